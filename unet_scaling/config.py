@@ -30,7 +30,6 @@ from unet_scaling.errors import UserError
 Framework = Literal["pytorch_native", "horovod"]
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 PROJECT = Path(__file__).resolve().parents[1]
-POINT_FORMAT = 1
 PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 
@@ -65,7 +64,9 @@ class Model(Section):
 
     width: PositiveInt = Field(8, description="channels of the first level, doubled at each further one")
     depth: PositiveInt = Field(5, description="levels")
-    batch_norm: Literal["local", "sync", "off"] = Field("local", description="over a worker, the group, or none")
+    batch_norm: Literal["local", "sync", "off"] = Field(
+        "local", description="over a worker, the group, or none"
+    )
 
 
 class Training(Section):
@@ -76,12 +77,18 @@ class Training(Section):
     accumulate: PositiveInt = Field(1, description="forward passes per optimizer step")
     learning_rate: PositiveFloat = Field(1e-3, description="of one worker, before scaling")
     rate_scaling: Literal["linear", "square_root", "none"] = Field("linear", description="with the workers")
-    warmup_epochs: NonNegativeInt = Field(0, description="epochs over which the rate climbs to its scaled value")
-    schedule: Literal["reference", "constant"] = Field("reference", description="halved at 40, 60, 75 % of epochs")
+    warmup_epochs: NonNegativeInt = Field(
+        0, description="epochs over which the rate climbs to its scaled value"
+    )
+    schedule: Literal["reference", "constant"] = Field(
+        "reference", description="halved at 40, 60, 75 % of epochs"
+    )
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="of the forward and backward pass")
     channels_last: bool = Field(True, description="memory format of images and weights")
     compile: bool = Field(False, description="torch.compile the model")
-    evaluate_every: NonNegativeInt = Field(0, description="epochs between evaluations; 0: only after the last")
+    evaluate_every: NonNegativeInt = Field(
+        0, description="epochs between evaluations; 0: only after the last"
+    )
     initial_weights: str | None = Field(None, description="weights.pt of another run to start from")
 
 
@@ -98,6 +105,15 @@ class HorovodKnobs(Section):
     fusion_threshold_mb: NonNegativeFloat | None = Field(None, description="size of the fusion buffer, MiB")
 
 
+TABLES: dict[str, type[Section]] = {
+    "data": Data,
+    "model": Model,
+    "training": Training,
+    "pytorch_native": NativeKnobs,
+    "horovod": HorovodKnobs,
+}
+
+
 class Point(Section):
     """One repeat of one point: all that a training process needs to know, the content of point.json.
 
@@ -105,7 +121,7 @@ class Point(Section):
     of one repeat are a pair.
     """
 
-    format: Literal[1] = POINT_FORMAT
+    format: Literal[1] = 1
     study: str = Field(pattern=PLAIN_NAME)
     run: str = Field(pattern=PLAIN_NAME)
     framework: Framework
@@ -239,13 +255,13 @@ def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _absolute(path: Any) -> Any:
+def _absolute(path: object) -> object:
     if not isinstance(path, str):
         return path
-    expanded = os.path.expandvars(os.path.expanduser(path))
+    expanded = os.path.expandvars(path)
     if "$" in expanded:
         raise UserError(f"path {path!r} names a variable that is not set")
-    return str(PROJECT / expanded)
+    return str(PROJECT / Path(expanded).expanduser())
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -257,7 +273,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not valid TOML: {error}") from None
 
 
-def _validated(model: type[AnySection], content: Any, source: str) -> AnySection:
+def _validated(model: type[AnySection], content: object, source: str) -> AnySection:
     """`content` as a `model`, or a UserError with one line for each key that is wrong."""
     try:
         return model.model_validate(content)
@@ -279,7 +295,4 @@ def _explain(model: type[Section], fault: dict[str, Any]) -> str:
 
 def _known_keys(model: type[Section], tables: list[str]) -> list[str]:
     """The keys of the table at this path, for an error that lists what is allowed."""
-    sections: dict[str, type[Section]] = {
-        "data": Data, "model": Model, "training": Training, "pytorch_native": NativeKnobs, "horovod": HorovodKnobs,
-    }  # fmt: skip
-    return sorted((sections[tables[0]] if tables else model).model_fields)
+    return sorted((TABLES[tables[0]] if tables else model).model_fields)

@@ -34,7 +34,6 @@ from pydantic import (
 from unet_scaling.config import Point
 
 RECORD_NAME = "run.jsonl"
-RECORD_FORMAT = 1
 
 Seconds = Annotated[FiniteFloat, Field(gt=0)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
@@ -63,7 +62,7 @@ class Header(Line):
     """What is about to run: enough to repeat it, and to say whether it may be compared."""
 
     kind: Literal["header"] = "header"
-    format: Literal[1] = RECORD_FORMAT
+    format: Literal[1] = 1
     point: Point
     point_sha256: Digest
     attempt: PositiveInt
@@ -182,17 +181,14 @@ def read_record(path: Path) -> Record:
             lines.append(_parse(raw))
         except ValueError as error:
             problems.append(f"{path}:{number}: {error}")
-    header, epochs, results, ends = (
-        tuple(line for line in lines if isinstance(line, kind)) for kind in (Header, Epoch, Result, End)
-    )
     if not problems:
         problems = [f"{path}: {problem}" for problem in _contradictions(lines)]
     return Record(
         path=path,
-        header=header[0] if header else None,
-        epochs=epochs,
-        results=results,
-        end=ends[0] if ends else None,
+        header=next((line for line in lines if isinstance(line, Header)), None),
+        epochs=tuple(line for line in lines if isinstance(line, Epoch)),
+        results=tuple(line for line in lines if isinstance(line, Result)),
+        end=next((line for line in lines if isinstance(line, End)), None),
         problems=tuple(problems),
     )
 
@@ -205,7 +201,8 @@ def _parse(raw: bytes) -> Line:
     except ValidationError as error:
         fault: dict[str, Any] = dict(error.errors(include_url=False)[0])
         where = ".".join(str(part) for part in fault["loc"]) or "line"
-        raise ValueError(f"{where}: {fault['msg']}, found {json.dumps(fault['input'], default=str)[:80]}") from None
+        found = json.dumps(fault["input"], default=str)[:80]
+        raise ValueError(f"{where}: {fault['msg']}, found {found}") from None
 
 
 def _contradictions(lines: list[Line]) -> list[str]:
