@@ -84,10 +84,13 @@ class Training(Section):
         "reference", description="halved at 40, 60, 75 % of epochs"
     )
     precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="of the forward and backward pass")
-    channels_last: bool = Field(True, description="memory format of images and weights")
+    channels_last: bool = Field(True, description="memory format of the images")
     compile: bool = Field(False, description="torch.compile the model")
     evaluate_every: NonNegativeInt = Field(
         0, description="epochs between evaluations; 0: only after the last"
+    )
+    shared_devices: bool = Field(
+        False, description="let workers share a device or cores; for trials, never compared"
     )
     initial_weights: str | None = Field(None, description="weights.pt of another run to start from")
 
@@ -103,6 +106,15 @@ class HorovodKnobs(Section):
 
     cycle_time_ms: NonNegativeFloat | None = Field(None, description="pause between two negotiations")
     fusion_threshold_mb: NonNegativeFloat | None = Field(None, description="size of the fusion buffer, MiB")
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which Horovod takes these options, to be set before it starts."""
+        variables = {}
+        if self.cycle_time_ms is not None:
+            variables["HOROVOD_CYCLE_TIME"] = str(self.cycle_time_ms)
+        if self.fusion_threshold_mb is not None:
+            variables["HOROVOD_FUSION_THRESHOLD"] = str(round(self.fusion_threshold_mb * 2**20))
+        return variables
 
 
 TABLES: dict[str, type[Section]] = {

@@ -1,0 +1,67 @@
+"""Compare the runs of a study: which framework trains faster, how far it scales, and at what IoU.
+
+  python -m analysis logs/STUDY             the records of a study
+  python -m analysis --reference FOLDER     logs in the older layout: log_N.csv is native DDP on N
+                                            workers, log_hvd_N.csv Horovod
+
+Writes to the report folder:
+  runs.csv       one row per run that is used
+  summary.csv    one row per point: throughput, speed-up, efficiency, deviation, IoU, with intervals
+  left_out.csv   every run that is not used, and why
+  scaling.svg    speed-up, throughput and IoU over the workers (also scaling.png)
+and prints the points, what was left out, and the verdict. It may be run at any time, again and again:
+runs that are not complete are left out and listed.
+
+Exit codes: 0 fine; 2 wrong usage; 65 no usable run.
+"""
+
+import argparse
+from pathlib import Path
+
+from analysis.load import Study, load_study
+from analysis.reference import load_reference
+from analysis.report import make_report, print_left_out, print_report, report_console, write_report
+from unet_scaling.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the report that the command line asks for."""
+    options = _parser().parse_args(arguments)
+    source: Path = options.reference or options.study
+    study = load_reference(source) if options.reference else load_study(source)
+    _require_runs(study, source)
+    report = make_report(study)
+    folder: Path = options.output or source / "report"
+    try:
+        write_report(report, folder)
+    except OSError as error:
+        raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
+    print_report(report)
+    print(f"\nreport: {folder}")
+    return EXIT_OK
+
+
+def _require_runs(study: Study, source: Path) -> None:
+    if study.runs.empty:
+        print_left_out(study, report_console())
+        raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("study", nargs="?", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
+    source.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of logs in the older layout")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where the report goes; default: report/ in the folder read",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Build Horovod's wheel against the torch and MPI of an environment, or take it from the cache; install it.
+# Called by install.sh: build_horovod.sh VENV MPI WHEEL_CACHE LOG
+set -euo pipefail
+
+venv=$1 mpi=$2 cache=$3 log=$4
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export PATH="$venv/bin:$PATH"
+if [ "$mpi" = intel ]; then export I_MPI_ROOT="$venv"; fi
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    exit 2
+}
+
+# NCCL needs the CUDA compiler as well as a CUDA build of torch.
+cuda=$(python -c 'import torch; print(torch.version.cuda or "")')
+if [ -n "$cuda" ] && ! command -v nvcc >/dev/null && [ ! -x "${CUDA_HOME:-/nonexistent}/bin/nvcc" ]; then
+    printf '==> warning: torch has CUDA %s, but there is no nvcc: Horovod is built for CPU workers only\n' "$cuda"
+    cuda=
+fi
+
+mpi_version() {
+    if [ "$mpi" = site ]; then
+        { mpicxx -show; mpiexec --version 2>&1 | head -n 2; } | sha256sum | cut -c1-12
+    else
+        python -c 'import sys; from importlib.metadata import version; print(version(sys.argv[1]))' \
+            "$(case "$mpi" in intel) echo impi-rt ;; *) echo "$mpi" ;; esac)"
+    fi
+}
+
+key=$(python -c 'import sys, platform, torch; print(
+    f"{sys.implementation.cache_tag}-{platform.machine()}-torch{torch.__version__}")')
+key="$key-$mpi$(mpi_version)-cuda${cuda:-none}${HOROVOD_BUILD_CUDA_CC_LIST:+-cc$HOROVOD_BUILD_CUDA_CC_LIST}"
+key="$key-$(cat "$root/environment/horovod-cxx17.patch" "$root/environment/horovod.txt" "${BASH_SOURCE[0]}" |
+    sha256sum | cut -c1-8)"
+kept=$cache/${key//,/_}
+
+install_wheel() {
+    pip install --disable-pip-version-check --no-deps --force-reinstall "$kept"/horovod-*.whl >>"$log" 2>&1 ||
+        fail "the Horovod wheel in $kept cannot be installed; see $log"
+}
+
+if compgen -G "$kept/horovod-*.whl" >/dev/null; then
+    echo "==> Horovod: taking the wheel built before ($kept)"
+    install_wheel
+    exit 0
+fi
+
+mkdir -p "$cache"
+work=$(mktemp -d "$cache/.build.XXXXXX")
+builder=
+cleanup() {
+    if [ -n "$builder" ]; then kill -- "-$builder" 2>/dev/null || true; fi
+    rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+echo "==> Horovod: fetching the source and checking its hash"
+pip download --disable-pip-version-check --quiet --no-deps --no-build-isolation --no-binary horovod \
+    --require-hashes --requirement "$root/environment/horovod.txt" --dest "$work" >>"$log" 2>&1 ||
+    fail "the source of Horovod could not be fetched, or its hash differs; see $log"
+tar -xzf "$work"/horovod-*.tar.gz -C "$work"
+source=$(echo "$work"/horovod-*/)
+patch --quiet -d "$source" -p1 <"$root/environment/horovod-cxx17.patch" >>"$log" 2>&1 ||
+    fail "the C++17 patch does not apply; see $log"
+
+export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
+export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 CMAKE_POLICY_VERSION_MINIMUM=3.5
+export MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}"
+if [ -n "$cuda" ]; then
+    export HOROVOD_GPU_OPERATIONS=NCCL
+    # torch brings its own NCCL, under a name that a linker does not look for.
+    nccl=$(python -c 'import importlib.util as u; s = u.find_spec("nvidia.nccl")
+print(s.submodule_search_locations[0] if s else "")' 2>/dev/null || true)
+    if [ -z "${HOROVOD_NCCL_HOME:-}" ] && [ -n "$nccl" ]; then
+        mkdir -p "$work/nccl/lib"
+        ln -s "$nccl/include" "$work/nccl/include"
+        ln -s "$nccl/lib/libnccl.so.2" "$work/nccl/lib/libnccl.so"
+        export HOROVOD_NCCL_HOME="$work/nccl"
+    fi
+fi
+
+echo "==> Horovod: building against $mpi${cuda:+ and CUDA $cuda} with $MAKEFLAGS (2 to 10 minutes; log: $log)"
+begin=$SECONDS
+# A process group of its own, so that an interrupt ends the compilers too.
+set -m
+pip wheel --disable-pip-version-check --no-deps --no-build-isolation --verbose \
+    --wheel-dir "$work/wheel" "$source" >>"$log" 2>&1 &
+builder=$!
+set +m
+shown=0
+while kill -0 "$builder" 2>/dev/null; do
+    sleep 1
+    if [ $((SECONDS - begin - shown)) -ge 20 ]; then
+        shown=$((SECONDS - begin))
+        printf '    %3d s  %s\n' "$shown" "$(grep -oE '^ *\[ *[0-9]+%\]' "$log" | tail -n 1 | tr -d ' ')"
+    fi
+done
+status=0
+wait "$builder" || status=$?
+builder=
+if [ "$status" -ne 0 ]; then
+    grep -E 'error:|CMake Error|fatal' "$log" | head -n 5 >&2 || true
+    fail "Horovod did not build against $mpi; the whole output is in $log"
+fi
+
+echo "==> Horovod: built in $((SECONDS - begin)) s"
+# The libraries of the same environment, wherever that is: the wheel outlives the clone it was built in.
+python -m wheel unpack --dest "$work" "$work"/wheel/horovod-*.whl >>"$log" 2>&1
+library=$(echo "$work"/horovod-*/horovod/torch/mpi_lib_v2*.so)
+# shellcheck disable=SC2016  # $ORIGIN is for the loader
+origin='$ORIGIN/../../../..:$ORIGIN/../../torch/lib'
+if [ "$mpi" = site ]; then origin="$origin:$(patchelf --print-rpath "$library")"; fi
+patchelf --set-rpath "$origin" "$library"
+mkdir "$work/packed"
+python -m wheel pack --dest-dir "$work/packed" "$(dirname "$(dirname "$(dirname "$library")")")" >>"$log" 2>&1
+# Another installation may have finished the same build meanwhile; either wheel will do.
+mv -T "$work/packed" "$kept" 2>/dev/null || compgen -G "$kept/horovod-*.whl" >/dev/null
+install_wheel

@@ -1,0 +1,84 @@
+"""Train the U-Net of one run folder with Horovod."""
+
+from contextlib import AbstractContextManager, nullcontext
+from os import environ
+
+import horovod.torch as hvd
+from horovod.torch import SyncBatchNorm
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unet_scaling.config import Point
+from unet_scaling.data.loader import load_data
+from unet_scaling.errors import run_program
+from unet_scaling.evaluation import evaluate, evaluation_is_due
+from unet_scaling.run_folder import open_run
+from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
+from unet_scaling.worker import Group, identify_worker, own_device
+
+
+def join_group(point: Point) -> Group:
+    """Meet the other workers through the launcher's MPI."""
+    identity = identify_worker(point)
+    device = own_device(identity)
+    environ.update(point.horovod.environment() if point.horovod else {})
+    hvd.init()
+    assert (hvd.rank(), hvd.size()) == (identity.rank, identity.size), f"{identity}, Horovod {hvd.rank()}"
+    controller = "MPI" if hvd.mpi_enabled() else "Gloo"
+    built = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
+    transport = {"controller": controller, "built with": " ".join(name for name in built if built[name])}
+    return Group(identity, device, sum_over_workers, transport)
+
+
+def distribute(model: nn.Module, optimizer: Optimizer, point: Point) -> tuple[nn.Module, Optimizer]:
+    """Give every worker the weights of worker 0, and average gradients from now on."""
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    passes = point.training.accumulate
+    return model, hvd.DistributedOptimizer(
+        optimizer, model.named_parameters(), backward_passes_per_step=passes
+    )
+
+
+def hold_gradients(model: nn.Module) -> AbstractContextManager[object]:
+    """The optimizer itself counts backward passes, and averages at the last one of a step."""
+    return nullcontext()
+
+
+def wait_for_gradients(optimizer: Optimizer) -> None:
+    optimizer.synchronize()  # type: ignore[attr-defined]
+
+
+def update(optimizer: Optimizer) -> None:
+    with optimizer.skip_synchronize():  # type: ignore[attr-defined]
+        optimizer.step()
+
+
+def sum_over_workers(tensor: Tensor) -> Tensor:
+    return tensor.copy_(hvd.allreduce(tensor, op=hvd.Sum))
+
+
+def leave_group() -> None:
+    hvd.shutdown()
+
+
+def main() -> None:
+    run = open_run(__doc__)
+    group = join_group(run.point)
+    with run.recording(group) as record:
+        data = load_data(run.point, group)
+        model = build_model(run.point, group.device, SyncBatchNorm)
+        optimizer = build_optimizer(model, run.point)
+        record.begin(data, model)
+        replica, optimizer = distribute(model, optimizer, run.point)
+        step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.point)
+        for epoch in range(run.point.training.epochs):
+            if evaluation_is_due(run.point, epoch):
+                record.result(evaluate(model, data, group, record.epochs))
+            record.epoch(train_epoch(step, data, group, epoch))
+        record.finish(model, evaluate(model, data, group, record.epochs))
+    leave_group()
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,80 @@
+"""Train the U-Net of one run folder with native PyTorch DDP."""
+
+from contextlib import AbstractContextManager
+from datetime import timedelta
+
+from torch import Tensor, distributed, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.nn import SyncBatchNorm
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from unet_scaling.config import Point
+from unet_scaling.data.loader import load_data
+from unet_scaling.errors import run_program
+from unet_scaling.evaluation import evaluate, evaluation_is_due
+from unet_scaling.run_folder import open_run
+from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
+from unet_scaling.worker import Group, identify_worker, meeting, own_device
+
+
+def join_group(point: Point) -> Group:
+    """Meet the other workers by TCP at the first host of the job."""
+    identity = identify_worker(point)
+    device = own_device(identity)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    with meeting(identity) as (host, port):
+        store = TCPStore(host, port, identity.size, identity.rank == 0, timedelta(minutes=5))
+        distributed.init_process_group(backend, store=store, rank=identity.rank, world_size=identity.size)
+    return Group(identity, device, sum_over_workers, {"backend": backend})
+
+
+def distribute(model: nn.Module, optimizer: Optimizer, point: Point) -> tuple[nn.Module, Optimizer]:
+    """Give every worker the weights of worker 0, and average gradients from now on."""
+    knobs = point.pytorch_native.model_dump(exclude_none=True) if point.pytorch_native else {}
+    return DistributedDataParallel(model, broadcast_buffers=False, **knobs), optimizer
+
+
+def hold_gradients(model: nn.Module) -> AbstractContextManager[object]:
+    """Inside, backward passes only add up the worker's own gradients."""
+    assert isinstance(model, DistributedDataParallel)
+    return model.no_sync()
+
+
+def wait_for_gradients(optimizer: Optimizer) -> None:
+    """Backward does not return before the gradients are averaged."""
+
+
+def update(optimizer: Optimizer) -> None:
+    optimizer.step()
+
+
+def sum_over_workers(tensor: Tensor) -> Tensor:
+    distributed.all_reduce(tensor)
+    return tensor
+
+
+def leave_group() -> None:
+    distributed.destroy_process_group()
+
+
+def main() -> None:
+    run = open_run(__doc__)
+    group = join_group(run.point)
+    with run.recording(group) as record:
+        data = load_data(run.point, group)
+        model = build_model(run.point, group.device, SyncBatchNorm)
+        optimizer = build_optimizer(model, run.point)
+        record.begin(data, model)
+        replica, optimizer = distribute(model, optimizer, run.point)
+        step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.point)
+        for epoch in range(run.point.training.epochs):
+            if evaluation_is_due(run.point, epoch):
+                record.result(evaluate(model, data, group, record.epochs))
+            record.epoch(train_epoch(step, data, group, epoch))
+        record.finish(model, evaluate(model, data, group, record.epochs))
+    leave_group()
+
+
+if __name__ == "__main__":
+    run_program(main)

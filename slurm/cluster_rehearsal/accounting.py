@@ -1,0 +1,39 @@
+"""Accounting: a private MariaDB and slurmdbd on a host of their own, so that sacct is real."""
+
+from slurm.cluster_rehearsal.namespaces import enter
+from slurm.cluster_rehearsal.plan import Plan
+from slurm.cluster_rehearsal.processes import run
+from slurm.cluster_rehearsal.services import ask, start_inside, wait_for
+
+CREATE_USER = """
+CREATE USER 'slurm'@'127.0.0.1';
+GRANT ALL ON slurm_accounting.* TO 'slurm'@'127.0.0.1';
+"""
+
+
+def create_database(plan: Plan) -> None:
+    """An empty data base in the state folder."""
+    folder = plan.state / "mariadb"
+    run(["mariadb-install-db", "--no-defaults", f"--datadir={folder}", "--user=root", "--skip-test-db"])
+
+
+def start_database(plan: Plan) -> None:
+    """Start MariaDB; it listens on the loop-back of its own host, which only root can enter."""
+    folder = plan.state / "mariadb"
+    options = [f"--datadir={folder}", f"--socket={folder}/socket", f"--pid-file={folder}/pid"]
+    small = ["--bind-address=127.0.0.1", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M"]
+    start_inside(plan, "database", ["mariadbd", "--no-defaults", "--user=root", *options, *small], "mariadb")
+    wait_for(plan, "mariadb", (folder / "socket").is_socket)
+
+
+def create_accounts(plan: Plan) -> None:
+    """Let slurmdbd in."""
+    socket = f"--socket={plan.state}/mariadb/socket"
+    run([*enter(plan, "database"), "mariadb", "--no-defaults", socket], text=CREATE_USER)
+
+
+def start_slurmdbd(plan: Plan) -> None:
+    """Start slurmdbd and make the cluster known to it."""
+    start_inside(plan, "database", ["env", f"SLURM_CONF={plan.slurm_conf}", "slurmdbd", "-D"], "slurmdbd")
+    wait_for(plan, "slurmdbd", lambda: "Cluster" in ask(plan, "sacctmgr", "show", "cluster"))
+    ask(plan, "sacctmgr", "--immediate", "add", "cluster", "virtual")

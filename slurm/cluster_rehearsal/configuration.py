@@ -1,0 +1,134 @@
+"""The files a Slurm reads, as text: pure functions of the plan."""
+
+import socket
+
+from slurm.cluster_rehearsal.plan import Plan
+
+FIRST_VERSION_WITHOUT_CGROUPS = (24, 5)
+CREDENTIAL_SECONDS = 15  # a requeued job waits this long, instead of Slurm's two minutes
+DEVICE_FOLDER = "gpus"
+MEMORY_MEGABYTES = 64000  # what a node claims to have; nothing enforces it
+
+
+def slurm_conf(plan: Plan) -> str:
+    """The text of slurm.conf; what the user set with --set replaces our choice of the same name."""
+    values = {**_identity(plan), **_files(plan), **_behaviour(plan), **_accounting(plan)}
+    known = {key.lower(): key for key in values}
+    for key, value in plan.settings:
+        values[known.get(key.lower(), key)] = value
+    lines = [f"{key}={value}" for key, value in values.items()]
+    return "\n".join([*lines, _nodes(plan), *_partitions(plan)]) + "\n"
+
+
+def gres_conf(plan: Plan) -> str:
+    """The text of gres.conf: plain files stand for the devices, counted per node."""
+    if not plan.gpus_per_host:
+        return ""
+    names = f"gpu[0-{plan.gpus_per_host - 1}]" if plan.gpus_per_host > 1 else "gpu0"
+    return f"NodeName={_node_range(plan)} Name=gpu File={plan.state}/{DEVICE_FOLDER}/{names}\n"
+
+
+def cgroup_conf(version: tuple[int, int]) -> str:
+    """The text of cgroup.conf that makes this Slurm leave control groups alone.
+
+    Before 24.05 they cannot be switched off; the older interface at least touches nothing until it is used.
+    """
+    disabled = version >= FIRST_VERSION_WITHOUT_CGROUPS
+    return f"CgroupPlugin={'disabled' if disabled else 'cgroup/v1'}\n"
+
+
+def slurmdbd_conf(plan: Plan) -> str:
+    """The text of slurmdbd.conf; the data base listens inside the host `database` only."""
+    values = {
+        "DbdHost": plan.database.name,
+        "DbdAddr": plan.database.address,
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={plan.munge_socket}",
+        "SlurmUser": "root",
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "127.0.0.1",
+        "StorageUser": "slurm",
+        "StorageLoc": "slurm_accounting",
+        "LogFile": plan.log("slurmdbd"),
+        "PidFile": plan.state / "slurmdbd.pid",
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def hosts_table(plan: Plan) -> str:
+    """The text of /etc/hosts inside every host; the caller's machine is known by its own name too."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    lines += [f"{host.address} {host.name}" for host in plan.inner_hosts]
+    lines.append(f"{plan.login.address} {plan.login.name} {socket.gethostname()}")
+    return "\n".join(lines) + "\n"
+
+
+def _identity(plan: Plan) -> dict[str, object]:
+    return {
+        "ClusterName": "virtual",
+        "SlurmctldHost": f"{plan.controller.name}({plan.controller.address})",
+        "SlurmUser": "root",
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={plan.munge_socket},cred_expire={CREDENTIAL_SECONDS}",
+    }
+
+
+def _files(plan: Plan) -> dict[str, object]:
+    return {
+        "StateSaveLocation": plan.state / "controller",
+        "SlurmdSpoolDir": plan.state / "spool" / "%n",
+        "SlurmctldPidFile": plan.state / "slurmctld.pid",
+        "SlurmdPidFile": plan.state / "%n.pid",
+        "SlurmctldLogFile": plan.log("controller"),
+        "SlurmdLogFile": plan.log("%n"),
+        "MailProg": "/bin/true",
+    }
+
+
+def _behaviour(plan: Plan) -> dict[str, object]:
+    """No process is confined and the hardware is believed, so that any geometry fits on a laptop."""
+    gpus = {"GresTypes": "gpu"} if plan.gpus_per_host else {}
+    return {
+        "ProctrackType": "proctrack/pgid",
+        "TaskPlugin": "task/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "SlurmdParameters": "config_overrides",
+        "MpiDefault": "none",
+        "ReturnToService": 2,
+        "SlurmdTimeout": 15,
+        **gpus,
+    }
+
+
+def _accounting(plan: Plan) -> dict[str, object]:
+    if not plan.accounting:
+        return {}
+    return {
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": plan.database.address,
+        "AccountingStorageTRES": "gres/gpu",
+    }
+
+
+def _node_range(plan: Plan) -> str:
+    return f"node[1-{plan.hosts}]" if plan.hosts > 1 else "node1"
+
+
+def _nodes(plan: Plan) -> str:
+    addresses = _node_range(plan).replace("node", f"10.77.{plan.network}.")
+    cores = plan.cores_per_host
+    gpus = f" Gres=gpu:{plan.gpus_per_host}" if plan.gpus_per_host else ""
+    return (
+        f"NodeName={_node_range(plan)} NodeAddr={addresses} Boards=1 SocketsPerBoard=1 CoresPerSocket={cores}"
+        f" ThreadsPerCore=1 RealMemory={MEMORY_MEGABYTES}{gpus}"
+    )
+
+
+def _partitions(plan: Plan) -> list[str]:
+    first, *others = plan.partitions
+    shape = "Nodes=ALL MaxTime=INFINITE State=UP"
+    return [
+        f"PartitionName={first} Default=YES {shape}",
+        *(f"PartitionName={name} {shape}" for name in others),
+    ]

@@ -1,0 +1,123 @@
+"""What a virtual cluster consists of: its hosts, their addresses and the files of its state folder."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from unet_scaling.errors import UserError
+
+DEFAULT_STATE = Path("/run/virtual_cluster")
+LARGEST_CLUSTER = 200
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of the cluster: a name and an address in its own network namespace."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that was asked for; `network` is the third number of the addresses 10.77.x.y."""
+
+    state: Path
+    hosts: int = 7
+    gpus_per_host: int = 2
+    cores_per_host: int = 24
+    link_rate: str | None = None
+    partitions: tuple[str, ...] = ("virtual",)
+    accounting: bool = False
+    settings: tuple[tuple[str, str], ...] = ()
+    network: int = 0
+
+    @property
+    def nodes(self) -> list[Host]:
+        return [Host(f"node{number}", self.address(number)) for number in range(1, self.hosts + 1)]
+
+    @property
+    def controller(self) -> Host:
+        return Host("controller", self.address(254))
+
+    @property
+    def login(self) -> Host:
+        """The caller's own shell, as the cluster sees it."""
+        return Host("login", self.address(253))
+
+    @property
+    def database(self) -> Host:
+        return Host("database", self.address(252))
+
+    @property
+    def inner_hosts(self) -> list[Host]:
+        """Every host that has namespaces of its own."""
+        return [self.controller, *([self.database] if self.accounting else []), *self.nodes]
+
+    @property
+    def uplink(self) -> str:
+        """The caller's network interface into the cluster, the only one outside its namespaces."""
+        return "vc" + hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.state / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.state / "munge" / "socket"
+
+    @property
+    def hosts_file(self) -> Path:
+        return self.state / "hosts"
+
+    def address(self, number: int) -> str:
+        return f"10.77.{self.network}.{number}"
+
+    def log(self, service: str) -> Path:
+        return self.state / "log" / f"{service}.log"
+
+    def process_file(self, service: str) -> Path:
+        return self.state / "processes" / service
+
+    def host(self, name: str) -> Host:
+        """The host called `name`; UserError lists the names there are."""
+        for host in self.inner_hosts:
+            if host.name == name:
+                return host
+        known = ", ".join(host.name for host in self.inner_hosts)
+        raise UserError(f"{self.state}: no host is called {name!r}; there are {known}")
+
+
+def plan_file(state: Path) -> Path:
+    return state / "cluster.json"
+
+
+def save(plan: Plan) -> None:
+    content = {**asdict(plan), "state": str(plan.state)}
+    plan_file(plan.state).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def load(state: Path) -> Plan:
+    """The plan of the cluster that is up, or half up, in `state`; UserError if there is none."""
+    try:
+        content = json.loads(plan_file(state).read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"{state}: no virtual cluster is up here; start one with: {command('up', state)}"
+        ) from None
+    return Plan(
+        **{
+            **content,
+            "state": Path(content["state"]),
+            "partitions": tuple(content["partitions"]),
+            "settings": tuple((key, value) for key, value in content["settings"]),
+        }
+    )
+
+
+def command(verb: str, state: Path) -> str:
+    """The command line that does `verb` to the cluster in `state`, for messages."""
+    folder = "" if state == DEFAULT_STATE else f" --state-dir {state}"
+    return f"slurm/virtual_cluster {verb}{folder}"

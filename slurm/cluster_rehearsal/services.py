@@ -1,0 +1,96 @@
+"""The daemons of the cluster: starting each one, and asking Slurm how it is."""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm.cluster_rehearsal.namespaces import enter
+from slurm.cluster_rehearsal.plan import Plan
+from slurm.cluster_rehearsal.processes import run, running, start_daemon, tail, wait_until
+from unet_scaling.errors import EXIT_BUG, UserError
+
+START_SECONDS = 20.0
+IDLE_SECONDS = 60.0
+USABLE_STATES = ("idle", "mixed", "allocated", "completing")
+
+
+def write_munge_key(plan: Plan) -> None:
+    """A key of our own: a munge that this machine has already is neither used nor disturbed."""
+    folder = plan.munge_socket.parent
+    folder.mkdir(mode=0o755)
+    key = folder / "key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+
+
+def start_munge(plan: Plan) -> None:
+    """Start the one munge daemon that all hosts share through their common file system."""
+    folder = plan.munge_socket.parent
+    files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "seed-file": "seed", "log-file": "log"}
+    options = [f"--{option}={folder / name}" for option, name in files.items()]
+    start_daemon(["munged", "--foreground", "--force", *options], plan.process_file("munge"), plan.log("munge"))
+    wait_for(plan, "munge", plan.munge_socket.is_socket)
+
+
+def start_controller(plan: Plan) -> None:
+    """Start slurmctld and wait until it answers."""
+    start_inside(plan, plan.controller.name, ["slurmctld", "-D", "-f", str(plan.slurm_conf)])
+    wait_for(plan, plan.controller.name, lambda: "is UP" in ask(plan, "scontrol", "ping"))
+
+
+def start_node(plan: Plan, node: str) -> None:
+    start_inside(plan, node, ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)])
+
+
+def start_inside(plan: Plan, host: str, arguments: list[str], service: str | None = None) -> None:
+    """Start a daemon inside a host; `service` names its files where it is not the host's only one."""
+    name = service or host
+    start_daemon(arguments, plan.process_file(name), plan.log(f"{name}.output"), enter(plan, host))
+
+
+def wait_for(plan: Plan, service: str, ready: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+    """Wait until a service is ready; UserError with the end of its log if it dies or takes too long."""
+    record = plan.process_file(service)
+    recorded = wait_until(record.exists, seconds)
+
+    def ready_or_dead() -> bool:
+        return ready() or running(record) is None
+
+    if recorded and wait_until(ready_or_dead, seconds) and ready():
+        return
+    how = "did not answer in time" if running(record) else "ended"
+    raise UserError(f"{service} {how}. {log_tail(plan, service)}", EXIT_BUG)
+
+
+def wait_until_usable(plan: Plan, nodes: list[str], seconds: float = IDLE_SECONDS) -> None:
+    """Wait until Slurm would give these nodes to a job; UserError shows the log of the first that is not."""
+
+    def waiting() -> list[str]:
+        states = node_states(plan)
+        return [node for node in nodes if states.get(node) not in USABLE_STATES]
+
+    if not wait_until(lambda: not waiting(), seconds):
+        first = waiting()[0]
+        state = node_states(plan).get(first, "unknown")
+        raise UserError(f"{first} is {state!r} after {seconds:.0f} s. {log_tail(plan, first)}", EXIT_BUG)
+
+
+def node_states(plan: Plan) -> dict[str, str]:
+    """What Slurm says about each node; empty when the controller does not answer."""
+    lines = ask(plan, "sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
+    return {fields[0]: fields[1] for fields in map(str.split, lines) if len(fields) == 2}
+
+
+def ask(plan: Plan, *arguments: str) -> str:
+    """What a Slurm command prints; nothing when the controller does not answer."""
+    try:
+        return run(arguments, environment={"SLURM_CONF": str(plan.slurm_conf)})
+    except UserError:
+        return ""
+
+
+def log_tail(plan: Plan, service: str) -> str:
+    """The end of what a service said: its log if it wrote one, else its output."""
+    logs: list[Path] = [plan.log(service), plan.log(f"{service}.output")]
+    written = [log for log in logs if log.exists() and log.stat().st_size]
+    return tail((written or logs)[0])

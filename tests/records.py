@@ -1,0 +1,156 @@
+"""Plausible complete runs for tests, written with the real models and the real writer."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unet_scaling.config import Framework, Point
+from unet_scaling.record import RECORD_NAME, End, Epoch, Header, RecordWriter, Result, WorkerFacts
+
+PIXELS = 1_000_000
+WARMUP_SLOWDOWN = 4.0
+
+
+def digest(text: str) -> str:
+    """A SHA-256 that depends on the text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_point(
+    framework: Framework = "pytorch_native",
+    workers: int = 1,
+    repeat: int = 1,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    label: str = "",
+) -> Point:
+    """A point; `options` overrides keys of its tables, {"training": {"precision": "bf16"}}."""
+    options = options or {}
+    tables: dict[str, dict[str, Any]] = {
+        "data": {"folder": "/data/nuclei", "image_height": 128, "image_width": 128},
+        "model": {},
+        "training": {"epochs": 3, "batch_per_worker": 8},
+    }
+    merged = {name: tables.get(name, {}) | dict(options.get(name, {})) for name in {**tables, **options}}
+    return Point.model_validate(
+        {
+            "study": "tiny",
+            "run": f"{framework}-w{workers:02d}{label}-r{repeat}",
+            "framework": framework,
+            "workers": workers,
+            "repeat": repeat,
+            "seed": repeat,
+            **merged,
+        }
+    )
+
+
+def make_workers(
+    workers: int, *, cores_each: int = 1, device: str = "cpu", host: str = "node1"
+) -> list[WorkerFacts]:
+    """Workers of one host that share nothing: cores of their own, and a GPU each unless device is cpu."""
+    return [
+        WorkerFacts(
+            worker=number,
+            host=host,
+            process=1000 + number,
+            device=device,
+            device_uuid="" if device == "cpu" else f"GPU-{number}",
+            cores=list(range(number * cores_each, (number + 1) * cores_each)),
+            threads=cores_each,
+        )
+        for number in range(workers)
+    ]
+
+
+def make_header(point: Point, **changes: Any) -> Header:
+    """The header of a run of this point; `changes` replace fields."""
+    fields: dict[str, Any] = {
+        "point": point,
+        "point_sha256": point.digest(),
+        "attempt": 1,
+        "started_utc": "2025-01-31T12:00:00Z",
+        "commit": "0123456789abcdef0123456789abcdef01234567",
+        "dirty": False,
+        "versions": {"python": "3.11.2", "torch": "2.13.0"},
+        "transport": {"backend": "gloo" if point.framework == "pytorch_native" else "mpi"},
+        "job": {},
+        "manifest_sha256": digest("manifest"),
+        "train_images": 48,
+        "test_images": 12,
+        "initial_weights_sha256": digest(f"weights of seed {point.seed}"),
+        "workers": make_workers(point.workers),
+    }
+    return Header(**fields | changes)
+
+
+def make_epochs(point: Point, images_per_second: float, images_per_epoch: int) -> list[Epoch]:
+    """Epochs of equal throughput, after a first one that is slow and flagged warm-up."""
+    return [
+        Epoch(
+            epoch=number,
+            seconds=seconds,
+            worker_seconds=[seconds] * point.workers,
+            images=images_per_epoch,
+            steps=max(1, images_per_epoch // (point.training.batch_per_worker * point.workers)),
+            loss=0.7 / (number + 1),
+            learning_rate=point.training.learning_rate * point.workers,
+            warmup=number == 0,
+        )
+        for number in range(point.training.epochs)
+        for seconds in [images_per_epoch / images_per_second * (WARMUP_SLOWDOWN if number == 0 else 1)]
+    ]
+
+
+def make_result(header: Header, epochs: list[Epoch], iou: float) -> Result:
+    """The evaluation after the last epoch, with pixel counts that give this IoU to six digits."""
+    true_positive = round(iou * PIXELS)
+    union = PIXELS
+    return Result(
+        epochs=len(epochs),
+        training_seconds=sum(epoch.seconds for epoch in epochs),
+        images=header.test_images,
+        true_positive=true_positive,
+        false_positive=(union - true_positive) // 2,
+        false_negative=union - true_positive - (union - true_positive) // 2,
+        true_negative=9 * PIXELS,
+        iou=true_positive / union,
+        dice=2 * true_positive / (union + true_positive),
+        image_iou=true_positive / union,
+        smoothed_jaccard=(true_positive + 1) / (union + 1),
+        seconds=0.5,
+        weights_sha256=digest(f"final weights of {header.point.run}"),
+    )
+
+
+def write_run(
+    study: Path,
+    framework: Framework = "pytorch_native",
+    workers: int = 1,
+    repeat: int = 1,
+    *,
+    images_per_second: float = 100.0,
+    iou: float = 0.8,
+    images_per_epoch: int = 48,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    label: str = "",
+    end: End | None = End(status="complete"),  # noqa: B008, frozen
+    **header_changes: Any,
+) -> Path:
+    """Write the folder of one run below `study`, as submission and training would; returns it.
+
+    The throughput after the warm-up epoch is exactly `images_per_second`. `end=None` leaves the end
+    line out. `label` becomes part of the run's name, for runs that differ in an option.
+    """
+    point = make_point(framework, workers, repeat, options=options, label=label)
+    header = make_header(point, **header_changes)
+    epochs = make_epochs(point, images_per_second, images_per_epoch)
+    folder = study / point.run
+    folder.mkdir(parents=True)
+    (folder / "point.json").write_text(point.model_dump_json())
+    writer = RecordWriter(folder / RECORD_NAME)
+    for line in [header, *epochs, make_result(header, epochs, iou), *([end] if end else [])]:
+        writer.write(line)
+    writer.close()
+    return folder

@@ -1,0 +1,104 @@
+"""Which images each worker sees in which step, and how they reach its device."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+
+Indices = npt.NDArray[np.int64]
+
+# Keep the two uses of random numbers apart, whatever their seeds.
+SPLIT_STREAM = 1
+ORDER_STREAM = 2
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images for training and for evaluation: disjoint, sorted, together all of them."""
+
+    train: Indices
+    test: Indices
+
+
+def split(count: int, test_share: float, seed: int) -> Split:
+    """Draw the test images, rounded to whole images and at least one; a function of the arguments alone.
+
+    Raises UserError (65) where there are fewer than two images, one for each part.
+    """
+    if count < 2:
+        raise UserError(
+            f"data.folder: {count} image cannot be split into training and test; at least 2 are needed",
+            EXIT_BAD_DATA,
+        )
+    tests = min(count - 1, max(1, round(count * test_share)))
+    order = _permutations(1, count, [seed, SPLIT_STREAM])[0]
+    return Split(train=np.sort(order[tests:]), test=np.sort(order[:tests]))
+
+
+def epoch_order(train: Indices, passes: int, seed: int, epoch: int) -> Indices:
+    """The training images of one epoch, [passes * len(train)]: `passes` shuffles, one after the other.
+
+    A pure function of (seed, epoch), the same on all workers.
+    """
+    order: Indices = train[_permutations(passes, len(train), [seed, epoch, ORDER_STREAM])].reshape(-1)
+    return order
+
+
+def worker_batches(order: Indices, worker: int, workers: int, batch: int, accumulate: int) -> Indices:
+    """The images of one worker, [steps, accumulate, batch].
+
+    All workers have equally many steps; what does not fill one is left out. The batches of N workers
+    in one step are together the next N * accumulate * batch images of the order, and those of one
+    pass are the images that one worker with N times the batch would see in it.
+    """
+    steps = len(order) // (workers * accumulate * batch)
+    used = order[: steps * workers * accumulate * batch]
+    return np.ascontiguousarray(used.reshape(steps, accumulate, workers, batch)[:, :, worker])
+
+
+def test_share_of_worker(test: Indices, worker: int, workers: int) -> Indices:
+    """Every `workers`-th test image: over all workers each exactly once, none padded, none dropped."""
+    return test[worker::workers]
+
+
+def require_enough(train_images: int, workers: int, batch: int, accumulate: int) -> None:
+    """Raise UserError (65) unless one epoch of `train_images` fills at least one step."""
+    needed = workers * batch * accumulate
+    if train_images >= needed:
+        return
+    most_workers = train_images // (batch * accumulate)
+    largest_batch = train_images // (workers * accumulate)
+    cures = []
+    if most_workers:
+        cures.append(f"at most {most_workers} workers with training.batch_per_worker = {batch}")
+    if largest_batch:
+        cures.append(f"training.batch_per_worker of at most {largest_batch} with {workers} workers")
+    raise UserError(
+        f"one step of {workers} workers takes {needed} images (batch_per_worker {batch}, accumulate"
+        f" {accumulate}), an epoch has {train_images}; use {' or '.join(cures) or 'more images'}",
+        EXIT_BAD_DATA,
+    )
+
+
+def to_device(
+    images: Tensor, masks: Tensor, device: torch.device, channels_last: bool
+) -> tuple[Tensor, Tensor]:
+    """uint8 images [b, C, H, W] and masks [b, H, W] to float32 on the device.
+
+    Images become 0..1, masks [b, 1, H, W] of 0 and 1. The bytes travel, the conversion is the
+    device's: a quarter of the transfer.
+    """
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    moved = images.to(device, non_blocking=True).to(torch.float32, memory_format=layout)
+    return moved.div_(255), masks.to(device, non_blocking=True).unsqueeze(1).to(torch.float32)
+
+
+def _permutations(rows: int, count: int, key: list[int]) -> Indices:
+    """[rows, count] independent permutations. numpy promises the raw numbers of a bit generator to
+    stay the same in all its versions, but not what Generator.permutation makes of them."""
+    numbers = np.random.PCG64(key).random_raw(rows * count).reshape(rows, count)
+    return np.argsort(numbers, axis=1, kind="stable").astype(np.int64)

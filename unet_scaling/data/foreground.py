@@ -1,0 +1,61 @@
+"""The foreground rule: which values of a mask are foreground, which are background, which are a mistake."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from unet_scaling.errors import UserError
+
+ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127'"
+HIGHEST_VALUE = 65535
+
+
+@dataclass(frozen=True)
+class Foreground:
+    """A rule for mask values 0..65535. `text` is its canonical spelling.
+
+    nonzero   0 is background; one other value, the same in the whole data set, is foreground
+    1,2       these values are foreground, 0 is background, any other value is a mistake
+    >127      values above are foreground, all others background
+    """
+
+    text: str
+    values: frozenset[int] = frozenset()
+    threshold: int | None = None
+
+    def mask(self, pixels: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint8]:
+        """1 where a pixel is foreground, else 0; the shape is kept."""
+        if self.threshold is not None:
+            return np.asarray(pixels > self.threshold, dtype=np.uint8)
+        if not self.values:
+            return np.asarray(pixels != 0, dtype=np.uint8)
+        inside: npt.NDArray[np.bool_] = np.isin(pixels, list(self.values))
+        return inside.astype(np.uint8)
+
+    def unexpected(self, found: set[int]) -> list[int]:
+        """Those of the values found in a data set that this rule does not provide for, sorted."""
+        if self.threshold is not None:
+            return []
+        if self.values:
+            return sorted(found - self.values - {0})
+        others = sorted(found - {0})
+        return others if len(others) > 1 else []
+
+
+def parse_foreground(rule: str) -> Foreground:
+    """Read a rule; raises UserError (2) naming the key and the allowed forms."""
+    text = rule.replace(" ", "")
+    if text == "nonzero":
+        return Foreground(text)
+    threshold = re.fullmatch(r">(\d{1,5})", text, re.ASCII)
+    if threshold and int(threshold[1]) < HIGHEST_VALUE:
+        return Foreground(f">{int(threshold[1])}", threshold=int(threshold[1]))
+    if re.fullmatch(r"\d{1,5}(,\d{1,5})*", text, re.ASCII):
+        values = frozenset(int(value) for value in text.split(","))
+        if min(values) > 0 and max(values) <= HIGHEST_VALUE:
+            return Foreground(",".join(map(str, sorted(values))), values)
+    raise UserError(
+        f"data.foreground: found {rule!r}; allowed are {ALLOWED} (values 1..{HIGHEST_VALUE}; 0 is background)"
+    )

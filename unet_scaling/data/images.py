@@ -1,0 +1,170 @@
+"""Decode PNG and TIFF files whole, and turn their pixels into 8-bit images and grey masks."""
+
+import io
+import logging
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import tifffile
+from PIL import Image, UnidentifiedImageError
+
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+
+Pixels = npt.NDArray[np.unsignedinteger]
+
+KINDS = {1: "grey", 3: "RGB", 4: "RGBA"}
+# What is wrong with a TIFF reaches the user as an error that names the file.
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)
+
+PNG_END = b"IEND\xaeB`\x82"
+# ITU-R BT.601, the luminosity that Pillow and most viewers use.
+LUMINOSITY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file; UserError (65) where it is empty or cannot be read."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})", EXIT_BAD_DATA) from None
+    if not content:
+        raise UserError(f"{path}: is empty", EXIT_BAD_DATA)
+    return content
+
+
+def decode(path: Path, content: bytes) -> Pixels:
+    """Pixels [height, width, 1, 3 or 4] as uint8 or uint16; `path` tells the format and names the file.
+
+    The whole file is decoded, so one that is cut off is found: UserError (65) with path and reason.
+    """
+    reader = _decode_png if path.suffix.lower() == ".png" else _decode_tiff
+    try:
+        return reader(content)
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        struct.error,
+        zlib.error,
+        Image.DecompressionBombError,
+    ) as error:
+        raise UserError(f"{path}: cannot be decoded: {error}", EXIT_BAD_DATA) from None
+
+
+def describe_mode(pixels: Pixels) -> str:
+    """Kind and depth, such as 'grey 16 bit'."""
+    return f"{KINDS[pixels.shape[2]]} {pixels.dtype.itemsize * 8} bit"
+
+
+def to_image(
+    pixels: Pixels, channels: Literal[1, 3], intensity: Literal["dtype", "image"]
+) -> npt.NDArray[np.uint8]:
+    """uint8 [height, width, channels]; transparency is dropped, colour becomes luminosity for 1 channel.
+
+    `intensity` "dtype" maps the range of the pixel type to 0..255, "image" the range that the image
+    has; an image of one value becomes 0.
+    """
+    converted = _to_channels(pixels[:, :, :3], channels)
+    if intensity == "image":
+        low, high = float(converted.min()), float(converted.max())
+        converted = (converted.astype(np.float32) - low) * (255 / (high - low) if high > low else 0)
+    elif pixels.dtype == np.uint16:
+        converted = converted.astype(np.float32) / 257  # 65535 / 255
+    return np.rint(converted).astype(np.uint8) if converted.dtype.kind == "f" else converted.astype(np.uint8)
+
+
+def to_mask_values(path: Path, pixels: Pixels) -> Pixels:
+    """The values [height, width] of a mask, at the depth of its file.
+
+    Raises UserError (65) where colour channels differ, or where transparency hides a value.
+    """
+    grey = pixels[:, :, 0]
+    if pixels.shape[2] >= 3 and not (pixels[:, :, 1:3] == grey[:, :, None]).all():
+        raise UserError(f"{path}: has colours; save the mask as grey, one value per class", EXIT_BAD_DATA)
+    if pixels.shape[2] == 4 and grey[pixels[:, :, 3] == 0].any():
+        raise UserError(
+            f"{path}: its transparent pixels are not 0, so it is unclear what is foreground;"
+            " save the mask as grey without transparency",
+            EXIT_BAD_DATA,
+        )
+    return grey
+
+
+def _to_channels(colours: Pixels, channels: int) -> npt.NDArray[np.unsignedinteger | np.float32]:
+    if colours.shape[2] == channels:
+        return colours
+    if channels == 3:
+        return np.repeat(colours, 3, axis=2)
+    return np.asarray(colours.astype(np.float32) @ LUMINOSITY[:, None], dtype=np.float32)
+
+
+def _decode_png(content: bytes) -> Pixels:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            image = Image.open(io.BytesIO(content), formats=["PNG"])
+        except UnidentifiedImageError:
+            raise ValueError("is not a PNG file, or cut off in its header") from None
+        except Image.DecompressionBombWarning as error:
+            raise ValueError(str(error)) from None
+    # Pillow decodes a file without its last chunk, and cuts 16-bit colour to 8 bit; both in silence.
+    if PNG_END not in content:
+        raise ValueError("is cut off: the end of the PNG is missing")
+    depth, colour_type = content[24], content[25]
+    if depth == 16 and colour_type != 0:
+        raise ValueError("16-bit colour PNG would be cut to 8 bit; save it as 16-bit TIFF or 8-bit PNG")
+    return _with_channel_axis(np.asarray(_plain_mode(image)))
+
+
+def _plain_mode(image: Image.Image) -> Image.Image:
+    """The image as grey, RGB or RGBA; a palette becomes the colours it stands for."""
+    if image.mode in ("L", "I;16", "RGB", "RGBA"):
+        return image
+    if image.mode == "1":
+        return image.convert("L")
+    return image.convert("RGBA" if image.has_transparency_data else "RGB")
+
+
+def _decode_tiff(content: bytes) -> Pixels:
+    with tifffile.TiffFile(io.BytesIO(content)) as file:
+        if len(file.pages) != 1:
+            raise ValueError(f"holds {len(file.pages)} pages; one is expected")
+        page = file.pages[0]
+        assert isinstance(page, tifffile.TiffPage)
+        limit = Image.MAX_IMAGE_PIXELS
+        if limit is not None and page.imagewidth * page.imagelength > limit:
+            raise ValueError(f"{page.imagewidth} x {page.imagelength} pixels exceed the limit of {limit}")
+        pixels = page.asarray()
+        return _with_channel_axis(_plain_tiff(page, pixels))
+
+
+def _plain_tiff(page: tifffile.TiffPage, pixels: npt.NDArray[Any]) -> Pixels:
+    """Grey, RGB or RGBA with channels last and 0 black, whatever way the TIFF stores it."""
+    if pixels.dtype == np.bool_:
+        pixels = np.where(pixels, np.uint8(255), np.uint8(0))
+    if pixels.dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"its pixels are {pixels.dtype}; 8-bit and 16-bit unsigned are read")
+    if page.axes == "SYX":
+        pixels = np.moveaxis(pixels, 0, -1)
+    elif page.axes not in ("YX", "YXS"):
+        raise ValueError(f"its axes are {page.axes}; one image of height and width is expected")
+    if page.photometric == tifffile.PHOTOMETRIC.MINISWHITE:
+        pixels = np.iinfo(pixels.dtype).max - pixels
+    if page.colormap is not None:
+        # TIFF palettes have 16-bit colours, those of 8-bit files being multiples of 257.
+        pixels = (np.moveaxis(page.colormap[:, pixels], 0, -1) // 257).astype(np.uint8)
+    return pixels
+
+
+def _with_channel_axis(pixels: npt.NDArray[Any]) -> Pixels:
+    pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if pixels.shape[2] == 2:  # grey and transparency
+        pixels = pixels[:, :, [0, 0, 0, 1]]
+    if pixels.shape[2] not in KINDS:
+        raise ValueError(f"it has {pixels.shape[2]} channels; grey, RGB and RGBA are read")
+    return pixels

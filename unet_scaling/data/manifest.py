@@ -1,0 +1,169 @@
+"""The manifest of a data folder: every pair with sizes, checksums and mask values, in one JSON file.
+
+It names files relative to the folder, so it stays true when the folder is moved, and the same files
+give the same bytes, so its SHA-256 identifies the data.
+
+Format history
+    1  first format
+"""
+
+import hashlib
+from pathlib import Path, PurePath
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from unet_scaling.data.foreground import parse_foreground
+from unet_scaling.data.pairs import IMAGES, MASKS, list_sizes
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.files import write_atomically
+
+MANIFEST_NAME = "manifest.json"
+MOST_VALUES_LISTED = 16
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Table(BaseModel):
+    """A part of the manifest: immutable, nothing coerced, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class FileEntry(Table):
+    """One file of images/ or masks/."""
+
+    name: str = Field(min_length=1)
+    bytes: PositiveInt
+    sha256: Digest
+    mode: str = Field(description="kind and depth, such as 'grey 16 bit'")
+
+    @model_validator(mode="after")
+    def _is_a_plain_name(self) -> Self:
+        if PurePath(self.name).name != self.name or self.name.startswith("."):
+            raise ValueError(f"{self.name!r} is not the name of a file in images/ or masks/")
+        return self
+
+
+class PairEntry(Table):
+    """One image with its mask; sizes in pixels."""
+
+    stem: str
+    image: FileEntry
+    mask: FileEntry
+    height: PositiveInt
+    width: PositiveInt
+    mask_values: list[NonNegativeInt] = Field(description="the lowest of them, 16 at most")
+    mask_value_count: PositiveInt
+    foreground_pixels: NonNegativeInt
+
+    @property
+    def foreground_share(self) -> float:
+        """Foreground pixels over all pixels of the mask, 0..1."""
+        return self.foreground_pixels / (self.height * self.width)
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if {PurePath(self.image.name).stem, PurePath(self.mask.name).stem} != {self.stem}:
+            raise ValueError(f"the files of pair {self.stem!r} have other stems")
+        if self.foreground_pixels > self.height * self.width:
+            raise ValueError(f"pair {self.stem!r} has more foreground pixels than pixels")
+        return self
+
+
+class Manifest(Table):
+    """All pairs of a data folder, sorted by stem, as they were when the folder was checked."""
+
+    format: Literal[1] = 1
+    foreground: str = Field(description="the rule that the masks were checked with")
+    pairs: list[PairEntry] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_sorted(self) -> Self:
+        stems = [pair.stem for pair in self.pairs]
+        if stems != sorted(set(stems)):
+            raise ValueError("the pairs are not sorted by stem, or a stem appears twice")
+        return self
+
+    def to_json(self) -> str:
+        """The text of the file: equal for equal data."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file's text; it identifies the data."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def require_unchanged(self, folder: Path) -> None:
+        """Raise UserError (65) unless the folder has exactly these files in these sizes.
+
+        This lists the folder and reads no file, so it may be done before every training.
+        """
+        for part, entries in (
+            (IMAGES, [pair.image for pair in self.pairs]),
+            (MASKS, [pair.mask for pair in self.pairs]),
+        ):
+            expected = {entry.name: entry.bytes for entry in entries}
+            found = list_sizes(folder / part)
+            if found != expected:
+                raise UserError(
+                    f"{folder / part} is not as its manifest says: {_difference(expected, found)};"
+                    f" run python -m unet_scaling.data check {folder}",
+                    EXIT_BAD_DATA,
+                )
+
+    def require_foreground(self, rule: str) -> None:
+        """Raise UserError (2) where the masks were checked with another rule than data.foreground."""
+        if parse_foreground(rule).text != parse_foreground(self.foreground).text:
+            raise UserError(
+                f"data.foreground: found {rule!r}, but the masks were checked with {self.foreground!r};"
+                f" run python -m unet_scaling.data check FOLDER --foreground '{rule}'"
+            )
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest; UserError (65) where it is missing, not a manifest, or contradicts itself."""
+    cure = "run python -m unet_scaling.data check FOLDER"
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; {cure}", EXIT_BAD_DATA) from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); {cure}", EXIT_BAD_DATA) from None
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(key) for key in fault["loc"]) or "file"
+        raise UserError(
+            f"{path} is not a sound manifest: {where}: {fault['msg']}; {cure}", EXIT_BAD_DATA
+        ) from None
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write a manifest whole or not at all; UserError (2) where the place cannot be written."""
+    try:
+        write_atomically(path, manifest.to_json())
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}); name another place with --manifest PATH"
+        ) from None
+
+
+def _difference(expected: dict[str, int], found: dict[str, int]) -> str:
+    """The first file that differs, and how many do."""
+    names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    first = names[0]
+    if first not in found:
+        fault = "is missing"
+    elif first not in expected:
+        fault = "is new"
+    else:
+        fault = f"has {found[first]} bytes instead of {expected[first]}"
+    return f"{ascii(first)[1:-1]} {fault}" + (f" ({len(names)} files differ)" if len(names) > 1 else "")

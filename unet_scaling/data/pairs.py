@@ -1,0 +1,73 @@
+"""Find the pairs of a data folder: images/NAME.png with masks/NAME.png, joined by their stem."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+
+SUFFIXES = (".png", ".tif", ".tiff")
+IMAGES = "images"
+MASKS = "masks"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One image with its mask: the stem they share, and their file names in images/ and masks/."""
+
+    stem: str
+    image: str
+    mask: str
+
+
+def find_pairs(folder: Path) -> tuple[list[Pair], list[str]]:
+    """All pairs, sorted by stem, and everything that keeps a file from being part of one.
+
+    Hidden files are passed over. Raises UserError (65) where images/ or masks/ cannot be listed.
+    """
+    images, image_problems = _by_stem(folder / IMAGES)
+    masks, mask_problems = _by_stem(folder / MASKS)
+    problems = image_problems + mask_problems
+    problems += [f"{folder / IMAGES / images[stem]}: has no mask" for stem in sorted(images.keys() - masks)]
+    problems += [f"{folder / MASKS / masks[stem]}: has no image" for stem in sorted(masks.keys() - images)]
+    pairs = [Pair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
+    if not pairs and not problems:
+        problems.append(f"{folder}: {IMAGES}/ and {MASKS}/ are empty")
+    return pairs, problems
+
+
+def list_sizes(folder: Path) -> dict[str, int]:
+    """The bytes of every visible entry of a folder, by name; UserError (65) where it cannot be listed."""
+    try:
+        return {entry.name: entry.stat().st_size for entry in folder.iterdir() if entry.name[0] != "."}
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be listed ({error.strerror}); a data folder holds {IMAGES}/ and {MASKS}/"
+            " with files of the same names",
+            EXIT_BAD_DATA,
+        ) from None
+
+
+def _by_stem(folder: Path) -> tuple[dict[str, str], list[str]]:
+    """The file of each stem, and the problems: foreign files and stems that several files share."""
+    stems: dict[str, list[str]] = defaultdict(list)
+    problems = []
+    for name in sorted(list_sizes(folder)):
+        fault = _fault(folder / name)
+        if fault:
+            problems.append(f"{folder / ascii(name)}: {fault}")
+        else:
+            stems[Path(name).stem].append(name)
+    for stem, names in stems.items():
+        if len(names) > 1:
+            problems.append(f"{folder}: {' and '.join(names)} have the same stem {stem!r}; keep one of them")
+    return {stem: names[0] for stem, names in stems.items()}, problems
+
+
+def _fault(path: Path) -> str:
+    """Why this entry cannot be an image or mask, judged by its name and kind; empty where it can."""
+    if not path.name.isprintable():
+        return "the name holds control characters or is not valid UTF-8; rename it"
+    if path.suffix.lower() not in SUFFIXES:
+        return f"is none of {', '.join(SUFFIXES)}; remove it"
+    return "" if path.is_file() else "is not a file; remove it"

@@ -1,0 +1,29 @@
+"""Apply a function to many items with a few threads, in order, with a progress bar on a terminal."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from unet_scaling.progress import progress
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MOST_THREADS = 4
+ITEMS_AHEAD = 32
+
+
+def map_in_order(function: Callable[[Item], Result], items: Sequence[Item], label: str) -> Iterator[Result]:
+    """Results in the order of the items, at most some dozens of them held in memory at a time."""
+    yield from progress(_results(function, items), len(items), label)
+
+
+def _results(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(threads) as pool:
+        for start in itertools.count(0, ITEMS_AHEAD):
+            if start >= len(items):
+                return
+            yield from pool.map(function, items[start : start + ITEMS_AHEAD])

@@ -1,0 +1,74 @@
+"""Evaluation: every test image exactly once at any number of workers, counted in integers."""
+
+import torch
+from torch import Tensor, nn
+
+from unet_scaling.config import Point
+from unet_scaling.data.loader import RunData
+from unet_scaling.metrics import count_pixels, mean_image_iou, total
+from unet_scaling.record import Epoch, Result
+from unet_scaling.timing import synchronized_seconds
+from unet_scaling.weights import weights_sha256
+from unet_scaling.worker import Group
+
+
+def evaluation_is_due(point: Point, epoch: int) -> bool:
+    """Whether the study asks for an evaluation before this epoch; the one after the last is always made."""
+    every = point.training.evaluate_every
+    return every > 0 and epoch > 0 and epoch % every == 0
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch]) -> Result:
+    """Evaluate after these epochs; the same result on every worker.
+
+    Images pass through the network one by one, so that neither an image's neighbours in a batch
+    nor the number of workers can move a pixel across the threshold by rounding.
+    """
+    average_batch_norm(model, group)
+    group.wait_for_all()
+    begin = synchronized_seconds(group.device)
+    counts = group.sum_over_workers(_count_own_share(model, data, group)).cpu()
+    seconds = max(group.gather_numbers(synchronized_seconds(group.device) - begin))
+    _require_each_image_once(counts, data.test_pixels)
+    overall = total(counts)
+    return Result(
+        epochs=len(epochs),
+        training_seconds=sum(epoch.seconds for epoch in epochs),
+        images=len(counts),
+        true_positive=overall.true_positive,
+        false_positive=overall.false_positive,
+        false_negative=overall.false_negative,
+        true_negative=overall.true_negative,
+        iou=overall.iou,
+        dice=overall.dice,
+        image_iou=mean_image_iou(counts),
+        smoothed_jaccard=overall.smoothed_jaccard,
+        seconds=seconds,
+        weights_sha256=weights_sha256(model),
+    )
+
+
+def average_batch_norm(model: nn.Module, group: Group) -> None:
+    """Give all workers the mean of their running statistics; counters, being equal, stay."""
+    statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if group.size == 1 or not statistics:
+        return
+    flat = group.sum_over_workers(torch.cat([buffer.flatten() for buffer in statistics])) / group.size
+    means = torch.split(flat, [buffer.numel() for buffer in statistics])
+    for buffer, mean in zip(statistics, means, strict=True):
+        buffer.copy_(mean.view_as(buffer))
+
+
+def _count_own_share(model: nn.Module, data: RunData, group: Group) -> Tensor:
+    """int64 [test images, 4]: the counts of this worker's images, zero for those of the others."""
+    counts = torch.zeros(len(data.test_pixels), 4, dtype=torch.int64, device=group.device)
+    model.eval()
+    for position, image, mask in data.test_share():
+        counts[position] = count_pixels(data.cropped(position, model(image)), data.cropped(position, mask))
+    return counts
+
+
+def _require_each_image_once(counts: Tensor, pixels: list[int]) -> None:
+    counted = counts.sum(dim=1).tolist()
+    assert counted == pixels, f"pixels counted per test image {counted}, pixels there {pixels}"

@@ -1,0 +1,72 @@
+"""The reference U-Net: 487,145 parameters in 82 tensors at width 8 and depth 5."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Norm = Callable[[int], nn.Module]
+
+
+class ConvolutionPair(nn.Module):
+    """Two 3x3 convolutions that keep the size, each followed by its norm and ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, norm: Norm) -> None:
+        super().__init__()
+        self.convolution1 = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.norm1 = norm(outputs)
+        self.convolution2 = nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.norm2 = norm(outputs)
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = functional.relu(self.norm1(self.convolution1(features)))
+        return functional.relu(self.norm2(self.convolution2(features)))
+
+
+class UNet(nn.Module):
+    """Encoder, decoder and a 1x1 head that gives one logit per pixel and class.
+
+    Levels have width, 2 width, 4 width, ... channels. Images of any size are accepted: one that
+    2^(depth-1) does not divide is padded evenly with zeros, and its logits are cropped back.
+    """
+
+    def __init__(
+        self, channels: int = 1, width: int = 8, depth: int = 5, classes: int = 1, norm: Norm = nn.BatchNorm2d
+    ) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(depth)]
+        sources = [channels, *widths[:-1]]
+        upwards = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
+        self.encoder = nn.ModuleList(
+            ConvolutionPair(source, target, norm) for source, target in zip(sources, widths, strict=True)
+        )
+        self.upsampling = nn.ModuleList(nn.ConvTranspose2d(deep, flat, 2, stride=2) for deep, flat in upwards)
+        self.decoder = nn.ModuleList(ConvolutionPair(deep, flat, norm) for deep, flat in upwards)
+        self.head = nn.Conv2d(width, classes, 1)
+        self.multiple = 2 ** (depth - 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [batch, channels, height, width] to logits [batch, classes, height, width]."""
+        height, width = images.shape[-2:]
+        top, bottom = _margins(height, self.multiple)
+        left, right = _margins(width, self.multiple)
+        if top or bottom or left or right:
+            images = functional.pad(images, (left, right, top, bottom))
+        logits: Tensor = self.head(self._features(images))
+        return logits[..., top : top + height, left : left + width]
+
+    def _features(self, features: Tensor) -> Tensor:
+        levels = []
+        for level, pair in enumerate(self.encoder):
+            features = pair(features if level == 0 else functional.max_pool2d(features, 2))
+            levels.append(features)
+        for upsampling, pair, skipped in zip(self.upsampling, self.decoder, levels[-2::-1], strict=True):
+            features = pair(torch.cat([upsampling(features), skipped], dim=1))
+        return features
+
+
+def _margins(length: int, multiple: int) -> tuple[int, int]:
+    """Pixels before and after, so that the length becomes a multiple; the odd one goes after."""
+    missing = -length % multiple
+    return missing // 2, missing - missing // 2

@@ -1,0 +1,12 @@
+"""The clock: monotonic, read only when the device has finished its work."""
+
+import time
+
+import torch
+
+
+def synchronized_seconds(device: torch.device) -> float:
+    """Monotonic seconds, after all work queued on the device is done. Only differences mean anything."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,135 @@
+"""Training: model and optimizer of a point, its rate at each epoch, and one epoch under the clock."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unet_scaling.config import Point
+from unet_scaling.data.loader import Batch, RunData
+from unet_scaling.errors import EXIT_DIVERGED, UserError
+from unet_scaling.model import Norm, UNet
+from unet_scaling.progress import progress
+from unet_scaling.record import Epoch
+from unet_scaling.timing import synchronized_seconds
+from unet_scaling.weights import load_weights
+from unet_scaling.worker import Group
+
+# The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
+REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
+
+
+def learning_rate(point: Point, epoch: int) -> float:
+    """The rate of a whole epoch: a pure function of the configuration and the epoch, from epoch 0.
+
+    During the warm-up it climbs in equal stairs from the rate of one worker to the scaled one.
+    """
+    training = point.training
+    factors = {"linear": float(point.workers), "square_root": math.sqrt(point.workers), "none": 1.0}
+    factor = factors[training.rate_scaling]
+    if epoch < training.warmup_epochs:
+        factor = 1 + (factor - 1) * (epoch + 1) / (training.warmup_epochs + 1)
+    return training.learning_rate * factor / _divisor(point, epoch)
+
+
+def _divisor(point: Point, epoch: int) -> int:
+    if point.training.schedule == "constant":
+        return 1
+    passed = [divisor for share, divisor in REFERENCE_STAGES if epoch >= share * point.training.epochs]
+    return passed[-1] if passed else 1
+
+
+def build_model(point: Point, device: torch.device, synchronized_norm: Norm) -> UNet:
+    """The U-Net of this point on the worker's device; its weights are a function of the seed alone.
+
+    `synchronized_norm` is the framework's batch norm over all workers, for points that ask for it.
+    """
+    if point.model.batch_norm == "sync" and device.type == "cpu":
+        raise UserError(
+            "model.batch_norm = 'sync': both frameworks have it for GPUs only; use 'local' or 'off'"
+        )
+    # fp32 means fp32: torch would otherwise allow TF32 in the convolutions of a GPU.
+    torch.backends.fp32_precision = "tf32" if point.training.precision == "tf32" else "ieee"  # type: ignore[attr-defined]
+    torch.manual_seed(point.seed)
+    shape = point.model
+    norms: dict[str, Norm] = {"local": nn.BatchNorm2d, "sync": synchronized_norm, "off": nn.Identity}
+    model = UNet(point.data.channels, shape.width, shape.depth, norm=norms[shape.batch_norm])
+    if point.training.initial_weights is not None:
+        load_weights(model, Path(point.training.initial_weights))
+    # The weights stay contiguous also where images are channels-last: Horovod averages contiguous
+    # tensors only, and the convolutions follow the images.
+    model.to(device)
+    if point.training.compile:
+        model.compile()
+    return model
+
+
+def build_optimizer(model: nn.Module, point: Point) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=learning_rate(point, 0))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step; what belongs to the framework are the functions of its twin."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    hold_gradients: Callable[[nn.Module], AbstractContextManager[object]]
+    wait_for_gradients: Callable[[torch.optim.Optimizer], None]
+    update: Callable[[torch.optim.Optimizer], None]
+    point: Point
+
+    def take(self, batches: list[Batch]) -> Tensor:
+        """Average the gradients of all batches of all workers and update; returns this worker's mean loss."""
+        self.optimizer.zero_grad()
+        losses = []
+        for number, batch in enumerate(batches, start=1):
+            with nullcontext() if number == len(batches) else self.hold_gradients(self.model):
+                loss = self._loss(batch) / len(batches)
+                loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.detach())
+        self.wait_for_gradients(self.optimizer)
+        self.update(self.optimizer)
+        return torch.stack(losses).sum()
+
+    def _loss(self, batch: Batch) -> Tensor:
+        """Binary cross-entropy with logits, the mean over images and pixels."""
+        half = self.point.training.precision == "bf16"
+        with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=half):
+            logits = self.model(batch.images)
+        return functional.binary_cross_entropy_with_logits(logits.float(), batch.masks)
+
+
+def train_epoch(step: Step, data: RunData, group: Group, epoch: int) -> Epoch:
+    """Train one epoch; the clock covers the steps of the slowest worker and nothing else.
+
+    Raises UserError (70) on every worker alike when the loss is not finite.
+    """
+    rate = learning_rate(step.point, epoch)
+    for parameters in step.optimizer.param_groups:
+        parameters["lr"] = rate
+    step.model.train()
+    loss = torch.zeros((), device=group.device)
+    group.wait_for_all()
+    begin = synchronized_seconds(group.device)
+    for batches in progress(data.steps(epoch), data.steps_per_epoch, f"epoch {epoch + 1}", group.rank == 0):
+        loss += step.take(batches)
+    seconds = group.gather_numbers(synchronized_seconds(group.device) - begin)
+    mean_loss = math.fsum(group.gather_numbers(loss.item())) / group.size / data.steps_per_epoch
+    if not math.isfinite(mean_loss):
+        raise UserError(f"the loss of epoch {epoch} is {mean_loss}: the training diverged", EXIT_DIVERGED)
+    return Epoch(
+        epoch=epoch,
+        seconds=max(seconds),
+        worker_seconds=seconds,
+        images=data.images_per_epoch,
+        steps=data.steps_per_epoch,
+        loss=mean_loss,
+        learning_rate=rate,
+        warmup=epoch == 0,
+    )

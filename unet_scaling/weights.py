@@ -1,0 +1,56 @@
+"""Weights on disk and their checksum: tensors only, written whole or not at all, verified when read."""
+
+import hashlib
+import io
+import pickle
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.files import write_atomically
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """SHA-256 over names, types, shapes and values of all parameters and buffers."""
+    return _digest(model.state_dict())
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write the state of `model` as `path`, with its SHA-256 beside it, which is written first.
+
+    A kill between the two leaves a pair that does not match, which reading refuses.
+    """
+    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_atomically(_checksum_path(path), hashlib.sha256(buffer.getvalue()).hexdigest() + "\n")
+    write_atomically(path, buffer.getvalue())
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Read weights that `save_weights` wrote; raises UserError (65) for any other file or another model."""
+    try:
+        content = path.read_bytes()
+        expected = _checksum_path(path).read_text().strip()
+    except OSError as error:
+        raise UserError(f"weights cannot be read: {error}", EXIT_BAD_DATA) from None
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise UserError(f"{path} does not match {_checksum_path(path)}: the file is damaged", EXIT_BAD_DATA)
+    try:
+        model.load_state_dict(torch.load(io.BytesIO(content), weights_only=True, map_location="cpu"))
+    except (RuntimeError, pickle.UnpicklingError) as error:
+        raise UserError(f"{path} holds weights of another model: {error}", EXIT_BAD_DATA) from None
+
+
+def _checksum_path(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _digest(state: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
