@@ -58,7 +58,7 @@ class LeftOut:
 class Study:
     """The tables of a study and how to read them.
 
-    runs        one row per `Run`, sorted by options, framework, workers and repeat; further columns
+    runs        one row per `Run`, sorted by options, framework, knobs, workers, repeat; further columns
                 are the study's axes, as text
     left_out    one row per `LeftOut`
     throughput  the column of `runs` that is the study's throughput; `unit` is its unit
@@ -157,13 +157,15 @@ def _unusable(point: Point, record: Record) -> tuple[str, str] | None:
 
 
 def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
-    """By options, framework, workers and repeat."""
+    """By options, framework, knobs, workers and repeat."""
     runs = list(runs)
     axes = varying([run.header.point for run in runs])
+    shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
 
     def key(run: CompleteRun) -> tuple[object, ...]:
         point = run.header.point
-        return order(point, axes), FRAMEWORKS.index(point.framework), point.workers, point.repeat, run.name
+        options = order(point, shared), FRAMEWORKS.index(point.framework), order(point, knobs)
+        return *options, point.workers, point.repeat, run.name
 
     return sorted(runs, key=key)
 

@@ -2,9 +2,10 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -17,7 +18,7 @@ from analysis.speedup import interval_notes, summarise, summary_table, unequal_w
 from analysis.verdict import NAMES, Verdict, verdicts
 
 UNKNOWN = "—"
-WIDTH_WITHOUT_TERMINAL = 120
+LEAST_WIDTH = 130
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def make_report(study: Study) -> Report:
     return Report(study, points, verdicts(study), notes)
 
 
-def _unknown(row: dict[str, object]) -> str:
+def _unknown(row: Mapping[Hashable, Any]) -> str:
     labels = [str(row[name]) for name in ("options", "knobs") if row[name]]
     series = ", ".join([NAMES[row["framework"]], *labels])
     return f"{series}: {row['unknown']}"
@@ -85,7 +86,8 @@ def _csv(table: pd.DataFrame) -> bytes:
 def print_report(report: Report, console: Console | None = None) -> None:
     """Print the points, what was left out and why, the notes, and the verdict."""
     console = console or report_console()
-    console.print(_table(report.study, report.points))
+    for table in _tables(report.study, report.points):
+        console.print(table)
     print_left_out(report.study, console)
     _print_list(console, "Notes", report.notes)
     console.print()
@@ -99,9 +101,8 @@ def print_left_out(study: Study, console: Console) -> None:
 
 
 def report_console() -> Console:
-    """Standard output, wide enough for the table also where it is no terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH_WITHOUT_TERMINAL)
+    """Standard output, at least so wide that no number of the table is cut."""
+    return Console(highlight=False, width=max(Console().width, LEAST_WIDTH))
 
 
 def _print_list(console: Console, title: str, lines: Sequence[str]) -> None:
@@ -111,25 +112,23 @@ def _print_list(console: Console, title: str, lines: Sequence[str]) -> None:
         console.print(f"  - {line}", markup=False, soft_wrap=True)
 
 
-def _table(study: Study, points: pd.DataFrame) -> Table:
-    labels = [name for name in ("options", "knobs") if (points[name] != "").any()]
-    table = Table(title=study.name, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for heading in ("framework", *labels):
-        table.add_column(heading)
-    numbers = ("workers", "repeats", study.unit, "speed-up", "efficiency", "deviation", "IoU")
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    previous = None
-    for row in points.to_dict("records"):
-        series = tuple(row[name] for name in ("framework", "options", "knobs"))
-        if previous not in (None, series):
+def _tables(study: Study, points: pd.DataFrame) -> Iterator[Table]:
+    """One table for each set of options."""
+    for options, rows in points.groupby("options", sort=False):
+        title = f"{study.name}: {options!s}" if options else study.name
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+        table.add_column("framework")
+        for heading in ("workers", "repeats", study.unit, "speed-up", "efficiency", "deviation", "IoU"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for _, series in rows.groupby(["framework", "knobs"], sort=False):
+            for row in series.to_dict("records"):
+                name = ", ".join(part for part in (NAMES[row["framework"]], row["knobs"]) if part)
+                table.add_row(name, *_cells(row))
             table.add_section()
-        previous = series
-        table.add_row(NAMES[row["framework"]], *(str(row[name]) for name in labels), *_cells(row))
-    return table
+        yield table
 
 
-def _cells(row: dict[str, float]) -> list[str]:
+def _cells(row: Mapping[Hashable, Any]) -> list[str]:
     return [
         str(row["workers"]),
         str(row["repeats"]),
@@ -137,11 +136,11 @@ def _cells(row: dict[str, float]) -> list[str]:
         with_interval(row, "speedup", ".2f"),
         number(row["efficiency"], ".1%"),
         number(row["deviation"], ".1%"),
-        with_interval(row, "iou", ".4f"),
+        with_interval(row, "iou", ".3f"),
     ]
 
 
-def with_interval(row: dict[str, float], name: str, form: str) -> str:
+def with_interval(row: Mapping[Hashable, Any], name: str, form: str) -> str:
     """A number with its interval, where there is one that is wider than a point."""
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     interval = f" [{low:{form}}, {high:{form}}]" if low < high else ""

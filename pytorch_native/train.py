@@ -32,7 +32,7 @@ def join_group(point: Point) -> Group:
 def distribute(model: nn.Module, optimizer: Optimizer, point: Point) -> tuple[nn.Module, Optimizer]:
     """Give every worker the weights of worker 0, and average gradients from now on."""
     knobs = point.pytorch_native.model_dump(exclude_none=True) if point.pytorch_native else {}
-    return DistributedDataParallel(model, broadcast_buffers=False, **knobs), optimizer
+    return DistributedDataParallel(model, forward_sync_buffers=False, **knobs), optimizer
 
 
 def hold_gradients(model: nn.Module) -> AbstractContextManager[object]:

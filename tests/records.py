@@ -64,7 +64,7 @@ def make_workers(
     ]
 
 
-def make_header(point: Point, **changes: Any) -> Header:
+def make_header(point: Point, **changes: object) -> Header:
     """The header of a run of this point; `changes` replace fields."""
     fields: dict[str, Any] = {
         "point": point,
@@ -136,7 +136,7 @@ def write_run(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     label: str = "",
     end: End | None = End(status="complete"),  # noqa: B008, frozen
-    **header_changes: Any,
+    **header_changes: object,
 ) -> Path:
     """Write the folder of one run below `study`, as submission and training would; returns it.
 

@@ -61,12 +61,25 @@ def build_model(point: Point, device: torch.device, synchronized_norm: Norm) -> 
     model = UNet(point.data.channels, shape.width, shape.depth, norm=norms[shape.batch_norm])
     if point.training.initial_weights is not None:
         load_weights(model, Path(point.training.initial_weights))
-    # The weights stay contiguous also where images are channels-last: Horovod averages contiguous
-    # tensors only, and the convolutions follow the images.
     model.to(device)
+    if point.training.channels_last:
+        _name_strides_as_gradients_will(model)
     if point.training.compile:
         model.compile()
     return model
+
+
+def _name_strides_as_gradients_will(model: nn.Module) -> None:
+    """Spare DDP a copy per step of the weights with one channel or one pixel.
+
+    All weights stay contiguous, also for channels-last images: Horovod averages contiguous tensors
+    only, and convolutions follow the layout of the images. Where a shape is contiguous under both
+    layouts, its gradient has the strides of channels-last, and DDP compares strides literally.
+    """
+    for weight in (parameter for parameter in model.parameters() if parameter.dim() == 4):
+        renamed = torch.empty_like(weight, memory_format=torch.channels_last)
+        if renamed.is_contiguous():
+            weight.data = renamed.copy_(weight.data)
 
 
 def build_optimizer(model: nn.Module, point: Point) -> torch.optim.Optimizer:

@@ -1,5 +1,6 @@
 """Accounting: a private MariaDB and slurmdbd on a host of their own, so that sacct is real."""
 
+from slurm.cluster_rehearsal.configuration import slurmdbd_conf
 from slurm.cluster_rehearsal.namespaces import enter
 from slurm.cluster_rehearsal.plan import Plan
 from slurm.cluster_rehearsal.processes import run
@@ -9,6 +10,21 @@ CREATE_USER = """
 CREATE USER 'slurm'@'127.0.0.1';
 GRANT ALL ON slurm_accounting.* TO 'slurm'@'127.0.0.1';
 """
+
+
+def write_configuration(plan: Plan) -> None:
+    """Write slurmdbd.conf; slurmdbd refuses to start if others may read it."""
+    file = plan.state / "slurmdbd.conf"
+    file.touch(mode=0o600)
+    file.write_text(slurmdbd_conf(plan))
+
+
+def start_all(plan: Plan) -> None:
+    """Make an empty data base, start its server, and start slurmdbd on top."""
+    create_database(plan)
+    start_database(plan)
+    create_accounts(plan)
+    start_slurmdbd(plan)
 
 
 def create_database(plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import signal
 from pathlib import Path
 
 from slurm.cluster_rehearsal import accounting, configuration, namespaces, network, prerequisites, services
@@ -31,36 +32,122 @@ def down(state: Path) -> bool:
     """Take down what is up, half up or left over in `state`; False if there was nothing."""
     if not plan_file(state).exists() and not namespaces.mounts_below(state):
         return False
-    records = state / "processes"
-    kill(found for record in _files(records) if (found := running(record)))
+    records = list((state / "processes").glob("*"))
+    kill(found for record in records if (found := running(record)))
     namespaces.release(state)
     network.disconnect(Plan(state))
-    if not wait_until(lambda: not any(map(running, _files(records))), seconds=10):
-        raise UserError(f"{records}: a recorded process does not die", EXIT_BUG)
-    shutil.rmtree(state)
+    if not wait_until(lambda: not any(map(running, records)), seconds=10):
+        raise UserError(f"{state}/processes: a process recorded here does not die", EXIT_BUG)
+    _remove(state)
     return True
 
 
 def stop(plan: Plan, name: str) -> None:
-    """Pull the plug of a node: cable first, so that no peer hears of it, then every process; or end slurmctld."""
+    """End slurmctld in order, or pull the plug of a node: cable first, so that no peer is told, then the rest."""
     host = plan.host(name).name
-    if running(plan.process_file(host)) is None and host != "database":
-        raise UserError(f"{name} is not running; start it with: {command('start ' + name, plan.state)}")
+    process = running(plan.process_file(host))
+    if process is None:
+        raise UserError(f"{host} is not running; start it with: {command('start', plan.state, host)}")
     if host == plan.controller.name:
+        kill([process], signal.SIGTERM)
+        wait_until(lambda: running(plan.process_file(host)) is None, seconds=10)
+    else:
+        network.set_link(plan, host, "down")
         kill_members(namespaces.pin(plan, host))
-        return
-    network.set_link(plan, host, "down")
-    kill_members(namespaces.pin(plan, host))
 
 
 def start(plan: Plan, name: str) -> None:
     """Start what was stopped, and wait until Slurm uses it again."""
     host = plan.host(name).name
     if running(plan.process_file(host)) is not None:
-        raise UserError(f"{name} is running already; stop it with: {command('stop ' + name, plan.state)}")
+        raise UserError(f"{host} is running already; stop it with: {command('stop', plan.state, host)}")
+    plan.process_file(host).unlink(missing_ok=True)
     if host == plan.controller.name:
         services.start_controller(plan)
         return
     network.set_link(plan, host, "up")
     services.start_node(plan, host)
     services.wait_until_usable(plan, [host])
+
+
+def status(plan: Plan) -> list[tuple[str, str, str, str]]:
+    """For each host its name, address, main process and what Slurm says about it."""
+    states = services.node_states(plan)
+    rows = []
+    for host in plan.inner_hosts:
+        process = running(plan.process_file(host.name))
+        state = states.get(host.name, "unknown") if host in plan.nodes else ""
+        rows.append((host.name, host.address, str(process or "stopped"), state))
+    return rows
+
+
+def _claim(plan: Plan) -> None:
+    """Make the state folder ours; UserError if a cluster, or anything else, is in it."""
+    try:
+        plan.state.mkdir(exist_ok=True)
+        if not plan_file(plan.state).exists() and any(plan.state.iterdir()):
+            raise UserError(
+                f"{plan.state}: holds files that are not ours; name another folder with --state-dir"
+            )
+        save(plan)
+    except FileExistsError:
+        cure = command("down", plan.state)
+        raise UserError(f"{plan.state}: a cluster is up or half up here; take it down with: {cure}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{plan.state.parent}: no such folder; make it, or change --state-dir") from None
+
+
+def _bring_up(plan: Plan) -> None:
+    _write_files(plan)
+    _tell(f"hosts: {plan.hosts} nodes and the controller, in namespaces of their own")
+    namespaces.prepare(plan)
+    namespaces.make_switch(plan)
+    for host in plan.inner_hosts:
+        namespaces.make_host(plan, host)
+    _tell(f"network: 10.77.{plan.network}.0/24, link rate {plan.link_rate or 'not limited'}")
+    network.connect(plan)
+    _start_services(plan)
+
+
+def _start_services(plan: Plan) -> None:
+    _tell("munge: with a key of its own")
+    services.start_munge(plan)
+    if plan.accounting:
+        _tell("accounting: MariaDB and slurmdbd")
+        accounting.start_all(plan)
+    _tell("slurmctld and slurmd: waiting until every node is idle")
+    services.start_controller(plan)
+    for node in plan.nodes:
+        services.start_node(plan, node.name)
+    services.wait_until_usable(plan, [node.name for node in plan.nodes])
+
+
+def _write_files(plan: Plan) -> None:
+    for name in FOLDERS:
+        (plan.state / name).mkdir()
+    for number in range(plan.gpus_per_host):
+        (plan.state / configuration.DEVICE_FOLDER / f"gpu{number}").touch()
+    plan.hosts_file.write_text(configuration.hosts_table(plan))
+    plan.slurm_conf.write_text(configuration.slurm_conf(plan))
+    (plan.state / "gres.conf").write_text(configuration.gres_conf(plan))
+    (plan.state / "cgroup.conf").write_text(configuration.cgroup_conf(prerequisites.slurm_version()))
+    services.write_munge_key(plan)
+    if plan.accounting:
+        accounting.write_configuration(plan)
+
+
+def _remove(state: Path) -> None:
+    """Delete the state folder, the file that says it is ours last."""
+    if left := namespaces.mounts_below(state):
+        raise UserError(f"{state}: still mounted: {', '.join(map(str, left))}", EXIT_BUG)
+    for place in state.iterdir():
+        if place.is_dir():
+            shutil.rmtree(place)
+        elif place != plan_file(state):
+            place.unlink()
+    plan_file(state).unlink(missing_ok=True)
+    state.rmdir()
+
+
+def _tell(step: str) -> None:
+    print(step, flush=True)

@@ -95,8 +95,10 @@ def plan_file(state: Path) -> Path:
 
 
 def save(plan: Plan) -> None:
+    """Write the plan into its state folder; FileExistsError if one is there already."""
     content = {**asdict(plan), "state": str(plan.state)}
-    plan_file(plan.state).write_text(json.dumps(content, indent=1) + "\n")
+    with plan_file(plan.state).open("x") as file:
+        file.write(json.dumps(content, indent=1) + "\n")
 
 
 def load(state: Path) -> Plan:
@@ -117,7 +119,7 @@ def load(state: Path) -> Plan:
     )
 
 
-def command(verb: str, state: Path) -> str:
+def command(verb: str, state: Path, host: str = "") -> str:
     """The command line that does `verb` to the cluster in `state`, for messages."""
-    folder = "" if state == DEFAULT_STATE else f" --state-dir {state}"
-    return f"slurm/virtual_cluster {verb}{folder}"
+    folder = [] if state == DEFAULT_STATE else ["--state-dir", str(state)]
+    return " ".join(["slurm/virtual_cluster", verb, *folder, *([host] if host else [])])

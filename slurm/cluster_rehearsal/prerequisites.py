@@ -59,7 +59,9 @@ def why_not(accounting: bool = False) -> str | None:
 def missing_packages(accounting: bool = False) -> list[str]:
     """Debian packages of the programs that are not there, in alphabetical order."""
     wanted = {**PACKAGES, **(ACCOUNTING_PACKAGES if accounting else {})}
-    missing = {package for program, package in wanted.items() if not shutil.which(program, path=SYSTEM_FOLDERS)}
+    missing = {
+        package for program, package in wanted.items() if not shutil.which(program, path=SYSTEM_FOLDERS)
+    }
     return sorted(missing)
 
 
@@ -108,5 +110,3 @@ def _keep_off_at_boot(packages: list[str]) -> None:
         return
     services = [service for package in packages for service in SERVICES.get(package, [])]
     run(["systemctl", "disable", *services])
-
-

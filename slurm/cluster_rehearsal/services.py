@@ -28,7 +28,9 @@ def start_munge(plan: Plan) -> None:
     folder = plan.munge_socket.parent
     files = {"socket": "socket", "key-file": "key", "pid-file": "pid", "seed-file": "seed", "log-file": "log"}
     options = [f"--{option}={folder / name}" for option, name in files.items()]
-    start_daemon(["munged", "--foreground", "--force", *options], plan.process_file("munge"), plan.log("munge"))
+    start_daemon(
+        ["munged", "--foreground", "--force", *options], plan.process_file("munge"), plan.log("munge")
+    )
     wait_for(plan, "munge", plan.munge_socket.is_socket)
 
 

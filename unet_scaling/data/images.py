@@ -2,9 +2,7 @@
 
 import io
 import logging
-import struct
 import warnings
-import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,14 +43,7 @@ def decode(path: Path, content: bytes) -> Pixels:
     reader = _decode_png if path.suffix.lower() == ".png" else _decode_tiff
     try:
         return reader(content)
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        struct.error,
-        zlib.error,
-        Image.DecompressionBombError,
-    ) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{path}: cannot be decoded: {error}", EXIT_BAD_DATA) from None
 
 
@@ -69,13 +60,13 @@ def to_image(
     `intensity` "dtype" maps the range of the pixel type to 0..255, "image" the range that the image
     has; an image of one value becomes 0.
     """
-    converted = _to_channels(pixels[:, :, :3], channels)
-    if intensity == "image":
-        low, high = float(converted.min()), float(converted.max())
-        converted = (converted.astype(np.float32) - low) * (255 / (high - low) if high > low else 0)
-    elif pixels.dtype == np.uint16:
-        converted = converted.astype(np.float32) / 257  # 65535 / 255
-    return np.rint(converted).astype(np.uint8) if converted.dtype.kind == "f" else converted.astype(np.uint8)
+    colours = pixels[:, :, :3]
+    if pixels.dtype == np.uint8 and colours.shape[2] == channels and intensity == "dtype":
+        return colours.astype(np.uint8, copy=False)
+    converted = _to_channels(colours.astype(np.float32), channels)
+    low, high = (converted.min(), converted.max()) if intensity == "image" else (0, _highest(pixels))
+    scale = 255 / float(high - low) if high > low else 0.0
+    return np.rint((converted - np.float32(low)) * np.float32(scale)).astype(np.uint8)
 
 
 def to_mask_values(path: Path, pixels: Pixels) -> Pixels:
@@ -95,12 +86,16 @@ def to_mask_values(path: Path, pixels: Pixels) -> Pixels:
     return grey
 
 
-def _to_channels(colours: Pixels, channels: int) -> npt.NDArray[np.unsignedinteger | np.float32]:
+def _highest(pixels: Pixels) -> int:
+    return int(np.iinfo(pixels.dtype).max)
+
+
+def _to_channels(colours: npt.NDArray[np.float32], channels: int) -> npt.NDArray[np.float32]:
     if colours.shape[2] == channels:
         return colours
     if channels == 3:
         return np.repeat(colours, 3, axis=2)
-    return np.asarray(colours.astype(np.float32) @ LUMINOSITY[:, None], dtype=np.float32)
+    return np.asarray(colours @ LUMINOSITY[:, None], dtype=np.float32)
 
 
 def _decode_png(content: bytes) -> Pixels:
@@ -131,16 +126,22 @@ def _plain_mode(image: Image.Image) -> Image.Image:
 
 
 def _decode_tiff(content: bytes) -> Pixels:
-    with tifffile.TiffFile(io.BytesIO(content)) as file:
-        if len(file.pages) != 1:
-            raise ValueError(f"holds {len(file.pages)} pages; one is expected")
-        page = file.pages[0]
-        assert isinstance(page, tifffile.TiffPage)
-        limit = Image.MAX_IMAGE_PIXELS
-        if limit is not None and page.imagewidth * page.imagelength > limit:
-            raise ValueError(f"{page.imagewidth} x {page.imagelength} pixels exceed the limit of {limit}")
-        pixels = page.asarray()
-        return _with_channel_axis(_plain_tiff(page, pixels))
+    # On damaged tags tifffile fails in any way, from IndexError to TypeError.
+    try:
+        with tifffile.TiffFile(io.BytesIO(content)) as file:
+            return _decode_page(file)
+    except Exception as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _decode_page(file: tifffile.TiffFile) -> Pixels:
+    if len(file.pages) != 1:
+        raise ValueError(f"holds {len(file.pages)} pages; one is expected")
+    page = file.pages.first
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and page.imagewidth * page.imagelength > limit:
+        raise ValueError(f"{page.imagewidth} x {page.imagelength} pixels exceed the limit of {limit}")
+    return _with_channel_axis(_plain_tiff(page, page.asarray()))
 
 
 def _plain_tiff(page: tifffile.TiffPage, pixels: npt.NDArray[Any]) -> Pixels:
