@@ -50,11 +50,16 @@ def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch])
 
 
 def average_batch_norm(model: nn.Module, group: Group) -> None:
-    """Give all workers the mean of their running statistics; counters, being equal, stay."""
+    """Give all workers the mean of their running statistics; counters, being equal, stay.
+
+    In float64, in which the mean of equal float32 numbers is that number for any count of them.
+    """
     statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if group.size == 1 or not statistics:
         return
-    flat = group.sum_over_workers(torch.cat([buffer.flatten() for buffer in statistics])) / group.size
+    flat = (
+        group.sum_over_workers(torch.cat([buffer.flatten().double() for buffer in statistics])) / group.size
+    )
     means = torch.split(flat, [buffer.numel() for buffer in statistics])
     for buffer, mean in zip(statistics, means, strict=True):
         buffer.copy_(mean.view_as(buffer))

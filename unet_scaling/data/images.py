@@ -66,7 +66,7 @@ def to_image(
     converted = _to_channels(colours.astype(np.float32), channels)
     low, high = (converted.min(), converted.max()) if intensity == "image" else (0, _highest(pixels))
     scale = 255 / float(high - low) if high > low else 0.0
-    return np.rint((converted - np.float32(low)) * np.float32(scale)).astype(np.uint8)
+    return np.asarray(np.rint((converted - np.float32(low)) * np.float32(scale)), dtype=np.uint8)
 
 
 def to_mask_values(path: Path, pixels: Pixels) -> Pixels:

@@ -1,0 +1,68 @@
+"""Small real studies for tests: a data folder, points on it, and launches with real workers."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from slurm.local import launch
+from unet_scaling.config import PROJECT, Point
+from unet_scaling.data.checking import check_folder
+from unet_scaling.data.manifest import write_manifest
+from unet_scaling.record import Record, read_record
+
+
+def make_images(folder: Path, count: int, height: int = 32, width: int = 32) -> Path:
+    """Noisy images of bright squares, with masks; checked, so that a run can start on them."""
+    random = np.random.default_rng(7)
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+    for index in range(count):
+        mask = np.zeros((height, width), dtype=np.uint8)
+        top, left = random.integers(2, height // 2, size=2)
+        mask[top : top + height // 3, left : left + width // 3] = 255
+        image = random.normal(90, 30, (height, width)) + mask * 0.4
+        Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / "images" / f"{index:03d}.png")
+        Image.fromarray(mask).save(folder / "masks" / f"{index:03d}.png")
+    write_manifest(check_folder(folder, "255"), folder / "manifest.json")
+    return folder
+
+
+def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, **options: object) -> Point:
+    """A point on small images. Options are those of its tables, by their own names."""
+    tables: dict[str, dict[str, object]] = {
+        "data": {"folder": str(data), "image_height": 32, "image_width": 32, "foreground": "255"},
+        "model": {"width": 4, "depth": 3},
+        "training": {"epochs": 1, "batch_per_worker": 2, "shared_devices": True},
+    }
+    for key, value in options.items():
+        table = next(name for name in tables if key in Point.model_fields[name].annotation.model_fields)
+        tables[table][key] = value
+    return Point.model_validate(
+        {
+            "study": "test",
+            "run": f"{framework}-w{workers}",
+            "framework": framework,
+            "workers": workers,
+            "repeat": 1,
+            "seed": 3,
+            **tables,
+        }
+    )
+
+
+def make_run(folder: Path, point: Point) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "point.json").write_text(point.model_dump_json())
+    return folder
+
+
+def train(folder: Path, point: Point) -> Record:
+    """Train a point with real workers, each on one of the two first cores in turn; its record, read back."""
+    make_run(folder, point)
+    program = [str(PROJECT / point.framework / "train.py"), str(folder)]
+    code = launch(program, [[worker % 2] for worker in range(point.workers)], folder / "output.log")
+    assert code == 0, (folder / "output.log").read_text()
+    record = read_record(folder / "run.jsonl")
+    assert record.complete, record.problems
+    return record

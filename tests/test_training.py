@@ -1,0 +1,60 @@
+"""The rate as a function of configuration and epoch; models as a function of the seed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.studies import make_point
+from unet_scaling.errors import UserError
+from unet_scaling.training import build_model, learning_rate
+from unet_scaling.weights import weights_sha256
+
+NOWHERE = Path("nowhere")
+CPU = torch.device("cpu")
+
+
+def rates(epochs: int = 200, workers: int = 4, **options: object) -> list[float]:
+    point = make_point(NOWHERE, workers=workers, epochs=epochs, learning_rate=0.001, **options)
+    return [learning_rate(point, epoch) for epoch in range(epochs)]
+
+
+def test_follows_the_reference_schedule_from_the_first_epoch() -> None:
+    found = rates()
+    assert {found[epoch] for epoch in range(80)} == {0.004}
+    assert found[80] == found[119] == 0.002
+    assert found[120] == found[149] == 0.001
+    assert found[150] == found[199] == 0.0005
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("linear", 4), ("square_root", 2), ("none", 1)])
+def test_scales_with_the_workers(rule: str, factor: int) -> None:
+    assert rates(rate_scaling=rule)[0] == 0.001 * factor
+
+
+def test_warm_up_climbs_in_equal_stairs() -> None:
+    assert rates(warmup_epochs=2)[:4] == pytest.approx([0.002, 0.003, 0.004, 0.004])
+
+
+def test_a_constant_schedule_stays() -> None:
+    assert set(rates(schedule="constant")) == {0.004}
+
+
+def test_weights_follow_from_the_seed_alone() -> None:
+    point = make_point(NOWHERE)
+    first = build_model(point, CPU, nn.SyncBatchNorm)
+    torch.rand(10)
+    assert weights_sha256(build_model(point, CPU, nn.SyncBatchNorm)) == weights_sha256(first)
+    other = point.model_copy(update={"seed": 4})
+    assert weights_sha256(build_model(other, CPU, nn.SyncBatchNorm)) != weights_sha256(first)
+
+
+def test_every_weight_is_contiguous_as_horovod_needs() -> None:
+    model = build_model(make_point(NOWHERE, channels_last=True), CPU, nn.SyncBatchNorm)
+    assert all(parameter.is_contiguous() for parameter in model.parameters())
+
+
+def test_synchronized_norm_on_a_cpu_is_refused() -> None:
+    with pytest.raises(UserError, match=r"model\.batch_norm = 'sync'"):
+        build_model(make_point(NOWHERE, batch_norm="sync"), CPU, nn.SyncBatchNorm)

@@ -1,0 +1,65 @@
+"""The twins differ where the frameworks do, and nowhere else."""
+
+import ast
+import difflib
+
+import pytest
+
+from unet_scaling.config import FRAMEWORKS, PROJECT
+
+SOURCES = {framework: (PROJECT / framework / "train.py").read_text() for framework in FRAMEWORKS}
+FUNCTIONS = [
+    "join_group",
+    "distribute",
+    "hold_gradients",
+    "wait_for_gradients",
+    "update",
+    "sum_over_workers",
+    "leave_group",
+    "main",
+]
+
+
+def functions(framework: str) -> dict[str, ast.FunctionDef]:
+    return {
+        node.name: node for node in ast.parse(SOURCES[framework]).body if isinstance(node, ast.FunctionDef)
+    }
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_holds_the_same_functions_in_the_same_order(framework: str) -> None:
+    assert list(functions(framework)) == FUNCTIONS
+
+
+def test_signatures_are_equal() -> None:
+    one, other = (
+        {name: (ast.dump(node.args), ast.dump(node.returns)) for name, node in functions(framework).items()}
+        for framework in FRAMEWORKS
+    )
+    assert one == other
+
+
+def test_main_is_equal_byte_for_byte() -> None:
+    one, other = (source[source.index("def main() -> None:") :] for source in SOURCES.values())
+    assert one == other
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_stays_short(framework: str) -> None:
+    assert SOURCES[framework].count("\n") <= 90
+
+
+def test_the_difference_stays_within_bounds() -> None:
+    one, other = (source.splitlines() for source in SOURCES.values())
+    changed = [
+        line
+        for line in difflib.unified_diff(one, other, n=0)
+        if line[0] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    assert len(changed) <= 56
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_folder_holds_nothing_else(framework: str) -> None:
+    found = [path.name for path in (PROJECT / framework).iterdir() if path.name != "__pycache__"]
+    assert found == ["train.py"]

@@ -1,0 +1,70 @@
+"""Weights on disk: verified, tensors only, whole or absent."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.model import UNet
+from unet_scaling.weights import load_weights, save_weights, weights_sha256
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[UNet, Path]:
+    model = UNet(width=2, depth=2)
+    save_weights(model, tmp_path / "weights.pt")
+    return model, tmp_path / "weights.pt"
+
+
+def test_come_back_as_they_were(saved: tuple[UNet, Path]) -> None:
+    model, path = saved
+    other = UNet(width=2, depth=2)
+    assert weights_sha256(other) != weights_sha256(model)
+    load_weights(other, path)
+    assert weights_sha256(other) == weights_sha256(model)
+
+
+def test_one_flipped_byte_is_refused(saved: tuple[UNet, Path]) -> None:
+    """torch.load alone would accept it."""
+    model, path = saved
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        load_weights(model, path)
+
+
+def test_weights_without_checksum_are_refused(saved: tuple[UNet, Path]) -> None:
+    model, path = saved
+    path.with_name("weights.pt.sha256").unlink()
+    with pytest.raises(UserError, match=r"weights\.pt\.sha256"):
+        load_weights(model, path)
+
+
+def test_weights_of_another_model_are_refused(saved: tuple[UNet, Path]) -> None:
+    with pytest.raises(UserError, match="another model") as caught:
+        load_weights(UNet(width=4, depth=2), saved[1])
+    assert caught.value.exit_code == EXIT_BAD_DATA
+
+
+def test_a_full_disk_leaves_the_old_file(saved: tuple[UNet, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, path = saved
+    before = path.read_bytes()
+    monkeypatch.setattr("os.fsync", _disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        save_weights(UNet(width=2, depth=2), path)
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in path.parent.iterdir()) == ["weights.pt", "weights.pt.sha256"]
+
+
+def _disk_full(descriptor: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_the_checksum_sees_names_shapes_and_values() -> None:
+    model = UNet(width=2, depth=2)
+    before = weights_sha256(model)
+    with torch.no_grad():
+        model.head.bias += 1e-7
+    assert weights_sha256(model) != before
