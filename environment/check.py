@@ -40,10 +40,9 @@ def describe() -> None:
 
 def try_framework(framework: Framework) -> bool:
     """Launch two workers that join with the twin's own functions; print what became of it."""
-    cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output.log"
-        code = launch([__file__, "--as-worker-of", framework], [cores] * WORKERS, output)
+        code = launch([__file__, "--as-worker-of", framework], WORKERS, output, cores_each=None)
         text = output.read_text(errors="replace").strip()
     works = code == 0 and f"{framework} works" in text
     print(f"{framework:>16}  {text if works else f'FAILED with code {code}: {text}'}")

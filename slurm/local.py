@@ -14,11 +14,11 @@ from rich.console import Console
 from slurm.study_folder import StudyFolder
 from unet_scaling.config import PROJECT, Point, Study
 from unet_scaling.errors import EXIT_BUG, EXIT_DIVERGED, UserError
-from unet_scaling.identity import FIRST_PORT, PORTS
+from unet_scaling.identity import CORES_VARIABLE, FIRST_PORT, PORTS
 from unet_scaling.record import RECORD_NAME, read_record
 
 OUTPUT_NAME = "output.log"
-# mpiexec must not bind processes itself: taskset does, the same way under every MPI.
+# mpiexec must not bind processes itself: the workers take their cores, the same way under every MPI.
 MPI_ENVIRONMENT = {
     "I_MPI_PIN": "0",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
@@ -30,30 +30,28 @@ MPI_ENVIRONMENT = {
 }
 
 
-def cores_per_worker(study: Study, cores: Sequence[int]) -> int:
+def cores_per_worker(study: Study, cores: int) -> int:
     """Equal at every worker count: what the largest one leaves to each; a UserError where that is none."""
     largest = max(study.workers)
-    if largest > len(cores):
+    if largest > cores:
         raise UserError(
-            f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {len(cores)}; "
-            f"the largest worker count here is {len(cores)}"
+            f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {cores}; "
+            f"the largest worker count here is {cores}"
         )
-    return len(cores) // largest
+    return cores // largest
 
 
-def launch(program: Sequence[str], core_sets: Sequence[Sequence[int]], output: Path) -> int:
-    """Start one worker of `python PROGRAM...` per set of cores; return mpiexec's exit code.
+def launch(program: Sequence[str], workers: int, output: Path, cores_each: int | None) -> int:
+    """Start workers of `python PROGRAM...`, each on that many cores of its own; return mpiexec's exit code.
 
-    What the workers print is appended to `output`. Raises UserError where there is no mpiexec.
+    None leaves all cores to all workers. What the workers print is appended to `output`. Raises
+    UserError where there is no mpiexec.
     """
-    worker = [sys.executable, *program]
-    command = [_mpiexec()]
-    for number, cores in enumerate(core_sets):
-        separator = [":"] if number else []
-        command += [*separator, "-n", "1", "taskset", "-c", ",".join(map(str, cores)), *worker]
+    command = [_mpiexec(), "-n", str(workers), sys.executable, *program]
+    environment = _environment() | ({CORES_VARIABLE: str(cores_each)} if cores_each else {})
     with output.open("ab") as sink:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=_environment()
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment
         )
         try:
             return process.wait()
@@ -102,7 +100,7 @@ def _free_port() -> int:
 
 def run_study(folder: StudyFolder, console: Console) -> None:
     """Run what is not complete, one run after the other; raise UserError at the end where runs failed."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
     with folder.locked():
         points = folder.prepare()
@@ -110,15 +108,12 @@ def run_study(folder: StudyFolder, console: Console) -> None:
         console.print(
             f"{folder.study.name}: {len(points)} runs, {len(points) - len(missing)} complete already"
         )
-        console.print(
-            f"each worker owns {share} of {len(cores)} cores; output in {folder.path}/*/{OUTPUT_NAME}"
-        )
+        console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
         for number, point in enumerate(missing, start=1):
-            core_sets = [cores[share * worker : share * (worker + 1)] for worker in range(point.workers)]
             console.print(f"[{number}/{len(missing)}] {point.run} ...", end=" ", markup=False)
             begin = time.monotonic()
             program = [str(PROJECT / point.framework / "train.py"), str(folder.run_folder(point))]
-            launch(program, core_sets, folder.run_folder(point) / OUTPUT_NAME)
+            launch(program, point.workers, folder.run_folder(point) / OUTPUT_NAME, share)
             console.print(_outcome(folder, point, time.monotonic() - begin), markup=False)
     _require_all_complete(folder, points)
 

@@ -10,7 +10,7 @@ from tests.studies import make_images
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder of 47 small images: 37 for training, 10 for evaluation at the default share."""
+    """A data folder of 47 small images: 38 for training, 9 for evaluation at the default share."""
     return make_images(tmp_path_factory.mktemp("data") / "squares", count=47)
 
 

@@ -58,10 +58,10 @@ def make_run(folder: Path, point: Point) -> Path:
 
 
 def train(folder: Path, point: Point) -> Record:
-    """Train a point with real workers, each on one of the two first cores in turn; its record, read back."""
+    """Train a point with real workers, which share all cores; its record, read back."""
     make_run(folder, point)
     program = [str(PROJECT / point.framework / "train.py"), str(folder)]
-    code = launch(program, [[worker % 2] for worker in range(point.workers)], folder / "output.log")
+    code = launch(program, point.workers, folder / "output.log", cores_each=None)
     assert code == 0, (folder / "output.log").read_text()
     record = read_record(folder / "run.jsonl")
     assert record.complete, record.problems

@@ -11,6 +11,8 @@ from unet_scaling.errors import UserError
 
 FIRST_PORT = 15000
 PORTS = 10000
+# How many of its host's cores each worker takes, by local rank, where the launcher binds none.
+CORES_VARIABLE = "UNET_SCALING_CORES_PER_WORKER"
 
 
 @dataclass(frozen=True)

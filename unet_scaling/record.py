@@ -7,6 +7,8 @@ One JSON object a line, written by worker 0, flushed and synced line by line. In
     result   one per evaluation, the last after the last epoch: counts over the whole test set
     end      once, last        how the run ended; a record without it is of a run that failed
 
+Every line ends with the CRC-32 of what stands before it, so that a damaged digit is noticed too.
+
 Format history
     1  first format
 
@@ -15,6 +17,7 @@ Imported on login nodes and by the analysis: needs pydantic, but neither torch n
 
 import json
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -34,6 +37,8 @@ from pydantic import (
 from unet_scaling.config import Point
 
 RECORD_NAME = "run.jsonl"
+SEAL = b',"crc32":"%08x"}'
+SEAL_LENGTH = len(SEAL % 0)
 
 Seconds = Annotated[FiniteFloat, Field(gt=0)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
@@ -142,7 +147,7 @@ class RecordWriter:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
 
     def write(self, line: Line) -> None:
-        data = (line.model_dump_json() + "\n").encode()
+        data = sealed(line)
         if os.write(self._descriptor, data) != len(data):
             raise OSError("the record could not be written whole; is the disk full?")
         os.fsync(self._descriptor)
@@ -193,11 +198,20 @@ def read_record(path: Path) -> Record:
     )
 
 
+def sealed(line: Line) -> bytes:
+    """A line as it stands in the file: its JSON object with the checksum as last key."""
+    content = line.model_dump_json().encode()[:-1]
+    return content + SEAL % zlib.crc32(content) + b"\n"
+
+
 def _parse(raw: bytes) -> Line:
     if not raw.endswith(b"\n"):
         raise ValueError("the line is cut off")
+    content, seal = raw[: -SEAL_LENGTH - 1], raw[-SEAL_LENGTH - 1 : -1]
+    if seal != SEAL % zlib.crc32(content):
+        raise ValueError("the line does not match its checksum: it is damaged, or was changed by hand")
     try:
-        return _ANY_LINE.validate_json(raw)
+        return _ANY_LINE.validate_json(content + b"}")
     except ValidationError as error:
         fault: dict[str, Any] = dict(error.errors(include_url=False)[0])
         where = ".".join(str(part) for part in fault["loc"]) or "line"

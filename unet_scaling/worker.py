@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
-from unet_scaling.identity import Identity, identify, job_id, meeting_point
+from unet_scaling.identity import CORES_VARIABLE, Identity, identify, job_id, meeting_point
 from unet_scaling.record import WorkerFacts
 
 
@@ -75,7 +75,7 @@ def own_device(identity: Identity) -> torch.device:
 
     A process that sees one GPU owns it; of several it takes the one of its local rank.
     """
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    _take_own_cores(identity)
     count = torch.cuda.device_count()
     if count == 0:
         return torch.device("cpu")
@@ -87,6 +87,26 @@ def own_device(identity: Identity) -> torch.device:
         )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def _take_own_cores(identity: Identity) -> None:
+    """Stay on this worker's share of the host's cores where the launcher leaves that to the worker.
+
+    CORES_VARIABLE says how many each gets; without it the cores are those that the launcher bound.
+    Called before anything has started threads that work: those of torch and MPI inherit the cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    share = os.environ.get(CORES_VARIABLE)
+    if share is not None:
+        first = identity.local_rank * int(share)
+        cores = cores[first : first + int(share)]
+        if len(cores) < int(share):
+            raise UserError(
+                f"worker {identity.rank} has no {share} cores left on {socket.gethostname()}: it is number "
+                f"{identity.local_rank} there ({CORES_VARIABLE}={share})"
+            )
+        os.sched_setaffinity(0, cores)
+    torch.set_num_threads(len(cores))
 
 
 @contextmanager

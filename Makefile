@@ -1,0 +1,42 @@
+# The commands of the project. `make demo` and `make test` need nothing but Python 3.11 and a C++ compiler.
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick check format twins clean
+
+PYTHON := .venv/bin/python
+DEMO_DATA ?=
+DEMO_OPTIONS ?=
+PYTEST_OPTIONS ?=
+
+help: ## list these commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+demo: ## install, compare both frameworks at 1 and 2 workers on this machine, write the report
+	@environment/install.sh
+	@slurm/demo.sh "$(DEMO_DATA)" $(DEMO_OPTIONS)
+
+test: ## install what the tests need and run them all
+	@environment/install.sh --tests
+	$(PYTHON) -m pytest $(PYTEST_OPTIONS)
+
+quick: ## the tests that start no training and no cluster
+	@environment/install.sh --tests
+	$(PYTHON) -m pytest -m "not slow" $(PYTEST_OPTIONS)
+
+check: ## ruff, shellcheck, and mypy on every file
+	@environment/install.sh --tests
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	.venv/bin/shellcheck $$(git ls-files '*.sh') .ci/run
+	$(PYTHON) -m mypy unet_scaling analysis slurm tests environment/check.py
+	$(PYTHON) -m mypy pytorch_native/train.py
+	$(PYTHON) -m mypy horovod/train.py
+
+format: ## let ruff lay out the code
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+twins: ## what changes from one framework to the other; --write puts it into the README
+	@$(PYTHON) -m tests.readme --write
+
+clean: ## remove the environment and what runs left; logs stay
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The demo study on this machine: synthetic indents, or the folder of images given.
+# Called by `make demo`: demo.sh [DATA_FOLDER] [options of submission.sh ...]
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+data=${1:-}
+shift || true
+cd "$root"
+
+if [ -z "$data" ]; then
+    study=demo
+    options=()
+    .venv/bin/python -m unet_scaling.data make data/demo --count 160 --height 128 --width 128
+else
+    # A user's folder is only read: its manifest goes beside the runs.
+    study=demo-$(basename "$data" | tr -c 'A-Za-z0-9._\n-' '_')
+    mkdir -p "logs/$study"
+    .venv/bin/python -m unet_scaling.data check "$data" --manifest "logs/$study/manifest.json"
+    options=(--name "$study" --set "data.folder=$(realpath "$data")"
+        --set "data.manifest=$root/logs/$study/manifest.json" --set data.foreground=nonzero)
+fi
+
+slurm/submission.sh slurm/studies/demo.toml --local "${options[@]}" "$@"
+.venv/bin/python -m analysis "logs/$study"

@@ -1,0 +1,29 @@
+"""Keep the generated parts of the README true: `make twins` prints and writes them, a test holds them."""
+
+import difflib
+import sys
+
+from unet_scaling.config import FRAMEWORKS, PROJECT
+
+README = PROJECT / "README.md"
+BEGIN, END = "<!-- twins: written by make twins -->\n", "<!-- end of twins -->\n"
+
+
+def twins_diff() -> str:
+    """What moving from native DDP to Horovod changes, as a unified diff."""
+    names = [f"{framework}/train.py" for framework in FRAMEWORKS]
+    sources = [(PROJECT / name).read_text().splitlines(keepends=True) for name in names]
+    return "".join(difflib.unified_diff(*sources, *names, n=1))
+
+
+def with_diff(readme: str) -> str:
+    """The README with the diff of today between its marks."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}```diff\n{twins_diff()}```\n{END}{after}"
+
+
+if __name__ == "__main__":
+    print(twins_diff(), end="")
+    if "--write" in sys.argv:
+        README.write_text(with_diff(README.read_text()))

@@ -1,0 +1,180 @@
+"""The record: one writer, strict lines, and no reading of what is not whole."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.studies import make_point
+from unet_scaling.record import (
+    End,
+    Epoch,
+    Header,
+    Line,
+    Record,
+    RecordWriter,
+    Result,
+    WorkerFacts,
+    read_record,
+    sealed,
+)
+
+DIGEST = "0" * 64
+
+
+def header(epochs: int = 2) -> Header:
+    point = make_point(Path("/images"), epochs=epochs)
+    facts = WorkerFacts(worker=0, host="a", process=1, device="cpu", device_uuid="", cores=[0], threads=1)
+    return Header(
+        point=point, point_sha256=point.digest(), attempt=1, started_utc="2026-01-01T00:00:00+00:00",
+        commit=None, dirty=None, versions={"torch": "2"}, transport={"backend": "gloo"}, job={},
+        manifest_sha256=DIGEST, train_images=8, test_images=2, initial_weights_sha256=DIGEST, workers=[facts],
+    )  # fmt: skip
+
+
+def epoch(number: int) -> Epoch:
+    return Epoch(
+        epoch=number, seconds=1.5, worker_seconds=[1.5], images=8, steps=4, loss=0.5,
+        learning_rate=0.001, warmup=number == 0,
+    )  # fmt: skip
+
+
+def result(epochs: int = 2, **changed: object) -> Result:
+    fields: dict[str, object] = {
+        "epochs": epochs, "training_seconds": 3.0, "images": 2, "true_positive": 1, "false_positive": 1,
+        "false_negative": 0, "true_negative": 6, "iou": 0.5, "dice": 2 / 3, "image_iou": 0.5,
+        "smoothed_jaccard": 2 / 3, "seconds": 0.1, "weights_sha256": DIGEST,
+    }  # fmt: skip
+    return Result.model_validate(fields | changed)
+
+
+def whole() -> list[Line]:
+    return [header(), epoch(0), epoch(1), result(), End(status="complete")]
+
+
+def write(path: Path, lines: list[Line]) -> Record:
+    writer = RecordWriter(path)
+    for line in lines:
+        writer.write(line)
+    writer.close()
+    return read_record(path)
+
+
+def test_reads_what_was_written(tmp_path: Path) -> None:
+    record = write(tmp_path / "run.jsonl", whole())
+    assert record.complete
+    assert record.problems == ()
+    assert [record.header, *record.epochs, *record.results, record.end] == whole()
+
+
+def test_has_one_writer(tmp_path: Path) -> None:
+    write(tmp_path / "run.jsonl", whole())
+    with pytest.raises(FileExistsError):
+        RecordWriter(tmp_path / "run.jsonl")
+
+
+def test_cut_at_any_byte_it_is_never_complete_and_never_wrong(tmp_path: Path) -> None:
+    """Whole lines before the cut stay readable; a torn one is reported with file and line."""
+    path = tmp_path / "run.jsonl"
+    write(path, whole())
+    content = path.read_bytes()
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        record = read_record(path)
+        assert not record.complete
+        assert record.epochs == tuple(whole()[1:3])[: len(record.epochs)]
+        if cut and not content[:cut].endswith(b"\n"):
+            number = content[:cut].count(b"\n") + 1
+            assert record.problems == (f"{path}:{number}: the line is cut off",)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_one_flipped_bit_is_always_noticed(data: st.DataObject) -> None:
+    text = bytearray(b"".join(sealed(line) for line in whole()))
+    place = data.draw(st.integers(0, len(text) - 1))
+    text[place] ^= 1 << data.draw(st.integers(0, 7))
+    path = Path(os.environ["UNET_SCALING_CACHE"]) / "flipped.jsonl"
+    path.write_bytes(text)
+    record = read_record(path)
+    assert record.problems
+    assert not record.complete
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "empty"),
+        ([epoch(0)], "starts with its one header"),
+        ([header(), header()], "one header"),
+        ([header(), epoch(1)], r"epochs are not 0, 1, 2"),
+        ([header(), epoch(0), epoch(0)], r"epochs are not 0, 1, 2"),
+        ([header(), End(status="stopped"), epoch(0)], "after the end"),
+        ([header(), epoch(0), result(1), End(status="complete")], "1 epochs, 2 were asked for"),
+        ([header(), epoch(0), epoch(1), End(status="complete")], "without an evaluation"),
+        ([header(), epoch(0), epoch(1), result(images=3), End(status="complete")], "3 images evaluated"),
+    ],
+)
+def test_lines_that_contradict_each_other_are_reported(lines: list[Line], said: str, tmp_path: Path) -> None:
+    record = write(tmp_path / "run.jsonl", lines)
+    assert not record.complete
+    assert any(said.replace(r"\.", ".") in problem for problem in record.problems), record.problems
+
+
+def test_a_point_changed_after_the_run_is_noticed(tmp_path: Path) -> None:
+    other = header().model_copy(update={"point": make_point(Path("/others"), epochs=2)})
+    record = write(tmp_path / "run.jsonl", [other, *whole()[1:]])
+    assert any("SHA-256 differs" in problem for problem in record.problems)
+
+
+def test_a_line_changed_by_hand_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, whole())
+    path.write_text(path.read_text().replace('"seconds":1.5', '"seconds":1.4', 1))
+    assert read_record(path).problems == (
+        f"{path}:2: the line does not match its checksum: it is damaged, or was changed by hand",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seconds", 0), ("seconds", -1.0), ("seconds", float("nan")), ("loss", float("inf")), ("images", 0),
+        ("epoch", "1"), ("learning_rate", 0.0), ("surprise", 1),
+    ],
+)  # fmt: skip
+def test_impossible_values_are_refused_on_construction(key: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        Epoch.model_validate(epoch(0).model_dump() | {key: value})
+
+
+def test_an_iou_that_its_counts_do_not_give_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"the counts give 0\.5"):
+        result(iou=0.6)
+
+
+def test_a_foreign_line_is_named_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    foreign = Epoch.model_construct(**(epoch(1).model_dump() | {"loss": "low"}))
+    record = write(path, [header(), epoch(0), foreign, result(), End(status="complete")])
+    assert not record.complete
+    assert record.problems[0].startswith(f"{path}:3: epoch.loss: ")
+
+
+def test_a_line_that_is_no_json_is_named_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, whole())
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"two processes wrote here\n", *lines[2:]]))
+    assert read_record(path).problems[0].startswith(f"{path}:3: ")
+
+
+def test_a_write_error_is_loud(tmp_path: Path) -> None:
+    writer = RecordWriter(tmp_path / "run.jsonl")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, writer._descriptor)
+    with pytest.raises(OSError, match="No space left"):
+        writer.write(End(status="complete"))
