@@ -1,36 +1,122 @@
-"""Submit a study: `slurm/submission.sh STUDY.toml`."""
+"""Submit, watch and cancel studies: what slurm/submission.sh runs."""
 
 import argparse
 import json
+import sys
+import time
 import tomllib
 from pathlib import Path
 
 from rich.console import Console
 
+from slurm.cluster import read_cluster
 from slurm.local import run_study
+from slurm.render import Places
+from slurm.status import ACTIVE, WATCH_SECONDS, cancel_study, show, study_rows
 from slurm.study_folder import StudyFolder, logs_folder
-from unet_scaling.config import read_study
+from slurm.submit import Submitter
+from unet_scaling.config import PROJECT, read_study
 from unet_scaling.errors import UserError, run_program
+
+PLAIN_WIDTH = 160
+PROGRAM = "slurm/submission.sh"
+EPILOG = f"""\
+examples
+  {PROGRAM} slurm/studies/demo.toml --local
+  {PROGRAM} MY_STUDY.toml --cluster slurm/clusters/MINE.toml --dry-run
+  {PROGRAM} MY_STUDY.toml --cluster slurm/clusters/MINE.toml --wait
+  {PROGRAM} status MY_STUDY        one table of all runs; --json, --watch
+  {PROGRAM} cancel MY_STUDY        end this study's jobs, and no others
+
+Submitting again is always safe: only what is missing, failed or interrupted is submitted.
+"""
 
 
 def main() -> None:
-    arguments = parse_arguments()
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    if sys.argv[1:2] in (["status"], ["cancel"]):
+        look_or_cancel(sys.argv[1], console)
+        return
+    arguments = submission_arguments()
     study = read_study(arguments.study, dict(arguments.set), arguments.name)
     folder = StudyFolder(arguments.logs / study.name, study)
-    if not arguments.local:
-        raise UserError("say where to run: --local runs the study on this machine")
-    run_study(folder, Console(highlight=False, soft_wrap=True))
+    if arguments.local:
+        run_study(folder, console)
+        return
+    submitter = Submitter(
+        folder=folder,
+        cluster=read_cluster(arguments.cluster),
+        places=Places(PROJECT, Path(sys.executable)),
+        console=console,
+        one_allocation=arguments.one_allocation,
+        force=tuple(arguments.force),
+    )
+    if arguments.dry_run:
+        submitter.dry_run()
+    elif arguments.wait:
+        submit_and_wait(submitter)
+    else:
+        submitter.submit()
+        console.print(f"watch it with: {PROGRAM} status {study.name} --watch")
 
 
-def parse_arguments() -> argparse.Namespace:
+def submit_and_wait(submitter: Submitter) -> None:
+    """Submit, wait, and submit again what was interrupted, until nothing is left to do."""
+    while submitter.submit():
+        while any(row.state in ACTIVE for row in study_rows(submitter.folder.path)):
+            time.sleep(WATCH_SECONDS)
+    rows = study_rows(submitter.folder.path)
+    show(submitter.folder.path, submitter.console, as_json=False, watch=False)
+    if any(row.state != "complete" for row in rows):
+        raise UserError(
+            f"{sum(row.state != 'complete' for row in rows)} of {len(rows)} runs are not complete"
+        )
+
+
+def look_or_cancel(command: str, console: Console) -> None:
+    parser = argparse.ArgumentParser(prog=f"{PROGRAM} {command}")
+    parser.add_argument("study", help="name of a study below logs/, or its folder")
+    parser.add_argument("--logs", type=Path, default=logs_folder(), help="where study folders are")
+    if command == "status":
+        parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
+        parser.add_argument("--watch", action="store_true", help="refresh until no run is queued or running")
+    arguments = parser.parse_args(sys.argv[2:])
+    named = arguments.logs / arguments.study
+    folder = named if named.is_dir() else Path(arguments.study)
+    if command == "status":
+        show(folder, console, arguments.json, arguments.watch)
+    else:
+        cancel_study(folder, console)
+
+
+def submission_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="slurm/submission.sh",
-        description="Run every repeat of every point of a study. Running it again runs only what is missing.",
-        epilog="example: slurm/submission.sh slurm/studies/demo.toml --local",
+        prog=PROGRAM,
+        description="Run every repeat of every point of a study.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", type=Path, metavar="STUDY.toml", help="what to measure; see slurm/studies/")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--cluster", type=Path, metavar="CLUSTER.toml", help="submit to Slurm; see slurm/clusters/"
+    )
+    where.add_argument("--local", action="store_true", help="run on this machine with mpiexec, without Slurm")
     parser.add_argument(
-        "--local", action="store_true", help="run on this machine with mpiexec, without Slurm"
+        "--dry-run", action="store_true", help="print the scripts and the cost, queue nothing"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="stay until all is done; resubmit what was interrupted"
+    )
+    parser.add_argument(
+        "--one-allocation", action="store_true", help="all runs in one job, one after the other"
+    )
+    parser.add_argument(
+        "--force",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="submit this run in any case (may be repeated)",
     )
     parser.add_argument("--name", help="folder below logs/ (default: the study's name)")
     parser.add_argument(
@@ -42,7 +128,7 @@ def parse_arguments() -> argparse.Namespace:
         default=[],
         type=setting,
         metavar="TABLE.KEY=VALUE",
-        help="replace a value of the study, e.g. --set training.epochs=3 (may be given again)",
+        help="replace a value of the study, e.g. training.epochs=3 (may be repeated)",
     )
     return parser.parse_args()
 

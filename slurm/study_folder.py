@@ -3,6 +3,7 @@
 import fcntl
 import json
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ def run_state(folder: Path) -> RunState:
         return RunState("complete")
     if record.end is not None and not record.problems:
         return RunState(record.end.status, record.end.reason)
-    if record.end is not None:
+    if record.damaged:
         return RunState("invalid", record.problems[0])
     return RunState("failed", failure_reason(folder) or "the record has no end; see output.log")
 
@@ -146,3 +147,14 @@ def _flat(table: dict[str, object], prefix: str = "") -> dict[str, object]:
 
 def logs_folder() -> Path:
     return PROJECT / "logs"
+
+
+def main() -> int:
+    """For job scripts: succeed when the run in the folder given is complete."""
+    state = run_state(Path(sys.argv[1]))
+    print(state.state, state.reason)
+    return 0 if state.state == "complete" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

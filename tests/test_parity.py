@@ -16,7 +16,7 @@ def twenty_steps(
     folder: Path, images: Path, framework: str, workers: int, batch: int, **options: object
 ) -> Path:
     """Train as many epochs as give 20 optimizer steps; the run's folder."""
-    per_epoch = 37 // (workers * batch)
+    per_epoch = 38 // (workers * batch)
     epochs = -(-STEPS // per_epoch)
     point = make_point(
         images, framework, workers, epochs=epochs, batch_per_worker=batch, rate_scaling="none", **options

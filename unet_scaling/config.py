@@ -58,6 +58,10 @@ class Data(Section):
     passes_per_epoch: PositiveInt = Field(1, description="times each training image is seen in an epoch")
     loading: Literal["cache", "decode"] = Field("cache", description="decode once, or at every step")
 
+    @property
+    def manifest_path(self) -> Path:
+        return Path(self.manifest or Path(self.folder) / "manifest.json")
+
 
 class Model(Section):
     """The U-Net's shape; 8 and 5 give the reference network."""
@@ -222,7 +226,7 @@ class Study(Section):
             "repeat": repeat,
             "seed": self.seed + repeat - 1,
         }
-        return _validated(Point, fields | tables, source)
+        return validated(Point, fields | tables, source)
 
 
 def _plain(value: object) -> str:
@@ -236,12 +240,12 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     Paths may use ~ and variables, and are relative to the project's folder. Raises UserError for a
     file that is no TOML, an unknown key, or a value outside its range.
     """
-    content = _read_toml(path)
+    content = read_toml(path)
     for dotted, value in (overrides or {}).items():
         table, _, key = dotted.rpartition(".")
         (content.setdefault(table, {}) if table else content)[key] = value
     content["name"] = name or content.get("name", path.stem)
-    study = _validated(Study, _with_absolute_paths(content), str(path))
+    study = validated(Study, _with_absolute_paths(content), str(path))
     study.points(str(path))
     return study
 
@@ -254,7 +258,7 @@ def read_point(path: Path) -> Point:
         raise UserError(f"{path} does not exist; slurm/submission.sh makes run folders") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-    return _validated(Point, content, str(path))
+    return validated(Point, content, str(path))
 
 
 def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
@@ -276,7 +280,7 @@ def _absolute(path: object) -> object:
     return str(PROJECT / Path(expanded).expanduser())
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -285,7 +289,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not valid TOML: {error}") from None
 
 
-def _validated(model: type[AnySection], content: object, source: str) -> AnySection:
+def validated(model: type[AnySection], content: object, source: str) -> AnySection:
     """`content` as a `model`, or a UserError with one line for each key that is wrong."""
     try:
         return model.model_validate(content)

@@ -37,6 +37,7 @@ from pydantic import (
 from unet_scaling.config import Point
 
 RECORD_NAME = "run.jsonl"
+CUT_OFF = "the line is cut off"
 SEAL = b',"crc32":"%08x"}'
 SEAL_LENGTH = len(SEAL % 0)
 
@@ -172,6 +173,11 @@ class Record:
         """Whether the run finished and nothing in its record contradicts that."""
         return self.end is not None and self.end.status == "complete" and not self.problems
 
+    @property
+    def damaged(self) -> bool:
+        """Whether something is wrong that a kill in the middle of a write does not explain."""
+        return any(not problem.endswith(CUT_OFF) for problem in self.problems)
+
 
 def read_record(path: Path) -> Record:
     """Read a record. Every line that is torn, foreign, impossible or out of order becomes a problem.
@@ -206,7 +212,7 @@ def sealed(line: Line) -> bytes:
 
 def _parse(raw: bytes) -> Line:
     if not raw.endswith(b"\n"):
-        raise ValueError("the line is cut off")
+        raise ValueError(CUT_OFF)
     content, seal = raw[: -SEAL_LENGTH - 1], raw[-SEAL_LENGTH - 1 : -1]
     if seal != SEAL % zlib.crc32(content):
         raise ValueError("the line does not match its checksum: it is damaged, or was changed by hand")

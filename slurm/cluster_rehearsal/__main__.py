@@ -54,10 +54,8 @@ def down(state: Path) -> None:
 
 
 def status(plan: Plan) -> None:
-    gpus, cores = plan.gpus_per_host, plan.cores_per_host
-    print(
-        f"{plan.state}: {plan.hosts} nodes of {cores} cores and {gpus} GPUs, partitions {','.join(plan.partitions)}"
-    )
+    shape = f"{plan.hosts} nodes of {plan.cores_per_host} cores and {plan.gpus_per_host} GPUs"
+    print(f"{plan.state}: {shape}, partitions {','.join(plan.partitions)}")
     for row in (STATUS_COLUMNS, *cluster.status(plan)):
         print("{:12}{:16}{:12}{}".format(*row).rstrip())
 
@@ -70,7 +68,7 @@ def execute(plan: Plan, host: str, words: list[str]) -> None:
     enter = namespaces.enter(plan, plan.host(host).name)
     environment = {**outer_environment(), "SLURM_CONF": str(plan.slurm_conf)}
     sys.stdout.flush()
-    os.execvpe(enter[0], [*enter, "env", f"--chdir={Path.cwd()}", *words], environment)
+    os.execvpe(enter[0], [*enter, "env", f"--chdir={Path.cwd()}", *words], environment)  # noqa: S606
 
 
 def outer_environment() -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Bringing the cluster up, taking it down, and failing parts of it on purpose."""
 
 import dataclasses
+import os
 import shutil
 import signal
+import stat
 from pathlib import Path
 
 from slurm.cluster_rehearsal import accounting, configuration, namespaces, network, prerequisites, services
-from slurm.cluster_rehearsal.plan import Plan, command, load, plan_file, save
+from slurm.cluster_rehearsal.plan import Plan, command, plan_file, save
 from slurm.cluster_rehearsal.processes import kill, kill_members, running, wait_until
 from unet_scaling.errors import EXIT_BUG, UserError
 
@@ -43,7 +45,7 @@ def down(state: Path) -> bool:
 
 
 def stop(plan: Plan, name: str) -> None:
-    """End slurmctld in order, or pull the plug of a node: cable first, so that no peer is told, then the rest."""
+    """End slurmctld in order, or pull the plug of a node: first its cable, so that no peer is told."""
     host = plan.host(name).name
     process = running(plan.process_file(host))
     if process is None:
@@ -126,7 +128,7 @@ def _write_files(plan: Plan) -> None:
     for name in FOLDERS:
         (plan.state / name).mkdir()
     for number in range(plan.gpus_per_host):
-        (plan.state / configuration.DEVICE_FOLDER / f"gpu{number}").touch()
+        _make_device(plan.state / configuration.DEVICE_FOLDER / f"gpu{number}")
     plan.hosts_file.write_text(configuration.hosts_table(plan))
     plan.slurm_conf.write_text(configuration.slurm_conf(plan))
     (plan.state / "gres.conf").write_text(configuration.gres_conf(plan))
@@ -134,6 +136,11 @@ def _write_files(plan: Plan) -> None:
     services.write_munge_key(plan)
     if plan.accounting:
         accounting.write_configuration(plan)
+
+
+def _make_device(place: Path) -> None:
+    """A device that swallows everything: Slurm numbers real device files only."""
+    os.mknod(place, mode=0o666 | stat.S_IFCHR, device=Path("/dev/null").stat().st_rdev)
 
 
 def _remove(state: Path) -> None:

@@ -21,7 +21,7 @@ def slurm_conf(plan: Plan) -> str:
 
 
 def gres_conf(plan: Plan) -> str:
-    """The text of gres.conf: plain files stand for the devices, counted per node."""
+    """The text of gres.conf: null devices stand for the GPUs."""
     if not plan.gpus_per_host:
         return ""
     names = f"gpu[0-{plan.gpus_per_host - 1}]" if plan.gpus_per_host > 1 else "gpu0"

@@ -6,19 +6,23 @@ from slurm.cluster_rehearsal.plan import Host, Plan
 from slurm.cluster_rehearsal.processes import kill_members, run
 from unet_scaling.errors import UserError
 
-KINDS = {"net": "--net", "uts": "--uts", "mount": "--mount"}
+KINDS = {"net": "--net", "uts": "--uts", "ipc": "--ipc", "mount": "--mount"}
 SWITCH = "switch"
-# A /dev/shm of its own keeps MPI from taking all hosts for one. The pinned namespaces are taken out of
-# sight, or each host would keep all others alive.
+# MPI takes hosts for one if they share /dev/shm or the ipc namespace, and finds its network in /sys/class/net,
+# which only a fresh /sys shows truly. The pins are taken out of sight, or each host would keep all others alive.
 FURNISH = """
 hostname "$1"
 mount -t tmpfs tmpfs /dev/shm
 mount --bind "$2" /etc/hosts
+mount --rbind /sys/fs/cgroup "$4"
+mount -t sysfs sysfs /sys
+mount --rbind "$4" /sys/fs/cgroup
 umount --recursive --lazy "$3"
 """
 # Tried in throw-away namespaces: nothing of it outlives the program.
 TRIAL = """
 hostname trial
+mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /dev/shm
 ip link add bridge0 type bridge
 ip link add port0 type veth peer name port1
@@ -61,7 +65,9 @@ def make_host(plan: Plan, host: Host) -> None:
     for kind in KINDS:
         pin(plan, host.name, kind).touch()
     pins = [f"{option}={pin(plan, host.name, kind)}" for kind, option in KINDS.items()]
-    values = [host.name, str(plan.hosts_file), str(folder(plan))]
+    aside = pin(plan, host.name, "cgroup")
+    aside.mkdir()
+    values = [host.name, str(plan.hosts_file), str(folder(plan)), str(aside)]
     run(["unshare", *pins, "--propagation", "slave", "sh", "-euc", FURNISH, "sh", *values])
 
 

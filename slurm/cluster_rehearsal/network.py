@@ -20,7 +20,7 @@ def free_network() -> int:
 
 
 def connect(plan: Plan) -> None:
-    """Wire the caller and every host to the switch, and shape the links of the nodes if a rate was asked for."""
+    """Wire the caller and every host to the switch; limit the links of the nodes if a rate was asked for."""
     _in_switch(plan, "link add bridge0 type bridge forward_delay 0", "link set bridge0 up", "link set lo up")
     _plug_in_caller(plan)
     for host in plan.inner_hosts:
@@ -66,7 +66,7 @@ def _shape(plan: Plan, node: Host, rate: str) -> None:
 
 
 def burst_bytes(rate: str) -> int:
-    """A bucket of two milliseconds, for the kernel refills it in steps, and never under two large segments."""
+    """A bucket of two milliseconds, but never less than two of the kernel's largest segments."""
     unit = rate.lstrip("0123456789.")
     bits_per_second = float(rate.removesuffix(unit)) * BITS[unit]
     return max(SMALLEST_BURST_BYTES, int(bits_per_second / 8 * 0.002))

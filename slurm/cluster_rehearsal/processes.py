@@ -1,4 +1,4 @@
-"""Programs and daemons: a daemon writes down who it is before it becomes itself, and is known by that only."""
+"""Programs and daemons: a daemon writes down who it is before it starts, and is known by that only."""
 
 import os
 import signal

@@ -99,7 +99,7 @@ def load_data(point: Point, group: Group) -> RunData:
     for more workers or larger batches than the images can serve.
     """
     folder = Path(point.data.folder)
-    manifest = read_manifest(manifest_path(point))
+    manifest = read_manifest(point.data.manifest_path)
     manifest.require_unchanged(folder)
     split = batches.split(len(manifest.pairs), point.data.test_share, point.data.split_seed)
     training = point.training
@@ -107,10 +107,6 @@ def load_data(point: Point, group: Group) -> RunData:
         available = len(split.train) * point.data.passes_per_epoch
         batches.require_enough(available, point.workers, training.batch_per_worker, training.accumulate)
     return RunData(_open_images(manifest, folder, point, group), split, point, group, manifest.sha256)
-
-
-def manifest_path(point: Point) -> Path:
-    return Path(point.data.manifest or Path(point.data.folder) / "manifest.json")
 
 
 def _open_images(manifest: Manifest, folder: Path, point: Point, group: Group) -> ImageSet | DecodedImages:

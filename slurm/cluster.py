@@ -1,0 +1,104 @@
+"""The cluster file: where a study runs, and the geometry of a job for each worker count."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, StringConstraints, field_validator
+
+from unet_scaling.config import PROJECT, Section, read_toml, validated
+from unet_scaling.errors import UserError
+
+# What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
+Option = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$")]
+Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
+OWN_OPTIONS = (
+    "job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "time", "partition", "account",
+    "output", "error", "open-mode", "parsable", "wrap", "array", "J", "N", "n", "c", "t", "p", "A", "o", "e",
+)  # fmt: skip
+
+
+class Cluster(Section):
+    """A TOML file of slurm/clusters/: the only place, besides environment/load.sh, that knows a site."""
+
+    launcher: Literal["srun", "mpiexec"] = Field(description="the same for both frameworks")
+    launcher_command: list[Word] = Field([], description="instead of the plain name, e.g. ['$MPIEXEC']")
+    launcher_arguments: list[Word] = Field([], description="after what the geometry needs")
+    gpus_per_node: PositiveInt = Field(description="workers on a full node: one per GPU")
+    cores_per_worker: PositiveInt = Field(description="equal at every worker count")
+    max_nodes: PositiveInt | None = Field(None, description="the largest job that may be asked for")
+    gres: Option | None = Field("gpu", description="generic resource of a GPU; '' for CPU workers")
+    pin_cores: bool = Field(False, description="workers take their cores themselves; where Slurm binds none")
+    partition: Option | None = None
+    account: Option | None = None
+    time: Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")] = Field(
+        description="limit of one job, as Slurm writes it: 30, 02:00:00, 1-12:00"
+    )
+    options: list[Option] = Field([], description="further sbatch options, e.g. '--exclusive'")
+    prologue: Word | None = Field(None, description="shell file to source before the launch, e.g. modules")
+    max_queued: PositiveInt = Field(1000, description="jobs of a study in the queue at once")
+
+    @field_validator("options")
+    @classmethod
+    def _not_those_of_the_geometry(cls, options: list[str]) -> list[str]:
+        for option in options:
+            name = re.match(r"--?([A-Za-z-]+)", option)
+            if name is None or name.group(1) in OWN_OPTIONS:
+                raise ValueError(f"{option!r}: not an option, or one that the submission sets itself")
+        return options
+
+    @property
+    def largest(self) -> int | None:
+        """The largest worker count that fits, where the file limits the nodes."""
+        return None if self.max_nodes is None else self.max_nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a job of some workers asks Slurm for. The last node may hold fewer workers than the others."""
+
+    workers: int
+    nodes: int
+    workers_per_node: int
+    cores_per_worker: int
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read a cluster file; raises UserError naming file, key, value and what is allowed."""
+    return validated(Cluster, read_toml(path), str(path))
+
+
+def geometry(cluster: Cluster, workers: int) -> Geometry:
+    """The fewest nodes that hold the workers, one per GPU. Raises UserError naming the nearest that fits."""
+    if cluster.largest is not None and workers > cluster.largest:
+        raise UserError(
+            f"{workers} workers need {-(-workers // cluster.gpus_per_node)} nodes of "
+            f"{cluster.gpus_per_node} GPUs, max_nodes is {cluster.max_nodes}; "
+            f"the nearest possible worker count is {cluster.largest}"
+        )
+    per_node = min(workers, cluster.gpus_per_node)
+    return Geometry(workers, -(-workers // per_node), per_node, cluster.cores_per_worker)
+
+
+def prologue_path(cluster: Cluster) -> str | None:
+    """The prologue as an absolute path; raises UserError where there is no such file."""
+    if cluster.prologue is None:
+        return None
+    path = PROJECT / cluster.prologue
+    if not path.is_file():
+        raise UserError(f"prologue = {cluster.prologue!r}: {path} does not exist")
+    return str(path)
+
+
+def limit_seconds(time: str) -> int:
+    """A Slurm time limit in seconds: minutes, minutes:seconds, h:m:s, days-hours, days-h:m, days-h:m:s."""
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+        return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
+    if len(parts) == 3:
+        return parts[0] * 3600 + parts[1] * 60 + parts[2]
+    minutes, seconds = (*parts, 0)[:2]
+    return minutes * 60 + seconds

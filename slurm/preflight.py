@@ -1,0 +1,55 @@
+"""What can be known before anything is queued: images, environment, shapes that Slurm would refuse."""
+
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from slurm.cluster import Cluster, geometry, limit_seconds
+from slurm.scheduler import RejectedError, try_out
+from unet_scaling.config import Point
+from unet_scaling.errors import UserError
+
+PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
+
+
+def check_before_submission(cluster: Cluster, points: Sequence[Point]) -> None:
+    """Raise UserError for what would fail every run: images, environment, an impossible worker count."""
+    for point in points:
+        geometry(cluster, point.workers)
+    for framework in sorted({point.framework for point in points}):
+        _require_installed(framework)
+    for folder, manifest in sorted({(point.data.folder, point.data.manifest_path) for point in points}):
+        if not manifest.is_file():
+            raise UserError(
+                f"{manifest} does not exist: the images are not checked; "
+                f"run python -m unet_scaling.data check {folder}"
+            )
+
+
+def _require_installed(framework: str) -> None:
+    try:
+        metadata.version(PACKAGES[framework])
+    except metadata.PackageNotFoundError:
+        raise UserError(
+            f"{framework} needs {PACKAGES[framework]}, which is not installed; run environment/install.sh"
+        ) from None
+
+
+def refused_shapes(scripts: dict[int, Path]) -> dict[int, str]:
+    """Of one script per worker count, those that Slurm would not take, with its words."""
+    refused = {}
+    for workers, script in scripts.items():
+        try:
+            try_out(script)
+        except RejectedError as error:
+            refused[workers] = str(error)
+    return refused
+
+
+def estimate(cluster: Cluster, points: Sequence[Point], one_allocation: bool) -> str:
+    """What these runs can cost at most, in words: their time limit on all their nodes."""
+    nodes = [geometry(cluster, point.workers).nodes for point in points]
+    total = max(nodes, default=0) if one_allocation else sum(nodes)
+    hours = total * limit_seconds(cluster.time) / 3600
+    kind = "1 job for all runs" if one_allocation else f"{len(points)} jobs"
+    return f"{kind}, at most {hours:.1f} node-hours (limit {cluster.time} each)"

@@ -1,0 +1,115 @@
+"""Job scripts: a pure function of cluster, points and places, apart from sending them."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from slurm.cluster import Cluster, Geometry, geometry, prologue_path
+from unet_scaling.config import Point
+from unet_scaling.errors import UserError
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a job finds what it runs."""
+
+    project: Path
+    python: Path
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run inside an allocation, as shell words that are quoted already."""
+
+    folder: str
+    launch: str
+    program: str
+
+
+def job_script(cluster: Cluster, point: Point, run_folder: Path, token: str, places: Places) -> str:
+    """The script of one run as one job."""
+    shape = geometry(cluster, point.workers)
+    return _render(
+        "job.jinja", cluster, shape, token,
+        launch=launch_words(cluster, shape),
+        program=program_words(point, run_folder, places),
+    )  # fmt: skip
+
+
+def allocation_script(
+    cluster: Cluster, runs: Sequence[tuple[Point, Path]], token: str, places: Places
+) -> str:
+    """The script of one job in which all these runs follow each other, in this order.
+
+    The job has the geometry of the largest run; a smaller one is a step on its first nodes.
+    """
+    largest = max(point.workers for point, _ in runs)
+    steps = [
+        Step(
+            str(_plain(folder)),
+            launch_words(cluster, geometry(cluster, point.workers)),
+            program_words(point, folder, places),
+        )
+        for point, folder in runs
+    ]
+    return _render(
+        "allocation.jinja", cluster, geometry(cluster, largest), token,
+        steps=steps, python=str(places.python), project=str(places.project),
+    )  # fmt: skip
+
+
+def launch_words(cluster: Cluster, shape: Geometry) -> str:
+    """The launcher with what the geometry needs: the same words for both frameworks.
+
+    srun does not inherit --cpus-per-task, and without --kill-on-bad-exit leaves the other workers
+    running when one fails.
+    """
+    if cluster.launcher == "srun":
+        words = [
+            f"--nodes={shape.nodes}",
+            f"--ntasks={shape.workers}",
+            f"--ntasks-per-node={shape.workers_per_node}",
+            f"--cpus-per-task={shape.cores_per_worker}",
+            "--kill-on-bad-exit=1",
+        ]
+        if cluster.gres:
+            words.append(f"--gres={cluster.gres}:{shape.workers_per_node}")
+    else:
+        words = ["-n", str(shape.workers), "-ppn", str(shape.workers_per_node)]
+    command = [_word(word) for word in cluster.launcher_command or [cluster.launcher]]
+    return " ".join([*command, *words, *(_word(word) for word in cluster.launcher_arguments)])
+
+
+def program_words(point: Point, run_folder: Path, places: Places) -> str:
+    script = places.project / point.framework / "train.py"
+    return shlex.join([str(_plain(path)) for path in (places.python, script, run_folder)])
+
+
+def _word(word: str) -> str:
+    """A word of the launcher: a lone variable such as $MPIEXEC is left to the shell, all else quoted."""
+    if word.startswith("$") and word[1:].isidentifier():
+        return word
+    return shlex.quote(word)
+
+
+def _plain(path: Path) -> Path:
+    """A path without control characters, which no quoting makes safe everywhere."""
+    if not str(path).isprintable():
+        raise UserError(f"the path {str(path)!r} holds control characters; use another folder")
+    return path
+
+
+def _render(template: str, cluster: Cluster, shape: Geometry, token: str, **values: object) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  (shell, not HTML; values are quoted or of a fixed alphabet)
+    )
+    environment.filters["quoted"] = shlex.quote
+    return environment.get_template(template).render(
+        cluster=cluster, geometry=shape, token=token, prologue=prologue_path(cluster), **values
+    )

@@ -1,0 +1,134 @@
+"""What every run of a study has come to: a table for people, JSON for programs."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from slurm.scheduler import UnreachableError, cancel
+from slurm.states import read_submission, study_states
+from slurm.study_folder import POINT_NAME
+from unet_scaling.config import Point, read_point
+from unet_scaling.errors import UserError
+from unet_scaling.record import RECORD_NAME, Record, read_record
+
+WATCH_SECONDS = 10
+ACTIVE = ("queued", "running", "unknown")
+STYLES = {
+    "complete": "green", "running": "cyan", "queued": "blue", "waiting": "dim", "resumable": "yellow",
+    "unknown": "yellow", "lost": "red", "failed": "red", "rejected": "red", "diverged": "magenta",
+    "invalid": "red",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run. `hosts`, `epochs_done` and `expected_end` are of its newest attempt."""
+
+    run: str
+    framework: str
+    workers: int
+    repeat: int
+    state: str
+    reason: str
+    job: str | None
+    attempt: int
+    hosts: str
+    epochs_done: int
+    epochs: int
+    expected_end: str | None
+
+
+def study_rows(folder: Path) -> list[Row]:
+    """One row per run folder, by framework, workers and repeat. Raises UserError where there are none."""
+    points = {path.parent: read_point(path) for path in sorted(folder.glob(f"*/{POINT_NAME}"))}
+    if not points:
+        raise UserError(f"{folder} holds no runs; slurm/submission.sh STUDY.toml makes them")
+    states = study_states({run_folder.name: run_folder for run_folder in points})
+    rows = [
+        _row(path, point, states[path.name].state, states[path.name].reason) for path, point in points.items()
+    ]
+    return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))
+
+
+def _row(folder: Path, point: Point, state: str, reason: str) -> Row:
+    submission = read_submission(folder)
+    record = read_record(folder / RECORD_NAME) if (folder / RECORD_NAME).exists() else None
+    header = record.header if record else None
+    return Row(
+        run=point.run,
+        framework=point.framework,
+        workers=point.workers,
+        repeat=point.repeat,
+        state=state,
+        reason=reason,
+        job=submission.job if submission else None,
+        attempt=header.attempt if header else 0,
+        hosts=" ".join(sorted({worker.host for worker in header.workers})) if header else "",
+        epochs_done=len(record.epochs) if record else 0,
+        epochs=point.training.epochs,
+        expected_end=_expected_end(record, point) if state == "running" else None,
+    )
+
+
+def _expected_end(record: Record | None, point: Point) -> str | None:
+    """Now, and the seconds that the epochs still to do will take at the pace of those done."""
+    if record is None or not record.epochs:
+        return None
+    pace = sum(epoch.seconds for epoch in record.epochs) / len(record.epochs)
+    left = timedelta(seconds=pace * (point.training.epochs - len(record.epochs)))
+    return (datetime.now() + left).strftime("%H:%M:%S")
+
+
+def show(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
+    """Print the state of all runs; with `watch` again and again until no run is active."""
+    if as_json:
+        print(json.dumps([asdict(row) for row in study_rows(folder)], indent=2))
+        return
+    rows = study_rows(folder)
+    if not watch:
+        console.print(status_table(folder.name, rows), soft_wrap=False)
+        return
+    with Live(status_table(folder.name, rows), console=console, auto_refresh=False) as live:
+        while any(row.state in ACTIVE for row in rows):
+            time.sleep(WATCH_SECONDS)
+            rows = study_rows(folder)
+            live.update(status_table(folder.name, rows), refresh=True)
+
+
+def status_table(name: str, rows: Sequence[Row]) -> Table:
+    counted = Counter(row.state for row in rows)
+    caption = ", ".join(f"{count} {state}" for state, count in counted.most_common())
+    table = Table(title=f"{name}: {len(rows)} runs", caption=caption, box=None, pad_edge=False)
+    for column in ("run", "state", "job", "attempt", "hosts", "epochs", "ends", "why"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(
+            Text(row.run),
+            Text(row.state, style=STYLES[row.state]),
+            row.job or "",
+            str(row.attempt or ""),
+            Text(row.hosts),
+            f"{row.epochs_done}/{row.epochs}",
+            row.expected_end or "",
+            Text(row.reason),
+        )
+    return table
+
+
+def cancel_study(folder: Path, console: Console) -> None:
+    """Cancel the jobs of this study that are queued or running, and no others."""
+    jobs = sorted({row.job for row in study_rows(folder) if row.job and row.state in ACTIVE}, key=int)
+    try:
+        cancel(jobs)
+    except UnreachableError as error:
+        raise UserError(f"nothing was cancelled, Slurm does not answer: {error}") from None
+    console.print(f"{folder.name}: {len(jobs)} jobs cancelled {' '.join(jobs)}".rstrip())

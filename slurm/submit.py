@@ -1,0 +1,232 @@
+"""Submit what a study still needs, each run once, whatever happens in between."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from slurm.cluster import Cluster
+from slurm.preflight import check_before_submission, estimate, refused_shapes
+from slurm.render import Places, allocation_script, job_script
+from slurm.scheduler import LimitError, RejectedError, UnreachableError, find, inherited_variables
+from slurm.scheduler import submit as submit_job
+from slurm.states import SUBMITTABLE, Status, Submission, read_submission, study_states, write_submission
+from slurm.study_folder import RunState, StudyFolder, in_launch_order
+from unet_scaling.config import Point
+from unet_scaling.errors import UserError
+from unet_scaling.files import write_atomically
+
+SCRIPT_NAME = "job.sbatch"
+MOST_ATTEMPTS = 3
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """A study and its cluster, with what the user asked for."""
+
+    folder: StudyFolder
+    cluster: Cluster
+    places: Places
+    console: Console
+    one_allocation: bool = False
+    force: tuple[str, ...] = ()
+    patience_seconds: float = 3600.0
+
+    def dry_run(self) -> None:
+        """Print every script and the estimate; write nothing, queue nothing."""
+        points = in_launch_order(self.folder.study)
+        check_before_submission(self.cluster, points)
+        if self.one_allocation:
+            self._show(self.folder.path / "allocation-1", self._allocation_script(points, "dry-run"))
+        else:
+            for point in points:
+                self._show(self.folder.run_folder(point), self._job_script(point, "dry-run"))
+        self.console.print(estimate(self.cluster, points, self.one_allocation))
+
+    def submit(self) -> int:
+        """Submit every run that is missing, failed or resumable; return how many jobs were queued.
+
+        The study is locked meanwhile. A run whose fate is not clear is left alone until it is.
+        Raises UserError at the end, naming the runs that could not be submitted.
+        """
+        with self.folder.locked():
+            points = self.folder.prepare()
+            self._settle(points)
+            states = study_states({point.run: self.folder.run_folder(point) for point in points})
+            wanted = [point for point in points if self._is_wanted(point, states[point.run])]
+            self.console.print(f"{self.folder.study.name}: {len(points)} runs, {len(wanted)} to submit")
+            if not wanted:
+                return 0
+            for name in inherited_variables():
+                self.console.print(f"not passed to sbatch: {name}", style="dim", markup=False)
+            check_before_submission(self.cluster, wanted)
+            self.console.print(estimate(self.cluster, wanted, self.one_allocation))
+            room = self.cluster.max_queued - sum(
+                state.state in ("queued", "running") for state in states.values()
+            )
+            problems = self._in_one_job(wanted) if self.one_allocation else self._one_by_one(wanted, room)
+        if problems:
+            raise UserError(f"{len(problems)} not submitted:\n  " + "\n  ".join(problems))
+        return len(wanted)
+
+    def _is_wanted(self, point: Point, state: RunState) -> bool:
+        if point.run in self.force:
+            if state.state in ("queued", "running", "unknown"):
+                raise UserError(f"--force {point.run}: it is {state.state}; cancel it, or wait for its end")
+            return True
+        if state.state not in SUBMITTABLE:
+            return False
+        submission = read_submission(self.folder.run_folder(point))
+        if submission is not None and submission.attempts >= MOST_ATTEMPTS and state.state != "rejected":
+            self.console.print(
+                f"{point.run}: {state.state} after {submission.attempts} attempts ({state.reason}); "
+                f"--force {point.run} tries again",
+                markup=False,
+            )
+            return False
+        return True
+
+    def _settle(self, points: Sequence[Point]) -> None:
+        """Find out what became of submissions whose answer was lost; a UserError where Slurm is silent."""
+        for point in points:
+            folder = self.folder.run_folder(point)
+            submission = read_submission(folder)
+            if submission is None or submission.status != "asking":
+                continue
+            try:
+                job = find(submission.token)
+            except UnreachableError as error:
+                raise UserError(
+                    f"{point.run} may be queued already, and Slurm does not answer: {error}"
+                ) from None
+            if job is None:
+                (folder / "job.json").unlink()
+            else:
+                write_submission(folder, submission.model_copy(update={"status": "queued", "job": job}))
+
+    def _one_by_one(self, points: Sequence[Point], room: int) -> list[str]:
+        scripts: dict[int, Path] = {}
+        for point in points:
+            script = self.folder.run_folder(point) / SCRIPT_NAME
+            write_atomically(script, self._job_script(point, self._token(point.run, script.parent)))
+            scripts.setdefault(point.workers, script)
+        refused = self._refused(scripts)
+        problems = []
+        for number, point in enumerate(points):
+            folder = self.folder.run_folder(point)
+            if number >= room:
+                problems.append(f"{point.run}: waiting, max_queued = {self.cluster.max_queued} is reached")
+            elif point.workers in refused:
+                self._note(
+                    [folder], self._token(point.run, folder), "rejected", reason=refused[point.workers]
+                )
+                problems.append(f"{point.run}: rejected: {refused[point.workers]}")
+            else:
+                token = self._token(point.run, folder)
+                problem = self._queue([folder], folder / SCRIPT_NAME, token, point.run)
+                problems += [f"{point.run}: {problem}"] if problem else []
+        return problems
+
+    def _in_one_job(self, points: Sequence[Point]) -> list[str]:
+        number = len(list(self.folder.path.glob("allocation-*"))) + 1
+        place = self.folder.path / f"allocation-{number}"
+        place.mkdir()
+        token = self._token(f"{self.folder.study.name}.allocation", place)
+        write_atomically(place / SCRIPT_NAME, self._allocation_script(points, token))
+        folders = [self.folder.run_folder(point) for point in points]
+        refused = self._refused({0: place / SCRIPT_NAME})
+        if refused:
+            self._note(folders, token, "rejected", reason=refused[0], shared=True)
+            return [f"allocation-{number}: rejected: {refused[0]}"]
+        problem = self._queue(folders, place / SCRIPT_NAME, token, place.name, shared=True)
+        return [f"{place.name}: {problem}"] if problem else []
+
+    def _refused(self, scripts: dict[int, Path]) -> dict[int, str]:
+        try:
+            return refused_shapes(scripts)
+        except UnreachableError as error:
+            raise UserError(f"nothing was submitted, Slurm does not answer: {error}") from None
+
+    def _queue(
+        self, folders: Sequence[Path], script: Path, token: str, label: str, shared: bool = False
+    ) -> str | None:
+        """Queue one script for these runs; None, or why that did not work."""
+        before = [read_submission(folder) for folder in folders]
+        self._note(folders, token, "asking", shared=shared)
+        try:
+            job = self._submit_patiently(script, token, label)
+        except UnreachableError as error:
+            return f"not known whether it is queued: {error}; the next submission will look for it"
+        except RejectedError as error:
+            self._note(folders, token, "rejected", reason=str(error), shared=shared)
+            return f"rejected: {error}"
+        except LimitError as error:
+            for folder, submission in zip(folders, before, strict=True):
+                if submission is None:
+                    (folder / "job.json").unlink()
+                else:
+                    write_submission(folder, submission)
+            return f"waiting: {error}"
+        self._note(folders, token, "queued", job=job, shared=shared)
+        self.console.print(f"{label}: job {job}", markup=False)
+        return None
+
+    def _submit_patiently(self, script: Path, token: str, label: str) -> str:
+        """Submit; where Slurm takes no more jobs now, try again after growing pauses."""
+        pause, deadline = FIRST_PAUSE_SECONDS, time.monotonic() + self.patience_seconds
+        while True:
+            try:
+                return submit_job(script, token)
+            except LimitError as error:
+                if time.monotonic() + pause > deadline:
+                    raise
+                self.console.print(
+                    f"{label}: {error}; next try in {pause:.0f} s", markup=False, soft_wrap=True
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _note(
+        self,
+        folders: Sequence[Path],
+        token: str,
+        status: Status,
+        *,
+        job: str | None = None,
+        reason: str = "",
+        shared: bool = False,
+    ) -> None:
+        """Write down, for each of these runs, how far its submission has come."""
+        for folder in folders:
+            before = read_submission(folder)
+            attempts = before.attempts if before else 0
+            if status == "asking":
+                attempts += 1
+            write_submission(
+                folder,
+                Submission(
+                    token=token, attempts=attempts, status=status, job=job, reason=reason, shared=shared
+                ),
+            )
+
+    def _token(self, label: str, folder: Path) -> str:
+        """A job name that no other submission has: of this folder and this attempt."""
+        submission = read_submission(folder)
+        attempt = (submission.attempts if submission else 0) + 1
+        place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
+        return f"{label}.{place}.{attempt}"
+
+    def _job_script(self, point: Point, token: str) -> str:
+        return job_script(self.cluster, point, self.folder.run_folder(point).resolve(), token, self.places)
+
+    def _allocation_script(self, points: Sequence[Point], token: str) -> str:
+        runs = [(point, self.folder.run_folder(point).resolve()) for point in points]
+        return allocation_script(self.cluster, runs, token, self.places)
+
+    def _show(self, folder: Path, script: str) -> None:
+        self.console.print(f"# ---- {folder / SCRIPT_NAME}\n{script}", markup=False)

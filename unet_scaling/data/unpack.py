@@ -1,0 +1,104 @@
+"""Unpack .tar.gz archives of pictures into images/ and masks/, trusting nothing that an archive says."""
+
+import gzip
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from unet_scaling.data.pairs import IMAGES, MASKS, SUFFIXES
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.progress import progress
+
+MASK_AFFIX = re.compile(r"^(mask|label)s?[_-]|[_-](mask|label)s?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What all archives together may hold at most; more is taken for an attack or a mistake."""
+
+    files: int = 20_000
+    bytes: int = 32 * 2**30
+
+
+def unpack(archives: Sequence[Path], folder: Path, limits: Limits | None = None) -> None:
+    """Put the pictures of all archives into images/ and masks/ of `folder`, which appear whole.
+
+    What has "mask" in the name of its archive or folder is a mask. Raises UserError (65) for an
+    archive that is damaged, holds links or paths that lead out, or exceeds the limits.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as name:
+        staging = Path(name)
+        for part in (IMAGES, MASKS):
+            (staging / part).mkdir()
+        left = limits or Limits()
+        for archive in archives:
+            try:
+                left = _unpack_one(archive, staging, left)
+            except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+                raise UserError(
+                    f"{archive}: not unpacked: {error}; remove it and run again", EXIT_BAD_DATA
+                ) from None
+        _require_both(archives, staging)
+        _pair_stems(staging)
+        for part in (MASKS, IMAGES):
+            (staging / part).rename(folder / part)
+
+
+def _unpack_one(archive: Path, staging: Path, left: Limits) -> Limits:
+    """Returns what the limits leave for the next archive."""
+    with gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+        for member in progress(_members(tar), 0, f"unpacking {archive.name}"):
+            left = Limits(left.files - 1, left.bytes - member.size)
+            if min(left.files, left.bytes) < 0:
+                raise ValueError("it holds more files or bytes than a data set of this kind has")
+            _place(tar, member, staging, archive.name)
+        # tarfile stops at the last entry; gzip's checksum comes after it.
+        while stream.read(2**20):
+            pass
+    return left
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """All entries but folders; anything other than a plain file is refused."""
+    for member in tar:
+        if not member.isdir():
+            if not member.isfile():
+                raise ValueError(f"{member.name!r} is a link or a device")
+            yield member
+
+
+def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Path, archive: str) -> None:
+    """Write one picture by its bare name; other files are passed over, escaping paths refused."""
+    checked = tarfile.data_filter(member, str(staging))
+    path = PurePosixPath(checked.name)
+    if path.name.startswith(".") or path.suffix.lower() not in SUFFIXES:
+        return
+    names = [archive, *path.parts[:-1]]
+    part = MASKS if any("mask" in name.lower() for name in names) else IMAGES
+    if (staging / part / path.name).exists():
+        raise ValueError(f"two files are named {path.name!r}")
+    tar.extract(checked.replace(name=path.name), staging / part, filter="data")
+
+
+def _require_both(archives: Sequence[Path], staging: Path) -> None:
+    for part in (IMAGES, MASKS):
+        if not any((staging / part).iterdir()):
+            names = ", ".join(archive.name for archive in archives)
+            raise UserError(f"{names}: hold no files for {part}/", EXIT_BAD_DATA)
+
+
+def _pair_stems(staging: Path) -> None:
+    """Take "_mask" and its like off the masks' names where the images' names go without."""
+    stems = {path.stem for path in (staging / IMAGES).iterdir()}
+    masks = sorted((staging / MASKS).iterdir())
+    if stems & {mask.stem for mask in masks}:
+        return
+    for mask in masks:
+        plain = mask.with_name(MASK_AFFIX.sub("", mask.stem) + mask.suffix)
+        if plain.stem in stems and not plain.exists():
+            shutil.move(mask, plain)
