@@ -87,8 +87,8 @@ def parse_job_id(answer: str) -> str:
 
 
 def find(token: str) -> str | None:
-    """The id of the job of this name that is queued or running. Raises UnreachableError."""
-    answer = _call(["squeue", "--noheader", "--me", "--format=%i", f"--name={token}"])
+    """The id of the job of this name that Slurm knows, also of one just ended. Raises UnreachableError."""
+    answer = _call(["squeue", "--noheader", "--me", "--states=all", "--format=%i", f"--name={token}"])
     jobs = answer.split()
     return jobs[0] if jobs else None
 

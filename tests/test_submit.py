@@ -1,0 +1,368 @@
+"""The submission against a fake Slurm that errs on purpose: every run once, whatever happens in between."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import slurm.scheduler
+import slurm.submit
+from slurm.cluster import Cluster
+from slurm.render import Places
+from slurm.states import read_submission, study_states
+from slurm.status import study_rows
+from slurm.study_folder import StudyFolder
+from slurm.submit import Submitter
+from tests import fake_slurm
+from tests.records import write_record
+from unet_scaling.config import PROJECT, Study
+from unet_scaling.errors import UserError
+
+CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="10")
+
+
+class FakeSlurm:
+    """The test's side of the fake: what it should do, and what it was asked."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def plan(self, *actions: str) -> None:
+        (self.home / "plan.json").write_text(json.dumps(actions))
+
+    def reject(self, nodes: int, kind: str) -> None:
+        (self.home / "reject.json").write_text(json.dumps({nodes: kind}))
+
+    def be_silent(self, silent: bool = True) -> None:
+        if silent:
+            (self.home / "silent").touch()
+        else:
+            (self.home / "silent").unlink()
+
+    def jobs(self) -> dict[str, dict[str, str]]:
+        path = self.home / "jobs.json"
+        jobs: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
+        return jobs
+
+    def set_all(self, state: str, reason: str = "None") -> None:
+        jobs = {job: facts | {"state": state, "reason": reason} for job, facts in self.jobs().items()}
+        (self.home / "jobs.json").write_text(json.dumps(jobs))
+
+    def forget_all(self) -> None:
+        (self.home / "jobs.json").write_text("{}")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    home, programs = tmp_path / "slurm", tmp_path / "bin"
+    home.mkdir()
+    programs.mkdir()
+    for name in ("sbatch", "squeue", "sacct", "scancel"):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {fake_slurm.__file__} {name} "$@"\n')
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    monkeypatch.setenv("FAKE_SLURM", str(home))
+    monkeypatch.setattr(slurm.scheduler, "SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr(slurm.submit, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(slurm.scheduler.time, "sleep", lambda seconds: None)
+    return FakeSlurm(home)
+
+
+@pytest.fixture
+def submitter(fake: FakeSlurm, tmp_path: Path) -> Submitter:
+    """Both frameworks at 1 and 4 workers, one repeat: four runs."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "manifest.json").write_text("{}")
+    study = Study.model_validate(
+        {
+            "name": "sweep",
+            "workers": [1, 4],
+            "repeats": 1,
+            "data": {"folder": str(data), "image_height": 32, "image_width": 32},
+            "training": {"epochs": 2},
+        }
+    )
+    return Submitter(
+        folder=StudyFolder(tmp_path / "logs" / "sweep", study),
+        cluster=CLUSTER,
+        places=Places(PROJECT, Path(sys.executable)),
+        console=Console(quiet=True),
+        patience_seconds=60,
+    )
+
+
+def states(submitter: Submitter) -> dict[str, str]:
+    folders = {path.name: path for path in submitter.folder.path.iterdir() if (path / "point.json").exists()}
+    return {run: state.state for run, state in study_states(folders).items()}
+
+
+def counted(submitter: Submitter) -> dict[str, int]:
+    found = list(states(submitter).values())
+    return {state: found.count(state) for state in found}
+
+
+def complete_all(submitter: Submitter) -> None:
+    for point in submitter.folder.study.points():
+        write_record(submitter.folder.run_folder(point), point)
+
+
+def test_submits_each_run_once_and_a_second_time_none(submitter: Submitter, fake: FakeSlurm) -> None:
+    assert submitter.submit() == 4
+    assert submitter.submit() == 0
+    assert len(fake.jobs()) == 4
+    assert len({facts["name"] for facts in fake.jobs().values()}) == 4
+    assert counted(submitter) == {"queued": 4}
+
+
+def test_the_script_in_the_folder_is_the_one_submitted(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    names = {facts["name"] for facts in fake.jobs().values()}
+    for script in submitter.folder.path.glob("*/job.sbatch"):
+        assert any(f"#SBATCH --job-name={name}\n" in script.read_text() for name in names)
+
+
+def test_a_rejected_shape_is_recorded_and_the_others_go_on(submitter: Submitter, fake: FakeSlurm) -> None:
+    fake.reject(nodes=2, kind="partition")
+    with pytest.raises(UserError, match="Invalid partition name specified"):
+        submitter.submit()
+    assert counted(submitter) == {"rejected": 2, "queued": 2}
+    rejected = [row for row in study_rows(submitter.folder.path) if row.state == "rejected"]
+    assert all("invalid partition specified: nosuch" in row.reason for row in rejected)
+
+
+def test_what_was_rejected_is_submitted_when_the_cause_is_gone(submitter: Submitter, fake: FakeSlurm) -> None:
+    fake.plan("time", "accept", "accept", "accept")
+    with pytest.raises(UserError, match="1 not submitted"):
+        submitter.submit()
+    assert counted(submitter) == {"rejected": 1, "queued": 3}
+    assert submitter.submit() == 1
+    assert counted(submitter) == {"queued": 4}
+
+
+def test_a_submit_limit_is_waited_out(submitter: Submitter, fake: FakeSlurm) -> None:
+    fake.plan("limit", "limit", "accept", "limit", "accept")
+    assert submitter.submit() == 4
+    assert len(fake.jobs()) == 4
+
+
+def test_a_lasting_submit_limit_leaves_runs_waiting(submitter: Submitter, fake: FakeSlurm) -> None:
+    fake.plan("accept", *["limit"] * 3)
+    with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit"):
+        replace(submitter, patience_seconds=0).submit()
+    assert counted(submitter) == {"queued": 1, "waiting": 3}
+    assert submitter.submit() == 3
+
+
+def test_a_job_queued_behind_a_time_out_is_found_and_not_doubled(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    fake.plan("time-out after accepting", "time-out after accepting")
+    assert submitter.submit() == 4
+    assert len(fake.jobs()) == 4
+    assert counted(submitter) == {"queued": 4}
+    jobs = [read_submission(folder.parent) for folder in submitter.folder.path.glob("*/job.json")]
+    assert {job.job for job in jobs if job} == set(fake.jobs())
+
+
+def test_an_unclear_answer_blocks_only_its_run_until_it_is_clear(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    fake.plan("time-out", "accept", "accept", "accept")
+    with pytest.raises(UserError, match="not known whether it is queued"):
+        submitter.submit()
+    assert counted(submitter) == {"unknown": 1, "queued": 3}
+    assert submitter.submit() == 1
+    assert len(fake.jobs()) == 4
+
+
+def test_a_job_that_shows_up_late_is_taken_over(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was lost and squeue was silent too: the next submission finds the job."""
+    fake.plan("time-out after accepting", "accept", "accept", "accept")
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm.scheduler, "find", lambda token: None)
+        with pytest.raises(UserError, match="not known whether"):
+            submitter.submit()
+    assert counted(submitter) == {"unknown": 1, "queued": 3}
+    assert submitter.submit() == 0
+    assert counted(submitter) == {"queued": 4}
+    assert len(fake.jobs()) == 4
+
+
+def test_a_silent_slurm_makes_states_unknown_never_failed(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    fake.be_silent()
+    assert counted(submitter) == {"unknown": 4}
+    assert submitter.submit() == 0
+    fake.be_silent(False)
+    assert counted(submitter) == {"queued": 4}
+
+
+def test_complete_needs_slurm_and_the_record_to_agree(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    complete_all(submitter)
+    fake.set_all("RUNNING")
+    assert counted(submitter) == {"running": 4}
+    fake.set_all("COMPLETED")
+    assert counted(submitter) == {"complete": 4}
+    fake.set_all("FAILED")
+    assert counted(submitter) == {"invalid": 4}
+
+
+def test_a_job_that_ended_well_without_a_record_has_failed(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    fake.set_all("COMPLETED")
+    assert counted(submitter) == {"failed": 4}
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ("PENDING", "queued"), ("CONFIGURING", "queued"), ("RUNNING", "running"), ("COMPLETING", "running"),
+        ("TIMEOUT", "resumable"), ("NODE_FAIL", "resumable"), ("PREEMPTED", "resumable"),
+        ("FAILED", "failed"), ("CANCELLED", "failed"), ("OUT_OF_MEMORY", "failed"),
+    ],
+)  # fmt: skip
+def test_slurms_states_are_named_rightly(
+    said: str, state: str, submitter: Submitter, fake: FakeSlurm
+) -> None:
+    submitter.submit()
+    fake.set_all(said)
+    assert counted(submitter) == {state: 4}
+
+
+def test_after_a_node_failure_runs_are_submitted_again_under_new_names(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    submitter.submit()
+    fake.set_all("NODE_FAIL")
+    assert submitter.submit() == 4
+    assert len(fake.jobs()) == 8
+    assert len({facts["name"] for facts in fake.jobs().values()}) == 8
+
+
+def test_a_job_that_slurm_lost_is_offered_again(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    fake.forget_all()
+    assert counted(submitter) == {"lost": 4}
+    assert submitter.submit() == 4
+
+
+def test_a_completed_run_that_slurm_forgot_stays_complete(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    complete_all(submitter)
+    fake.forget_all()
+    assert counted(submitter) == {"complete": 4}
+    assert submitter.submit() == 0
+
+
+def test_attempts_are_capped_and_force_goes_on(submitter: Submitter, fake: FakeSlurm) -> None:
+    for _ in range(slurm.submit.MOST_ATTEMPTS):
+        assert submitter.submit() == 4
+        fake.set_all("FAILED")
+    assert submitter.submit() == 0
+    assert replace(submitter, force=("horovod-w01-r1",)).submit() == 1
+
+
+def test_force_does_not_double_a_queued_run(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    with pytest.raises(UserError, match="it is queued"):
+        replace(submitter, force=("horovod-w01-r1",)).submit()
+
+
+def test_nothing_of_an_interactive_job_reaches_sbatch(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SBATCH_PARTITION", "SLURM_NTASKS", "SRUN_CPUS_PER_TASK"):
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setenv("SLURM_CONF", "/kept")
+    submitter.submit()
+    seen = json.loads((fake.home / "environment.json").read_text())
+    assert not {"SBATCH_PARTITION", "SLURM_NTASKS", "SRUN_CPUS_PER_TASK"} & set(seen)
+    assert seen["SLURM_CONF"] == "/kept"
+
+
+def test_max_queued_is_kept(submitter: Submitter, fake: FakeSlurm) -> None:
+    few = replace(submitter, cluster=CLUSTER.model_copy(update={"max_queued": 3}))
+    with pytest.raises(UserError, match="max_queued = 3"):
+        few.submit()
+    assert len(fake.jobs()) == 3
+
+
+def test_one_allocation_is_one_job_for_all_runs(submitter: Submitter, fake: FakeSlurm) -> None:
+    together = replace(submitter, one_allocation=True)
+    together.submit()
+    assert len(fake.jobs()) == 1
+    assert counted(submitter) == {"queued": 4}
+    fake.set_all("RUNNING")
+    first = submitter.folder.study.points()[0]
+    write_record(submitter.folder.run_folder(first), first)
+    assert counted(submitter) == {"complete": 1, "running": 3}
+    fake.set_all("TIMEOUT")
+    assert counted(submitter) == {"complete": 1, "resumable": 3}
+    assert together.submit() == 3
+    script = (submitter.folder.path / "allocation-2" / "job.sbatch").read_text()
+    assert script.count("\nrun ") == 3
+
+
+def test_a_second_terminal_waits_outside(submitter: Submitter, fake: FakeSlurm) -> None:
+    with submitter.folder.locked(), pytest.raises(UserError, match="another submission is working"):
+        submitter.submit()
+    assert fake.jobs() == {}
+
+
+def test_cancel_ends_only_this_studys_jobs(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    jobs = fake.jobs()
+    jobs["9999"] = {"name": "somebody.else", "state": "RUNNING", "reason": "None", "nodes": "n1"}
+    (fake.home / "jobs.json").write_text(json.dumps(jobs))
+    command = [sys.executable, "-m", "slurm", "cancel", "sweep", "--logs", str(submitter.folder.path.parent)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    assert {job for job, facts in fake.jobs().items() if facts["state"] == "CANCELLED"} == set(jobs) - {
+        "9999"
+    }
+
+
+def test_status_as_json_has_the_agreed_keys(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    command = [
+        sys.executable,
+        "-m",
+        "slurm",
+        "status",
+        "sweep",
+        "--json",
+        "--logs",
+        str(submitter.folder.path.parent),
+    ]
+    done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True)
+    rows = json.loads(done.stdout)
+    assert len(rows) == 4
+    assert {"run", "framework", "workers", "repeat", "state", "reason", "job"} <= set(rows[0])
+
+
+def test_unchecked_images_are_said_before_anything_is_queued(submitter: Submitter, fake: FakeSlurm) -> None:
+    (Path(submitter.folder.study.data["folder"]) / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"unet_scaling\.data check"):
+        submitter.submit()
+    assert fake.jobs() == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "job"), [("123\n", "123"), ("123;cluster\n", "123"), ("Welcome to the site\n42;x\n", "42")]
+)
+def test_reads_the_job_id_in_any_wrapping(answer: str, job: str) -> None:
+    assert slurm.scheduler.parse_job_id(answer) == job
+
+
+@pytest.mark.parametrize("answer", ["", "Submitted batch job 12\n", "12a\n", "id: 7"])
+def test_an_answer_without_a_job_id_is_shown(answer: str) -> None:
+    with pytest.raises(UserError, match="no job id"):
+        slurm.scheduler.parse_job_id(answer)
