@@ -28,7 +28,7 @@ class Cluster(Section):
     gpus_per_node: PositiveInt = Field(description="workers on a full node: one per GPU")
     cores_per_worker: PositiveInt = Field(description="equal at every worker count")
     max_nodes: PositiveInt | None = Field(None, description="the largest job that may be asked for")
-    gres: Option | None = Field("gpu", description="generic resource of a GPU; '' for CPU workers")
+    gres: Option | Literal[""] = Field("gpu", description="generic resource of a GPU; '' for CPU workers")
     pin_cores: bool = Field(False, description="workers take their cores themselves; where Slurm binds none")
     partition: Option | None = None
     account: Option | None = None

@@ -107,6 +107,7 @@ def _render(template: str, cluster: Cluster, shape: Geometry, token: str, **valu
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
+        trim_blocks=True,
         autoescape=False,  # noqa: S701  (shell, not HTML; values are quoted or of a fixed alphabet)
     )
     environment.filters["quoted"] = shlex.quote
