@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -76,7 +77,7 @@ def launch_words(cluster: Cluster, shape: Geometry) -> str:
             "--kill-on-bad-exit=1",
         ]
         if cluster.gres:
-            words.append(f"--gres={cluster.gres}:{shape.workers_per_node}")
+            words.append(_word(f"--gres={cluster.gres}:{shape.workers_per_node}"))
     else:
         words = ["-n", str(shape.workers), "-ppn", str(shape.workers_per_node)]
     command = [_word(word) for word in cluster.launcher_command or [cluster.launcher]]
@@ -103,14 +104,22 @@ def _plain(path: Path) -> Path:
 
 
 def _render(template: str, cluster: Cluster, shape: Geometry, token: str, **values: object) -> str:
+    return (
+        _templates()
+        .get_template(template)
+        .render(cluster=cluster, geometry=shape, token=token, prologue=prologue_path(cluster), **values)
+    )
+
+
+@cache
+def _templates() -> Environment:
+    """The templates, compiled once. They write shell, not HTML: values are quoted or of a fixed alphabet."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
-        autoescape=False,  # noqa: S701  (shell, not HTML; values are quoted or of a fixed alphabet)
+        autoescape=False,  # noqa: S701
     )
     environment.filters["quoted"] = shlex.quote
-    return environment.get_template(template).render(
-        cluster=cluster, geometry=shape, token=token, prologue=prologue_path(cluster), **values
-    )
+    return environment

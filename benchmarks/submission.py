@@ -1,0 +1,83 @@
+"""How long the submission's own Python takes on a study of 1,000 runs, Slurm excluded.
+
+    .venv/bin/python benchmarks/submission.py
+
+Prints the median and range of interleaved repeats for each part. Slurm's answers are made up here; run
+folders, scripts and records are real files.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import slurm.states
+from slurm.cluster import Cluster
+from slurm.render import Places, job_script
+from slurm.scheduler import JobState
+from slurm.states import Submission, write_submission
+from slurm.status import study_rows
+from slurm.study_folder import StudyFolder
+from unet_scaling.config import Point, Study
+
+REPEATS = 5
+CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=12, time="02:00:00")
+PLACES = Places(Path("/project"), Path("/project/.venv/bin/python"))
+
+
+def study_of_1000(folder: Path) -> Study:
+    return Study.model_validate(
+        {
+            "name": "thousand",
+            "workers": [1, 2, 4, 6, 8, 10, 12, 14, 16, 18],
+            "repeats": 25,
+            "data": {"folder": str(folder), "image_height": 768, "image_width": 1024},
+            "training": {"epochs": 200, "batch_per_worker": [8, 16]},
+        }
+    )
+
+
+def seconds(work: Callable[[], object]) -> float:
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def parts(root: Path, number: int) -> dict[str, float]:
+    """Python seconds of each part, in a study folder of its own."""
+    study = study_of_1000(root)
+    folder = StudyFolder(root / str(number) / study.name, study)
+    points: list[Point] = []
+    found = {"expand": seconds(lambda: points.extend(study.points()))}
+    found["make run folders"] = seconds(folder.prepare)
+    found["render"] = seconds(lambda: [render(folder, point) for point in points])
+    jobs = {}
+    for job, point in enumerate(points, start=1):
+        submission = Submission(token=point.run, attempts=1, status="queued", job=str(job))
+        write_submission(folder.run_folder(point), submission)
+        jobs[str(job)] = JobState("PENDING", "Priority")
+    with mock.patch.object(slurm.states, "job_states", return_value=jobs):
+        found["status"] = seconds(lambda: study_rows(folder.path))
+    assert len(points) == 1000
+    return found
+
+
+def render(folder: StudyFolder, point: Point) -> str:
+    return job_script(CLUSTER, point, folder.run_folder(point), point.run, PLACES)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        measured = [parts(Path(root), number) for number in range(REPEATS)]
+    totals = [sum(found.values()) for found in measured]
+    rows = {name: [found[name] for found in measured] for name in measured[0]} | {"total": totals}
+    for name, values in rows.items():
+        print(f"{name:>18}  {statistics.median(values):6.2f} s  [{min(values):.2f}, {max(values):.2f}]")
+    print(json.dumps({name: statistics.median(values) for name, values in rows.items()}))
+
+
+if __name__ == "__main__":
+    main()
