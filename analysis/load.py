@@ -139,7 +139,7 @@ def _unusable(point: Point, record: Record) -> tuple[str, str] | None:
     """(state, reason) of a record that gives no throughput of this point."""
     if record.problems:
         more = f" (and {len(record.problems) - 1} more)" if len(record.problems) > 1 else ""
-        return "damaged", record.problems[0] + more
+        return "damaged" if record.damaged else "failed", record.problems[0] + more
     assert record.header is not None
     if record.header.point_sha256 != point.digest():
         return "damaged", f"{record.path} is of another configuration than {POINT_NAME} beside it"

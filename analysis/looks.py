@@ -23,8 +23,8 @@ class Look:
 
 
 LOOKS: dict[Framework, Look] = {
-    "pytorch_native": Look("#004488", "o", 7.2),
-    "horovod": Look("#e07b00", "s", 5.4),
+    "pytorch_native": Look("#004488", "o", 6.8),
+    "horovod": Look("#e07b00", "s", 5.2),
 }
 
 STYLE: dict[Any, Any] = {

@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 from analysis.intervals import coverage
 from analysis.load import Study
 from analysis.looks import DASHED, LINE_STYLES, LOOKS, MUTED, PANEL_INCHES, STYLE, LineStyle, Look
-from analysis.speedup import SERIES
+from analysis.speedup import runs_with_speedup
 from analysis.verdict import NAMES, Verdict
 
 LEFT, RIGHT = 0.045, 0.972
-HEAD_INCHES, FOOT_INCHES = 1.12, 0.92
+HEAD_INCHES, FOOT_INCHES = 1.12, 0.84
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Panel:
     def text(self, point: "pd.Series[float]") -> str:
         """A point's value as a label: three digits and no exponent; beside a speed-up its efficiency."""
         value = float(point[self.column])
-        text = f"{value:,.0f}" if value >= 100 else format(value, self.form)
-        return f"{text}, {100 * point['efficiency']:.0f} %" if self.column == "speedup" else text
+        text = f"{value:.0f}" if value >= 100 else format(value, self.form)
+        return f"{text} ({100 * point['efficiency']:.0f} %)" if self.column == "speedup" else text
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def scaling_figure(study: Study, points: pd.DataFrame, verdicts: Sequence[Verdic
     `points` is the table of `summarise`. Each run is a small point behind the median of its point;
     bars are intervals, where the table has them.
     """
-    runs = _with_speedup(study)
+    runs = runs_with_speedup(study)
     every_options = list(dict.fromkeys(points["options"]))
     width, height = 3 * PANEL_INCHES[0], PANEL_INCHES[1] * len(every_options) + HEAD_INCHES + 0.2
     legend: dict[str, Series] = {}
@@ -72,7 +72,7 @@ def scaling_figure(study: Study, points: pd.DataFrame, verdicts: Sequence[Verdic
             legend |= {series.name: series for series in drawn}
         _head(figure, study, verdicts)
         _legend(figure, list(legend.values()))
-        figure.text(LEFT, 0.1 / height, _caption(study, points), color=MUTED, size=8.5, linespacing=1.45)
+        figure.text(LEFT, 0.14 / height, _caption(study, points), color=MUTED, size=8.5, linespacing=1.45)
     return figure
 
 
@@ -87,18 +87,10 @@ def picture(figure: Figure, file_format: str) -> bytes:
 
 def _panels(study: Study) -> tuple[Panel, ...]:
     return (
-        Panel("Speed-up over 1 worker, efficiency", "speedup", ".2f"),
+        Panel("Speed-up over 1 worker (efficiency)", "speedup", ".2f"),
         Panel(f"Throughput, {study.unit}", "throughput", ".3g"),
         Panel(f"IoU, {study.iou_scope}", "iou", ".3f"),
     )
-
-
-def _with_speedup(study: Study) -> pd.DataFrame:
-    """The runs with the throughput of each, and its speed-up over the median of the 1-worker runs."""
-    runs = study.runs.assign(throughput=study.runs[study.throughput])
-    alone = runs[runs["workers"] == 1].groupby(SERIES)["throughput"].median().rename("baseline")
-    runs = runs.join(alone, on=SERIES)
-    return runs.assign(speedup=runs["throughput"] / runs["baseline"])
 
 
 def _series(points: pd.DataFrame, runs: pd.DataFrame, options: str) -> Iterator[Series]:
@@ -122,9 +114,10 @@ def _draw_row(row: Sequence[Axes], panels: Sequence[Panel], drawn: Sequence[Seri
         axes.set_title(panel.title)
         axes.set_xlabel("workers")
         axes.set_xticks(_ticks(workers))
-        axes.set_xlim(0, (1.3 if panel.column == "speedup" else 1.2) * workers[-1])
-        axes.yaxis.set_major_locator(MaxNLocator(7, integer=panel.column == "speedup", steps=[1, 2, 5, 10]))
+        axes.set_xlim(0, (1.38 if panel.column == "speedup" else 1.2) * workers[-1])
+        axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
         if panel.column == "speedup":
+            axes.set_yticks([0, *_ticks(workers)])
             axes.plot(
                 [0, workers[-1]], [0, workers[-1]], color=MUTED, linewidth=1, linestyle=DASHED, zorder=1
             )
@@ -144,12 +137,13 @@ def _ticks(workers: Sequence[int]) -> list[int]:
 
 
 def _shifts(series: int, largest: int) -> list[float]:
-    """Small sideways steps, in workers: runs and intervals stand beside the medians, which stay in place."""
-    return [0.03 * largest * (number - (series - 1) / 2) for number in range(series)]
+    """Sideways steps, in workers: runs and intervals stand beside the medians, which stay in place."""
+    return [0.05 * largest * (number / (series - 1) - 0.5) if series > 1 else 0.0 for number in range(series)]
 
 
 def _draw_series(axes: Axes, panel: Panel, series: Series, shift: float) -> None:
-    look, points, runs = series.look, series.points, series.runs
+    look, points = series.look, series.points
+    runs = series.runs if (points["repeats"] > 1).any() else series.runs.iloc[:0]
     axes.scatter(
         runs["workers"] + shift,
         runs[panel.column],
@@ -202,13 +196,13 @@ def _end_labels(axes: Axes, panel: Panel, drawn: Sequence[Series], largest: int)
         if not np.isnan(row[panel.column])
     ]
     if not labels:
-        axes.text(0.5, 0.5, "not known", transform=axes.transAxes, color=MUTED, ha="center")
+        axes.text(0.68, 0.3, "not known", transform=axes.transAxes, color=MUTED, ha="center")
     if panel.column == "speedup":
         labels.append((float(largest), largest, "ideal", MUTED))
     height = -np.inf
     for value, workers, text, colour in sorted(labels):
         height = max(value, height + 0.062 * axes.get_ylim()[1])
-        place = (workers + 0.035 * largest, height)
+        place = (workers + 0.045 * largest, height)
         axes.text(*place, text, color=colour, va="center", weight="normal" if text == "ideal" else "bold")
 
 
@@ -244,8 +238,8 @@ def _caption(study: Study, points: pd.DataFrame) -> str:
     if most > 1:
         parts.append("Small marks: single runs; large: their median.")
     parts.append(_bars(points.loc[points["throughput_low"].notna(), "repeats"]))
-    parts.append("A worker is one process with its own device. All axes start at zero.")
-    return "\n".join(textwrap.wrap(" ".join(parts), 200))
+    parts.append("All axes start at zero.")
+    return "\n".join(textwrap.wrap(" ".join(parts), 190))
 
 
 def _bars(repeats: "pd.Series[int]") -> str:

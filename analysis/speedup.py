@@ -65,6 +65,14 @@ def summarise(study: Study) -> pd.DataFrame:
     )
 
 
+def runs_with_speedup(study: Study) -> pd.DataFrame:
+    """The runs with the throughput of each, and its speed-up over the median of the 1-worker runs."""
+    runs = study.runs.assign(throughput=study.runs[study.throughput])
+    alone = runs[runs["workers"] == 1].groupby(SERIES)["throughput"].median().rename("baseline")
+    runs = runs.join(alone, on=SERIES)
+    return runs.assign(speedup=runs["throughput"] / runs["baseline"])
+
+
 def summary_table(points: pd.DataFrame) -> pd.DataFrame:
     """The columns of summary.csv: the agreed ones, what else is known of a point, the axes."""
     axes = [column for column in points.columns if "." in column]

@@ -80,7 +80,9 @@ def _decided(logarithms: NDArray[np.float64], workers: int) -> str:
 def _not_enough(study: Study, workers: int, pairs: int, runs: dict[Framework, pd.DataFrame]) -> str:
     needed = f"at least {FEWEST_REPEATS} needed ({RECOMMENDED_REPEATS} recommended)"
     measured = ", ".join(_measured(study, framework, table, workers) for framework, table in runs.items())
-    start = f"not enough repeats for a verdict: {pairs} per point, {needed}"
+    most = min(int((table["workers"] == workers).sum()) for table in runs.values())
+    have = f"{pairs} per point" if pairs == most else f"{pairs} that both frameworks have"
+    start = f"not enough repeats for a verdict: {have}, {needed}"
     return f"{start}; measured so far: {measured} ({_count(workers)})"
 
 

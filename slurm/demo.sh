@@ -18,7 +18,7 @@ else
     mkdir -p "logs/$study"
     .venv/bin/python -m unet_scaling.data check "$data" --manifest "logs/$study/manifest.json"
     options=(--name "$study" --set "data.folder=$(realpath "$data")"
-        --set "data.manifest=$root/logs/$study/manifest.json" --set data.foreground=nonzero)
+        --set "data.manifest=$root/logs/$study/manifest.json")
 fi
 
 slurm/submission.sh slurm/studies/demo.toml --local "${options[@]}" "$@"

@@ -103,10 +103,13 @@ def make_epochs(point: Point, images_per_second: float, images_per_epoch: int) -
     ]
 
 
-def make_result(header: Header, epochs: list[Epoch], iou: float) -> Result:
-    """The evaluation after the last epoch, with pixel counts that give this IoU to six digits."""
-    true_positive = round(iou * PIXELS)
-    union = PIXELS
+def make_result(header: Header, epochs: list[Epoch], iou: float | None) -> Result:
+    """The evaluation after the last epoch, with pixel counts that give this IoU to six digits.
+
+    None: neither the masks nor the predictions have foreground.
+    """
+    union = 0 if iou is None else PIXELS
+    true_positive = round((iou or 0.0) * union)
     return Result(
         epochs=len(epochs),
         training_seconds=sum(epoch.seconds for epoch in epochs),
@@ -115,9 +118,9 @@ def make_result(header: Header, epochs: list[Epoch], iou: float) -> Result:
         false_positive=(union - true_positive) // 2,
         false_negative=union - true_positive - (union - true_positive) // 2,
         true_negative=9 * PIXELS,
-        iou=true_positive / union,
-        dice=2 * true_positive / (union + true_positive),
-        image_iou=true_positive / union,
+        iou=true_positive / union if union else None,
+        dice=2 * true_positive / (union + true_positive) if union else None,
+        image_iou=true_positive / union if union else None,
         smoothed_jaccard=(true_positive + 1) / (union + 1),
         seconds=0.5,
         weights_sha256=digest(f"final weights of {header.point.run}"),
@@ -131,26 +134,49 @@ def write_run(
     repeat: int = 1,
     *,
     images_per_second: float = 100.0,
-    iou: float = 0.8,
+    iou: float | None = 0.8,
     images_per_epoch: int = 48,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     label: str = "",
     end: End | None = End(status="complete"),  # noqa: B008, frozen
-    **header_changes: object,
+    header: Mapping[str, object] | None = None,
 ) -> Path:
     """Write the folder of one run below `study`, as submission and training would; returns it.
 
     The throughput after the warm-up epoch is exactly `images_per_second`. `end=None` leaves the end
-    line out. `label` becomes part of the run's name, for runs that differ in an option.
+    line out. `label` becomes part of the run's name, for runs that differ in an option; `header` replaces
+    fields of the header.
     """
     point = make_point(framework, workers, repeat, options=options, label=label)
-    header = make_header(point, **header_changes)
-    epochs = make_epochs(point, images_per_second, images_per_epoch)
     folder = study / point.run
     folder.mkdir(parents=True)
     (folder / "point.json").write_text(point.model_dump_json())
+    write_record(
+        folder,
+        point,
+        images_per_second=images_per_second,
+        iou=iou,
+        images_per_epoch=images_per_epoch,
+        end=end,
+        header=header,
+    )
+    return folder
+
+
+def write_record(
+    folder: Path,
+    point: Point,
+    *,
+    images_per_second: float = 100.0,
+    iou: float | None = 0.8,
+    images_per_epoch: int = 48,
+    end: End | None = End(status="complete"),  # noqa: B008, frozen
+    header: Mapping[str, object] | None = None,
+) -> None:
+    """Write the record of a run of this point into its folder."""
+    first_line = make_header(point, **(header or {}))
+    epochs = make_epochs(point, images_per_second, images_per_epoch)
     writer = RecordWriter(folder / RECORD_NAME)
-    for line in [header, *epochs, make_result(header, epochs, iou), *([end] if end else [])]:
+    for line in [first_line, *epochs, make_result(first_line, epochs, iou), *([end] if end else [])]:
         writer.write(line)
     writer.close()
-    return folder

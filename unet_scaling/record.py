@@ -38,6 +38,7 @@ from unet_scaling.config import Point
 
 RECORD_NAME = "run.jsonl"
 CUT_OFF = "the line is cut off"
+EMPTY = "the record is empty"
 SEAL = b',"crc32":"%08x"}'
 SEAL_LENGTH = len(SEAL % 0)
 
@@ -175,8 +176,8 @@ class Record:
 
     @property
     def damaged(self) -> bool:
-        """Whether something is wrong that a kill in the middle of a write does not explain."""
-        return any(not problem.endswith(CUT_OFF) for problem in self.problems)
+        """Whether something is wrong that an early end of its writer does not explain."""
+        return any(not problem.endswith((CUT_OFF, EMPTY)) for problem in self.problems)
 
 
 def read_record(path: Path) -> Record:
@@ -228,7 +229,7 @@ def _parse(raw: bytes) -> Line:
 def _contradictions(lines: list[Line]) -> list[str]:
     """What is wrong with the lines taken together, each of them being sound by itself."""
     if not lines:
-        return ["the record is empty"]
+        return [EMPTY]
     found = []
     kinds = [type(line) for line in lines]
     if kinds[0] is not Header or kinds.count(Header) != 1:

@@ -71,7 +71,7 @@ def _add_texture(canvas: Canvas) -> None:
     """Grains at several scales, and the streaks that polishing leaves."""
     random, size = canvas.random, canvas.size
     shape = (canvas.brightness.shape[0], canvas.brightness.shape[1])
-    for share, amplitude in ((0.3, 0.20), (0.1, 0.14), (0.03, 0.12), (0.012, 0.10)):
+    for share, amplitude in ((0.3, 0.18), (0.1, 0.12), (0.03, 0.10), (0.012, 0.08)):
         cell = max(1.5, share * size)
         canvas.brightness[:] += (
             random.uniform(0.3, 1) * amplitude * _smooth_noise(random, shape, (cell, cell))
@@ -134,10 +134,10 @@ def _add_imprint(
     apothem = np.float32(radius * np.cos(np.pi / sides))
     bow = np.float32(random.uniform(0, 0.12)) * (1 - np.clip(second / apothem, 0, 1))
     depth = 1 - outward / (apothem * (1 - bow))  # 1 at the tip, 0 at the edge
-    facing = np.float32(random.uniform(0.25, 0.5)) * np.cos(normals + angle - light).astype(np.float32)
+    facing = np.float32(random.uniform(0.4, 0.7)) * np.cos(normals + angle - light).astype(np.float32)
     shade = facing[np.argmax(heights, axis=0)] - np.float32(random.uniform(0, 0.25)) * depth
     ridges = np.float32(random.uniform(0.1, 0.4)) * np.exp(-(((outward - second) / np.float32(1.5)) ** 2))
-    rim = np.float32(random.uniform(0.05, 0.35)) * np.exp(-((depth * apothem / np.float32(2)) ** 2))
+    rim = np.float32(random.uniform(0.1, 0.4)) * np.exp(-((depth * apothem / np.float32(2)) ** 2))
     inside = depth > 0
     surface = canvas.brightness * np.where(inside, np.float32(0.5), np.float32(1))
     canvas.brightness[:] = surface + rim + np.where(inside, shade + ridges, np.float32(0))
@@ -150,8 +150,8 @@ def _expose(canvas: Canvas) -> npt.NDArray[np.uint8]:
     along, across = canvas.around(*canvas.anywhere(), float(random.uniform(0, 2 * np.pi)))
     gradient = np.float32(random.uniform(0, 0.3)) * along / np.float32(canvas.size)
     vignette = np.float32(random.uniform(0, 0.15)) * (along**2 + across**2) / np.float32(canvas.size**2)
-    level, contrast = random.uniform(80, 160), random.uniform(50, 110)
+    level, contrast = random.uniform(80, 160), random.uniform(60, 110)
     electrons = np.clip(level + contrast * (canvas.brightness + gradient - vignette), 2, 255)
     noise = random.standard_normal(electrons.shape, dtype=np.float32) * np.sqrt(electrons)
-    seen = electrons + np.float32(random.uniform(0.4, 1.3)) * noise
+    seen = electrons + np.float32(random.uniform(0.3, 0.9)) * noise
     return np.asarray(np.clip(seen, 0, 255), dtype=np.uint8)

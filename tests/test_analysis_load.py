@@ -1,0 +1,159 @@
+"""Which runs of a study's folder are used, and what is said of the others."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from analysis.load import Study, load_study
+from tests.records import make_point, write_run
+from unet_scaling.config import Framework
+from unet_scaling.errors import EXIT_USAGE, UserError
+from unet_scaling.record import RECORD_NAME, End
+
+
+def reason(study: Study, run: str) -> str:
+    """Why this run, and only this run, was left out."""
+    assert list(study.left_out["run"]) == [run]
+    assert run not in set(study.runs["run"])
+    return str(study.left_out["reason"].iloc[0])
+
+
+def test_throughput_is_images_over_seconds_without_the_warm_up(tmp_path: Path) -> None:
+    write_run(tmp_path, images_per_second=123.5, images_per_epoch=48)
+    run = load_study(tmp_path).runs.iloc[0]
+    assert run["images_per_second"] == pytest.approx(123.5, rel=1e-12)
+    assert run["epochs_used"] == 2
+    assert run["images_per_epoch"] == 48
+    assert run["seconds_per_epoch"] == pytest.approx(48 / 123.5, rel=1e-12)
+
+
+def test_a_row_carries_what_the_record_says_of_the_run(tmp_path: Path) -> None:
+    write_run(tmp_path, "horovod", 2, 3, iou=0.75)
+    run = load_study(tmp_path).runs.iloc[0]
+    assert (run["framework"], run["workers"], run["repeat"], run["seed"]) == ("horovod", 2, 3, 3)
+    assert run["iou"] == 0.75
+    assert run["dice"] == pytest.approx(2 * 0.75 / 1.75)
+    assert (run["hosts"], run["devices"], run["cores_per_worker"]) == ("node1", "cpu", "1")
+
+
+def test_folder_names_mean_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path, "horovod", 2).rename(tmp_path / "pytorch_native-w16-r9")
+    run = load_study(tmp_path).runs.iloc[0]
+    assert (run["framework"], run["workers"], run["repeat"]) == ("horovod", 2, 1)
+
+
+def test_runs_are_sorted_by_options_framework_workers_and_repeat(tmp_path: Path) -> None:
+    points: list[tuple[Framework, int, int]] = [
+        ("pytorch_native", 2, 16),
+        ("horovod", 1, 8),
+        ("pytorch_native", 10, 8),
+    ]
+    for framework, workers, batch in points:
+        options = {"training": {"batch_per_worker": batch}}
+        write_run(tmp_path, framework, workers, options=options, label=f"-{batch}")
+    runs = load_study(tmp_path).runs
+    assert list(zip(runs["framework"], runs["workers"], strict=True)) == [
+        ("pytorch_native", 10),
+        ("horovod", 1),
+        ("pytorch_native", 2),
+    ]
+
+
+def test_only_options_that_vary_become_axes(tmp_path: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        write_run(tmp_path, options={"training": {"precision": precision}}, label=f"-{precision}")
+    write_run(tmp_path, "horovod", options={"horovod": {"cycle_time_ms": 1.0}})
+    study = load_study(tmp_path)
+    assert study.axes == ("training.precision",)
+    assert set(study.runs["options"]) == {"precision=bf16", "precision=fp32"}
+    assert set(study.runs["knobs"]) == {""}
+
+
+def test_knobs_of_one_framework_do_not_separate_it_from_the_other(tmp_path: Path) -> None:
+    for cap in (1.0, 25.0):
+        write_run(tmp_path, options={"pytorch_native": {"bucket_cap_mb": cap}}, label=f"-{cap}")
+    write_run(tmp_path, "horovod")
+    study = load_study(tmp_path)
+    assert list(study.runs["knobs"]) == ["bucket_cap_mb=1.0", "bucket_cap_mb=25.0", ""]
+    assert set(study.runs["options"]) == {""}
+
+
+def test_a_run_without_a_record_is_listed_as_not_started(tmp_path: Path) -> None:
+    (write_run(tmp_path) / RECORD_NAME).unlink()
+    assert "no record yet" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
+
+
+def test_a_record_without_an_end_is_of_a_failed_run(tmp_path: Path) -> None:
+    write_run(tmp_path, end=None)
+    assert "no end line after 3 of 3 epochs" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
+
+
+@pytest.mark.parametrize("status", ["diverged", "stopped"])
+def test_a_run_that_ended_early_is_left_out_with_its_reason(tmp_path: Path, status: str) -> None:
+    write_run(tmp_path, end=End(status=status, reason="for this test"))  # type: ignore[arg-type]
+    study = load_study(tmp_path)
+    assert reason(study, "pytorch_native-w01-r1") == f"{status}: for this test"
+    assert study.left_out["state"].iloc[0] == status
+
+
+def test_a_record_cut_at_any_byte_of_its_last_lines_is_never_used(tmp_path: Path) -> None:
+    path = write_run(tmp_path) / RECORD_NAME
+    content = path.read_bytes()
+    last_lines = sum(len(line) for line in content.splitlines(keepends=True)[-2:])
+    for size in range(len(content) - last_lines, len(content)):
+        path.write_bytes(content[:size])
+        reason(load_study(tmp_path), "pytorch_native-w01-r1")
+
+
+def test_a_torn_record_is_reported_with_file_and_line(tmp_path: Path) -> None:
+    path = write_run(tmp_path) / RECORD_NAME
+    path.write_bytes(path.read_bytes()[:-5])
+    assert f"{path}:6: the line is cut off" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
+
+
+def test_a_record_of_another_configuration_is_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    (folder / "point.json").write_text(make_point(workers=2).model_dump_json())
+    assert "another configuration" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
+
+
+def test_a_record_without_a_point_is_listed(tmp_path: Path) -> None:
+    (write_run(tmp_path) / "point.json").unlink()
+    assert "point.json does not exist" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
+
+
+def test_a_run_of_warm_up_only_says_how_many_epochs_to_train(tmp_path: Path) -> None:
+    write_run(tmp_path, options={"training": {"epochs": 1}})
+    assert "train at least 2 epochs" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
+
+
+def test_a_copied_run_counts_once(tmp_path: Path) -> None:
+    folder = write_run(tmp_path)
+    shutil.copytree(folder, tmp_path / "a-copy")
+    study = load_study(tmp_path)
+    assert len(study.runs) == 1
+    assert "the same repeat of the same point as a-copy" in reason(study, folder.name)
+
+
+def test_an_unknown_iou_stays_unknown(tmp_path: Path) -> None:
+    write_run(tmp_path, iou=None)
+    runs = load_study(tmp_path).runs
+    assert len(runs) == 1
+    assert runs[["iou", "dice"]].isna().all(axis=None)
+
+
+def test_folders_that_are_no_runs_are_not_listed(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    (tmp_path / "report").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    study = load_study(tmp_path)
+    assert len(study.runs) == 1
+    assert study.left_out.empty
+
+
+@pytest.mark.parametrize(("name", "cure"), [("missing", "logs/STUDY"), ("", "submission.sh")])
+def test_a_folder_without_runs_is_wrong_usage(tmp_path: Path, name: str, cure: str) -> None:
+    with pytest.raises(UserError, match=cure) as error:
+        load_study(tmp_path / name)
+    assert error.value.exit_code == EXIT_USAGE

@@ -1,0 +1,126 @@
+"""Every image where it belongs, exactly once, for any number of workers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.data_folders import refused
+from unet_scaling.data import batches
+from unet_scaling.errors import UserError
+
+counts = st.integers(1, 16)
+
+
+@given(st.integers(2, 500), st.floats(0.001, 0.999), st.integers(0, 2**32))
+def test_the_split_uses_every_image_once_and_leaves_none_empty(count: int, share: float, seed: int) -> None:
+    split = batches.split(count, share, seed)
+    assert sorted([*split.train, *split.test]) == list(range(count))
+    assert len(split.train) >= 1
+    assert len(split.test) >= 1
+    assert abs(len(split.test) - count * share) <= 1
+
+
+def test_the_split_is_what_it_was_in_earlier_versions() -> None:
+    # A change here would silently change every test set: results could no longer be compared.
+    assert batches.split(20, 0.2, 42).test.tolist() == [1, 10, 13, 17]
+    assert batches.epoch_order(np.arange(8), 1, seed=1, epoch=0).tolist() == [2, 0, 7, 4, 6, 3, 5, 1]
+
+
+def test_the_split_depends_on_its_seed() -> None:
+    assert batches.split(100, 0.2, 1).test.tolist() != batches.split(100, 0.2, 2).test.tolist()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_images_to_split_are_refused(count: int) -> None:
+    with pytest.raises(UserError) as caught:
+        batches.split(count, 0.2, 1)
+    assert refused(caught, 65, f"{count} image", "at least 2")
+
+
+@given(st.integers(1, 100), st.integers(1, 4), st.integers(0, 1000), st.integers(0, 1000))
+def test_an_epoch_shows_each_image_once_per_pass(count: int, passes: int, seed: int, epoch: int) -> None:
+    train = np.arange(count) * 3
+    order = batches.epoch_order(train, passes, seed, epoch)
+    for shuffled in order.reshape(passes, count):
+        assert sorted(shuffled) == train.tolist()
+    np.testing.assert_array_equal(order, batches.epoch_order(train, passes, seed, epoch))
+
+
+def test_every_epoch_seed_and_pass_has_its_own_shuffle() -> None:
+    train = np.arange(50)
+    orders = [batches.epoch_order(train, 1, seed, epoch) for seed in range(4) for epoch in range(4)]
+    orders += list(batches.epoch_order(train, 2, 9, 9).reshape(2, 50))
+    assert len({tuple(order) for order in orders}) == len(orders)
+
+
+@given(st.integers(0, 300), counts, st.integers(1, 5), st.integers(1, 3))
+def test_workers_share_each_step_of_the_order_without_overlap(
+    count: int, workers: int, batch: int, accumulate: int
+) -> None:
+    order = np.random.default_rng(0).permutation(count)
+    own = [batches.worker_batches(order, worker, workers, batch, accumulate) for worker in range(workers)]
+    step_images = workers * batch * accumulate
+    steps = count // step_images
+    assert all(indices.shape == (steps, accumulate, batch) for indices in own)
+    for step in range(steps):
+        seen = np.concatenate([indices[step].ravel() for indices in own])
+        assert sorted(seen) == sorted(order[step * step_images : (step + 1) * step_images])
+
+
+@given(st.integers(16, 300), counts, st.integers(1, 4), st.integers(1, 3))
+def test_many_workers_see_what_one_worker_with_a_larger_batch_sees(
+    count: int, workers: int, batch: int, accumulate: int
+) -> None:
+    assume(count >= workers * batch * accumulate)
+    order = np.random.default_rng(0).permutation(count)
+    alone = batches.worker_batches(order, 0, 1, workers * batch, accumulate)
+    together = np.concatenate(
+        [batches.worker_batches(order, worker, workers, batch, accumulate) for worker in range(workers)],
+        axis=2,
+    )
+    np.testing.assert_array_equal(together, alone)
+
+
+@given(st.integers(1, 224), counts)
+def test_the_workers_evaluate_every_image_exactly_once(count: int, workers: int) -> None:
+    test = np.arange(count) * 2
+    shares = [batches.test_share_of_worker(test, worker, workers) for worker in range(workers)]
+    assert sorted(np.concatenate(shares)) == test.tolist()
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@given(st.integers(1, 200), counts, st.integers(1, 20), st.integers(1, 3))
+def test_too_few_images_for_one_step_are_refused_before_training(
+    images: int, workers: int, batch: int, accumulate: int
+) -> None:
+    steps = len(batches.worker_batches(np.arange(images), 0, workers, batch, accumulate))
+    if steps:
+        batches.require_enough(images, workers, batch, accumulate)
+        return
+    with pytest.raises(UserError):
+        batches.require_enough(images, workers, batch, accumulate)
+
+
+def test_the_refusal_names_the_largest_numbers_that_would_do() -> None:
+    with pytest.raises(UserError) as caught:
+        batches.require_enough(100, workers=16, batch=8, accumulate=1)
+    assert refused(caught, 65, "128 images", "has 100", "at most 12 workers", "at most 6 with 16 workers")
+    batches.require_enough(100, workers=12, batch=8, accumulate=1)
+    batches.require_enough(100, workers=16, batch=6, accumulate=1)
+    with pytest.raises(UserError, match="use more images"):
+        batches.require_enough(3, workers=4, batch=4, accumulate=1)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_bytes_become_floats_on_the_device(channels_last: bool) -> None:
+    images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
+    masks = torch.ones(2, 4, 5, dtype=torch.uint8)
+    moved, targets = batches.to_device(images, masks, torch.device("cpu"), channels_last)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert moved.is_contiguous(memory_format=layout)
+    torch.testing.assert_close(moved, images.float() / 255)
+    assert targets.shape == (2, 1, 4, 5)
+    assert targets.dtype == torch.float32
+    assert images.dtype == torch.uint8

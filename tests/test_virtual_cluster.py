@@ -1,0 +1,235 @@
+"""The virtual cluster with real daemons: hosts, network, GPUs, failures, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import (
+    FOLDER_PREFIX,
+    FOLDERS,
+    PROGRAM,
+    VirtualCluster,
+    assert_ok,
+    control,
+    skip_without_cluster,
+    wait_until,
+)
+
+pytestmark = pytest.mark.slow
+
+NODES = [f"node{number}" for number in range(1, 8)]
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+TASK_FACTS = 'echo "$(hostname) $(hostname -I) $CUDA_VISIBLE_DEVICES"'
+REACH = """
+import socket, sys
+for name in sys.argv[1:]:
+    socket.create_connection((name, 6818), timeout=5).close()
+    print(name)
+"""
+RECEIVE = """
+import socket, time
+with socket.create_server(("", 5001)) as server:
+    print("ready", flush=True)
+    connection, _ = server.accept()
+received, start = 0, None
+while block := connection.recv(1 << 20):
+    start = start or time.monotonic()
+    received += len(block)
+print(received * 8 / (time.monotonic() - start))
+"""
+SEND = """
+import socket, time
+connection = socket.create_connection(("node1", 5001), timeout=5)
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    connection.sendall(bytes(1 << 20))
+"""
+RANKS = """
+from mpi4py import MPI
+import socket
+hosts = MPI.COMM_WORLD.allgather(socket.gethostname())
+if MPI.COMM_WORLD.rank == 0:
+    print(hosts)
+"""
+
+
+def test_every_host_has_a_name_and_an_address_of_its_own(virtual_cluster: VirtualCluster) -> None:
+    lines = virtual_cluster.run("srun", "-N7", "sh", "-c", 'echo "$(hostname) $(hostname -I)"').splitlines()
+    addresses = dict(line.split() for line in lines)
+    assert sorted(addresses) == NODES
+    assert sorted(address.split(".")[3] for address in addresses.values()) == list("1234567")
+    assert len({address.rsplit(".", 1)[0] for address in addresses.values()}) == 1
+
+
+def test_hosts_reach_each_other_by_name(virtual_cluster: VirtualCluster) -> None:
+    done = virtual_cluster.inside("node3", "python3", "-c", REACH, *NODES)
+    assert done.stdout.split() == NODES, done.stderr
+
+
+def test_shared_memory_is_shared_inside_a_host_only(virtual_cluster: VirtualCluster) -> None:
+    assert_ok(virtual_cluster.inside("node1", "touch", "/dev/shm/mark"))
+    assert_ok(virtual_cluster.inside("node1", "test", "-e", "/dev/shm/mark"))
+    assert virtual_cluster.inside("node2", "test", "-e", "/dev/shm/mark").returncode == 1
+    assert not Path("/dev/shm/mark").exists()
+
+
+def test_a_link_is_as_fast_as_it_was_asked_to_be(virtual_cluster: VirtualCluster) -> None:
+    command = [str(PROGRAM), "exec", "--state-dir", str(virtual_cluster.state), "node1", "--"]
+    with subprocess.Popen(
+        [*command, "python3", "-c", RECEIVE], stdout=subprocess.PIPE, text=True
+    ) as receiver:
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == "ready\n"
+        assert_ok(virtual_cluster.inside("node2", "python3", "-c", SEND))
+        bits_per_second = float(receiver.stdout.read())
+    assert 0.2e9 < bits_per_second < 1.1e9
+
+
+def test_each_task_gets_its_own_gpus(virtual_cluster: VirtualCluster) -> None:
+    geometry = ["-N2", "--ntasks-per-node=2", "--gpus-per-task=1"]
+    lines = virtual_cluster.run("srun", *geometry, "sh", "-c", TASK_FACTS).splitlines()
+    assert sorted(line.split()[2] for line in lines) == ["0", "0", "1", "1"]
+    both = virtual_cluster.run("srun", "-N1", "--gres=gpu:2", "sh", "-c", TASK_FACTS)
+    assert both.split()[2] == "0,1"
+
+
+def test_more_gpus_than_a_host_has_are_refused(virtual_cluster: VirtualCluster, tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    script.write_text("#!/bin/bash\n")
+    done = subprocess.run(
+        ["sbatch", "--test-only", "--gres=gpu:3", script],
+        env=virtual_cluster.environment,
+        capture_output=True,
+    )
+    assert done.returncode == 1
+    assert b"Requested node configuration is not available" in done.stderr
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this python")
+def test_mpiexec_in_a_batch_script_spans_all_hosts(virtual_cluster: VirtualCluster, tmp_path: Path) -> None:
+    program = tmp_path / "ranks.py"
+    program.write_text(RANKS)
+    script = f"{MPIEXEC} -n 14 -ppn 2 {sys.executable} {program}"
+    geometry = ("-N7", "--ntasks-per-node=2", "--cpus-per-task=12", "--gres=gpu:2", "--output=out")
+    job = virtual_cluster.submit(script, tmp_path, *geometry)
+    state = virtual_cluster.wait_for_job(job)
+    printed = (tmp_path / "out").read_text()
+    assert state == "COMPLETED", printed
+    assert [printed.count(f"'{node}'") for node in NODES] == [2] * 7
+
+
+def test_exec_hands_on_folder_code_and_environment(virtual_cluster: VirtualCluster) -> None:
+    done = virtual_cluster.inside("node2", "sh", "-c", 'hostname; pwd; echo "$PYTHONPATH"; exit 7')
+    assert done.returncode == 7
+    assert done.stdout.splitlines() == ["node2", str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
+
+
+def test_jobs_outlive_the_controller(virtual_cluster: VirtualCluster, tmp_path: Path) -> None:
+    job = virtual_cluster.submit("sleep 60", tmp_path)
+    virtual_cluster.stop("controller")
+    try:
+        answer = subprocess.run(["squeue"], env=virtual_cluster.environment, capture_output=True, text=True)
+        assert answer.returncode != 0
+        assert "Unable to contact slurm controller" in answer.stderr
+    finally:
+        virtual_cluster.start("controller")
+    assert virtual_cluster.job_state(job) in {"PENDING", "RUNNING"}
+    virtual_cluster.run("scancel", job)
+    assert virtual_cluster.wait_for_job(job) == "CANCELLED"
+
+
+def test_a_job_fails_with_its_node_and_the_node_comes_back(
+    virtual_cluster: VirtualCluster, tmp_path: Path
+) -> None:
+    job = virtual_cluster.submit(
+        "srun sh -c 'touch $(hostname); sleep 100'", tmp_path, "-N2", "--no-requeue", "--nodelist=node6,node7"
+    )
+    wait_until(lambda: all((tmp_path / node).exists() for node in ("node6", "node7")), "the tasks", 20)
+    virtual_cluster.stop("node7")
+    try:
+        assert virtual_cluster.wait_for_job(job) == "NODE_FAIL"
+    finally:
+        virtual_cluster.start("node7")
+    assert virtual_cluster.run("srun", "--nodelist=node7", "hostname") == "node7\n"
+
+
+def test_a_second_cluster_in_the_same_folder_is_refused(virtual_cluster: VirtualCluster) -> None:
+    done = control("up", "--state-dir", str(virtual_cluster.state))
+    assert done.returncode == 2
+    assert f"take it down with: slurm/virtual_cluster down --state-dir {virtual_cluster.state}" in done.stderr
+    assert "idle" in virtual_cluster.run("sinfo")
+
+
+@pytest.fixture
+def small_state() -> Iterator[Path]:
+    """A state folder for a second, small cluster beside the shared one."""
+    skip_without_cluster()
+    state = FOLDERS / f"{FOLDER_PREFIX}{os.getpid()}.small"
+    yield state
+    assert_ok(control("down", "--state-dir", str(state)))
+
+
+def traces() -> dict[str, list[str]]:
+    """What a cluster could leave on the machine, but for processes that ended."""
+    links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+    mounts = Path("/proc/self/mounts").read_text()
+    return {
+        "links": sorted(line.split()[0] for line in links.splitlines()),
+        "mounts": sorted(mounts.splitlines()),
+        "hosts": Path("/etc/hosts").read_text().splitlines(),
+        "folders": sorted(str(path) for path in FOLDERS.glob(f"{FOLDER_PREFIX}*")),
+    }
+
+
+def alive(process: str) -> bool:
+    """False also for a zombie that nobody has waited for."""
+    stat = Path("/proc", process, "stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
+def recorded_processes(state: Path) -> list[str]:
+    return [record.read_text().split()[0] for record in (state / "processes").iterdir()]
+
+
+def test_down_leaves_nothing_behind(small_state: Path, tmp_path: Path) -> None:
+    before = traces()
+    assert_ok(control("up", "--state-dir", str(small_state), "--hosts", "2"))
+    cluster = VirtualCluster(small_state)
+    job = cluster.submit("sleep 1000 & echo $! > process; wait", tmp_path)
+    wait_until(lambda: (tmp_path / "process").exists(), f"job {job}", 20)
+    processes = [*recorded_processes(small_state), (tmp_path / "process").read_text().strip()]
+    assert len(processes) == 5
+    assert all(map(alive, processes))
+    assert_ok(control("down", "--state-dir", str(small_state)))
+    assert traces() == before
+    assert not any(map(alive, processes))
+
+
+def test_a_cluster_whose_daemons_were_killed_goes_down_and_up_again(small_state: Path) -> None:
+    before = traces()
+    for _ in range(2):
+        assert_ok(control("up", "--state-dir", str(small_state), "--hosts", "1", "--gpus-per-host", "0"))
+        for process in recorded_processes(small_state):
+            os.kill(int(process), signal.SIGKILL)
+        for _ in range(2):
+            assert_ok(control("down", "--state-dir", str(small_state)))
+        assert traces() == before
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.6])
+def test_a_start_that_was_killed_half_way_is_cleaned_up(small_state: Path, seconds: float) -> None:
+    before = traces()
+    starting = subprocess.Popen(
+        [str(PROGRAM), "up", "--state-dir", str(small_state)], stdout=subprocess.DEVNULL
+    )
+    time.sleep(seconds)
+    starting.kill()
+    starting.wait()
+    assert_ok(control("down", "--state-dir", str(small_state)))
+    assert traces() == before
