@@ -11,7 +11,7 @@ cd "$root"
 if [ -z "$data" ]; then
     study=demo
     options=()
-    .venv/bin/python -m unet_scaling.data make data/demo --count 160 --height 128 --width 128
+    .venv/bin/python -m unet_scaling.data make data/demo --count 160 --height 96 --width 96
 else
     # A user's folder is only read: its manifest goes beside the runs.
     study=demo-$(basename "$data" | tr -c 'A-Za-z0-9._\n-' '_')
