@@ -1,6 +1,7 @@
 """Small data folders on disk, sound ones and broken ones, for the tests of unet_scaling/data."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from PIL import Image
 from unet_scaling.config import Data
 from unet_scaling.errors import UserError
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 
 
 def noise(height: int = 12, width: int = 16, seed: int = 0, bits: int = 8) -> Array:
@@ -22,7 +23,7 @@ def noise(height: int = 12, width: int = 16, seed: int = 0, bits: int = 8) -> Ar
 
 def blob(height: int = 12, width: int = 16, value: int = 255, dtype: type = np.uint8) -> Array:
     """A mask: a rectangle of `value` on 0."""
-    mask = np.zeros((height, width), dtype)
+    mask: Array = np.zeros((height, width), dtype)
     mask[2:6, 3:9] = value
     return mask
 
@@ -31,7 +32,7 @@ def save(path: Path, pixels: Array | Image.Image) -> Path:
     """Write a picture as its suffix says, with the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix in (".tif", ".tiff"):
-        tifffile.imwrite(path, pixels)
+        tifffile.imwrite(path, np.asarray(pixels))
     else:
         (pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(path)
     return path

@@ -12,8 +12,8 @@ BEGIN, END = "<!-- twins: written by make twins -->\n", "<!-- end of twins -->\n
 def twins_diff() -> str:
     """What moving from native DDP to Horovod changes, as a unified diff."""
     names = [f"{framework}/train.py" for framework in FRAMEWORKS]
-    sources = [(PROJECT / name).read_text().splitlines(keepends=True) for name in names]
-    return "".join(difflib.unified_diff(*sources, *names, n=1))
+    one, other = ((PROJECT / name).read_text().splitlines(keepends=True) for name in names)
+    return "".join(difflib.unified_diff(one, other, names[0], names[1], n=1))
 
 
 def with_diff(readme: str) -> str:

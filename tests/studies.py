@@ -1,12 +1,13 @@
 """Small real studies for tests: a data folder, points on it, and launches with real workers."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from slurm.local import launch
-from unet_scaling.config import PROJECT, Point
+from unet_scaling.config import PROJECT, TABLES, Point
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.record import Record, read_record
@@ -28,7 +29,7 @@ def make_images(folder: Path, count: int, height: int = 32, width: int = 32) -> 
     return folder
 
 
-def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, **options: object) -> Point:
+def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, **options: Any) -> Point:
     """A point on small images. Options are those of its tables, by their own names."""
     tables: dict[str, dict[str, object]] = {
         "data": {"folder": str(data), "image_height": 32, "image_width": 32, "foreground": "255"},
@@ -36,7 +37,7 @@ def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, 
         "training": {"epochs": 1, "batch_per_worker": 2, "shared_devices": True},
     }
     for key, value in options.items():
-        table = next(name for name in tables if key in Point.model_fields[name].annotation.model_fields)
+        table = next(name for name in tables if key in TABLES[name].model_fields)
         tables[table][key] = value
     return Point.model_validate(
         {

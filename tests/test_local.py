@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,9 +208,7 @@ def test_decoding_at_every_step_trains_the_same(images: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "option", [{"precision": "bf16"}, {"precision": "tf32"}, {"compile": True, "depth": 1}]
 )
-def test_other_precisions_and_compilation_train(
-    option: dict[str, object], images: Path, tmp_path: Path
-) -> None:
+def test_other_precisions_and_compilation_train(option: dict[str, Any], images: Path, tmp_path: Path) -> None:
     record = train(tmp_path / "run", make_point(images, epochs=3, **option))
     assert record.epochs[-1].loss < record.epochs[0].loss
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.studies import make_point, train
-from unet_scaling.record import Result
+from unet_scaling.record import Result, read_record
 
 STEPS = 20
 pytestmark = pytest.mark.slow
@@ -38,8 +38,6 @@ def relative_difference(one: Path, other: Path) -> float:
 
 
 def losses(folder: Path) -> list[float]:
-    from unet_scaling.record import read_record
-
     return [epoch.loss for epoch in read_record(folder / "run.jsonl").epochs]
 
 

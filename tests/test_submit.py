@@ -69,7 +69,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     monkeypatch.setenv("FAKE_SLURM", str(home))
     monkeypatch.setattr(slurm.scheduler, "SETTLE_SECONDS", 0.2)
     monkeypatch.setattr(slurm.submit, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(slurm.scheduler.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     return FakeSlurm(home)
 
 

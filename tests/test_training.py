@@ -1,6 +1,7 @@
 """The rate as a function of configuration and epoch; models as a function of the seed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ NOWHERE = Path("nowhere")
 CPU = torch.device("cpu")
 
 
-def rates(epochs: int = 200, workers: int = 4, **options: object) -> list[float]:
+def rates(epochs: int = 200, workers: int = 4, **options: Any) -> list[float]:
     point = make_point(NOWHERE, workers=workers, epochs=epochs, learning_rate=0.001, **options)
     return [learning_rate(point, epoch) for epoch in range(epochs)]
 

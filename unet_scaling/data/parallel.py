@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -15,7 +15,9 @@ MOST_THREADS = 4
 ITEMS_AHEAD = 32
 
 
-def map_in_order(function: Callable[[Item], Result], items: Sequence[Item], label: str) -> Iterator[Result]:
+def map_in_order(
+    function: Callable[[Item], Result], items: Sequence[Item], label: str
+) -> Generator[Result, None, None]:
     """Results in the order of the items, at most some dozens of them held in memory at a time."""
     yield from progress(_results(function, items), len(items), label)
 
