@@ -26,8 +26,8 @@ check: ## ruff, shellcheck, and mypy on every file
 	@environment/install.sh --tests
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	.venv/bin/shellcheck $$(git ls-files '*.sh') .ci/run
-	$(PYTHON) -m mypy unet_scaling analysis slurm tests environment/check.py
+	.venv/bin/shellcheck $$(git ls-files '*.sh') slurm/virtual_cluster .ci/run
+	$(PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment/check.py
 	$(PYTHON) -m mypy pytorch_native/train.py
 	$(PYTHON) -m mypy horovod/train.py
 

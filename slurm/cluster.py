@@ -12,6 +12,7 @@ from unet_scaling.errors import UserError
 
 # What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
 Option = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$")]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 OWN_OPTIONS = (
     "job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "time", "partition", "account",
@@ -36,6 +37,7 @@ class Cluster(Section):
         description="limit of one job, as Slurm writes it: 30, 02:00:00, 1-12:00"
     )
     options: list[Option] = Field([], description="further sbatch options, e.g. '--exclusive'")
+    environment: dict[Variable, Word] = Field({}, description="variables to set for every worker")
     prologue: Word | None = Field(None, description="shell file to source before the launch, e.g. modules")
     max_queued: PositiveInt = Field(1000, description="jobs of a study in the queue at once")
 

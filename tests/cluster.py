@@ -1,5 +1,6 @@
 """A virtual cluster for tests: a real Slurm of seven hosts, brought up once and always taken down."""
 
+import contextlib
 import os
 import subprocess
 import time
@@ -16,8 +17,7 @@ PROGRAM = PROJECT / "slurm" / "virtual_cluster"
 # The folder carries the process id of its tests, so that a later session finds what a killed one left.
 FOLDERS = Path("/run")
 FOLDER_PREFIX = "virtual_cluster_tests."
-OPTIONS = ("--link-rate", "1gbit", "--set", "SlurmdTimeout=10", "--set", "KillWait=5")
-SHAPE = ("--hosts", "7", "--gpus-per-host", "2", "--cores-per-host", "24")
+SHAPE = ("--hosts", "7", "--gpus-per-host", "2", "--cores-per-host", "24", "--link-rate", "1gbit")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE"}
 Done = subprocess.CompletedProcess[str]
 
@@ -72,14 +72,25 @@ class VirtualCluster:
 @pytest.fixture(scope="session")
 def virtual_cluster() -> Iterator[VirtualCluster]:
     """Seven hosts of two GPUs and 24 cores; skipped with the reason where none can run."""
+    with bring_up("shared", *SHAPE) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def bring_up(name: str, *options: str) -> Iterator[VirtualCluster]:
+    """A cluster of one's own beside the shared one; taken down whatever happens."""
     skip_without_cluster()
     remove_leftovers()
-    state = FOLDERS / f"{FOLDER_PREFIX}{os.getpid()}"
-    assert_ok(control("up", "--state-dir", str(state), *SHAPE, *OPTIONS))
+    state = state_folder(name)
+    assert_ok(control("up", "--state-dir", str(state), *options))
     try:
         yield VirtualCluster(state)
     finally:
         assert_ok(control("down", "--state-dir", str(state)))
+
+
+def state_folder(name: str) -> Path:
+    return FOLDERS / f"{FOLDER_PREFIX}{os.getpid()}.{name}"
 
 
 def skip_without_cluster() -> None:
@@ -100,7 +111,8 @@ def assert_ok(done: Done) -> None:
 def remove_leftovers() -> None:
     """Take down the clusters of test sessions that were killed."""
     for state in FOLDERS.glob(f"{FOLDER_PREFIX}*"):
-        if not Path("/proc", state.name.removeprefix(FOLDER_PREFIX)).exists():
+        process = state.name.removeprefix(FOLDER_PREFIX).split(".")[0]
+        if not Path("/proc", process).exists():
             assert_ok(control("down", "--state-dir", str(state)))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import virtual_cluster as virtual_cluster
 from tests.studies import make_images
 
 

@@ -16,8 +16,10 @@ from tests.cluster import (
     PROGRAM,
     VirtualCluster,
     assert_ok,
+    bring_up,
     control,
     skip_without_cluster,
+    state_folder,
     wait_until,
 )
 
@@ -130,33 +132,40 @@ def test_exec_hands_on_folder_code_and_environment(virtual_cluster: VirtualClust
     assert done.stdout.splitlines() == ["node2", str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
 
 
-def test_jobs_outlive_the_controller(virtual_cluster: VirtualCluster, tmp_path: Path) -> None:
-    job = virtual_cluster.submit("sleep 60", tmp_path)
-    virtual_cluster.stop("controller")
+@pytest.fixture(scope="module")
+def impatient_cluster() -> Iterator[VirtualCluster]:
+    """Two hosts under a Slurm that gives up soon, so that failures show within seconds."""
+    patience = {"SlurmdTimeout": 4, "MessageTimeout": 4, "KillWait": 2}
+    options = [word for key, value in patience.items() for word in ("--set", f"{key}={value}")]
+    with bring_up("impatient", "--hosts", "2", *options) as cluster:
+        yield cluster
+
+
+def test_jobs_outlive_the_controller(impatient_cluster: VirtualCluster, tmp_path: Path) -> None:
+    job = impatient_cluster.submit("sleep 60", tmp_path)
+    impatient_cluster.stop("controller")
     try:
-        answer = subprocess.run(["squeue"], env=virtual_cluster.environment, capture_output=True, text=True)
+        answer = subprocess.run(["squeue"], env=impatient_cluster.environment, capture_output=True, text=True)
         assert answer.returncode != 0
         assert "Unable to contact slurm controller" in answer.stderr
     finally:
-        virtual_cluster.start("controller")
-    assert virtual_cluster.job_state(job) in {"PENDING", "RUNNING"}
-    virtual_cluster.run("scancel", job)
-    assert virtual_cluster.wait_for_job(job) == "CANCELLED"
+        impatient_cluster.start("controller")
+    assert impatient_cluster.job_state(job) in {"PENDING", "RUNNING"}
+    impatient_cluster.run("scancel", job)
+    assert impatient_cluster.wait_for_job(job) == "CANCELLED"
 
 
 def test_a_job_fails_with_its_node_and_the_node_comes_back(
-    virtual_cluster: VirtualCluster, tmp_path: Path
+    impatient_cluster: VirtualCluster, tmp_path: Path
 ) -> None:
-    job = virtual_cluster.submit(
-        "srun sh -c 'touch $(hostname); sleep 100'", tmp_path, "-N2", "--no-requeue", "--nodelist=node6,node7"
-    )
-    wait_until(lambda: all((tmp_path / node).exists() for node in ("node6", "node7")), "the tasks", 20)
-    virtual_cluster.stop("node7")
+    job = impatient_cluster.submit("touch started; exec sleep 100", tmp_path, "--nodes=2", "--no-requeue")
+    wait_until(lambda: (tmp_path / "started").exists(), f"job {job}", 20)
+    impatient_cluster.stop("node2")
     try:
-        assert virtual_cluster.wait_for_job(job) == "NODE_FAIL"
+        assert impatient_cluster.wait_for_job(job) == "NODE_FAIL"
     finally:
-        virtual_cluster.start("node7")
-    assert virtual_cluster.run("srun", "--nodelist=node7", "hostname") == "node7\n"
+        impatient_cluster.start("node2")
+    assert impatient_cluster.run("srun", "--nodelist=node2", "hostname") == "node2\n"
 
 
 def test_a_second_cluster_in_the_same_folder_is_refused(virtual_cluster: VirtualCluster) -> None:
@@ -170,7 +179,7 @@ def test_a_second_cluster_in_the_same_folder_is_refused(virtual_cluster: Virtual
 def small_state() -> Iterator[Path]:
     """A state folder for a second, small cluster beside the shared one."""
     skip_without_cluster()
-    state = FOLDERS / f"{FOLDER_PREFIX}{os.getpid()}.small"
+    state = state_folder("small")
     yield state
     assert_ok(control("down", "--state-dir", str(state)))
 

@@ -21,7 +21,7 @@ PURPOSES = {
     "down": "take it down, also after a crash; nothing stays behind",
     "status": "one line per host",
     "env": "print what makes sbatch, squeue, sinfo and srun of this shell talk to it",
-    "stop": "pull the plug of a node, or end slurmctld",
+    "stop": "pull the plug of a node; of controller or database only end its daemon",
     "start": "start again what was stopped, and wait until Slurm uses it",
     "exec": "run a command inside a host, such as: exec node1 -- hostname",
 }
@@ -36,12 +36,14 @@ def parser() -> argparse.ArgumentParser:
     verbs = whole.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for verb, purpose in PURPOSES.items():
         sub = verbs.add_parser(verb, help=purpose, description=purpose)
-        sub.add_argument("--state-dir", type=_folder, default=DEFAULT_STATE, help="its files (%(default)s)")
+        sub.add_argument(
+            "--state-dir", type=_folder, default=DEFAULT_STATE, metavar="DIR", help="its files (%(default)s)"
+        )
         if verb == "up":
             _add_sizes(sub)
             _add_choices(sub)
         if verb in ("stop", "start", "exec"):
-            sub.add_argument("host", help="node1, node2, ... or controller")
+            sub.add_argument("host", help="node1, node2, ..., controller or database")
         if verb == "exec":
             sub.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     return whole
@@ -75,7 +77,9 @@ def _add_sizes(sub: argparse.ArgumentParser) -> None:
 
 def _add_choices(sub: argparse.ArgumentParser) -> None:
     rate = _shaped(RATE, "a rate such as 1gbit or 200mbit")
-    sub.add_argument("--link-rate", type=rate, help="both ways, of every node (default: not limited)")
+    sub.add_argument(
+        "--link-rate", type=rate, metavar="RATE", help="both ways, of every node (default: not limited)"
+    )
     name = _shaped(NAME, "letters, digits, . _ -")
     sub.add_argument(
         "--partition",

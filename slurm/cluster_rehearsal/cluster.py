@@ -14,6 +14,9 @@ from unet_scaling.errors import EXIT_BUG, UserError
 
 FOLDERS = ("log", "processes", "controller", "spool", configuration.DEVICE_FOLDER)
 
+MAIN_SERVICE = {"database": "slurmdbd"}
+SERVERS = {"controller": services.start_controller, "database": accounting.start_slurmdbd}
+
 
 def up(plan: Plan) -> Plan:
     """Bring the cluster up and wait until every node is idle; whatever goes wrong, nothing is left behind."""
@@ -45,14 +48,14 @@ def down(state: Path) -> bool:
 
 
 def stop(plan: Plan, name: str) -> None:
-    """End slurmctld in order, or pull the plug of a node: first its cable, so that no peer is told."""
+    """End slurmctld or slurmdbd in order, or pull the plug of a node, its cable first: no peer is told."""
     host = plan.host(name).name
-    process = running(plan.process_file(host))
+    process = _process(plan, host)
     if process is None:
         raise UserError(f"{host} is not running; start it with: {command('start', plan.state, host)}")
-    if host == plan.controller.name:
+    if host in SERVERS:
         kill([process], signal.SIGTERM)
-        wait_until(lambda: running(plan.process_file(host)) is None, seconds=10)
+        wait_until(lambda: _process(plan, host) is None, seconds=10)
     else:
         network.set_link(plan, host, "down")
         kill_members(namespaces.pin(plan, host))
@@ -61,11 +64,10 @@ def stop(plan: Plan, name: str) -> None:
 def start(plan: Plan, name: str) -> None:
     """Start what was stopped, and wait until Slurm uses it again."""
     host = plan.host(name).name
-    if running(plan.process_file(host)) is not None:
+    if _process(plan, host) is not None:
         raise UserError(f"{host} is running already; stop it with: {command('stop', plan.state, host)}")
-    plan.process_file(host).unlink(missing_ok=True)
-    if host == plan.controller.name:
-        services.start_controller(plan)
+    if host in SERVERS:
+        SERVERS[host](plan)
         return
     network.set_link(plan, host, "up")
     services.start_node(plan, host)
@@ -73,14 +75,17 @@ def start(plan: Plan, name: str) -> None:
 
 
 def status(plan: Plan) -> list[tuple[str, str, str, str]]:
-    """For each host its name, address, main process and what Slurm says about it."""
+    """For each host its name, address, process and what Slurm says about it."""
     states = services.node_states(plan)
     rows = []
     for host in plan.inner_hosts:
-        process = running(plan.process_file(host.name))
-        state = states.get(host.name, "unknown") if host in plan.nodes else ""
-        rows.append((host.name, host.address, str(process or "stopped"), state))
+        said = states.get(host.name, "unknown") if host in plan.nodes else ""
+        rows.append((host.name, host.address, str(_process(plan, host.name) or "stopped"), said))
     return rows
+
+
+def _process(plan: Plan, host: str) -> int | None:
+    return running(plan.process_file(MAIN_SERVICE.get(host, host)))
 
 
 def _claim(plan: Plan) -> None:

@@ -107,6 +107,7 @@ def _accounting(plan: Plan) -> dict[str, object]:
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": plan.database.address,
+        "AccountingStoragePass": plan.munge_socket,  # despite its name: where munge listens
         "AccountingStorageTRES": "gres/gpu",
     }
 

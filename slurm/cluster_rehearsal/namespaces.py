@@ -3,13 +3,12 @@
 from pathlib import Path
 
 from slurm.cluster_rehearsal.plan import Host, Plan
-from slurm.cluster_rehearsal.processes import kill_members, run
-from unet_scaling.errors import UserError
+from slurm.cluster_rehearsal.processes import attempt, kill_members, run
 
 KINDS = {"net": "--net", "uts": "--uts", "ipc": "--ipc", "mount": "--mount"}
 SWITCH = "switch"
-# MPI takes hosts for one if they share /dev/shm or the ipc namespace, and finds its network in /sys/class/net,
-# which only a fresh /sys shows truly. The pins are taken out of sight, or each host would keep all others alive.
+# Shared memory of its own, or MPI takes all hosts for one; /sys anew, or it shows the network of the machine.
+# The pins of all hosts are taken out of sight, or each host would keep the others alive.
 FURNISH = """
 hostname "$1"
 mount -t tmpfs tmpfs /dev/shm
@@ -90,8 +89,5 @@ def mounts_below(state: Path) -> list[Path]:
 
 def refusal() -> str | None:
     """What the kernel, or the container around us, says against making a host; None if it makes one."""
-    try:
-        run(["unshare", *KINDS.values(), "sh", "-euc", TRIAL])
-    except UserError as error:
-        return str(error).rsplit("\n", 1)[-1]
-    return None
+    done = attempt(["unshare", *KINDS.values(), "sh", "-euc", TRIAL])
+    return done.stderr.strip() if done.returncode else None

@@ -43,9 +43,10 @@ def why_not(accounting: bool = False) -> str | None:
     packages = missing_packages(accounting)
     if packages:
         names = " ".join(packages)
+        options = "--accounting --install" if accounting else "--install"
         return (
             f"programs are missing; their Debian packages are: {names}. "
-            f"Install them with `slurm/virtual_cluster up --install`, or with `apt-get install {names}`"
+            f"Install them with `slurm/virtual_cluster up {options}`, or with `apt-get install {names}`"
         )
     said = namespaces.refusal()
     if said:

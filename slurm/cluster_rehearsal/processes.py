@@ -23,16 +23,24 @@ def run(
 
     `text` is its standard input; `environment` comes on top of a bare one.
     """
-    variables = {**ENVIRONMENT, **(environment or {})}
-    done = subprocess.run(arguments, input=text, env=variables, capture_output=True, text=True)
+    done = attempt(arguments, text, environment)
     if done.returncode != 0:
-        message = (done.stderr or done.stdout).strip()
-        raise UserError(f"`{' '.join(arguments)}` failed with code {done.returncode}: {message}", EXIT_BUG)
+        said = (done.stderr or done.stdout).strip()
+        raise UserError(f"`{' '.join(arguments)}` failed with code {done.returncode}: {said}", EXIT_BUG)
     return done.stdout
+
+
+def attempt(
+    arguments: Sequence[str], text: str | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Like `run`, but leaves it to the caller to look at the code."""
+    variables = {**ENVIRONMENT, **(environment or {})}
+    return subprocess.run(arguments, input=text, env=variables, capture_output=True, text=True)
 
 
 def start_daemon(arguments: Sequence[str], record: Path, log: Path, inside: Sequence[str] = ()) -> None:
     """Start a daemon that records itself in `record`; `inside` is the command that enters its host."""
+    record.unlink(missing_ok=True)
     with log.open("a") as output:
         subprocess.Popen(
             [*inside, "sh", "-euc", RECORD_AND_BECOME, str(record), *arguments],

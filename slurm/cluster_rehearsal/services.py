@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slurm.cluster_rehearsal.namespaces import enter
 from slurm.cluster_rehearsal.plan import Plan
-from slurm.cluster_rehearsal.processes import run, running, start_daemon, tail, wait_until
+from slurm.cluster_rehearsal.processes import attempt, running, start_daemon, tail, wait_until
 from unet_scaling.errors import EXIT_BUG, UserError
 
 START_SECONDS = 20.0
@@ -85,10 +85,8 @@ def node_states(plan: Plan) -> dict[str, str]:
 
 def ask(plan: Plan, *arguments: str) -> str:
     """What a Slurm command prints; nothing when the controller does not answer."""
-    try:
-        return run(arguments, environment={"SLURM_CONF": str(plan.slurm_conf)})
-    except UserError:
-        return ""
+    done = attempt(arguments, environment={"SLURM_CONF": str(plan.slurm_conf)})
+    return done.stdout if done.returncode == 0 else ""
 
 
 def log_tail(plan: Plan, service: str) -> str:

@@ -1,0 +1,190 @@
+"""The parts of the virtual cluster that need neither root nor Slurm: files, options, refusals."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm.cluster_rehearsal import arguments, configuration, prerequisites, processes
+from slurm.cluster_rehearsal.network import burst_bytes
+from slurm.cluster_rehearsal.plan import Plan, load, save
+from tests.cluster import PROGRAM
+from unet_scaling.errors import UserError
+
+STATE = Path("/run/somewhere")
+SLURM_CONF = """\
+ClusterName=virtual
+SlurmctldHost=controller(10.77.3.254)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=/run/somewhere/munge/socket,cred_expire=15
+StateSaveLocation=/run/somewhere/controller
+SlurmdSpoolDir=/run/somewhere/spool/%n
+SlurmctldPidFile=/run/somewhere/slurmctld.pid
+SlurmdPidFile=/run/somewhere/%n.pid
+SlurmctldLogFile=/run/somewhere/log/controller.log
+SlurmdLogFile=/run/somewhere/log/%n.log
+MailProg=/bin/true
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+MpiDefault=none
+ReturnToService=2
+SlurmdTimeout=99
+GresTypes=gpu
+MinJobAge=10
+NodeName=node[1-3] NodeAddr=10.77.3.[1-3] Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 \
+RealMemory=64000 Gres=gpu:4
+PartitionName=c23g Default=YES Nodes=ALL MaxTime=INFINITE State=UP
+PartitionName=devel Nodes=ALL MaxTime=INFINITE State=UP
+"""
+
+
+def test_slurm_conf_is_written_from_the_plan_and_the_user_has_the_last_word() -> None:
+    plan = Plan(
+        STATE,
+        hosts=3,
+        gpus_per_host=4,
+        cores_per_host=8,
+        partitions=("c23g", "devel"),
+        settings=(("slurmdtimeout", "99"), ("MinJobAge", "10")),
+        network=3,
+    )
+    assert configuration.slurm_conf(plan) == SLURM_CONF
+
+
+def test_a_cluster_without_gpus_offers_none() -> None:
+    plan = Plan(STATE, hosts=1, gpus_per_host=0)
+    assert "gpu" not in configuration.slurm_conf(plan)
+    assert "NodeName=node1 NodeAddr=10.77.0.1 " in configuration.slurm_conf(plan)
+    assert configuration.gres_conf(plan) == ""
+
+
+@pytest.mark.parametrize(("gpus", "devices"), [(1, "gpu0"), (4, "gpu[0-3]")])
+def test_every_gpu_has_a_device(gpus: int, devices: str) -> None:
+    text = configuration.gres_conf(Plan(STATE, hosts=2, gpus_per_host=gpus))
+    assert text == f"NodeName=node[1-2] Name=gpu File=/run/somewhere/gpus/{devices}\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"), [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled")]
+)
+def test_control_groups_are_left_alone(version: tuple[int, int], plugin: str) -> None:
+    assert configuration.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
+
+
+def test_every_host_is_in_the_host_table() -> None:
+    table = configuration.hosts_table(Plan(STATE, hosts=2, accounting=True)).splitlines()
+    names = dict(line.split()[:2][::-1] for line in table[2:])
+    assert list(names) == ["controller", "database", "node1", "node2", "login"]
+    assert names["node2"] == "10.77.0.2"
+
+
+@pytest.mark.parametrize(("rate", "expected"), [("100mbit", 131072), ("1gbit", 250000), ("2.5gbit", 625000)])
+def test_the_bucket_of_a_link_grows_with_its_rate(rate: str, expected: int) -> None:
+    assert burst_bytes(rate) == expected
+
+
+def test_a_plan_survives_its_file(tmp_path: Path) -> None:
+    given = ["up", "--state-dir", str(tmp_path), "--hosts", "3", "--partition", "a", "--set", "MinJobAge=10"]
+    plan = arguments.plan_of(arguments.parser().parse_args(given))
+    assert plan == Plan(tmp_path, hosts=3, partitions=("a",), settings=(("MinJobAge", "10"),))
+    save(plan)
+    assert load(tmp_path) == plan
+    with pytest.raises(FileExistsError):
+        save(plan)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--hosts", "0"],
+        ["--hosts", "201"],
+        ["--hosts", "two"],
+        ["--link-rate", "1gbit; reboot"],
+        ["--partition", "a Nodes=ALL"],
+        ["--set", "MailProg=/bin/true\nEpilog=/bin/false"],
+        ["--set", "MinJobAge"],
+        ["--state-dir", "/run/a folder"],
+        ["--state-dir", "/run/" + "a" * 100],
+    ],
+)
+def test_values_that_slurm_conf_cannot_hold_are_refused(wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        arguments.parser().parse_args(["up", *wrong])
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("words", [["status"], ["env"], ["stop", "node1"], ["exec", "node1", "--", "true"]])
+def test_commands_name_the_folder_without_a_cluster(words: list[str], tmp_path: Path) -> None:
+    verb, *rest = words
+    command = [str(PROGRAM), verb, "--state-dir", str(tmp_path), *rest]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path}: no virtual cluster is up here; start one with:")
+
+
+def test_taking_down_nothing_is_fine_and_touches_nothing(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("keep")
+    done = subprocess.run(
+        [str(PROGRAM), "down", "--state-dir", str(tmp_path)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}: nothing is up here\n")
+    assert (tmp_path / "precious").read_text() == "keep"
+
+
+def test_an_unknown_host_is_answered_with_those_there_are() -> None:
+    with pytest.raises(UserError, match="no host is called 'node3'; there are controller, node1, node2"):
+        Plan(STATE, hosts=2).host("node3")
+
+
+def test_a_process_id_given_to_another_process_does_not_count(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    line = Path("/proc/self/stat").read_text()
+    record.write_text(line)
+    assert processes.running(record) == os.getpid()
+    start = line.rpartition(")")[2].split()[19]
+    record.write_text(line.replace(f" {start} ", f" {int(start) - 1} "))
+    assert processes.running(record) is None
+    assert processes.running(tmp_path / "nothing") is None
+
+
+def test_a_daemon_is_known_by_what_it_wrote_before_it_started(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    processes.start_daemon(["sleep", "60"], record, tmp_path / "log")
+    assert processes.wait_until(lambda: processes.running(record) is not None, seconds=10)
+    process = processes.running(record)
+    assert process is not None
+    processes.kill([process])
+    assert processes.wait_until(lambda: processes.running(record) is None, seconds=10)
+
+
+def test_another_system_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "needs the namespaces of Linux" in str(prerequisites.why_not())
+
+
+def test_without_root_it_says_to_use_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "run this with sudo" in str(prerequisites.why_not())
+
+
+def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(prerequisites, "SYSTEM_FOLDERS", "/nowhere")
+    reason = str(prerequisites.why_not(accounting=True))
+    assert "iproute2 mariadb-server mount munge slurm-wlm slurmdbd util-linux" in reason
+    assert "`slurm/virtual_cluster up --accounting --install`" in reason
+
+
+def test_a_kernel_that_forbids_namespaces_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(prerequisites, "missing_packages", lambda accounting: [])
+    monkeypatch.setattr(
+        "slurm.cluster_rehearsal.namespaces.refusal", lambda: "unshare failed: Operation not permitted"
+    )
+    assert "does not let root make a host: unshare failed: Operation" in str(prerequisites.why_not())
