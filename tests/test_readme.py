@@ -37,7 +37,11 @@ def test_every_place_on_its_map_exists() -> None:
 
 def test_the_shell_scripts_are_sound() -> None:
     scripts = subprocess.run(
-        ["git", "ls-files", "*.sh", "slurm/virtual_cluster", ".ci/run"], cwd=PROJECT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "*.sh", "slurm/virtual_cluster", ".ci/run"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     assert scripts
     subprocess.run([PROJECT / ".venv" / "bin" / "shellcheck", *scripts], cwd=PROJECT, check=True)
