@@ -1,0 +1,106 @@
+"""Meeting by TCP: a taken port, another job's workers on it, workers on one core."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.studies import make_point, make_run
+from unet_scaling.config import PROJECT, Point
+from unet_scaling.record import WorkerFacts
+from unet_scaling.worker import shared_devices
+
+SCRIPT = str(PROJECT / "pytorch_native" / "train.py")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(folder: Path, rank: int, port: int, **variables: str) -> "subprocess.Popen[str]":
+    """One of two workers, as torchrun would start it."""
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    environment = os.environ | place | {"MASTER_PORT": str(port)} | variables
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, str(folder)],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finish(processes: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
+    """Exit code and standard error of each; none outlives the test."""
+    try:
+        return [(process.wait(timeout=120), process.communicate()[1]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def two_points(images: Path, tmp_path: Path) -> list[Path]:
+    points = [make_point(images, workers=2), make_point(images, workers=2, learning_rate=0.5)]
+    return [make_run(tmp_path / str(number), point) for number, point in enumerate(points)]
+
+
+@pytest.mark.slow
+def test_workers_of_two_runs_on_one_port_part_before_training(images: Path, tmp_path: Path) -> None:
+    """Untreated, both would train one mixed group without an error."""
+    port = free_port()
+    one, other = two_points(images, tmp_path)
+    outcomes = finish([start(one, 0, port), start(other, 1, port)])
+    assert [code for code, _ in outcomes] == [2, 2]
+    assert all("do not belong together" in text for _, text in outcomes)
+    assert not (one / "run.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_workers_of_two_jobs_on_one_port_part_before_training(images: Path, tmp_path: Path) -> None:
+    port = free_port()
+    folder = make_run(tmp_path / "run", make_point(images, workers=2))
+    outcomes = finish([start(folder, rank, port, SLURM_JOB_ID=str(70 + rank)) for rank in (0, 1)])
+    assert [code for code, _ in outcomes] == [2, 2]
+    assert all("'job': '71'" in text for _, text in outcomes)
+
+
+@pytest.mark.slow
+def test_a_taken_port_is_named(images: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", make_point(images, workers=2))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ((code, text),) = finish([start(folder, 0, port)])
+    assert code == 2
+    assert f"could not meet the others at 127.0.0.1:{port}" in text
+
+
+@pytest.mark.slow
+def test_cpu_workers_on_one_core_are_refused_unless_the_study_allows_it(images: Path, tmp_path: Path) -> None:
+    port = free_port()
+    point: Point = make_point(images, workers=2, shared_devices=False)
+    folder = make_run(tmp_path / "run", point)
+    outcomes = finish([start(folder, rank, port) for rank in (0, 1)])
+    assert [code for code, _ in outcomes] == [2, 2]
+    assert all("2 workers share core" in text for _, text in outcomes)
+
+
+def facts(worker: int, **changes: object) -> WorkerFacts:
+    fields: dict[str, object] = {
+        "worker": worker, "host": "a", "process": 1, "device": "GPU", "device_uuid": f"GPU-{worker}",
+        "cores": [0, 1], "threads": 1,
+    }  # fmt: skip
+    return WorkerFacts.model_validate(fields | changes)
+
+
+def test_two_workers_on_one_gpu_are_named() -> None:
+    assert shared_devices([facts(0), facts(1)]) == []
+    assert shared_devices([facts(0), facts(1, device_uuid="GPU-0")]) == ["2 workers share GPU GPU-0 of a"]
+    assert shared_devices([facts(0), facts(1, device_uuid="GPU-0", host="b")]) == []
