@@ -61,16 +61,33 @@ def main() -> None:
 
 
 def submit_and_wait(submitter: Submitter) -> None:
-    """Submit, wait, and submit again what was interrupted, until nothing is left to do."""
-    while submitter.submit():
-        while any(row.state in ACTIVE for row in study_rows(submitter.folder.path)):
-            time.sleep(WATCH_SECONDS)
+    """Submit, wait, and submit again what was interrupted, until nothing is left to do.
+
+    Runs that Slurm refuses do not keep the others from being waited for.
+    """
+    while True:
+        try:
+            queued = submitter.submit()
+        except UserError:
+            wait_for_active(submitter.folder.path)
+            raise
+        if not wait_for_active(submitter.folder.path) and not queued:
+            break
     rows = study_rows(submitter.folder.path)
     show(submitter.folder.path, submitter.console, as_json=False, watch=False)
     if any(row.state != "complete" for row in rows):
         raise UserError(
             f"{sum(row.state != 'complete' for row in rows)} of {len(rows)} runs are not complete"
         )
+
+
+def wait_for_active(folder: Path) -> bool:
+    """Return when no run is queued or running; whether any was."""
+    waited = False
+    while any(row.state in ACTIVE for row in study_rows(folder)):
+        waited = True
+        time.sleep(WATCH_SECONDS)
+    return waited
 
 
 def look_or_cancel(command: str, console: Console) -> None:
