@@ -4,6 +4,7 @@ import argparse
 import os
 import runpy
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from slurm.local import launch
 from unet_scaling import provenance
 from unet_scaling.config import FRAMEWORKS, PROJECT, Data, Framework, Point, Training
-from unet_scaling.errors import EXIT_BUG, run_program
+from unet_scaling.errors import EXIT_BUG, run_program, run_worker
 
 WORKERS = 2
 
@@ -21,8 +22,7 @@ def main() -> int:
     parser.add_argument("--as-worker-of", metavar="FRAMEWORK", choices=FRAMEWORKS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.as_worker_of:
-        join_and_sum(arguments.as_worker_of)
-        return 0
+        run_worker(partial(join_and_sum, arguments.as_worker_of))
     describe()
     missing = [framework for framework in FRAMEWORKS if not try_framework(framework)]
     if missing:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from unet_scaling.config import Point
 from unet_scaling.data.loader import load_data
-from unet_scaling.errors import run_program
+from unet_scaling.errors import run_worker
 from unet_scaling.evaluation import evaluate, evaluation_is_due
 from unet_scaling.run_folder import open_run
 from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
@@ -81,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_program(main)
+    run_worker(main)

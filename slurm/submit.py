@@ -14,7 +14,7 @@ from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import LimitError, RejectedError, UnreachableError, find, inherited_variables
 from slurm.scheduler import submit as submit_job
 from slurm.states import SUBMITTABLE, Status, Submission, read_submission, study_states, write_submission
-from slurm.study_folder import RunState, StudyFolder, in_launch_order
+from slurm.study_folder import RunState, StudyFolder, in_launch_order, run_state, set_record_aside
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
 from unet_scaling.files import write_atomically
@@ -65,6 +65,7 @@ class Submitter:
             for name in inherited_variables():
                 self.console.print(f"not passed to sbatch: {name}", style="dim", markup=False)
             check_before_submission(self.cluster, wanted)
+            self._set_records_aside(wanted)
             self.console.print(estimate(self.cluster, wanted, self.one_allocation))
             room = self.cluster.max_queued - sum(
                 state.state in ("queued", "running") for state in states.values()
@@ -81,6 +82,9 @@ class Submitter:
             return True
         if state.state not in SUBMITTABLE:
             return False
+        if run_state(self.folder.run_folder(point)).state == "complete":
+            self.console.print(f"{point.run}: {state.reason}; --force {point.run} runs it anew", markup=False)
+            return False
         submission = read_submission(self.folder.run_folder(point))
         if submission is not None and submission.attempts >= MOST_ATTEMPTS and state.state != "rejected":
             self.console.print(
@@ -90,6 +94,13 @@ class Submitter:
             )
             return False
         return True
+
+    def _set_records_aside(self, points: Sequence[Point]) -> None:
+        """Keep the record of an attempt that --force repeats; a complete run would not start again."""
+        for point in points:
+            folder = self.folder.run_folder(point)
+            if point.run in self.force and run_state(folder).state == "complete":
+                set_record_aside(folder)
 
     def _settle(self, points: Sequence[Point]) -> None:
         """Find out what became of submissions whose answer was lost; a UserError where Slurm is silent."""

@@ -271,6 +271,19 @@ def test_attempts_are_capped_and_force_goes_on(submitter: Submitter, fake: FakeS
     assert replace(submitter, force=("horovod-w01-r1",)).submit() == 1
 
 
+def test_a_complete_record_of_a_failed_job_is_not_run_again_unless_forced(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    submitter.submit()
+    complete_all(submitter)
+    fake.set_all("FAILED")
+    assert submitter.submit() == 0
+    assert replace(submitter, force=("horovod-w01-r1",)).submit() == 1
+    folder = submitter.folder.path / "horovod-w01-r1"
+    assert (folder / "run.attempt1.jsonl").exists()
+    assert not (folder / "run.jsonl").exists()
+
+
 def test_force_does_not_double_a_queued_run(submitter: Submitter, fake: FakeSlurm) -> None:
     submitter.submit()
     with pytest.raises(UserError, match="it is queued"):

@@ -1,6 +1,8 @@
 """The one error a user can cause, and the exit codes by which programs tell how they ended."""
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 
 EXIT_OK = 0
@@ -25,12 +27,34 @@ class UserError(Exception):
 
 def run_program(main: Callable[[], int | None]) -> None:
     """Run `main` and leave with its exit code; a UserError becomes one line, all else a traceback."""
+    sys.exit(_exit_code(main))
+
+
+def run_worker(main: Callable[[], int | None]) -> None:
+    """As `run_program`, for a process that belongs to a group of workers: it leaves at once.
+
+    The interpreter's own clean-up is left out on purpose. After a failure it would wait for workers
+    that wait for this one; after success it can abort in the threads of the communication library
+    ("terminate called without an active exception"), and a complete run would count as failed.
+    """
     try:
-        code = main()
+        code = _exit_code(main)
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else EXIT_OK
+    except BaseException:
+        traceback.print_exc()
+        code = EXIT_BUG
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _exit_code(main: Callable[[], int | None]) -> int:
+    try:
+        return main() or EXIT_OK
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        code = error.exit_code
+        return error.exit_code
     except KeyboardInterrupt:
         print("error: stopped by the keyboard", file=sys.stderr, flush=True)
-        code = 130
-    sys.exit(code or EXIT_OK)
+        return 130

@@ -9,7 +9,6 @@ log.csv  weights.pt           the older study's log, the trained weights; of a c
 
 import argparse
 import json
-import os
 import socket
 import sys
 import traceback
@@ -24,7 +23,7 @@ from torch import nn
 from unet_scaling import provenance
 from unet_scaling.config import Point, read_point
 from unet_scaling.data.loader import RunData
-from unet_scaling.errors import EXIT_BUG, EXIT_DIVERGED, UserError
+from unet_scaling.errors import EXIT_DIVERGED, UserError
 from unet_scaling.files import write_atomically
 from unet_scaling.record import (
     RECORD_NAME,
@@ -51,7 +50,7 @@ class RunFolder:
 
     @contextmanager
     def recording(self, group: Group) -> Iterator["Recording"]:
-        """Record this attempt; a failure inside leaves its reason in the folder and ends the process."""
+        """Record this attempt; a failure inside leaves its reason in the folder."""
         recording = Recording(self, group)
         try:
             recording.open()
@@ -140,21 +139,14 @@ class Recording:
         self._write(End(status="complete"))
 
     def fail(self, error: Exception) -> None:
-        """Leave the reason in the folder, then end the whole process where others may be waiting for it.
-
-        Leaving without clean-up is on purpose: the clean-up of either framework waits for workers
-        that wait for this one.
-        """
-        code = error.exit_code if isinstance(error, UserError) else EXIT_BUG
-        if code == EXIT_DIVERGED:
-            self._write(End(status="diverged", reason=str(error)))
-        text = f"error: {error}\n" if isinstance(error, UserError) else traceback.format_exc()
-        path = self._run.path / f"error.attempt{self._run.attempt}.worker{self._group.rank}.json"
-        write_atomically(path, json.dumps(self._failure(error), indent=2) + "\n")
-        if self._group.size > 1:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-            os._exit(code)
+        """Leave the reason in the folder. A folder that cannot be written does not hide the error."""
+        try:
+            if isinstance(error, UserError) and error.exit_code == EXIT_DIVERGED:
+                self._write(End(status="diverged", reason=str(error)))
+            path = self._run.path / f"error.attempt{self._run.attempt}.worker{self._group.rank}.json"
+            write_atomically(path, json.dumps(self._failure(error), indent=2) + "\n")
+        except OSError as problem:
+            print(f"error: the reason could not be written: {problem}", file=sys.stderr, flush=True)
 
     def _failure(self, error: Exception) -> dict[str, object]:
         return {
