@@ -76,7 +76,7 @@ class Sweep:
 
     def wait_for_first_epoch(self) -> None:
         """Until every run trains: its processes are there, and it has something to lose."""
-        wait_until(lambda: all(row["epochs_done"] > 0 for row in self.rows()), "the first epoch", 120)
+        wait_until(lambda: all(row["epochs_done"] > 0 for row in self.rows()), "the first epoch", 240)
 
     def run_folders(self) -> list[Path]:
         return sorted(path.parent for path in (self.folder / "logs" / self.name).glob("*/point.json"))
