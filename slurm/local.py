@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
@@ -81,7 +82,17 @@ def _mpiexec() -> str:
 
 def _environment() -> dict[str, str]:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    return os.environ | MPI_ENVIRONMENT | meeting
+    return os.environ | MPI_ENVIRONMENT | _where_intel_mpi_is() | meeting
+
+
+def _where_intel_mpi_is() -> dict[str, str]:
+    """What a site's module would set, for the Intel MPI of the package index: it does not find itself."""
+    try:
+        metadata.version("impi-rt")
+    except metadata.PackageNotFoundError:
+        return {}
+    libraries = [f"{sys.prefix}/lib", *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {"I_MPI_ROOT": sys.prefix, "LD_LIBRARY_PATH": ":".join(libraries)}
 
 
 def _free_port() -> int:
