@@ -137,6 +137,8 @@ class Recording:
             save_weights(model, self._run.path / "weights.pt")
             write_atomically(self._run.path / "log.csv", older_log(self.epochs, result))
         self._write(End(status="complete"))
+        # A worker that left earlier would have its launcher end worker 0 in the middle of this.
+        self._group.wait_for_all()
 
     def fail(self, error: Exception) -> None:
         """Leave the reason in the folder. A folder that cannot be written does not hide the error."""
