@@ -116,12 +116,6 @@ def run_state(folder: Path) -> RunState:
     return RunState("failed", failure_reason(folder) or "the record has no end; see output.log")
 
 
-def set_record_aside(folder: Path) -> None:
-    """Number the record of the newest attempt, so that another attempt may begin."""
-    number = len(list(folder.glob("run.attempt*.jsonl"))) + 1
-    (folder / RECORD_NAME).rename(folder / f"run.attempt{number}.jsonl")
-
-
 def failure_reason(folder: Path) -> str:
     """The message of the first worker that failed in the newest attempt; empty where none left one."""
     reports = [json.loads(path.read_text()) for path in folder.glob("error.attempt*.worker*.json")]

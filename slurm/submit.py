@@ -14,10 +14,11 @@ from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import LimitError, RejectedError, UnreachableError, find, inherited_variables
 from slurm.scheduler import submit as submit_job
 from slurm.states import SUBMITTABLE, Status, Submission, read_submission, study_states, write_submission
-from slurm.study_folder import RunState, StudyFolder, in_launch_order, run_state, set_record_aside
+from slurm.study_folder import RunState, StudyFolder, in_launch_order, run_state
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
 from unet_scaling.files import write_atomically
+from unet_scaling.record import set_record_aside
 
 SCRIPT_NAME = "job.sbatch"
 MOST_ATTEMPTS = 3

@@ -12,6 +12,23 @@ from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.record import Record, read_record
 
+TINY_STUDY = """
+workers = {workers}
+repeats = 1
+[data]
+folder = "{data}"
+image_height = 32
+image_width = 32
+foreground = "255"
+[model]
+width = 4
+depth = 3
+[training]
+epochs = {epochs}
+batch_per_worker = 2
+rate_scaling = "none"
+"""
+
 
 def make_images(folder: Path, count: int, height: int = 32, width: int = 32) -> Path:
     """Noisy images of bright squares, with masks; checked, so that a run can start on them."""

@@ -14,28 +14,13 @@ from typing import Any
 import pytest
 
 from tests.cluster import VirtualCluster, bring_up, wait_until
+from tests.studies import TINY_STUDY
 from unet_scaling.config import PROJECT
 from unet_scaling.record import read_record
 
 pytestmark = pytest.mark.slow
 SUBMISSION = str(PROJECT / "slurm" / "submission.sh")
 VIRTUAL = (PROJECT / "slurm" / "clusters" / "virtual.toml").read_text()
-STUDY = """
-workers = {workers}
-repeats = 1
-[data]
-folder = "{data}"
-image_height = 32
-image_width = 32
-foreground = "255"
-[model]
-width = 4
-depth = 3
-[training]
-epochs = {epochs}
-batch_per_worker = 2
-rate_scaling = "none"
-"""
 
 
 class Sweep:
@@ -46,7 +31,7 @@ class Sweep:
         self.site = VIRTUAL
 
     def prepare(self, workers: list[int], epochs: int = 2) -> None:
-        text = STUDY.format(workers=workers, data=self.data, epochs=epochs)
+        text = TINY_STUDY.format(workers=workers, data=self.data, epochs=epochs)
         (self.folder / f"{self.name}.toml").write_text(text)
 
     def command(self, *options: str) -> list[str]:

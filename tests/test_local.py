@@ -10,26 +10,11 @@ from typing import Any
 import pytest
 
 from slurm.study_folder import in_launch_order, run_state
-from tests.studies import make_images, make_point, make_run, train
+from tests.studies import TINY_STUDY, make_images, make_point, make_run, train
 from unet_scaling.config import PROJECT, Study, read_study
 from unet_scaling.record import read_record
 
 pytestmark = pytest.mark.slow
-STUDY = """
-workers = [1, 2]
-repeats = 1
-[data]
-folder = "{data}"
-image_height = 32
-image_width = 32
-foreground = "255"
-[model]
-width = 4
-depth = 3
-[training]
-epochs = 2
-batch_per_worker = 2
-"""
 
 
 def submit(study: Path, logs: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -37,9 +22,9 @@ def submit(study: Path, logs: Path, *options: str) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-def write_study(folder: Path, data: Path, text: str = STUDY) -> Path:
+def write_study(folder: Path, data: Path, text: str = TINY_STUDY) -> Path:
     path = folder / "tiny.toml"
-    path.write_text(text.format(data=data))
+    path.write_text(text.format(data=data, workers=[1, 2], epochs=2))
     return path
 
 
@@ -144,7 +129,7 @@ def test_more_workers_than_cores_is_refused_with_the_largest_count(images: Path,
 
 
 def test_an_unknown_key_is_named_with_the_known_ones(images: Path, tmp_path: Path) -> None:
-    study = write_study(tmp_path, images, STUDY.replace("epochs = 2", "epoch = 2"))
+    study = write_study(tmp_path, images, TINY_STUDY.replace("epochs =", "epoch ="))
     outcome = submit(study, tmp_path / "logs")
     assert outcome.returncode == 2
     assert "training.epoch: unknown key; known here: accumulate, batch_per_worker" in outcome.stderr

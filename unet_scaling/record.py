@@ -205,6 +205,16 @@ def read_record(path: Path) -> Record:
     )
 
 
+def earlier_attempts(folder: Path) -> int:
+    """How many attempts of the run in this folder have had their record set aside."""
+    return len(list(folder.glob("run.attempt*.jsonl")))
+
+
+def set_record_aside(folder: Path) -> None:
+    """Number the record of the newest attempt, so that another attempt may begin. Raises OSError."""
+    (folder / RECORD_NAME).rename(folder / f"run.attempt{earlier_attempts(folder) + 1}.jsonl")
+
+
 def sealed(line: Line) -> bytes:
     """A line as it stands in the file: its JSON object with the checksum as last key."""
     content = line.model_dump_json().encode()[:-1]

@@ -34,7 +34,9 @@ from unet_scaling.record import (
     RecordWriter,
     Result,
     WorkerFacts,
+    earlier_attempts,
     read_record,
+    set_record_aside,
 )
 from unet_scaling.weights import save_weights, weights_sha256
 from unet_scaling.worker import Group, meet
@@ -71,8 +73,7 @@ def open_run(description: str) -> RunFolder:
     record = path / RECORD_NAME
     if record.exists() and read_record(record).complete:
         raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
-    earlier = len(list(path.glob("run.attempt*.jsonl"))) + record.exists()
-    return RunFolder(path, point, attempt=earlier + 1)
+    return RunFolder(path, point, attempt=earlier_attempts(path) + record.exists() + 1)
 
 
 class Recording:
@@ -174,7 +175,7 @@ def _claim_record(run: RunFolder) -> RecordWriter:
     record = run.path / RECORD_NAME
     try:
         if record.exists():
-            record.rename(run.path / f"run.attempt{run.attempt - 1}.jsonl")
+            set_record_aside(run.path)
         return RecordWriter(record)
     except OSError as error:
         raise UserError(f"the record cannot be written: {error}") from None
