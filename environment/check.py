@@ -11,8 +11,9 @@ import torch
 
 from slurm.local import launch
 from unet_scaling import provenance
-from unet_scaling.config import FRAMEWORKS, PROJECT, Data, Framework, Point, Training
+from unet_scaling.config import FRAMEWORKS, PROJECT, Framework, Point
 from unet_scaling.errors import EXIT_BUG, run_program, run_worker
+from unet_scaling.options import Data, Training
 
 WORKERS = 2
 

@@ -8,10 +8,14 @@ from horovod.torch import SyncBatchNorm
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.config import Point
+from unet_scaling.checkpoint import Trained
+from unet_scaling.config import Point, horovod_environment
 from unet_scaling.data.loader import load_data
 from unet_scaling.errors import run_worker
-from unet_scaling.evaluation import evaluate, evaluation_is_due
+from unet_scaling.evaluation import evaluate
+from unet_scaling.options import HorovodKnobs
+from unet_scaling.patience import waiting
+from unet_scaling.recording import recording
 from unet_scaling.run_folder import open_run
 from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
 from unet_scaling.worker import Group, identify_worker, own_device
@@ -20,9 +24,10 @@ from unet_scaling.worker import Group, identify_worker, own_device
 def join_group(point: Point) -> Group:
     """Meet the other workers through the launcher's MPI."""
     identity = identify_worker(point)
-    device = own_device(identity)
-    environ.update(point.horovod.environment() if point.horovod else {})
-    hvd.init()
+    device = own_device(identity, point)
+    environ.update(horovod_environment(point))
+    with waiting:
+        hvd.init()
     assert (hvd.rank(), hvd.size()) == (identity.rank, identity.size), f"{identity}, Horovod {hvd.rank()}"
     controller = "MPI" if hvd.mpi_enabled() else "Gloo"
     built = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
@@ -34,9 +39,10 @@ def distribute(model: nn.Module, optimizer: Optimizer, point: Point) -> tuple[nn
     """Give every worker the weights of worker 0, and average gradients from now on."""
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    passes = point.training.accumulate
+    knobs, training = point.horovod or HorovodKnobs(), point.training
+    half = hvd.Compression.fp16 if training.gradient_compression == "fp16" else hvd.Compression.none
     return model, hvd.DistributedOptimizer(
-        optimizer, model.named_parameters(), backward_passes_per_step=passes
+        optimizer, model.named_parameters(), half, training.accumulate, groups=knobs.groups
     )
 
 
@@ -63,21 +69,25 @@ def leave_group() -> None:
 
 
 def main() -> None:
-    run = open_run(__doc__)
-    group = join_group(run.point)
-    with run.recording(group) as record:
-        data = load_data(run.point, group)
-        model = build_model(run.point, group.device, SyncBatchNorm)
-        optimizer = build_optimizer(model, run.point)
-        record.begin(data, model)
-        replica, optimizer = distribute(model, optimizer, run.point)
-        step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.point)
-        for epoch in range(run.point.training.epochs):
-            if evaluation_is_due(run.point, epoch):
-                record.result(evaluate(model, data, group, record.epochs))
-            record.epoch(train_epoch(step, data, group, epoch))
-        record.finish(model, evaluate(model, data, group, record.epochs))
-    leave_group()
+    with open_run(__doc__) as run:
+        group = join_group(run.point)
+        with recording(run, group) as record:
+            data = load_data(run.point, group)
+            model = build_model(run.point, group.device, SyncBatchNorm)
+            optimizer = build_optimizer(model, run.point)
+            record.begin(data, model)
+            with waiting:
+                replica, optimizer = distribute(model, optimizer, run.point)
+            safe_points = record.resume(Trained(model, optimizer))
+            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.point)
+            step.rehearse(data)
+            meter = record.start_meter(replica, data)
+            for epoch in record.epochs_left():
+                if record.evaluation_is_due(epoch):
+                    record.result(evaluate(model, data, group, record.epochs))
+                record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
+            record.finish(model, evaluate(model, data, group, record.epochs))
+        leave_group()
 
 
 if __name__ == "__main__":

@@ -5,34 +5,44 @@ from datetime import timedelta
 
 from torch import Tensor, distributed, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from unet_scaling.checkpoint import Trained
 from unet_scaling.config import Point
 from unet_scaling.data.loader import load_data
 from unet_scaling.errors import run_worker
-from unet_scaling.evaluation import evaluate, evaluation_is_due
+from unet_scaling.evaluation import evaluate
+from unet_scaling.meeting import LATER, meeting, wait_for_arrivals
+from unet_scaling.patience import waiting
+from unet_scaling.recording import recording
 from unet_scaling.run_folder import open_run
 from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
-from unet_scaling.worker import Group, identify_worker, meeting, own_device
+from unet_scaling.worker import Group, identify_worker, own_device
 
 
 def join_group(point: Point) -> Group:
     """Meet the other workers by TCP at the first host of the job."""
     identity = identify_worker(point)
-    device = own_device(identity)
+    device = own_device(identity, point)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    patience = timedelta(seconds=point.training.timeout_seconds)
     with meeting(identity) as (host, port):
-        store = TCPStore(host, port, identity.size, identity.rank == 0, timedelta(minutes=5))
-        distributed.init_process_group(backend, store=store, rank=identity.rank, world_size=identity.size)
+        store = TCPStore(host, port, None, identity.rank == 0, patience, wait_for_workers=False)
+        wait_for_arrivals(store, identity, patience)
+        distributed.init_process_group(backend, None, patience + LATER, identity.size, identity.rank, store)
     return Group(identity, device, sum_over_workers, {"backend": backend})
 
 
 def distribute(model: nn.Module, optimizer: Optimizer, point: Point) -> tuple[nn.Module, Optimizer]:
     """Give every worker the weights of worker 0, and average gradients from now on."""
     knobs = point.pytorch_native.model_dump(exclude_none=True) if point.pytorch_native else {}
-    return DistributedDataParallel(model, forward_sync_buffers=False, **knobs), optimizer
+    replica = DistributedDataParallel(model, forward_sync_buffers=False, **knobs)
+    if point.training.gradient_compression == "fp16":
+        replica.register_comm_hook(None, fp16_compress_hook)
+    return replica, optimizer
 
 
 def hold_gradients(model: nn.Module) -> AbstractContextManager[object]:
@@ -59,21 +69,25 @@ def leave_group() -> None:
 
 
 def main() -> None:
-    run = open_run(__doc__)
-    group = join_group(run.point)
-    with run.recording(group) as record:
-        data = load_data(run.point, group)
-        model = build_model(run.point, group.device, SyncBatchNorm)
-        optimizer = build_optimizer(model, run.point)
-        record.begin(data, model)
-        replica, optimizer = distribute(model, optimizer, run.point)
-        step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.point)
-        for epoch in range(run.point.training.epochs):
-            if evaluation_is_due(run.point, epoch):
-                record.result(evaluate(model, data, group, record.epochs))
-            record.epoch(train_epoch(step, data, group, epoch))
-        record.finish(model, evaluate(model, data, group, record.epochs))
-    leave_group()
+    with open_run(__doc__) as run:
+        group = join_group(run.point)
+        with recording(run, group) as record:
+            data = load_data(run.point, group)
+            model = build_model(run.point, group.device, SyncBatchNorm)
+            optimizer = build_optimizer(model, run.point)
+            record.begin(data, model)
+            with waiting:
+                replica, optimizer = distribute(model, optimizer, run.point)
+            safe_points = record.resume(Trained(model, optimizer))
+            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.point)
+            step.rehearse(data)
+            meter = record.start_meter(replica, data)
+            for epoch in record.epochs_left():
+                if record.evaluation_is_due(epoch):
+                    record.result(evaluate(model, data, group, record.epochs))
+                record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
+            record.finish(model, evaluate(model, data, group, record.epochs))
+        leave_group()
 
 
 if __name__ == "__main__":

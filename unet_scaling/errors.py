@@ -1,9 +1,13 @@
 """The one error a user can cause, and the exit codes by which programs tell how they ended."""
 
 import os
+import stat
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
 
 EXIT_OK = 0
 EXIT_BUG = 1
@@ -11,6 +15,9 @@ EXIT_USAGE = 2
 EXIT_BAD_DATA = 65
 EXIT_DIVERGED = 70
 EXIT_RESUME = 75
+AGREED = (EXIT_OK, EXIT_DIVERGED, EXIT_RESUME)
+# In which mpiexec reads what it was told, and ends this process too.
+LAST_SECONDS = 1.0
 
 
 class UserError(Exception):
@@ -23,6 +30,23 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class StoppedError(UserError):
+    """A training that was asked to stop has saved its state at this (epoch, steps done)."""
+
+    def __init__(self, reason: str, position: tuple[int, int]) -> None:
+        epoch, step = position
+        super().__init__(f"{reason}; stopped in epoch {epoch + 1} after {step} steps", EXIT_RESUME)
+        self.position = position
+
+
+class WaitedTooLongError(Exception):
+    """Another worker did not come to where all of them meet."""
+
+
+class NoSafePointError(Exception):
+    """This worker was told to end, and the others did not come to where all stop in order."""
 
 
 def run_program(main: Callable[[], int | None]) -> None:
@@ -44,9 +68,29 @@ def run_worker(main: Callable[[], int | None]) -> None:
     except BaseException:
         traceback.print_exc()
         code = EXIT_BUG
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End this worker at once, and after a failure the others of its launch with it: they may wait for it.
+
+    srun, Open MPI and torchrun see to that themselves. The mpiexec of MPICH and of Intel MPI does so only for
+    workers that have initialised MPI: with native DDP none has, with Horovod not one that fails early.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
+    if code not in AGREED:
+        with suppress(OSError, ValueError):
+            _abort_launch(int(os.environ.get("PMI_FD", "-1")), code)
     os._exit(code)
+
+
+def _abort_launch(descriptor: int, code: int) -> None:
+    """Tell mpiexec to end all workers, in the words of MPI_Abort (PMI, version 1). Raises OSError."""
+    # A program in between may have closed it, and its number may be that of a file by now.
+    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        os.write(descriptor, f"cmd=abort exitcode={code}\n".encode())
+        time.sleep(LAST_SECONDS)
 
 
 def _exit_code(main: Callable[[], int | None]) -> int:

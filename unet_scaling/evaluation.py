@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from unet_scaling.config import Point
 from unet_scaling.data.loader import RunData
 from unet_scaling.metrics import count_pixels, mean_image_iou, total
-from unet_scaling.record import Epoch, Result
+from unet_scaling.patience import waiting
+from unet_scaling.record_lines import Epoch, Result
 from unet_scaling.timing import synchronized_seconds
 from unet_scaling.weights import weights_sha256
 from unet_scaling.worker import Group
@@ -28,7 +29,9 @@ def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch])
     average_batch_norm(model, group)
     group.wait_for_all()
     begin = synchronized_seconds(group.device)
-    counts = group.sum_over_workers(_count_own_share(model, data, group)).cpu()
+    own = _count_own_share(model, data, group)
+    with waiting:
+        counts = group.sum_over_workers(own).cpu()
     seconds = max(group.gather_numbers(synchronized_seconds(group.device) - begin))
     _require_each_image_once(counts, data.test_pixels)
     overall = total(counts)
@@ -57,9 +60,9 @@ def average_batch_norm(model: nn.Module, group: Group) -> None:
     statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if group.size == 1 or not statistics:
         return
-    flat = (
-        group.sum_over_workers(torch.cat([buffer.flatten().double() for buffer in statistics])) / group.size
-    )
+    flat = torch.cat([buffer.flatten().double() for buffer in statistics])
+    with waiting:
+        flat = group.sum_over_workers(flat) / group.size
     means = torch.split(flat, [buffer.numel() for buffer in statistics])
     for buffer, mean in zip(statistics, means, strict=True):
         buffer.copy_(mean.view_as(buffer))

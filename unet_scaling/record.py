@@ -3,7 +3,9 @@
 One JSON object a line, written by worker 0, flushed and synced line by line. In this order:
 
     header   once, first       what is about to run, where, on what, from which weights and images
-    epoch    one per epoch     its seconds (those of the slowest worker), images, loss, rate
+    startup  once, or never    how long the workers took from their start to the first epoch, by parts
+    probe    once, or never    how long the group's all-reduce takes, by message size
+    epoch    one per epoch     its seconds (of the slowest worker) and where they went, images, loss, rate
     result   one per evaluation, the last after the last epoch: counts over the whole test set
     end      once, last        how the run ended; a record without it is of a run that failed
 
@@ -11,30 +13,30 @@ Every line ends with the CRC-32 of what stands before it, so that a damaged digi
 
 Format history
     1  first format
+    2  the line `probe`; in `epoch` the fields budget, no_budget, cpu and gpu, in `header` resumed and
+       in `end` position: none of them in format 1
+    3  the line `startup`, and peak_memory_bytes in the cpu of an epoch: neither in formats 1 and 2
+
+The models of the lines are in record_lines.py.
 
 Imported on login nodes and by the analysis: needs pydantic, but neither torch nor pandas.
 """
 
+import errno
 import json
 import os
 import zlib
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    NonNegativeInt,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, TypeAdapter, ValidationError
 
-from unet_scaling.config import Point
+from unet_scaling.files import PRIVATE, patiently
+from unet_scaling.measures import Line, Probe, Startup
+from unet_scaling.record_lines import End, Epoch, Header, Result
 
 RECORD_NAME = "run.jsonl"
 CUT_OFF = "the line is cut off"
@@ -42,101 +44,10 @@ EMPTY = "the record is empty"
 SEAL = b',"crc32":"%08x"}'
 SEAL_LENGTH = len(SEAL % 0)
 
-Seconds = Annotated[FiniteFloat, Field(gt=0)]
-Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class Line(BaseModel):
-    """One line of the record: immutable, strict, refusing impossible values and unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class WorkerFacts(Line):
-    """One worker and the device it owns."""
-
-    worker: NonNegativeInt
-    host: str
-    process: PositiveInt
-    device: str = Field(description="'cpu' or the name of the GPU")
-    device_uuid: str = Field(description="of the GPU; empty for a CPU worker")
-    cores: list[NonNegativeInt] = Field(description="the processors that this process may run on")
-    threads: PositiveInt = Field(description="of one operation")
-
-
-class Header(Line):
-    """What is about to run: enough to repeat it, and to say whether it may be compared."""
-
-    kind: Literal["header"] = "header"
-    format: Literal[1] = 1
-    point: Point
-    point_sha256: Digest
-    attempt: PositiveInt
-    started_utc: str = Field(description="a label; never the source of a duration")
-    commit: str | None = Field(description="of the code; none outside a git checkout")
-    dirty: bool | None = Field(description="uncommitted changes")
-    versions: dict[str, str] = Field(description="python, torch, horovod, mpi, nccl, driver, ...")
-    transport: dict[str, str] = Field(description="what carries the gradients, as the framework names it")
-    job: dict[str, str] = Field(description="allow-listed SLURM_* variables")
-    manifest_sha256: Digest
-    train_images: PositiveInt
-    test_images: PositiveInt
-    initial_weights_sha256: Digest
-    workers: list[WorkerFacts]
-
-
-class Epoch(Line):
-    """One pass of training. The clock covers the steps only."""
-
-    kind: Literal["epoch"] = "epoch"
-    epoch: NonNegativeInt
-    seconds: Seconds = Field(description="of the slowest worker")
-    worker_seconds: list[Seconds]
-    images: PositiveInt = Field(description="processed by all workers")
-    steps: PositiveInt = Field(description="optimizer steps")
-    loss: FiniteFloat = Field(description="mean over the images")
-    learning_rate: Annotated[FiniteFloat, Field(gt=0)]
-    warmup: bool = Field(description="not to be used for throughput")
-
-
-class Result(Line):
-    """One evaluation over the whole test set, each image once at any number of workers."""
-
-    kind: Literal["result"] = "result"
-    epochs: NonNegativeInt = Field(description="epochs trained before it")
-    training_seconds: Annotated[FiniteFloat, Field(ge=0)] = Field(description="sum of those epochs' seconds")
-    images: PositiveInt
-    true_positive: NonNegativeInt = Field(description="pixels")
-    false_positive: NonNegativeInt
-    false_negative: NonNegativeInt
-    true_negative: NonNegativeInt
-    iou: Share | None = Field(description="none where neither mask nor prediction has foreground")
-    dice: Share | None
-    image_iou: Share | None = Field(description="mean of the per-image IoU, over the images that have one")
-    smoothed_jaccard: Share = Field(description="the older study's (TP + 1) / (TP + FP + FN + 1)")
-    seconds: Seconds
-    weights_sha256: Digest
-
-    @model_validator(mode="after")
-    def _iou_follows_from_the_counts(self) -> Self:
-        union = self.true_positive + self.false_positive + self.false_negative
-        expected = self.true_positive / union if union else None
-        if self.iou != expected:
-            raise ValueError(f"iou is {self.iou}, but the counts give {expected}")
-        return self
-
-
-class End(Line):
-    """How the run ended. `diverged`: a loss or weight was not finite; `stopped`: in order, to be resumed."""
-
-    kind: Literal["end"] = "end"
-    status: Literal["complete", "diverged", "stopped"]
-    reason: str = ""
-
-
-AnyLine = Annotated[Header | Epoch | Result | End, Field(discriminator="kind")]
-_ANY_LINE: TypeAdapter[Header | Epoch | Result | End] = TypeAdapter(AnyLine)
+Lines = Header | Startup | Probe | Epoch | Result | End
+AnyLine = Annotated[Lines, Field(discriminator="kind")]
+_ANY_LINE: TypeAdapter[Lines] = TypeAdapter(AnyLine)
+_ALL_LINES: TypeAdapter[list[Lines]] = TypeAdapter(list[AnyLine])
 
 
 class RecordWriter:
@@ -146,13 +57,23 @@ class RecordWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, PRIVATE)
 
     def write(self, line: Line) -> None:
+        """Append a line; a disk that is full for a moment is waited for. OSError leaves no part of it."""
         data = sealed(line)
-        if os.write(self._descriptor, data) != len(data):
-            raise OSError("the record could not be written whole; is the disk full?")
-        os.fsync(self._descriptor)
+        patiently(lambda: self._append(data))
+
+    def _append(self, data: bytes) -> None:
+        size = os.fstat(self._descriptor).st_size
+        try:
+            if os.write(self._descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, "the record could not be written whole; is the disk full?")
+            os.fsync(self._descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, size)
+            raise
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -168,6 +89,8 @@ class Record:
     results: tuple[Result, ...]
     end: End | None
     problems: tuple[str, ...]
+    probe: Probe | None = None
+    startup: Startup | None = None
 
     @property
     def complete(self) -> bool:
@@ -185,14 +108,7 @@ def read_record(path: Path) -> Record:
 
     Nothing is skipped in silence, filled or coerced. Raises OSError where the file cannot be read.
     """
-    lines: list[Line] = []
-    problems: list[str] = []
-    content = path.read_bytes()
-    for number, raw in enumerate(content.splitlines(keepends=True), start=1):
-        try:
-            lines.append(_parse(raw))
-        except ValueError as error:
-            problems.append(f"{path}:{number}: {error}")
+    lines, problems = _read_lines(path)
     if not problems:
         problems = [f"{path}: {problem}" for problem in _contradictions(lines)]
     return Record(
@@ -202,12 +118,40 @@ def read_record(path: Path) -> Record:
         results=tuple(line for line in lines if isinstance(line, Result)),
         end=next((line for line in lines if isinstance(line, End)), None),
         problems=tuple(problems),
+        probe=next((line for line in lines if isinstance(line, Probe)), None),
+        startup=next((line for line in lines if isinstance(line, Startup)), None),
     )
+
+
+def _read_lines(path: Path) -> tuple[Sequence[Line], list[str]]:
+    """The sound lines of a file, and what is wrong with the others. Raises OSError."""
+    content = path.read_bytes().splitlines(keepends=True)
+    try:
+        # All lines in one go take a third of the time that they take one by one.
+        found = _ALL_LINES.validate_json(b"[" + b",".join(map(_unsealed, content)) + b"]")
+        if len(found) == len(content):
+            return found, []
+    except ValueError:
+        pass  # one by one they tell which
+    lines: list[Line] = []
+    problems: list[str] = []
+    for number, raw in enumerate(content, start=1):
+        try:
+            lines.append(_parse(raw))
+        except ValueError as error:
+            problems.append(f"{path}:{number}: {error}")
+    return lines, problems
+
+
+def attempt_records(folder: Path) -> list[Path]:
+    """The records of earlier attempts of the run in this folder, in their order."""
+    count = len(list(folder.glob("run.attempt*.jsonl")))
+    return [folder / f"run.attempt{number}.jsonl" for number in range(1, count + 1)]
 
 
 def earlier_attempts(folder: Path) -> int:
     """How many attempts of the run in this folder have had their record set aside."""
-    return len(list(folder.glob("run.attempt*.jsonl")))
+    return len(attempt_records(folder))
 
 
 def set_record_aside(folder: Path) -> None:
@@ -221,14 +165,20 @@ def sealed(line: Line) -> bytes:
     return content + SEAL % zlib.crc32(content) + b"\n"
 
 
-def _parse(raw: bytes) -> Line:
+def _unsealed(raw: bytes) -> bytes:
+    """The JSON object of a line as it stands in the file. Raises ValueError where it is not whole."""
     if not raw.endswith(b"\n"):
         raise ValueError(CUT_OFF)
     content, seal = raw[: -SEAL_LENGTH - 1], raw[-SEAL_LENGTH - 1 : -1]
     if seal != SEAL % zlib.crc32(content):
         raise ValueError("the line does not match its checksum: it is damaged, or was changed by hand")
+    return content + b"}"
+
+
+def _parse(raw: bytes) -> Line:
+    content = _unsealed(raw)
     try:
-        return _ANY_LINE.validate_json(content + b"}")
+        return _ANY_LINE.validate_json(content)
     except ValidationError as error:
         fault: dict[str, Any] = dict(error.errors(include_url=False)[0])
         where = ".".join(str(part) for part in fault["loc"]) or "line"
@@ -236,7 +186,7 @@ def _parse(raw: bytes) -> Line:
         raise ValueError(f"{where}: {fault['msg']}, found {found}") from None
 
 
-def _contradictions(lines: list[Line]) -> list[str]:
+def _contradictions(lines: Sequence[Line]) -> list[str]:
     """What is wrong with the lines taken together, each of them being sound by itself."""
     if not lines:
         return [EMPTY]
@@ -246,6 +196,9 @@ def _contradictions(lines: list[Line]) -> list[str]:
         found.append("a record starts with its one header")
     if kinds.count(End) > 1 or (End in kinds and kinds[-1] is not End):
         found.append("there is a line after the end")
+    opening = [kind for kind in (Startup, Probe) if kind in kinds]
+    if kinds[1 : 1 + len(opening)] != opening or any(kinds.count(kind) > 1 for kind in opening):
+        found.append("a startup and a probe come once, in this order, right after the header")
     numbers = [line.epoch for line in lines if isinstance(line, Epoch)]
     if numbers != list(range(len(numbers))):
         found.append(f"epochs are not 0, 1, 2, ...: {numbers}")
@@ -254,7 +207,7 @@ def _contradictions(lines: list[Line]) -> list[str]:
     return found
 
 
-def _contradictions_with_header(lines: list[Line]) -> list[str]:
+def _contradictions_with_header(lines: Sequence[Line]) -> list[str]:
     header, end = lines[0], lines[-1]
     assert isinstance(header, Header)
     found = []

@@ -1,22 +1,32 @@
 """Training: model and optimizer of a point, its rate at each epoch, and one epoch under the clock."""
 
 import math
+import os
+import shutil
+import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unet_scaling.checkpoint import EpochSoFar
 from unet_scaling.config import Point
 from unet_scaling.data.loader import Batch, RunData
+from unet_scaling.divergence import FiniteGuard
 from unet_scaling.errors import EXIT_DIVERGED, UserError
+from unet_scaling.measures import Phase
+from unet_scaling.meter import Meter
 from unet_scaling.model import Norm, UNet
+from unet_scaling.patience import waiting
+from unet_scaling.phases import NO_CLOCK, Clock
 from unet_scaling.progress import progress
-from unet_scaling.record import Epoch
-from unet_scaling.timing import synchronized_seconds
+from unet_scaling.record_lines import Epoch
+from unet_scaling.safe_points import Position, SafePoints
 from unet_scaling.weights import load_weights
 from unet_scaling.worker import Group
 
@@ -65,8 +75,22 @@ def build_model(point: Point, device: torch.device, synchronized_norm: Norm) -> 
     if point.training.channels_last:
         _name_strides_as_gradients_will(model)
     if point.training.compile:
+        _require_compiler()
         model.compile()
     return model
+
+
+def _require_compiler() -> None:
+    """torch.compile calls a C++ compiler on the node of the worker, on GPUs too.
+
+    Going on without would compare a worker that is compiled with one that is not.
+    """
+    wanted = os.environ.get("CXX", "g++")
+    if shutil.which(wanted) is None:
+        raise UserError(
+            f"training.compile = true needs a C++ compiler on every node, but {socket.gethostname()} has no"
+            f" {wanted!r}; load one, name it in CXX, or set training.compile = false"
+        )
 
 
 def _name_strides_as_gradients_will(model: nn.Module) -> None:
@@ -83,7 +107,8 @@ def _name_strides_as_gradients_will(model: nn.Module) -> None:
 
 
 def build_optimizer(model: nn.Module, point: Point) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=learning_rate(point, 0))
+    """Adam, fused: one pass over the weights, and one that can leave a step out (see divergence.py)."""
+    return torch.optim.Adam(model.parameters(), lr=learning_rate(point, 0), fused=True)
 
 
 @dataclass(frozen=True)
@@ -97,17 +122,50 @@ class Step:
     update: Callable[[torch.optim.Optimizer], None]
     point: Point
 
-    def take(self, batches: list[Batch]) -> Tensor:
+    @cached_property
+    def guard(self) -> FiniteGuard:
+        return FiniteGuard(self.model, self.optimizer)
+
+    def rehearse(self, data: RunData) -> None:
+        """Take a step but for the update, and leave no trace: what lacks memory shows before the first epoch.
+
+        DDP also rearranges its buckets after a first step, and does so in a resumed run too.
+        """
+        if self.point.training.epochs == 0:
+            return
+        statistics = [buffer.clone() for buffer in self.model.buffers()]
+        self.model.train()
+        self._average_gradients(next(data.steps(0, NO_CLOCK)), NO_CLOCK)
+        self.optimizer.zero_grad()
+        for buffer, before in zip(self.model.buffers(), statistics, strict=True):
+            buffer.copy_(before)
+
+    def take(self, batches: list[Batch], clock: Clock) -> Tensor:
         """Average the gradients of all batches of all workers and update; returns this worker's mean loss."""
         self.optimizer.zero_grad()
+        clock.mark(Phase.OPTIMIZER)
+        loss = self._average_gradients(batches, clock)
+        self.guard.look()
+        self.update(self.optimizer)
+        clock.mark(Phase.OPTIMIZER)
+        return loss
+
+    def _average_gradients(self, batches: list[Batch], clock: Clock) -> Tensor:
+        """Leave the gradients of all batches of all workers in the weights; this worker's mean loss."""
         losses = []
         for number, batch in enumerate(batches, start=1):
-            with nullcontext() if number == len(batches) else self.hold_gradients(self.model):
+            last = number == len(batches)
+            with nullcontext() if last else self.hold_gradients(self.model), waiting:
                 loss = self._loss(batch) / len(batches)
+                clock.mark(Phase.FORWARD)
                 loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-        self.wait_for_gradients(self.optimizer)
-        self.update(self.optimizer)
+            if not last:
+                clock.mark(Phase.BACKWARD)
+        # Backward has marked its own end: what it spent after its last gradient is sync.
+        with waiting:
+            self.wait_for_gradients(self.optimizer)
+        clock.mark(Phase.SYNC)
         return torch.stack(losses).sum()
 
     def _loss(self, batch: Batch) -> Tensor:
@@ -118,24 +176,43 @@ class Step:
         return functional.binary_cross_entropy_with_logits(logits.float(), batch.masks)
 
 
-def train_epoch(step: Step, data: RunData, group: Group, epoch: int) -> Epoch:
+def train_epoch(
+    step: Step, data: RunData, group: Group, epoch: int, meter: Meter, safe_points: SafePoints
+) -> Epoch:
     """Train one epoch; the clock covers the steps of the slowest worker and nothing else.
 
-    Raises UserError (70) on every worker alike when the loss is not finite.
+    Raises UserError (70) where a loss or gradient is not finite, and StoppedError where the run was asked to
+    stop: on every worker alike.
     """
     rate = learning_rate(step.point, epoch)
     for parameters in step.optimizer.param_groups:
         parameters["lr"] = rate
     step.model.train()
-    loss = torch.zeros((), device=group.device)
-    group.wait_for_all()
-    begin = synchronized_seconds(group.device)
-    for batches in progress(data.steps(epoch), data.steps_per_epoch, f"epoch {epoch + 1}", group.rank == 0):
-        loss += step.take(batches)
-    seconds = group.gather_numbers(synchronized_seconds(group.device) - begin)
+    first, so_far = safe_points.begin_epoch(epoch)
+    loss = so_far.loss
+    meter.begin(so_far.seconds)
+    batches_of_steps = data.steps(epoch, meter.clock, first)
+    label = f"epoch {epoch + 1}"
+    shown = progress(batches_of_steps, data.steps_per_epoch - first, label, group.rank == 0)
+    for done, batches in enumerate(shown, start=first + 1):
+        loss = loss + step.take(batches, meter.clock)
+        meter.clock.next_step()
+        if safe_points.is_due() and done < data.steps_per_epoch:
+            seconds = meter.pause()
+            safe_points.visit(Position(epoch, done), EpochSoFar(loss, seconds), step.guard.has_fired())
+            meter.resume()
+    ended = _ended(step, data, group, epoch, meter, loss)
+    return ended.model_copy(update={"warmup": safe_points.is_first(epoch)})
+
+
+def _ended(step: Step, data: RunData, group: Group, epoch: int, meter: Meter, loss: Tensor) -> Epoch:
+    """The epoch that has just ended, as all workers together know it."""
+    own_seconds = meter.end()
+    seconds = group.gather_numbers(own_seconds)
     mean_loss = math.fsum(group.gather_numbers(loss.item())) / group.size / data.steps_per_epoch
-    if not math.isfinite(mean_loss):
+    if not math.isfinite(mean_loss) or any(group.gather_numbers(step.guard.has_fired())):
         raise UserError(f"the loss of epoch {epoch} is {mean_loss}: the training diverged", EXIT_DIVERGED)
+    measures = meter.measures(epoch, own_seconds)
     return Epoch(
         epoch=epoch,
         seconds=max(seconds),
@@ -143,6 +220,10 @@ def train_epoch(step: Step, data: RunData, group: Group, epoch: int) -> Epoch:
         images=data.images_per_epoch,
         steps=data.steps_per_epoch,
         loss=mean_loss,
-        learning_rate=rate,
-        warmup=epoch == 0,
+        learning_rate=step.optimizer.param_groups[0]["lr"],
+        warmup=False,
+        budget=measures.budget,
+        no_budget=measures.no_budget,
+        cpu=measures.cpu,
+        gpu=measures.gpu,
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.files import write_atomically
+from unet_scaling.files import read_verified, write_verified
 
 
 def weights_sha256(model: nn.Module) -> str:
@@ -18,34 +18,23 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the state of `model` as `path`, with its SHA-256 beside it, which is written first.
-
-    A kill between the two leaves a pair that does not match, which reading refuses.
-    """
+    """Write the state of `model` as `path`, with its SHA-256 beside it."""
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    write_atomically(_checksum_path(path), hashlib.sha256(buffer.getvalue()).hexdigest() + "\n")
-    write_atomically(path, buffer.getvalue())
+    write_verified(path, buffer.getvalue())
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Read weights that `save_weights` wrote; raises UserError (65) for any other file or another model."""
     try:
-        content = path.read_bytes()
-        expected = _checksum_path(path).read_text().strip()
-    except OSError as error:
+        content = read_verified(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"weights cannot be read: {error}", EXIT_BAD_DATA) from None
-    if hashlib.sha256(content).hexdigest() != expected:
-        raise UserError(f"{path} does not match {_checksum_path(path)}: the file is damaged", EXIT_BAD_DATA)
     try:
         model.load_state_dict(torch.load(io.BytesIO(content), weights_only=True, map_location="cpu"))
     except (RuntimeError, pickle.UnpicklingError) as error:
         raise UserError(f"{path} holds weights of another model: {error}", EXIT_BAD_DATA) from None
-
-
-def _checksum_path(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
 
 
 def _digest(state: dict[str, Tensor]) -> str:

@@ -2,19 +2,28 @@
 
 import json
 import os
+import shutil
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
-from unet_scaling.identity import CORES_VARIABLE, Identity, identify, job_id, meeting_point
-from unet_scaling.record import WorkerFacts
+from unet_scaling.identity import CORES_VARIABLE, Identity, identify, job_id
+from unet_scaling.patience import waiting
+from unet_scaling.provenance import versions
+from unet_scaling.record_lines import WorkerFacts
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+# MPICH died with two workers and 1 MiB, and lived with 4.
+LEAST_SHARED_BYTES = 2 * 2**20
 
 
 @dataclass(frozen=True)
@@ -40,22 +49,34 @@ class Group:
 
     def wait_for_all(self) -> None:
         """Return when every worker has come here."""
-        self.sum_over_workers(torch.ones(1, device=self.device)).item()
+        with waiting:
+            self.sum_over_workers(torch.ones(1, device=self.device)).item()
 
     def gather_numbers(self, value: float) -> list[float]:
         """Every worker's value, by rank, on every worker; float64."""
-        row = torch.zeros(self.size, dtype=torch.float64, device=self.device)
-        row[self.rank] = value
-        return [float(number) for number in self.sum_over_workers(row).tolist()]
+        return [float(number) for number in self.gather_array(np.asarray(value, dtype=np.float64))]
+
+    def gather_array(self, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Every worker's array, [workers, ...] by rank, on every worker; in one sum."""
+        rows = torch.zeros(self.size, *own.shape, dtype=torch.float64, device=self.device)
+        rows[self.rank] = torch.from_numpy(own)
+        with waiting:
+            gathered: npt.NDArray[np.float64] = self.sum_over_workers(rows).cpu().numpy()
+        return gathered
 
     def gather_texts(self, text: str) -> list[str]:
         """Every worker's text, by rank, on every worker."""
-        encoded = text.encode()
-        lengths = [int(length) for length in self.gather_numbers(len(encoded))]
+        return [data.decode() for data in self.gather_bytes(text.encode())]
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Every worker's bytes, by rank, on every worker."""
+        lengths = [int(length) for length in self.gather_numbers(len(data))]
         rows = torch.zeros(self.size, max(lengths), dtype=torch.int32, device=self.device)
-        rows[self.rank, : len(encoded)] = torch.tensor(list(encoded), dtype=torch.int32, device=self.device)
-        gathered = self.sum_over_workers(rows).tolist()
-        return [bytes(row[:length]).decode() for row, length in zip(gathered, lengths, strict=True)]
+        own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.zeros(0)
+        rows[self.rank, : len(data)] = own.to(rows)
+        with waiting:
+            gathered = self.sum_over_workers(rows).to("cpu", torch.uint8)
+        return [bytes(row[:length].numpy()) for row, length in zip(gathered, lengths, strict=True)]
 
 
 def identify_worker(point: Point) -> Identity:
@@ -67,15 +88,26 @@ def identify_worker(point: Point) -> Identity:
             f"(launcher: {identity.launcher}); start it with {point.workers} tasks by srun, "
             f"or by the mpiexec of the MPI that environment/check.py names"
         )
+    if point.framework == "horovod":
+        _require_shared_memory()
     return identity
 
 
-def own_device(identity: Identity) -> torch.device:
+def _require_shared_memory() -> None:
+    """MPI keeps buffers there, and dies by a bus error, in silence, where they do not fit."""
+    if SHARED_MEMORY.is_dir() and (free := shutil.disk_usage(SHARED_MEMORY).free) < LEAST_SHARED_BYTES:
+        raise UserError(
+            f"{SHARED_MEMORY} of {socket.gethostname()} has {free / 2**20:.1f} MiB free, MPI needs more: "
+            f"remove what fills it; in a container, bind the host's or ask for more (--shm-size)"
+        )
+
+
+def own_device(identity: Identity, point: Point) -> torch.device:
     """The GPU of this worker, or the CPU cores it was given where the machine has no GPU.
 
     A process that sees one GPU owns it; of several it takes the one of its local rank.
     """
-    _take_own_cores(identity)
+    _take_own_cores(identity, point.training.cores_per_worker)
     count = torch.cuda.device_count()
     if count == 0:
         return torch.device("cpu")
@@ -89,10 +121,11 @@ def own_device(identity: Identity) -> torch.device:
     return torch.device("cuda", index)
 
 
-def _take_own_cores(identity: Identity) -> None:
+def _take_own_cores(identity: Identity, wanted: int | None) -> None:
     """Stay on this worker's share of the host's cores where the launcher leaves that to the worker.
 
-    CORES_VARIABLE says how many each gets; without it the cores are those that the launcher bound.
+    CORES_VARIABLE says how many each gets; without it the cores are those that the launcher bound. Of these
+    the worker uses as many as its point wants: the first ones. Raises UserError where it has fewer.
     Called before anything has started threads that work: those of torch and MPI inherit the cores.
     """
     cores = sorted(os.sched_getaffinity(0))
@@ -106,31 +139,24 @@ def _take_own_cores(identity: Identity) -> None:
                 f"{identity.local_rank} there ({CORES_VARIABLE}={share})"
             )
         os.sched_setaffinity(0, cores)
-    torch.set_num_threads(len(cores))
-
-
-@contextmanager
-def meeting(identity: Identity) -> Iterator[tuple[str, int]]:
-    """Host and port to meet at; a meeting that fails says where it was and what to look at."""
-    host, port = meeting_point(os.environ) if identity.size > 1 else ("localhost", 0)
-    try:
-        yield host, port
-    except RuntimeError as error:
-        raise UserError(
-            f"worker {identity.rank} of {identity.size} on {socket.gethostname()} could not meet the "
-            f"others at {host}:{port}: {str(error).splitlines()[0]}. "
-            f"Is the port taken, a host missing, a worker not started?"
-        ) from error
+    if wanted is not None:
+        if wanted > len(cores):
+            raise UserError(
+                f"training.cores_per_worker = {wanted}: worker {identity.rank} has only {len(cores)} on "
+                f"{socket.gethostname()}; give it more, or ask for fewer workers"
+            )
+        os.sched_setaffinity(0, cores[:wanted])
+    torch.set_num_threads(wanted or len(cores))
 
 
 def meet(group: Group, point: Point) -> list[WorkerFacts]:
     """Check that all workers belong to the same run and own what they use; return their facts by rank.
 
     Raises UserError on every worker alike: two jobs that met on one port, a worker with another
-    configuration, two workers on one GPU, or two CPU workers on one core.
+    configuration or with other versions, two workers on one GPU, or two CPU workers on one core.
     """
     claim = {"job": job_id(os.environ), "run": point.run, "point": point.digest()}
-    own = json.dumps({"claim": claim, "facts": _own_facts(group).model_dump()})
+    own = json.dumps({"claim": claim, "facts": _own_facts(group).model_dump(), "versions": _versions()})
     told = [json.loads(text) for text in group.gather_texts(own)]
     for rank, other in enumerate(told):
         if other["claim"] != told[0]["claim"]:
@@ -139,6 +165,9 @@ def meet(group: Group, point: Point) -> list[WorkerFacts]:
                 f"did two jobs meet on one port?"
             )
     facts = [WorkerFacts.model_validate(other["facts"]) for other in told]
+    differing = different_versions(facts, [other["versions"] for other in told])
+    if differing:
+        raise UserError(f"{'; '.join(differing)}: load the same environment on every node")
     shared = shared_devices(facts)
     if shared and not point.training.shared_devices:
         raise UserError(
@@ -157,6 +186,23 @@ def _owned(worker: WorkerFacts) -> list[str]:
     if worker.device_uuid:
         return [f"GPU {worker.device_uuid} of {worker.host}"]
     return [f"core {core} of {worker.host}" for core in worker.cores]
+
+
+def different_versions(workers: list[WorkerFacts], told: list[dict[str, str]]) -> list[str]:
+    """What is not of the same version as on worker 0, in words, each with the first worker that differs."""
+    differing = []
+    for name in sorted({name for worker in told for name in worker}):
+        found = [worker.get(name, "none") for worker in told]
+        other = next((rank for rank, version in enumerate(found) if version != found[0]), 0)
+        if other:
+            places = [f"{found[rank]} on worker {rank} ({workers[rank].host})" for rank in (0, other)]
+            differing.append(f"{name} is {' and '.join(places)}")
+    return differing
+
+
+def _versions() -> dict[str, str]:
+    """Of all that takes part in training; nodes may differ in their driver."""
+    return {name: version for name, version in versions().items() if name != "driver"}
 
 
 def _own_facts(group: Group) -> WorkerFacts:

@@ -5,9 +5,10 @@ A cache is a folder named by the SHA-256 of the data and of every option that ch
     images.npy   uint8 [n, height, width, channels]
     masks.npy    uint8 [n, height, width], 0 and 1
     boxes.npy    int32 [n, 4]: top, left, height, width of the picture within its padding
-    cache.json   what it was made from, for people
+    cache.json   what it was made from, and the SHA-256 of the three
 
-It is built beside its place and renamed, so one that is there is whole.
+It is built beside its place and renamed, so one that is there is whole; whoever comes to it first on a host
+reads it once and compares the sums, which also brings it into memory.
 """
 
 import hashlib
@@ -25,16 +26,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.config import Data
-from unet_scaling.data.fitting import Bytes, fit_image, fit_mask, fitted_box
+from unet_scaling.data.fitting import Bytes, fitted_box
 from unet_scaling.data.foreground import parse_foreground
-from unet_scaling.data.images import Pixels, decode, read_bytes, to_image, to_mask_values
-from unet_scaling.data.manifest import FileEntry, Manifest, PairEntry
-from unet_scaling.data.pairs import IMAGES, MASKS
+from unet_scaling.data.loading import collate, load_pair
+from unet_scaling.data.manifest import Manifest
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.files import read_sealed, write_sealed
+from unet_scaling.options import Data
 
-CACHE_FORMAT = 1  # to be raised whenever the same file and options give other pixels
+CACHE_FORMAT = 2  # to be raised whenever the same file and options give other pixels
+ARRAYS = ("images.npy", "masks.npy", "boxes.npy")
+FACTS_NAME = "cache.json"
 BUILDING_PREFIX = ".building-"
 ABANDONED_SECONDS = 24 * 3600
 
@@ -66,9 +69,8 @@ class DecodedImages:
 
     def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """As ImageSet.gather; UserError (65) for a file that cannot be decoded any more."""
-        loaded = [_load_pair(self._folder, self._data, self._manifest.pairs[index]) for index in indices]
-        images = torch.from_numpy(np.stack([image for image, _ in loaded]))
-        return images.permute(0, 3, 1, 2), torch.from_numpy(np.stack([mask for _, mask in loaded]))
+        pairs = [self._manifest.pairs[index] for index in indices]
+        return collate([load_pair(self._folder, self._data, pair) for pair in pairs])
 
 
 def default_cache_root() -> Path:
@@ -90,11 +92,12 @@ def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) 
 
     May be called by several processes at a time: the first to finish wins, and a process that is
     killed leaves nothing that could be taken for a cache. Raises UserError: 65 for files that are
-    not those of the manifest, 2 for a place that is full or cannot be written.
+    not those of the manifest or a damaged cache, 2 for a place that is full or cannot be written.
     """
     manifest.require_foreground(data.foreground)
     place = cache_path(manifest, data, cache_root)
     if place.is_dir():
+        _require_undamaged(place)
         return place
     try:
         cache_root.mkdir(parents=True, exist_ok=True)
@@ -147,10 +150,31 @@ def _build(manifest: Manifest, folder: Path, data: Data, place: Path) -> None:
     building = Path(tempfile.mkdtemp(prefix=BUILDING_PREFIX, dir=place.parent))
     try:
         _write_arrays(manifest, folder, data, building)
-        (building / "cache.json").write_text(json.dumps(_ingredients(manifest, data), indent=1) + "\n")
+        write_sealed(building / FACTS_NAME, _ingredients(manifest, data) | {"arrays": _digests(building)})
         _rename_unless_there(building, place)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _digests(place: Path) -> dict[str, str]:
+    """SHA-256 of the arrays. Raises OSError."""
+    digests = {}
+    for name in ARRAYS:
+        with (place / name).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def _require_undamaged(place: Path) -> None:
+    """Raise UserError (65) unless the arrays are those that were written."""
+    try:
+        facts = read_sealed(place / FACTS_NAME)
+        sound = isinstance(facts, dict) and facts.get("arrays") == _digests(place)
+        problem = "the arrays do not match their sums"
+    except (OSError, ValueError) as error:
+        sound, problem = False, str(error)
+    if not sound:
+        raise UserError(f"{place}: the cache is damaged ({problem}); remove it", EXIT_BAD_DATA)
 
 
 def _rename_unless_there(building: Path, place: Path) -> None:
@@ -164,7 +188,7 @@ def _rename_unless_there(building: Path, place: Path) -> None:
 def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) -> None:
     """Written as streams: on a full disk a write fails, where a mapped page would end the process."""
     shape = (len(manifest.pairs), data.image_height, data.image_width)
-    load = partial(_load_pair, folder, data, verified=True)
+    load = partial(load_pair, folder, data, verified=True)
     with (building / "images.npy").open("wb") as images, (building / "masks.npy").open("wb") as masks:
         for file, dimensions in ((images, (*shape, data.channels)), (masks, shape)):
             header = {"descr": "|u1", "fortran_order": False, "shape": dimensions}
@@ -176,41 +200,6 @@ def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) 
             file.flush()
             os.fsync(file.fileno())
     np.save(building / "boxes.npy", _boxes(manifest, data))
-
-
-def _load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False) -> tuple[Bytes, Bytes]:
-    """Image [height, width, channels] and mask [height, width] of 0 and 1 at the size of the study."""
-    image_path, mask_path = folder / IMAGES / pair.image.name, folder / MASKS / pair.mask.name
-    image_content, mask_content = read_bytes(image_path), read_bytes(mask_path)
-    if verified:
-        _require_same_content(image_path, image_content, pair.image)
-        _require_same_content(mask_path, mask_content, pair.mask)
-    image_pixels, mask_pixels = decode(image_path, image_content), decode(mask_path, mask_content)
-    _require_same_size(image_path, image_pixels, pair)
-    _require_same_size(mask_path, mask_pixels, pair)
-    image = to_image(image_pixels, data.channels, data.intensity)
-    mask = parse_foreground(data.foreground).mask(to_mask_values(mask_path, mask_pixels))
-    size = (data.image_height, data.image_width)
-    return fit_image(image, *size), fit_mask(mask, *size)
-
-
-def _require_same_size(path: Path, pixels: Pixels, pair: PairEntry) -> None:
-    if pixels.shape[:2] != (pair.height, pair.width):
-        raise UserError(
-            f"{path}: has {pixels.shape[1]} x {pixels.shape[0]} pixels, {pair.width} x {pair.height} in the"
-            f" manifest; run python -m unet_scaling.data check {path.parents[1]}",
-            EXIT_BAD_DATA,
-        )
-
-
-def _require_same_content(path: Path, content: bytes, entry: FileEntry) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != entry.sha256:
-        raise UserError(
-            f"{path}: changed since the manifest was made (SHA-256 {found[:12]}..., there"
-            f" {entry.sha256[:12]}...); run python -m unet_scaling.data check {path.parents[1]}",
-            EXIT_BAD_DATA,
-        )
 
 
 def _boxes(manifest: Manifest, data: Data) -> npt.NDArray[np.int32]:

@@ -1,7 +1,9 @@
 """The images of one run, as the workers consume them: batches to train on, a share to evaluate."""
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,16 @@ from torch import Tensor
 
 from unet_scaling.config import Point
 from unet_scaling.data import batches
+from unet_scaling.data.ahead import DecodingAhead
+from unet_scaling.data.augmentation import Augmentation, draw
 from unet_scaling.data.cache import DecodedImages, ImageSet, build_cache, default_cache_root, open_cache
 from unet_scaling.data.manifest import Manifest, read_manifest
+from unet_scaling.data.resident import ResidentImages
+from unet_scaling.measures import Phase
+from unet_scaling.phases import NO_CLOCK, Clock
 from unet_scaling.worker import Group
+
+Source = ImageSet | DecodedImages | ResidentImages
 
 
 @dataclass(frozen=True)
@@ -26,11 +35,12 @@ class Batch:
 class RunData:
     """All images of a run with this worker's place among them."""
 
-    source: ImageSet | DecodedImages
+    source: Source
     split: batches.Split
     point: Point
     group: Group
     manifest_sha256: str
+    opened: float = field(default_factory=time.perf_counter)
 
     @property
     def train_images(self) -> int:
@@ -52,8 +62,8 @@ class RunData:
         """Pixels of each test image without its padding, in the order of the test split."""
         return [int(height * width) for _, _, height, width in self.source.boxes[self.split.test]]
 
-    def steps(self, epoch: int) -> Iterator[list[Batch]]:
-        """This worker's batches of each optimizer step; a function of seed, epoch and place only."""
+    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[list[Batch]]:
+        """This worker's batches of each step from `first` on; a function of seed, epoch and place only."""
         training = self.point.training
         order = batches.epoch_order(
             self.split.train, self.point.data.passes_per_epoch, self.point.seed, epoch
@@ -61,8 +71,10 @@ class RunData:
         own = batches.worker_batches(
             order, self.group.rank, self.group.size, training.batch_per_worker, training.accumulate
         )
-        for step in own:
-            yield [self._batch(indices) for indices in step]
+        left = own[first:]
+        gathered = self._gathered(left.reshape(-1, training.batch_per_worker))
+        for step in left:
+            yield [self._augmented(self._next(gathered, clock), epoch, indices, clock) for indices in step]
 
     def test_share(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """This worker's test images one by one: position in the test split, image, mask."""
@@ -70,7 +82,8 @@ class RunData:
             np.arange(len(self.split.test)), self.group.rank, self.group.size
         )
         for position in positions:
-            batch = self._batch(self.split.test[position : position + 1])
+            one = self.split.test[position : position + 1]
+            batch = self._next(iter([self.source.gather(one)]), NO_CLOCK)
             yield int(position), batch.images, batch.masks
 
     def cropped(self, position: int, maps: Tensor) -> Tensor:
@@ -87,9 +100,31 @@ class RunData:
         training = self.point.training
         return self.point.workers * training.batch_per_worker * training.accumulate
 
-    def _batch(self, indices: np.ndarray) -> Batch:
-        images, masks = self.source.gather(indices)
-        return Batch(*batches.to_device(images, masks, self.group.device, self.point.training.channels_last))
+    @cached_property
+    def _ahead(self) -> DecodingAhead:
+        return DecodingAhead(self.source, self.point.data.loader_workers)
+
+    def _gathered(self, order: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.point.data.loader_workers:
+            return self._ahead.batches(order)
+        return map(self.source.gather, order)
+
+    def _next(self, gathered: Iterator[tuple[Tensor, Tensor]], clock: Clock) -> Batch:
+        images, masks = next(gathered)
+        clock.mark(Phase.DATA_WAIT)
+        layout = self.point.training.channels_last
+        batch = Batch(*batches.to_device(images, masks, self.group.device, layout))
+        clock.mark(Phase.HOST_TO_DEVICE)
+        return batch
+
+    def _augmented(self, batch: Batch, epoch: int, indices: np.ndarray, clock: Clock) -> Batch:
+        augmentation = Augmentation.of(self.point.data)
+        if augmentation.is_off:
+            return batch
+        draws = draw(self.point.seed, epoch, indices)
+        augmented = Batch(*augmentation.augment(batch.images, batch.masks, draws))
+        clock.mark(Phase.HOST_TO_DEVICE)
+        return augmented
 
 
 def load_data(point: Point, group: Group) -> RunData:
@@ -109,10 +144,11 @@ def load_data(point: Point, group: Group) -> RunData:
     return RunData(_open_images(manifest, folder, point, group), split, point, group, manifest.sha256)
 
 
-def _open_images(manifest: Manifest, folder: Path, point: Point, group: Group) -> ImageSet | DecodedImages:
+def _open_images(manifest: Manifest, folder: Path, point: Point, group: Group) -> Source:
     if point.data.loading == "decode":
         return DecodedImages(manifest, folder, point.data)
     if group.identity.local_rank == 0:
         build_cache(manifest, folder, point.data, default_cache_root())
     group.wait_for_all()
-    return open_cache(manifest, folder, point.data, default_cache_root())
+    cached = open_cache(manifest, folder, point.data, default_cache_root())
+    return ResidentImages(cached, group.device) if point.data.loading == "device" else cached

@@ -1,7 +1,7 @@
 """The manifest of a data folder: every pair with sizes, checksums and mask values, in one JSON file.
 
 It names files relative to the folder, so it stays true when the folder is moved, and the same files
-give the same bytes, so its SHA-256 identifies the data.
+give the same bytes, so its SHA-256 identifies the data. A manifest written here has it beside it.
 
 Format history
     1  first format
@@ -24,7 +24,7 @@ from pydantic import (
 from unet_scaling.data.foreground import parse_foreground
 from unet_scaling.data.pairs import IMAGES, MASKS, list_sizes
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.files import write_atomically
+from unet_scaling.files import READABLE, checksum_path, read_verified, write_verified
 
 MANIFEST_NAME = "manifest.json"
 MOST_VALUES_LISTED = 16
@@ -133,7 +133,8 @@ def read_manifest(path: Path) -> Manifest:
     """Read a manifest; UserError (65) where it is missing, not a manifest, or contradicts itself."""
     cure = "run python -m unet_scaling.data check FOLDER"
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        content = read_verified(path) if checksum_path(path).exists() else path.read_bytes()
+        return Manifest.model_validate_json(content)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; {cure}", EXIT_BAD_DATA) from None
     except OSError as error:
@@ -144,12 +145,14 @@ def read_manifest(path: Path) -> Manifest:
         raise UserError(
             f"{path} is not a sound manifest: {where}: {fault['msg']}; {cure}", EXIT_BAD_DATA
         ) from None
+    except ValueError as error:
+        raise UserError(f"{error}; {cure}", EXIT_BAD_DATA) from None
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write a manifest whole or not at all; UserError (2) where the place cannot be written."""
     try:
-        write_atomically(path, manifest.to_json())
+        write_verified(path, manifest.to_json().encode(), READABLE)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}); name another place with --manifest PATH"

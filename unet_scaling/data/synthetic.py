@@ -11,7 +11,7 @@ from unet_scaling.data.indents import draw_indents
 from unet_scaling.data.pairs import IMAGES, MASKS
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.errors import UserError
-from unet_scaling.files import write_atomically
+from unet_scaling.files import READABLE, write_atomically
 
 PARAMETERS_NAME = "synthetic.json"
 
@@ -73,7 +73,7 @@ def _is_complete(folder: Path, wanted: Parameters) -> bool:
 
 
 def _write_parameters(folder: Path, parameters: Parameters) -> None:
-    write_atomically(folder / PARAMETERS_NAME, parameters.model_dump_json() + "\n")
+    write_atomically(folder / PARAMETERS_NAME, parameters.model_dump_json() + "\n", READABLE)
 
 
 def _write_pair(folder: Path, parameters: Parameters, index: int) -> None:

@@ -1,0 +1,193 @@
+"""Checkpoints: all that a run needs to go on exactly where it was. Tensors and JSON only.
+
+`checkpoint-EPOCH-STEP.pt` in the run folder, with its SHA-256 beside it; the newest two are kept. Weights
+and optimizer are equal on all workers and stored once; running statistics, random numbers, the sum of
+losses and the seconds of a begun epoch are each worker's own. The order of the images is a function of
+(seed, epoch), so that the position is all there is to say of it.
+"""
+
+import errno
+import io
+import pickle
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.files import checksum_path, patiently, read_verified, write_verified
+from unet_scaling.measures import Line
+from unet_scaling.record_lines import Epoch, Result
+from unet_scaling.worker import Group
+
+KEPT = 2
+PATTERN = "checkpoint-*.pt"
+UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError, EOFError)
+
+
+class Progress(Line):
+    """How far a run has come: `step` steps of `epoch` are done, and these epochs and evaluations before."""
+
+    point_sha256: str
+    epoch: int
+    step: int
+    epochs: list[Epoch]
+    results: list[Result]
+
+    def lines(self) -> list[Epoch | Result]:
+        """Epochs and evaluations in the order in which a record has them."""
+        evaluated = {result.epochs: result for result in self.results}
+        ordered: list[Epoch | Result] = []
+        for trained in range(len(self.epochs) + 1):
+            ordered += [evaluated[trained]] if trained in evaluated else []
+            ordered += self.epochs[trained : trained + 1]
+        return ordered
+
+
+@dataclass(frozen=True)
+class EpochSoFar:
+    """A begun epoch on one worker: the sum of its losses, and its seconds."""
+
+    loss: Tensor
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training changes."""
+
+    model: nn.Module
+    optimizer: Optimizer
+
+
+def save_checkpoint(
+    folder: Path, group: Group, trained: Trained, progress: Progress, begun: EpochSoFar
+) -> None:
+    """Write a checkpoint and drop all but the newest two; all workers take part.
+
+    Raises UserError on every worker alike where it cannot be written; the earlier ones are still there.
+    """
+    workers = group.gather_bytes(_packed(_own_state(trained.model, begun)))
+    problem = ""
+    if group.rank == 0:
+        state = {
+            "model": trained.model.state_dict(),
+            "optimizer": trained.optimizer.state_dict(),
+            "workers": [_unpacked(worker) for worker in workers],
+            "progress": progress.model_dump_json(),
+        }
+        problem = _write(folder, progress, _packed(state))
+    problem = group.gather_texts(problem)[0]
+    if problem:
+        raise UserError(f"the checkpoint could not be written, the run stops: {problem}", exit_code=1)
+
+
+def load_checkpoint(
+    folder: Path, group: Group, trained: Trained, point_sha256: str
+) -> tuple[Progress, EpochSoFar] | None:
+    """Go back to the newest checkpoint that every worker can read; None where there is none at all.
+
+    A damaged one is passed over with a warning. Raises UserError (65) where checkpoints are there and none
+    can be used: to begin anew in silence would hide that work was lost.
+    """
+    candidates = group.gather_texts(" ".join(path.name for path in _newest_first(folder)))[0].split()
+    for name in candidates:
+        state, problem = _read(folder / name, point_sha256)
+        problems = [text for text in group.gather_texts(problem) if text]
+        if not problems:
+            assert state is not None
+            return _restore(state, group, trained)
+        if group.rank == 0:
+            print(f"warning: {problems[0]}; trying the one before it", flush=True)
+    if candidates:
+        raise UserError(
+            f"none of the checkpoints in {folder} can be used: {', '.join(candidates)}; "
+            f"remove them to train from the start",
+            EXIT_BAD_DATA,
+        )
+    return None
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """A complete run needs none."""
+    for path in _newest_first(folder):
+        _remove(path)
+
+
+def _own_state(model: nn.Module, begun: EpochSoFar) -> dict[str, Any]:
+    random = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        random["cuda"] = torch.cuda.get_rng_state()
+    buffers = {name: buffer.cpu() for name, buffer in model.named_buffers()}
+    return {"buffers": buffers, "random": random, "loss": begun.loss.cpu(), "seconds": begun.seconds}
+
+
+def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Progress, EpochSoFar]:
+    own = state["workers"][group.rank]
+    trained.model.load_state_dict(state["model"] | own["buffers"])
+    trained.optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(own["random"]["cpu"])
+    if "cuda" in own["random"]:
+        torch.cuda.set_rng_state(own["random"]["cuda"])
+    progress = Progress.model_validate_json(state["progress"])
+    return progress, EpochSoFar(own["loss"].to(group.device), own["seconds"])
+
+
+def _write(folder: Path, progress: Progress, content: bytes) -> str:
+    """Empty, or why the checkpoint could not be written."""
+    path = folder / f"checkpoint-{progress.epoch:05d}-{progress.step:07d}.pt"
+    try:
+        patiently(lambda: _require_space(folder, 2 * len(content)))
+        write_verified(path, content)
+        for old in list(_newest_first(folder))[KEPT:]:
+            _remove(old)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    """Raise OSError where a disk is full already, before anything is written."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        told = f"{folder} has {free / 2**20:.0f} MiB free, {needed / 2**20:.0f} MiB are needed"
+        raise OSError(errno.ENOSPC, told)
+
+
+def _read(path: Path, point_sha256: str) -> tuple[dict[str, Any] | None, str]:
+    """The content of a checkpoint, or why it cannot be used."""
+    try:
+        state = _unpacked(read_verified(path))
+        progress = Progress.model_validate_json(state["progress"])
+    except UNREADABLE as error:
+        return None, f"{path} cannot be used: {error}"
+    if progress.point_sha256 != point_sha256:
+        return None, f"{path} is of another configuration"
+    return state, ""
+
+
+def _newest_first(folder: Path) -> Iterator[Path]:
+    return iter(sorted(folder.glob(PATTERN), reverse=True))
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    checksum_path(path).unlink(missing_ok=True)
+
+
+def _packed(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _unpacked(content: bytes) -> dict[str, Any]:
+    state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds a {type(state).__name__}")
+    return state

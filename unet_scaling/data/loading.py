@@ -1,0 +1,94 @@
+"""One pair from its files to pixels at the size of the study, and several to a batch, stage by stage.
+
+The stages have names so that the profile of the input times the very code that training runs.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unet_scaling.data.fitting import Bytes, fit_image, fit_mask
+from unet_scaling.data.foreground import parse_foreground
+from unet_scaling.data.images import Pixels, decode, read_bytes, to_image, to_mask_values
+from unet_scaling.data.manifest import FileEntry, PairEntry
+from unet_scaling.data.pairs import IMAGES, MASKS
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.options import Data
+
+
+def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False) -> tuple[Bytes, Bytes]:
+    """Image [height, width, channels] and mask [height, width] of 0 and 1 at the size of the study.
+
+    Raises UserError (65) for files that are not those of the manifest; `verified` compares checksums.
+    """
+    contents = read_pair(folder, pair)
+    if verified:
+        for path, content, entry in zip(
+            pair_paths(folder, pair), contents, (pair.image, pair.mask), strict=True
+        ):
+            _require_same_content(path, content, entry)
+    return fit_pair(data, *convert_pair(folder, data, pair, *decode_pair(folder, pair, *contents)))
+
+
+def pair_paths(folder: Path, pair: PairEntry) -> tuple[Path, Path]:
+    """The files of image and mask."""
+    return folder / IMAGES / pair.image.name, folder / MASKS / pair.mask.name
+
+
+def read_pair(folder: Path, pair: PairEntry) -> tuple[bytes, bytes]:
+    """The bytes of both files."""
+    image_path, mask_path = pair_paths(folder, pair)
+    return read_bytes(image_path), read_bytes(mask_path)
+
+
+def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tuple[Pixels, Pixels]:
+    """The pixels of both files as they are stored, [h, w, 1, 3 or 4]."""
+    image_path, mask_path = pair_paths(folder, pair)
+    image_pixels, mask_pixels = decode(image_path, image), decode(mask_path, mask)
+    _require_same_size(image_path, image_pixels, pair)
+    _require_same_size(mask_path, mask_pixels, pair)
+    return image_pixels, mask_pixels
+
+
+def convert_pair(
+    folder: Path, data: Data, pair: PairEntry, image: Pixels, mask: Pixels
+) -> tuple[Bytes, Bytes]:
+    """uint8 image [h, w, channels], and the mask [h, w] as 0 and 1 by the rule for foreground."""
+    _, mask_path = pair_paths(folder, pair)
+    values = to_mask_values(mask_path, mask)
+    return to_image(image, data.channels, data.intensity), parse_foreground(data.foreground).mask(values)
+
+
+def fit_pair(data: Data, image: Bytes, mask: Bytes) -> tuple[Bytes, Bytes]:
+    """Both at the size of the study."""
+    size = (data.image_height, data.image_width)
+    return fit_image(image, *size), fit_mask(mask, *size)
+
+
+def collate(pairs: Sequence[tuple[Bytes, Bytes]]) -> tuple[Tensor, Tensor]:
+    """uint8 images [b, channels, height, width], stored channels-last, and masks [b, height, width]."""
+    images = torch.from_numpy(np.stack([image for image, _ in pairs]))
+    return images.permute(0, 3, 1, 2), torch.from_numpy(np.stack([mask for _, mask in pairs]))
+
+
+def _require_same_size(path: Path, pixels: Pixels, pair: PairEntry) -> None:
+    if pixels.shape[:2] != (pair.height, pair.width):
+        raise UserError(
+            f"{path}: has {pixels.shape[1]} x {pixels.shape[0]} pixels, {pair.width} x {pair.height} in the"
+            f" manifest; run python -m unet_scaling.data check {path.parents[1]}",
+            EXIT_BAD_DATA,
+        )
+
+
+def _require_same_content(path: Path, content: bytes, entry: FileEntry) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != entry.sha256:
+        raise UserError(
+            f"{path}: changed since the manifest was made (SHA-256 {found[:12]}..., there"
+            f" {entry.sha256[:12]}...); run python -m unet_scaling.data check {path.parents[1]}",
+            EXIT_BAD_DATA,
+        )

@@ -1,0 +1,256 @@
+"""What an attempt writes into its run folder: the record, checkpoints, and what a complete run leaves."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from unet_scaling import provenance
+from unet_scaling.checkpoint import (
+    EpochSoFar,
+    Progress,
+    Trained,
+    load_checkpoint,
+    remove_checkpoints,
+    save_checkpoint,
+)
+from unet_scaling.cpu_facts import thread_ids
+from unet_scaling.data.loader import RunData
+from unet_scaling.errors import EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
+from unet_scaling.evaluation import evaluation_is_due
+from unet_scaling.files import write_atomically, write_verified
+from unet_scaling.measures import Line
+from unet_scaling.meter import BudgetMeter, Meter
+from unet_scaling.probe import probe_network
+from unet_scaling.record import RECORD_NAME, RecordWriter, attempt_records, read_record, set_record_aside
+from unet_scaling.record_lines import End, Epoch, Header, Result, Resumed, WorkerFacts
+from unet_scaling.run_folder import RunFolder
+from unet_scaling.safe_points import Position, SafePoints, Start
+from unet_scaling.startup import StartupClock
+from unet_scaling.step_sample import STEPS_NAME
+from unet_scaling.weights import save_weights, weights_sha256
+from unet_scaling.worker import Group, meet
+
+
+@contextmanager
+def recording(run: RunFolder, group: Group) -> Iterator["Recording"]:
+    """Record this attempt; how it ended is its last line, where a failure lets that be written."""
+    record = Recording(run, group)
+    try:
+        record.open()
+        yield record
+    except Exception as error:
+        record.fail(error)
+        raise
+
+
+class Recording:
+    """Writes the record on worker 0; on the other workers it only takes part in what all must do."""
+
+    def __init__(self, run: RunFolder, group: Group) -> None:
+        self._run = run
+        self._group = group
+        self._writer: RecordWriter | None = None
+        self._facts: list[WorkerFacts] = []
+        self._communication = thread_ids() - run.threads
+        self._startup = StartupClock(run.opened)
+        self._meter = Meter(group)
+        self._before: list[Epoch | Result] = []
+        self.epochs: list[Epoch] = []
+        self.results: list[Result] = []
+
+    def open(self) -> None:
+        """Agree with the other workers that this is one run, then claim the record."""
+        self._facts = meet(self._group, self._run.point)
+        self._startup.mark()
+        if self._group.rank == 0:
+            self._writer = _claim_record(self._run)
+
+    def begin(self, data: RunData, model: nn.Module) -> None:
+        """Check that all workers start from the same weights, before any of them is told another's.
+
+        Raises UserError on all of them where they do not.
+        """
+        digests = self._group.gather_texts(weights_sha256(model))
+        if len(set(digests)) > 1:
+            raise UserError(f"the workers start from different weights: {', '.join(sorted(set(digests)))}")
+        self._data, self._initial_weights = data, digests[0]
+        self._startup.mark(data.opened)
+        self._startup.mark()
+
+    def resume(self, trained: Trained) -> SafePoints:
+        """Go back to the newest checkpoint, if there is one, and write the header."""
+        run, group = self._run, self._group
+        found = load_checkpoint(run.path, group, trained, run.point.digest())
+        self._write_header(found[0] if found else None)
+        if found:
+            self._before = found[0].lines()
+            self.epochs, self.results = list(found[0].epochs), list(found[0].results)
+            self._say(f"going on in epoch {found[0].epoch + 1} after {found[0].step} steps")
+        self._startup.mark()
+        save = partial(self._save, trained)
+        seconds = 60 * run.point.training.checkpoint_minutes
+        return SafePoints(group, _start(found, group), run.interruption, save, seconds)
+
+    def epochs_left(self) -> range:
+        return range(len(self.epochs), self._run.point.training.epochs)
+
+    def evaluation_is_due(self, epoch: int) -> bool:
+        """Whether the study asks for an evaluation before this epoch that was not made yet."""
+        made = bool(self.results) and self.results[-1].epochs == epoch
+        return evaluation_is_due(self._run.point, epoch) and not made
+
+    def _write_header(self, progress: Progress | None) -> None:
+        data = self._data
+        commit, dirty = provenance.commit()
+        self._write(
+            Header(
+                point=self._run.point,
+                point_sha256=self._run.point.digest(),
+                attempt=self._run.attempt,
+                started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+                commit=commit,
+                dirty=dirty,
+                versions=provenance.versions(),
+                transport=self._group.transport,
+                job=provenance.job(),
+                manifest_sha256=data.manifest_sha256,
+                train_images=data.train_images,
+                test_images=len(data.test_pixels),
+                initial_weights_sha256=self._initial_weights,
+                workers=self._facts,
+                resumed=_resumed(self._run.path, progress) if progress else None,
+            )
+        )
+
+    def _save(self, trained: Trained, position: Position, so_far: EpochSoFar) -> None:
+        progress = Progress(
+            point_sha256=self._run.point.digest(),
+            epoch=position.epoch,
+            step=position.step,
+            epochs=self.epochs,
+            results=self.results,
+        )
+        save_checkpoint(self._run.path, self._group, trained, progress, so_far)
+        self._say(f"saved in epoch {position.epoch + 1} after {position.step} steps")
+
+    def start_meter(self, replica: nn.Module, data: RunData) -> Meter:
+        """What measures the epochs; with the budget, the network is probed first, outside the clock.
+
+        Epochs and evaluations of before the checkpoint follow the probe: it stands right after the header.
+        """
+        point, group = self._run.point, self._group
+        self._startup.mark()
+        startup = self._startup.startup(group)
+        if startup is not None:
+            self._write(startup)
+        if point.training.budget == "on":
+            probe = probe_network(group)
+            if probe is not None:
+                self._write(probe)
+            steps = data.steps_per_epoch
+            self._meter = BudgetMeter(group, point, replica, steps, self._communication)
+        for line in self._before:
+            self._write(line)
+        return self._meter
+
+    def epoch(self, epoch: Epoch) -> None:
+        self.epochs.append(epoch)
+        self._write(epoch)
+        self._say(
+            f"epoch {epoch.epoch + 1}/{self._run.point.training.epochs}  loss {epoch.loss:.4f}  "
+            f"{epoch.seconds:.2f} s  {epoch.images / epoch.seconds:.1f} images/s  "
+            f"rate {epoch.learning_rate:g}"
+        )
+
+    def result(self, result: Result) -> None:
+        self.results.append(result)
+        self._write(result)
+        iou = "undefined" if result.iou is None else f"{result.iou:.4f}"
+        self._say(f"after {result.epochs} epochs: IoU {iou} on {result.images} test images")
+
+    def finish(self, model: nn.Module, result: Result) -> None:
+        """Write the last result, what a complete run leaves, and then the line that says it is complete."""
+        self.result(result)
+        if self._writer is not None:
+            save_weights(model, self._run.path / "weights.pt")
+            write_atomically(self._run.path / "log.csv", older_log(self.epochs, result))
+            self._write_steps()
+        self._write(End(status="complete"))
+        if self._group.rank == 0:
+            remove_checkpoints(self._run.path)
+        # A worker that left earlier would have its launcher end worker 0 in the middle of this.
+        self._group.wait_for_all()
+
+    def _write_steps(self) -> None:
+        """Leave the single steps for the analysis; a run is no less complete without them."""
+        try:
+            content = self._meter.steps_file()
+            if content is not None:
+                write_verified(self._run.path / STEPS_NAME, content)
+        except (OSError, ImportError) as problem:
+            print(f"warning: {STEPS_NAME} could not be written: {problem}", file=sys.stderr, flush=True)
+
+    def fail(self, error: Exception) -> None:
+        """End the record of a run that diverged or stopped in order. A full disk does not hide the error."""
+        try:
+            if isinstance(error, StoppedError):
+                self._write(End(status="stopped", reason=str(error), position=error.position))
+            elif isinstance(error, UserError) and error.exit_code == EXIT_DIVERGED:
+                self._write(End(status="diverged", reason=str(error)))
+            self._write_steps()
+        except OSError as problem:
+            print(f"error: the end could not be recorded: {problem}", file=sys.stderr, flush=True)
+        if isinstance(error, UserError) and error.exit_code in (EXIT_DIVERGED, EXIT_RESUME):
+            # All came here together; one that left now would have its launcher end worker 0 in the middle.
+            with suppress(RuntimeError):
+                self._group.wait_for_all()
+
+    def _write(self, line: Line) -> None:
+        if self._writer is not None:
+            self._writer.write(line)
+
+    def _say(self, text: str) -> None:
+        if self._group.rank == 0:
+            print(text, flush=True)
+
+
+def _start(found: tuple[Progress, EpochSoFar] | None, group: Group) -> Start:
+    if found is None:
+        return Start(Position(0, 0), EpochSoFar(torch.zeros((), device=group.device), 0.0))
+    return Start(Position(found[0].epoch, found[0].step), found[1])
+
+
+def _resumed(folder: Path, progress: Progress) -> Resumed:
+    """Where the run goes on, and how many whole epochs the attempt before had recorded beyond that."""
+    earlier = attempt_records(folder)
+    recorded = len(read_record(earlier[-1]).epochs) if earlier else 0
+    return Resumed(
+        epoch=progress.epoch, step=progress.step, repeated_epochs=max(0, recorded - len(progress.epochs))
+    )
+
+
+def _claim_record(run: RunFolder) -> RecordWriter:
+    record = run.path / RECORD_NAME
+    try:
+        if record.exists():
+            set_record_aside(run.path)
+        return RecordWriter(record)
+    except OSError as error:
+        raise UserError(f"the record cannot be written: {error}") from None
+
+
+def older_log(epochs: list[Epoch], result: Result) -> str:
+    """The older study's log.csv: one row per epoch, run-wide values repeated in each; seconds and rates."""
+    iou = "" if result.iou is None else f"{result.iou:.6f}"
+    rows = [
+        f"{epoch.epoch},{epoch.seconds:.6f},{epoch.loss:.6f},{epoch.learning_rate:.6f},"
+        f"{result.training_seconds:.6f},{result.seconds:.6f},{iou}"
+        for epoch in epochs
+    ]
+    return "\n".join([",time_per_epoch,loss,lr,training_time,test_time,iou", *rows]) + "\n"
