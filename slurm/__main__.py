@@ -1,10 +1,8 @@
 """Submit, watch and cancel studies: what slurm/submission.sh runs."""
 
 import argparse
-import json
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 from rich.console import Console
@@ -15,8 +13,10 @@ from slurm.render import Places
 from slurm.status import ACTIVE, WATCH_SECONDS, cancel_study, show, study_rows
 from slurm.study_folder import StudyFolder, logs_folder
 from slurm.submit import Submitter
-from unet_scaling.config import PROJECT, read_study
+from unet_scaling.config import PROJECT
 from unet_scaling.errors import UserError, run_program
+from unet_scaling.study_file import read_study
+from unet_scaling.validation import setting
 
 PLAIN_WIDTH = 160
 PROGRAM = "slurm/submission.sh"
@@ -148,17 +148,6 @@ def submission_arguments() -> argparse.Namespace:
         help="replace a value of the study, e.g. training.epochs=3 (may be repeated)",
     )
     return parser.parse_args()
-
-
-def setting(text: str) -> tuple[str, object]:
-    """`training.epochs=3` as ("training.epochs", 3): the value is TOML, or else a plain text."""
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not TABLE.KEY=VALUE")
-    try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt, StringConstraints, field_validator
+from pydantic import Field, PositiveInt, StringConstraints, field_validator, model_validator
 
-from unet_scaling.config import PROJECT, Section, read_toml, validated
+from unet_scaling.config import PROJECT
 from unet_scaling.errors import UserError
+from unet_scaling.validation import Section, read_toml, validated
 
 # What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
 Option = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$")]
@@ -16,7 +17,8 @@ Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 OWN_OPTIONS = (
     "job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "time", "partition", "account",
-    "output", "error", "open-mode", "parsable", "wrap", "array", "J", "N", "n", "c", "t", "p", "A", "o", "e",
+    "output", "error", "open-mode", "requeue", "no-requeue", "signal", "parsable", "wrap", "array",
+    "J", "N", "n", "c", "t", "p", "A", "o", "e",
 )  # fmt: skip
 
 
@@ -36,6 +38,9 @@ class Cluster(Section):
     time: Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")] = Field(
         description="limit of one job, as Slurm writes it: 30, 02:00:00, 1-12:00"
     )
+    stop_seconds: PositiveInt = Field(300, description="before the limit, when runs save and stop")
+    ping_pong: bool = Field(False, description="jobs of several nodes first time MPI between them")
+    requeue: bool = Field(True, description="a run that stopped asks Slurm to start its job again")
     options: list[Option] = Field([], description="further sbatch options, e.g. '--exclusive'")
     environment: dict[Variable, Word] = Field({}, description="variables to set for every worker")
     prologue: Word | None = Field(None, description="shell file to source before the launch, e.g. modules")
@@ -49,6 +54,19 @@ class Cluster(Section):
             if name is None or name.group(1) in OWN_OPTIONS:
                 raise ValueError(f"{option!r}: not an option, or one that the submission sets itself")
         return options
+
+    @model_validator(mode="after")
+    def _stops_before_the_limit(self) -> Self:
+        if self.stop_seconds >= self.limit_seconds:
+            raise ValueError(
+                f"stop_seconds = {self.stop_seconds}: must be less than time, {self.limit_seconds} s"
+            )
+        return self
+
+    @property
+    def limit_seconds(self) -> int:
+        """The limit of one job."""
+        return limit_seconds(self.time)
 
     @property
     def largest(self) -> int | None:
@@ -81,6 +99,11 @@ def geometry(cluster: Cluster, workers: int) -> Geometry:
         )
     per_node = min(workers, cluster.gpus_per_node)
     return Geometry(workers, -(-workers // per_node), per_node, cluster.cores_per_worker)
+
+
+def one_per_node(shape: Geometry) -> Geometry:
+    """The same nodes with one process on each."""
+    return Geometry(shape.nodes, shape.nodes, 1, shape.cores_per_worker)
 
 
 def prologue_path(cluster: Cluster) -> str | None:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.study_folder import StudyFolder
+from slurm.study_folder import OUTPUT_NAME, StudyFolder
+from unet_scaling.allocator import KEEP_MEMORY
 from unet_scaling.config import PROJECT, Point, Study
 from unet_scaling.errors import EXIT_BUG, EXIT_DIVERGED, UserError
+from unet_scaling.files import open_to_append
 from unet_scaling.identity import CORES_VARIABLE, FIRST_PORT, PORTS
 from unet_scaling.record import RECORD_NAME, read_record
 
-OUTPUT_NAME = "output.log"
 # mpiexec must not bind processes itself: the workers take their cores, the same way under every MPI.
 MPI_ENVIRONMENT = {
     "I_MPI_PIN": "0",
@@ -50,7 +51,7 @@ def launch(program: Sequence[str], workers: int, output: Path, cores_each: int |
     """
     command = [_mpiexec(), "-n", str(workers), sys.executable, *program]
     environment = _environment() | ({CORES_VARIABLE: str(cores_each)} if cores_each else {})
-    with output.open("ab") as sink:
+    with open_to_append(output) as sink:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment
         )
@@ -82,7 +83,7 @@ def _mpiexec() -> str:
 
 def _environment() -> dict[str, str]:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    return os.environ | MPI_ENVIRONMENT | _where_intel_mpi_is() | meeting
+    return KEEP_MEMORY | os.environ | MPI_ENVIRONMENT | _where_intel_mpi_is() | meeting
 
 
 def _where_intel_mpi_is() -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from slurm.cluster import Cluster, geometry, limit_seconds
+from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, try_out
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
@@ -50,6 +50,6 @@ def estimate(cluster: Cluster, points: Sequence[Point], one_allocation: bool) ->
     """What these runs can cost at most, in words: their time limit on all their nodes."""
     nodes = [geometry(cluster, point.workers).nodes for point in points]
     total = max(nodes, default=0) if one_allocation else sum(nodes)
-    hours = total * limit_seconds(cluster.time) / 3600
+    hours = total * cluster.limit_seconds / 3600
     kind = "1 job for all runs" if one_allocation else f"{len(points)} jobs"
     return f"{kind}, at most {hours:.1f} node-hours (limit {cluster.time} each)"

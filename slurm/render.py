@@ -8,9 +8,13 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from slurm.cluster import Cluster, Geometry, geometry, prologue_path
+from slurm.cluster import Cluster, Geometry, geometry, one_per_node, prologue_path
+from unet_scaling.allocator import KEEP_MEMORY
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
+from unet_scaling.study_file import PING_PONG_NAME
+
+DEAF_AT_FIRST = 'trap "" USR2; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,17 @@ def job_script(cluster: Cluster, point: Point, run_folder: Path, token: str, pla
     """The script of one run as one job."""
     shape = geometry(cluster, point.workers)
     return _render(
-        "job.jinja", cluster, shape, token,
+        "job.jinja", cluster, shape, token, run_folder, places,
         launch=launch_words(cluster, shape),
         program=program_words(point, run_folder, places),
+        run_folder=str(_plain(run_folder)),
     )  # fmt: skip
 
 
 def allocation_script(
-    cluster: Cluster, runs: Sequence[tuple[Point, Path]], token: str, places: Places
+    cluster: Cluster, runs: Sequence[tuple[Point, Path]], place: Path, token: str, places: Places
 ) -> str:
-    """The script of one job in which all these runs follow each other, in this order.
+    """The script of one job in which all these runs follow each other, in this order; `place` is its folder.
 
     The job has the geometry of the largest run; a smaller one is a step on its first nodes.
     """
@@ -57,8 +62,8 @@ def allocation_script(
         for point, folder in runs
     ]
     return _render(
-        "allocation.jinja", cluster, geometry(cluster, largest), token,
-        steps=steps, python=str(places.python), project=str(places.project),
+        "allocation.jinja", cluster, geometry(cluster, largest), token, place, places,
+        steps=steps,
     )  # fmt: skip
 
 
@@ -84,9 +89,23 @@ def launch_words(cluster: Cluster, shape: Geometry) -> str:
     return " ".join([*command, *words, *(_word(word) for word in cluster.launcher_arguments)])
 
 
+def ping_pong_words(cluster: Cluster, shape: Geometry, folder: Path, python: Path) -> str:
+    """One process of MPI on each node, beside no other; what it finds goes into the folder.
+
+    A launch of its own, so that native DDP's processes never start MPI.
+    """
+    program = [str(python), "-m", "unet_scaling.ping_pong", str(_plain(folder) / PING_PONG_NAME)]
+    return f"{launch_words(cluster, one_per_node(shape))} {shlex.join(program)}"
+
+
 def program_words(point: Point, run_folder: Path, places: Places) -> str:
+    """The training of one run, deaf to the signal to stop until it listens, which takes Python seconds.
+
+    An early signal is no loss, for workers also know the second at which to stop.
+    """
     script = places.project / point.framework / "train.py"
-    return shlex.join([str(_plain(path)) for path in (places.python, script, run_folder)])
+    words = [str(_plain(path)) for path in (places.python, script, run_folder)]
+    return shlex.join(["sh", "-c", DEAF_AT_FIRST, "sh", *words])
 
 
 def _word(word: str) -> str:
@@ -103,12 +122,21 @@ def _plain(path: Path) -> Path:
     return path
 
 
-def _render(template: str, cluster: Cluster, shape: Geometry, token: str, **values: object) -> str:
-    return (
-        _templates()
-        .get_template(template)
-        .render(cluster=cluster, geometry=shape, token=token, prologue=prologue_path(cluster), **values)
-    )
+def _render(
+    template: str,
+    cluster: Cluster,
+    shape: Geometry,
+    token: str,
+    folder: Path,
+    places: Places,
+    **values: object,
+) -> str:
+    wanted = cluster.ping_pong and shape.nodes > 1
+    return _templates().get_template(template).render(
+        cluster=cluster, geometry=shape, token=token, prologue=prologue_path(cluster), allocator=KEEP_MEMORY,
+        ping_pong=ping_pong_words(cluster, shape, folder, places.python) if wanted else None,
+        python=str(places.python), project=str(places.project), **values,
+    )  # fmt: skip
 
 
 @cache

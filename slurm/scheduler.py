@@ -17,7 +17,14 @@ from unet_scaling.errors import UserError
 INHERITED = re.compile(r"^(SBATCH|SLURM|SRUN|SALLOC)_")
 KEPT = ("SLURM_CONF",)
 LIMITS = ("QOSMaxSubmitJob", "AssocMaxSubmitJob", "MaxSubmitJob", "AssocGrpSubmitJobs", "QOSGrpSubmitJobs")
-UNCLEAR = ("Socket timed out", "Unable to contact slurm controller", "Connection refused", "timed out")
+# A controller that is just starting answers with something else than what was asked for.
+UNCLEAR = (
+    "Socket timed out",
+    "Unable to contact slurm controller",
+    "Connection refused",
+    "timed out",
+    "Unexpected message received",
+)
 CALL_SECONDS = 60
 # Longer than Slurm's MessageTimeout of 10 s: an answer that was lost may still have queued the job.
 SETTLE_SECONDS = 15

@@ -1,17 +1,15 @@
 """What has become of a run: what Slurm says and what the record says, taken together."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from slurm.scheduler import JobState, UnreachableError, job_states
-from slurm.study_folder import RunState, run_state
-from unet_scaling.config import Section, validated
+from slurm.study_folder import JOB_NAME, RunState, run_state
 from unet_scaling.errors import UserError
-from unet_scaling.files import write_atomically
+from unet_scaling.files import read_sealed, write_sealed
+from unet_scaling.validation import Section, validated
 
-JOB_NAME = "job.json"
 WAITING_STATES = (
     "PENDING",
     "CONFIGURING",
@@ -45,7 +43,7 @@ def read_submission(folder: Path) -> Submission | None:
     """The newest submission of a run; none where it was never submitted."""
     path = folder / JOB_NAME
     try:
-        return validated(Submission, json.loads(path.read_text()), str(path))
+        return validated(Submission, read_sealed(path), str(path))
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -53,7 +51,7 @@ def read_submission(folder: Path) -> Submission | None:
 
 
 def write_submission(folder: Path, submission: Submission) -> None:
-    write_atomically(folder / JOB_NAME, submission.model_dump_json(indent=2) + "\n")
+    write_sealed(folder / JOB_NAME, submission.model_dump(mode="json"))
 
 
 def study_states(folders: Mapping[str, Path]) -> dict[str, RunState]:
@@ -92,7 +90,7 @@ def _forgotten(recorded: RunState, submission: Submission) -> RunState:
     """Slurm forgets a job minutes after its end; then the record alone tells, if there is one."""
     if recorded.state in ("waiting", "failed") and not recorded.reason:
         return RunState("lost", f"Slurm does not know job {submission.job}, and it left no record")
-    return recorded
+    return RunState("resumable", recorded.reason) if recorded.state == "stopped" else recorded
 
 
 def _while_running(recorded: RunState, submission: Submission) -> RunState:
@@ -111,6 +109,8 @@ def _after_the_job(recorded: RunState, submission: Submission, job: JobState) ->
         )
     if recorded.state in ("diverged", "invalid"):
         return recorded
+    if recorded.state == "stopped" and job.state != "CANCELLED":
+        return RunState("resumable", recorded.reason)
     if job.state in INTERRUPTED_STATES:
         return RunState("resumable", f"{job.state} {job.reason}".strip())
     if job.state == "OUT_OF_MEMORY":

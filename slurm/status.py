@@ -15,10 +15,10 @@ from rich.text import Text
 
 from slurm.scheduler import UnreachableError, cancel
 from slurm.states import read_submission, study_states
-from slurm.study_folder import POINT_NAME
-from unet_scaling.config import Point, read_point
+from unet_scaling.config import Point
 from unet_scaling.errors import UserError
 from unet_scaling.record import RECORD_NAME, Record, read_record
+from unet_scaling.study_file import POINT_NAME, read_point
 
 WATCH_SECONDS = 10
 ACTIVE = ("queued", "running", "unknown")

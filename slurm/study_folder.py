@@ -1,21 +1,25 @@
 """The folder of a study: its runs, the order in which they are launched, and what each has come to."""
 
 import fcntl
-import json
+import os
 import random
+import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from unet_scaling.config import PROJECT, Point, Study, read_point
-from unet_scaling.errors import UserError
-from unet_scaling.files import write_atomically
+from unet_scaling.config import PROJECT, Point, Study
+from unet_scaling.errors import UserError, WaitedTooLongError
+from unet_scaling.files import PRIVATE, open_to_append, read_sealed, write_sealed
 from unet_scaling.record import RECORD_NAME, read_record
+from unet_scaling.study_file import POINT_NAME, STUDY_NAME, read_point
 
-POINT_NAME = "point.json"
+JOB_NAME = "job.json"
+OUTPUT_NAME = "output.log"
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,13 @@ class StudyFolder:
         for point in points:
             folder = self.run_folder(point)
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700, exist_ok=True)
                 if not (folder / POINT_NAME).exists():
-                    write_atomically(folder / POINT_NAME, point.model_dump_json(indent=2) + "\n")
+                    write_sealed(folder / POINT_NAME, point.model_dump(mode="json"))
             except OSError as error:
                 raise UserError(f"the run folder {folder} cannot be made: {error}") from None
+        write_sealed(self.path / STUDY_NAME, self.study.model_dump(mode="json"))
         return points
 
     def run_folder(self, point: Point) -> Path:
@@ -63,15 +69,35 @@ class StudyFolder:
         """Keep a second launcher out of this study while the first one works on it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
+            lock = open_to_append(self.path / ".lock")
         except OSError as error:
             raise UserError(f"the study folder {self.path} cannot be written: {error}") from None
-        with lock:
+        with lock, ExitStack() as stack:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(f"another submission is working on {self.path}; wait for it to end") from None
+            except OSError:
+                stack.enter_context(self._claimed())
             yield
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """The same by a file, on a file system without locks: it outlives a process that is killed."""
+        claim = self.path / ".claim"
+        try:
+            descriptor = os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        except FileExistsError:
+            raise UserError(
+                f"another submission, {claim.read_text()}, is working on {self.path}; "
+                f"if it has died, remove {claim}"
+            ) from None
+        try:
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            os.close(descriptor)
+            yield
+        finally:
+            claim.unlink()
 
     def _require_same(self, point: Point) -> None:
         path = self.run_folder(point) / POINT_NAME
@@ -104,7 +130,7 @@ def run_state(folder: Path) -> RunState:
     """What the run in this folder has come to, by its record."""
     record_path = folder / RECORD_NAME
     if not record_path.exists():
-        reason = failure_reason(folder)
+        reason = failure_reason(folder) or _silent_end(folder)
         return RunState("failed", reason) if reason else RunState("waiting")
     record = read_record(record_path)
     if record.complete:
@@ -118,14 +144,38 @@ def run_state(folder: Path) -> RunState:
 
 def failure_reason(folder: Path) -> str:
     """The message of the first worker that failed in the newest attempt; empty where none left one."""
-    reports = [json.loads(path.read_text()) for path in folder.glob("error.attempt*.worker*.json")]
+    try:
+        reports = [_report(path) for path in sorted(folder.glob("error.attempt*.worker*.json"))]
+    except (OSError, ValueError) as error:
+        return f"a report of a worker that failed in {folder} cannot be read: {error}"
     if not reports:
         return ""
     newest = max(report["attempt"] for report in reports)
-    first = min(
-        (report for report in reports if report["attempt"] == newest), key=lambda report: report["utc"]
-    )
-    return f"worker {first['worker']} on {first['host']}: {first['message']}"
+    told = sorted((report for report in reports if report["attempt"] == newest), key=lambda told: told["utc"])
+    first = told[0]
+    reason = f"worker {first['worker']} on {first['host']}: {first['message']}"
+    return reason + _silent(told) if first["error"] == WaitedTooLongError.__name__ else reason
+
+
+def _silent_end(folder: Path) -> str:
+    """Where no job is to be asked: workers were started, and died before any could say why."""
+    output = folder / OUTPUT_NAME
+    started = output.exists() and output.stat().st_size > 0 and not (folder / JOB_NAME).exists()
+    return f"the workers left neither a record nor a reason; see {OUTPUT_NAME}" if started else ""
+
+
+def _report(path: Path) -> dict[str, Any]:
+    content = read_sealed(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} holds no report")
+    return content
+
+
+def _silent(reports: Sequence[dict[str, Any]]) -> str:
+    """Who did not say that it waited; a worker that was stopped may still report its own end."""
+    waited = {told["worker"] for told in reports if told["error"] == WaitedTooLongError.__name__}
+    others = sorted(set(range(reports[0]["workers"])) - waited)
+    return f"; no such word from worker {', '.join(map(str, others))}" if others else ""
 
 
 def _first_difference(there: Point, asked: Point) -> str:

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from rich.console import Console
 
+from slurm.attempts import may_be_tried_again
 from slurm.cluster import Cluster
 from slurm.preflight import check_before_submission, estimate, refused_shapes
 from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import LimitError, RejectedError, UnreachableError, find, inherited_variables
 from slurm.scheduler import submit as submit_job
 from slurm.states import SUBMITTABLE, Status, Submission, read_submission, study_states, write_submission
-from slurm.study_folder import RunState, StudyFolder, in_launch_order, run_state
+from slurm.study_folder import OUTPUT_NAME, RunState, StudyFolder, in_launch_order, run_state
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
-from unet_scaling.files import write_atomically
+from unet_scaling.files import open_to_append, write_atomically
 from unet_scaling.record import set_record_aside
 
 SCRIPT_NAME = "job.sbatch"
-MOST_ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
 
@@ -43,7 +43,8 @@ class Submitter:
         points = in_launch_order(self.folder.study)
         check_before_submission(self.cluster, points)
         if self.one_allocation:
-            self._show(self.folder.path / "allocation-1", self._allocation_script(points, "dry-run"))
+            place = self.folder.path / "allocation-1"
+            self._show(place, self._allocation_script(points, place, "dry-run"))
         else:
             for point in points:
                 self._show(self.folder.run_folder(point), self._job_script(point, "dry-run"))
@@ -87,9 +88,10 @@ class Submitter:
             self.console.print(f"{point.run}: {state.reason}; --force {point.run} runs it anew", markup=False)
             return False
         submission = read_submission(self.folder.run_folder(point))
-        if submission is not None and submission.attempts >= MOST_ATTEMPTS and state.state != "rejected":
+        tried = submission.attempts if submission else 0
+        if state.state != "rejected" and not may_be_tried_again(self.folder.run_folder(point), tried):
             self.console.print(
-                f"{point.run}: {state.state} after {submission.attempts} attempts ({state.reason}); "
+                f"{point.run}: {state.state} after {tried} submissions ({state.reason}); "
                 f"--force {point.run} tries again",
                 markup=False,
             )
@@ -125,6 +127,7 @@ class Submitter:
         scripts: dict[int, Path] = {}
         for point in points:
             script = self.folder.run_folder(point) / SCRIPT_NAME
+            open_to_append(script.parent / OUTPUT_NAME).close()
             write_atomically(script, self._job_script(point, self._token(point.run, script.parent)))
             scripts.setdefault(point.workers, script)
         refused = self._refused(scripts)
@@ -147,9 +150,10 @@ class Submitter:
     def _in_one_job(self, points: Sequence[Point]) -> list[str]:
         number = len(list(self.folder.path.glob("allocation-*"))) + 1
         place = self.folder.path / f"allocation-{number}"
-        place.mkdir()
+        place.mkdir(mode=0o700)
+        open_to_append(place / OUTPUT_NAME).close()
         token = self._token(f"{self.folder.study.name}.allocation", place)
-        write_atomically(place / SCRIPT_NAME, self._allocation_script(points, token))
+        write_atomically(place / SCRIPT_NAME, self._allocation_script(points, place, token))
         folders = [self.folder.run_folder(point) for point in points]
         refused = self._refused({0: place / SCRIPT_NAME})
         if refused:
@@ -236,9 +240,9 @@ class Submitter:
     def _job_script(self, point: Point, token: str) -> str:
         return job_script(self.cluster, point, self.folder.run_folder(point).resolve(), token, self.places)
 
-    def _allocation_script(self, points: Sequence[Point], token: str) -> str:
+    def _allocation_script(self, points: Sequence[Point], place: Path, token: str) -> str:
         runs = [(point, self.folder.run_folder(point).resolve()) for point in points]
-        return allocation_script(self.cluster, runs, token, self.places)
+        return allocation_script(self.cluster, runs, place.resolve(), token, self.places)
 
     def _show(self, folder: Path, script: str) -> None:
         self.console.print(f"# ---- {folder / SCRIPT_NAME}\n{script}", markup=False)

@@ -2,8 +2,8 @@
 
 from slurm.cluster_rehearsal.namespaces import SWITCH, enter, pin
 from slurm.cluster_rehearsal.plan import Host, Plan
-from slurm.cluster_rehearsal.processes import run
-from unet_scaling.errors import UserError
+from slurm.cluster_rehearsal.processes import attempt, run
+from unet_scaling.errors import EXIT_BUG, UserError
 
 NETWORKS = range(16)
 BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
@@ -36,9 +36,10 @@ def set_link(plan: Plan, host: str, state: str) -> None:
 
 
 def disconnect(plan: Plan) -> None:
-    """Remove the caller's end; all else goes with the namespaces."""
-    if plan.uplink in run(["ip", "-o", "link", "show"]):
-        run(["ip", "link", "delete", plan.uplink])
+    """Remove the caller's end; all else goes with the namespaces, which may take this end along first."""
+    done = attempt(["ip", "link", "delete", plan.uplink])
+    if done.returncode and plan.uplink in run(["ip", "-o", "link", "show"]):
+        raise UserError(f"the network interface {plan.uplink} stays: {done.stderr.strip()}", EXIT_BUG)
 
 
 def _plug_in_caller(plan: Plan) -> None:
