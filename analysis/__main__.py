@@ -5,22 +5,30 @@
                                             workers, log_hvd_N.csv Horovod
 
 Writes to the report folder:
-  runs.csv       one row per run that is used
-  summary.csv    one row per point: throughput, speed-up, efficiency, deviation, IoU, with intervals
-  left_out.csv   every run that is not used, and why
-  scaling.svg    speed-up, throughput and IoU over the workers (also scaling.png)
-and prints the points, what was left out, and the verdict. It may be run at any time, again and again:
-runs that are not complete are left out and listed.
+  report.html      the report: one file that needs nothing else, to be opened in a browser
+  summary.csv      one row per point: throughput, speed-up, efficiency, deviation, IoU, with intervals
+  runs.csv, epochs.parquet, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
+                   the tables behind it; docs/report.md explains every column
+  left_out.csv     every run that is not used, and why
+  summary.md       the points as a Markdown table, for papers
+  application.md   text, table and figures for an application for compute time
+  scaling.svg      the overview picture, and every other figure; each also as PNG
+and prints the points, what was left out, the recommendation and the verdict. It may be run at any time,
+again and again: runs that are not complete are left out and listed.
 
 Exit codes: 0 fine; 2 wrong usage; 65 no usable run.
 """
 
 import argparse
+import gc
 from pathlib import Path
 
-from analysis.load import Study, load_study
-from analysis.reference import load_reference
-from analysis.report import make_report, print_left_out, print_report, report_console, write_report
+from analysis.loading.load import load_study
+from analysis.loading.reference import load_reference
+from analysis.report.assemble import make_report
+from analysis.report.console import print_left_out, print_report, report_console
+from analysis.report.files import write_report
+from analysis.study import Study
 from unet_scaling.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
 
 
@@ -30,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     source: Path = options.reference or options.study
     study = load_reference(source) if options.reference else load_study(source)
     _require_runs(study, source)
+    gc.freeze()  # the study stays until the end: no search for garbage, in no process, goes through it again
     report = make_report(study)
     folder: Path = options.output or source / "report"
     try:

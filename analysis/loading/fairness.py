@@ -1,12 +1,13 @@
 """Which runs may be compared: the facts that must agree, and the refusal of runs that differ."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.options import flat_options, shared_options
-from unet_scaling.record import Header, WorkerFacts
+from analysis.loading.options import flat_options, shared_options
+from unet_scaling.record_lines import Header, WorkerFacts
 
 Alike = Callable[[Header], Hashable]
 LONGEST_SHOWN = 60
@@ -37,6 +38,11 @@ def same_workers(header: Header) -> Hashable:
     return header.point.workers
 
 
+def same_cores(header: Header) -> Hashable:
+    """Runs whose workers were asked to use equally many of their cores."""
+    return header.point.training.cores_per_worker
+
+
 def same_framework(header: Header) -> Hashable:
     """Runs of one framework with the same options and knobs."""
     return header.point.framework, tuple(flat_options(header.point).items())
@@ -60,8 +66,8 @@ FACTS = (
     Fact("commit", lambda header: str(header.commit), any_run),
     Fact("uncommitted changes", lambda header: str(header.dirty), any_run),
     Fact("device", lambda header: _each({each.device for each in header.workers}), any_run),
-    Fact("cores per worker", lambda header: _each({len(each.cores) for each in header.workers}), any_run),
-    Fact("threads per worker", lambda header: _each({each.threads for each in header.workers}), any_run),
+    Fact("cores per worker", lambda header: _each({len(each.cores) for each in header.workers}), same_cores),
+    Fact("threads per worker", lambda header: _each({each.threads for each in header.workers}), same_cores),
     Fact("workers on each host", lambda header: _layout(header), same_workers),
     Fact("transport", lambda header: json.dumps(header.transport, sort_keys=True), same_framework),
     Fact("versions recorded", lambda header: _each(set(header.versions)), same_framework),
@@ -79,8 +85,11 @@ def refusals(headers: Mapping[str, Header]) -> dict[str, str]:
     reasons = {run: reason for run, header in headers.items() if (reason := sharing(header))}
     sound = {run: header for run, header in headers.items() if run not in reasons}
     differing: dict[str, list[str]] = {}
-    for fact in (*FACTS, *_version_facts(sound)):
-        for run, reason in _differing(fact, sound):
+    facts = (*FACTS, *_version_facts(sound))
+    # Several facts have to agree among the same runs, and in a large study these keys take their time.
+    keys = {alike: list(map(alike, sound.values())) for alike in {fact.alike for fact in facts}}
+    for fact in facts:
+        for run, reason in _differing(fact, sound, keys[fact.alike]):
             differing.setdefault(run, []).append(reason)
     return reasons | {run: "; ".join(found) for run, found in differing.items()}
 
@@ -96,6 +105,11 @@ def sharing(header: Header) -> str:
     return ""
 
 
+def is_sharing(reason: str) -> bool:
+    """Whether a run was refused because two of its workers share a device or core."""
+    return re.match(r"workers \d+ and \d+ share ", reason) is not None
+
+
 def _owned(worker: WorkerFacts) -> list[tuple[str, str]]:
     if worker.device_uuid:
         return [("device", worker.device_uuid)]
@@ -109,7 +123,7 @@ def remarks(headers: Sequence[Header]) -> tuple[str, ...]:
         found.append("the code had uncommitted changes: its commit does not say all that ran")
     if _hosts_differ(headers):
         found.append("runs of equal worker count used different hosts: a difference may be that of the hosts")
-    if any(_share_cores(header) for header in headers):
+    if any(share_cores(header) for header in headers):
         found.append("GPU workers of a run could use the same cores; bind them to separate cores")
     return tuple(found)
 
@@ -119,7 +133,8 @@ def _hosts_differ(headers: Sequence[Header]) -> bool:
     return len(used) > len({workers for workers, _ in used})
 
 
-def _share_cores(header: Header) -> bool:
+def share_cores(header: Header) -> bool:
+    """Whether two workers of a run may run on the same core."""
     cores = [(worker.host, core) for worker in header.workers for core in worker.cores]
     return len(set(cores)) < len(cores)
 
@@ -132,12 +147,12 @@ def _version_facts(headers: Mapping[str, Header]) -> list[Fact]:
     return [Fact(f"version of {name}", of(name), any_run) for name in names]
 
 
-def _differing(fact: Fact, headers: Mapping[str, Header]) -> list[tuple[str, str]]:
+def _differing(fact: Fact, headers: Mapping[str, Header], keys: Sequence[Hashable]) -> list[tuple[str, str]]:
     groups: dict[Hashable, dict[str, str]] = {}
-    for run, header in headers.items():
+    for (run, header), key in zip(headers.items(), keys, strict=True):
         value = fact.value(header)
         if value is not None:
-            groups.setdefault(fact.alike(header), {})[run] = value
+            groups.setdefault(key, {})[run] = value
     return [outlier for values in groups.values() for outlier in _outliers(fact.name, values)]
 
 

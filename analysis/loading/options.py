@@ -2,25 +2,30 @@
 
 from collections.abc import Iterable, Sequence
 
-from unet_scaling.config import FRAMEWORKS, TABLES, Point
+from unet_scaling.config import FRAMEWORKS, Point
+from unet_scaling.options import TABLES
+from unet_scaling.validation import Section
 
 SHARED_TABLES = ("data", "model", "training")
 
 
 def flat_options(point: Point) -> dict[str, object]:
     """Every option of a point as {"training.precision": "fp32", ...}, its framework's own knobs included."""
-    tables = {table: getattr(point, table) for table in SHARED_TABLES}
-    tables[point.framework] = getattr(point, point.framework) or TABLES[point.framework]()
-    return {
-        f"{table}.{key}": value
-        for table, section in tables.items()
-        for key, value in section.model_dump().items()
-    }
+    knobs = getattr(point, point.framework) or TABLES[point.framework]()
+    return shared_options(point) | _flat(point.framework, knobs)
 
 
 def shared_options(point: Point) -> dict[str, object]:
     """The options that both frameworks have."""
-    return {key: value for key, value in flat_options(point).items() if not is_knob(key)}
+    options: dict[str, object] = {}
+    for table in SHARED_TABLES:
+        options |= _flat(table, getattr(point, table))
+    return options
+
+
+def _flat(table: str, section: Section) -> dict[str, object]:
+    """The values of one table, all of them plain: as model_dump gives them, but ten times as fast."""
+    return {f"{table}.{key}": value for key, value in vars(section).items()}
 
 
 def is_knob(key: str) -> bool:
@@ -41,6 +46,13 @@ def label(point: Point, axes: Iterable[str]) -> str:
     """What distinguishes this point, for people: "precision=bf16, compile=True", or nothing."""
     options = flat_options(point)
     return ", ".join(f"{axis.partition('.')[2]}={shown(options[axis])}" for axis in axes if axis in options)
+
+
+def labels(point: Point, axes: Iterable[str]) -> tuple[str, str]:
+    """What distinguishes it in options that both frameworks have, and in knobs of its own framework."""
+    axes = list(axes)
+    shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
+    return label(point, shared), label(point, knobs)
 
 
 def shown(value: object) -> str:

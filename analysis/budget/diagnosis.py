@@ -1,0 +1,253 @@
+"""Where the time goes, in words: rules that each cite their evidence and name what to try next.
+
+A rule looks at one point, the largest worker count of a series. `at_stake` is the share of its worker time
+that the finding is about: what is lost against 1 worker, or for what is there on 1 worker too its share.
+A rule that lacks its evidence says nothing. There is no rule on broadcasts of batch-norm buffers:
+neither framework broadcasts them here (forward_sync_buffers is off, and Horovod never does).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.budget.point_facts import Facts, facts_of
+from analysis.findings.verdict import NAMES
+from analysis.loading.fairness import is_sharing
+from analysis.study import Study
+
+WORTH_SAYING = 0.03
+INPUT_BOUND, INPUT_SLOWER = 0.25, 0.05
+WAITS_FOR_A_CORE, HELPER_TAKES, TAKEN_OFF_PER_STEP = 0.05, 0.10, 1.0
+EXPLAINS = 0.5
+ABOVE_FLOOR = 2.0
+NEGOTIATION_ALONE = 0.01
+LITTLE_WORK = 0.10
+DIAGNOSIS_COLUMNS = (
+    "rule", "options", "framework", "knobs", "workers", "at_stake", "finding", "evidence", "try_next",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One finding about a point; `at_stake` is a share of its worker time, NaN where not known."""
+
+    rule: str
+    options: str
+    framework: str
+    knobs: str
+    workers: int
+    at_stake: float
+    finding: str
+    evidence: str
+    try_next: str
+
+    def __str__(self) -> str:
+        name = next(text for key, text in NAMES.items() if key == self.framework)
+        series = ", ".join(part for part in (name, self.knobs) if part)
+        where = f"{series} on {_count(self.workers)}"
+        return f"{where}: {self.finding} ({self.evidence}). Try {self.try_next}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: share of worker time, what is so, the numbers that show it, what to try."""
+
+    at_stake: float
+    finding: str
+    evidence: str
+    try_next: str
+
+
+Rule = Callable[[Facts], Finding | None]
+
+
+def diagnose(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> list[Diagnosis]:
+    """What the rules find, most at stake first; `budget` and `network` are the tables of this study."""
+    found = [
+        Diagnosis(rule, facts.options, facts.framework, facts.knobs, facts.workers, **vars(finding))
+        for facts in facts_of(study, budget, network)
+        for rule, judge in RULES.items()
+        if (finding := judge(facts)) is not None
+    ]
+    found.sort(key=lambda each: math.inf if math.isnan(each.at_stake) else -each.at_stake)
+    return [*_refused_for_sharing(study), *found]
+
+
+def diagnosis_table(diagnoses: list[Diagnosis]) -> pd.DataFrame:
+    """One row per finding: DIAGNOSIS_COLUMNS."""
+    return pd.DataFrame([vars(each) for each in diagnoses], columns=list(DIAGNOSIS_COLUMNS))
+
+
+def _refused_for_sharing(study: Study) -> Iterator[Diagnosis]:
+    """Points whose runs were refused because two workers had one device: of each, the first run."""
+    refused = study.left_out[study.left_out["reason"].map(is_sharing).astype(bool)]
+    for row in refused.drop_duplicates(["options", "framework", "knobs", "workers"]).to_dict("records"):
+        place = str(row["options"]), str(row["framework"]), str(row["knobs"]), int(row["workers"])
+        cure = "one device and its own cores for each worker: --gpus-per-task and --cpus-per-task"
+        told = "two workers share a device, so each has half of it"
+        yield Diagnosis("shared device", *place, math.nan, told, f"{row['run']}: {row['reason']}", cure)
+
+
+def _input_bound(facts: Facts) -> Finding | None:
+    share, lost = facts.shares["data_wait"], facts.losses["data_wait"]
+    if not share >= INPUT_BOUND and (not lost >= INPUT_SLOWER or _contended(facts)):
+        return None
+    loading = facts.point.data.loading
+    cache = 'data.loading = "cache" (why_decoding.toml)'
+    cure = cache if loading == "decode" else "more cores per worker"
+    evidence = f"data wait is {_percent(share)} of a step of {_time(facts.step_seconds)}"
+    evidence += "" if math.isnan(lost) else f", {_percent(lost)} of it more than on 1 worker"
+    return Finding(
+        share if share >= INPUT_BOUND else lost,
+        "workers wait for images",
+        f"{evidence}; data.loading = {loading!r}",
+        f"{cure}; python -m unet_scaling.data profile STUDY.toml names the slow stage",
+    )
+
+
+def _core_contention(facts: Facts) -> Finding | None:
+    lost, processor = facts.losses["compute"] + facts.losses["data_wait"], facts.processor
+    if not (lost >= WORTH_SAYING and _contended(facts)):
+        return None
+    evidence = [f"compute and data wait take {_percent(lost)} of the time more than on 1 worker"]
+    if not math.isnan(processor.communication):
+        evidence.append(f"communication threads use {_percent(processor.communication)} of the cores' time")
+    if not math.isnan(processor.runqueue):
+        evidence.append(f"the training thread waits for a core {_percent(processor.runqueue)} of the time")
+    evidence.append(f"it is taken off its core {processor.switches:.1f} times a step")
+    evidence.append(f"cores per worker: {processor.cores:g}")
+    knob = "horovod.yield_when_idle = true (why_yield.toml), " if facts.framework == "horovod" else ""
+    finding = "threads compete for the worker's cores"
+    return Finding(lost, finding, "; ".join(evidence), f"{knob}more cores per worker (why_cores.toml)")
+
+
+def _contended(facts: Facts) -> bool:
+    """Whether the training thread's waiting for a core, or helper threads, can be half of what was lost."""
+    processor = facts.processor
+    half = EXPLAINS * (facts.losses["compute"] + facts.losses["data_wait"])
+    helper = processor.communication >= max(HELPER_TAKES, half)
+    waits = processor.runqueue >= max(WAITS_FOR_A_CORE, half)
+    return waits or (helper and processor.switches >= TAKEN_OFF_PER_STEP)
+
+
+def _slower_compute(facts: Facts) -> Finding | None:
+    lost = facts.losses["compute"]
+    if not lost >= WORTH_SAYING or _contended(facts):
+        return None
+    evidence = (
+        f"compute takes {_percent(lost)} of the time more than on 1 worker; contention does not explain it"
+    )
+    if facts.alone is not None and not math.isnan(facts.processor.frequency_mhz):
+        clocks = facts.alone.processor.frequency_mhz, facts.processor.frequency_mhz
+        evidence += f"; clock {clocks[0]:.0f} MHz on 1 worker, {clocks[1]:.0f} MHz here"
+    cure = "fewer workers per host, to see whether memory or the clock is what they share"
+    return Finding(lost, "compute is slower, and not for lack of cores", evidence, cure)
+
+
+def _shared_cores(facts: Facts) -> Finding | None:
+    if not facts.cores_shared:
+        return None
+    lost = facts.losses["compute"] + facts.losses["data_wait"]
+    evidence = "the headers name cores that two workers may run on"
+    cure = "--cpus-per-task and --cpu-bind=cores in the cluster file"
+    return Finding(lost, "workers may run on each other's cores", evidence, cure)
+
+
+def _straggling_host(facts: Facts) -> Finding | None:
+    lost, straggler = facts.losses["imbalance"], facts.straggler
+    if not lost >= WORTH_SAYING or straggler is None:
+        return None
+    seen = f"in {straggler.seen} of {straggler.runs} runs"
+    exclude = f"--exclude={straggler.name}, or " if straggler.is_host else ""
+    return Finding(
+        lost,
+        f"all wait for {straggler.name}",
+        f"imbalance takes {_percent(lost)}; {straggler.name} works {_percent(straggler.slower)} longer than "
+        f"the others {seen}",
+        f"{exclude}a look at the clock, the memory and the other jobs of {straggler.name}",
+    )
+
+
+def _taking_turns(facts: Facts) -> Finding | None:
+    lost = facts.losses["imbalance"]
+    if not lost >= WORTH_SAYING or facts.straggler is not None:
+        return None
+    evidence = f"imbalance takes {_percent(lost)}; none is slower in most of the runs"
+    cure = "training.accumulate (fewer waits), nodes without other jobs"
+    return Finding(lost, "workers wait for each other in turn", evidence, cure)
+
+
+def _wire_above_floor(facts: Facts) -> Finding | None:
+    lost, times = facts.losses["wire"], facts.wire_seconds / facts.floor_seconds
+    if not (lost >= WORTH_SAYING and times >= ABOVE_FLOOR):
+        return None
+    evidence = (
+        f"wire takes {_percent(lost)}: {_time(facts.wire_seconds)} a step, {times:.1f} times the "
+        f"{_time(facts.floor_seconds)} that the probed network needs for the gradients"
+    )
+    knobs = {
+        "horovod": "horovod.fusion_threshold_mb (why_fusion.toml), cycle_time_ms (why_cycle_time.toml)",
+        "pytorch_native": "pytorch_native.bucket_cap_mb (why_bucket.toml)",
+    }
+    return Finding(lost, "the wire is far above its floor", evidence, knobs[facts.framework])
+
+
+def _negotiation(facts: Facts) -> Finding | None:
+    """Horovod alone has nobody to wait for: what it syncs on 1 worker is its own cycle and negotiation."""
+    alone = facts if facts.workers == 1 else facts.alone
+    if facts.framework != "horovod" or alone is None or not alone.shares["wire"] >= NEGOTIATION_ALONE:
+        return None
+    share = alone.shares["wire"]
+    evidence = f"on 1 worker it still syncs {_time(alone.wire_seconds)} a step, {_percent(share)} of it"
+    if not math.isnan(facts.latency_seconds):
+        evidence += f"; an empty message takes {_time(facts.latency_seconds)}"
+    cure = "horovod.cycle_time_ms (why_cycle_time.toml)"
+    return Finding(share, "Horovod waits for its own cycle and negotiation", evidence, cure)
+
+
+def _little_work(facts: Facts) -> Finding | None:
+    lost, times = facts.losses["wire"], facts.wire_seconds / facts.floor_seconds
+    if not (lost >= LITTLE_WORK and times < ABOVE_FLOOR):
+        return None
+    evidence = (
+        f"wire takes {_percent(lost)}, and its {_time(facts.wire_seconds)} are near the floor of "
+        f"{_time(facts.floor_seconds)}"
+    )
+    cure = "training.batch_per_worker or training.accumulate (why_work.toml)"
+    return Finding(lost, "a step has too little work for this network", evidence, cure)
+
+
+def _synchronised_norm(facts: Facts) -> Finding | None:
+    lost = facts.losses["compute"]
+    if facts.point.model.batch_norm != "sync" or not lost >= WORTH_SAYING:
+        return None
+    evidence = f"model.batch_norm = 'sync' exchanges inside forward; compute takes {_percent(lost)} more"
+    return Finding(lost, "batch norm waits for the group", evidence, "model.batch_norm = 'local'")
+
+
+RULES: dict[str, Rule] = {
+    "input-bound": _input_bound,
+    "core contention": _core_contention,
+    "slower compute": _slower_compute,
+    "shared cores": _shared_cores,
+    "straggling host": _straggling_host,
+    "taking turns": _taking_turns,
+    "wire above its floor": _wire_above_floor,
+    "negotiation": _negotiation,
+    "too little work": _little_work,
+    "synchronised batch norm": _synchronised_norm,
+}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _time(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _count(workers: int) -> str:
+    return f"{workers} worker{'' if workers == 1 else 's'}"

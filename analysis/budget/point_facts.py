@@ -1,0 +1,176 @@
+"""What the rules of the diagnosis look at: one point's shares, losses, processor, network and workers."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
+from analysis.findings.speedup import POINT, SERIES
+from analysis.loading.fairness import share_cores
+from analysis.statistics.launches import launches_of
+from analysis.study import NAN, Study
+from unet_scaling.config import Framework, Point
+
+SLOWER = 0.05
+OF_THE_CORES = ("communication_cpu_seconds", "core_seconds")
+NO_NETWORK = {"floor_seconds": NAN, "latency_seconds": NAN}
+
+
+@dataclass(frozen=True)
+class Processor:
+    """Of the workers of a point, medians over its runs; NaN where not recorded.
+
+    communication     CPU seconds of the threads that carry gradients, as a share of the cores' time
+    runqueue          share of its time that the training thread was ready and had no core, beyond its sync: a
+                      thread that polls for its gradients is ready all the while
+    switches          times per step that it was taken off its core
+    cores, frequency_mhz  of a worker, means
+    """
+
+    communication: float
+    runqueue: float
+    switches: float
+    cores: float
+    frequency_mhz: float
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A host, or a worker where all are on one, that is slower than the others in most of its runs."""
+
+    name: str
+    is_host: bool
+    slower: float
+    seen: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One point. `shares` are of its worker time, `losses` its loss budget, NaN where there is none.
+
+    Seconds are of one step. `alone` is the same series on 1 worker.
+    """
+
+    options: str
+    framework: Framework
+    knobs: str
+    workers: int
+    point: Point
+    step_seconds: float
+    shares: Mapping[str, float]
+    losses: Mapping[str, float]
+    wire_seconds: float
+    floor_seconds: float
+    latency_seconds: float
+    processor: Processor
+    straggler: Straggler | None
+    cores_shared: bool
+    alone: "Facts | None" = None
+
+
+def facts_of(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> Iterator[Facts]:
+    """The facts of each series' largest worker count that has a budget."""
+    runs = study.runs.reset_index(drop=True)
+    if runs.empty:
+        return
+    launches, shares = launches_of(study, runs, POINT), share_array(run_shares(study))
+    known, medians = known_points(launches, shares), shares_of(launches, shares).medians
+    points = runs.groupby(launches.point)[POINT].first()[known]
+    for _, series in points.groupby(SERIES, sort=False):
+        found = None
+        for number in series.loc[[series["workers"].idxmin(), series["workers"].idxmax()]].index.unique():
+            of = _Tables(study, runs[launches.point == number], budget, network)
+            found = _facts(of, dict(zip(PARTS, medians[:, number], strict=True)), found)
+        if found is not None:
+            yield found
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The study, and the runs of one point in it."""
+
+    study: Study
+    runs: pd.DataFrame
+    budget: pd.DataFrame
+    network: pd.DataFrame
+
+    def row(self, table: pd.DataFrame) -> Mapping[Any, Any]:
+        """The point's row of a table that has one per point; empty where it has none."""
+        first = self.runs.iloc[0]
+        rows = table[(table[POINT] == first[POINT]).all(axis=1)]
+        return rows.to_dict("records")[0] if len(rows) else {}
+
+
+def _facts(of: _Tables, shares: Mapping[str, float], smaller: Facts | None) -> Facts:
+    first = of.runs.iloc[0]
+    budgets = of.study.budgets[of.study.budgets["run"].isin(of.runs["run"])]
+    headers = [of.study.headers[run] for run in of.runs["run"]]
+    budget, network = of.row(of.budget), NO_NETWORK | dict(of.row(of.network))
+    return Facts(
+        options=first["options"],
+        framework=first["framework"],
+        knobs=first["knobs"],
+        workers=int(first["workers"]),
+        point=headers[0].point,
+        step_seconds=float(of.runs["step_seconds"].median()),
+        shares=shares,
+        losses={part: budget.get(part, NAN) for part in PARTS},
+        wire_seconds=_per_run(budgets, "wire_seconds", "steps"),
+        floor_seconds=network["floor_seconds"],
+        latency_seconds=network["latency_seconds"],
+        processor=_processor(budgets),
+        straggler=_straggler(budgets),
+        cores_shared=any(share_cores(header) for header in headers),
+        alone=smaller if smaller is not None and smaller.workers == 1 else None,
+    )
+
+
+def _processor(budgets: pd.DataFrame) -> Processor:
+    core_seconds = budgets["worker_seconds"] * budgets["cores"].astype(float)
+    waiting = (budgets["runqueue_seconds"].astype(float) - budgets["sync_seconds"]).clip(lower=0)
+    budgets = budgets.assign(core_seconds=core_seconds, waiting_seconds=waiting)
+    return Processor(
+        communication=_per_run(budgets, *OF_THE_CORES),
+        runqueue=_per_run(budgets, "waiting_seconds", "worker_seconds"),
+        switches=_per_run(budgets, "involuntary_switches", "steps"),
+        cores=float(budgets["cores"].median()),
+        frequency_mhz=float(budgets["frequency_mhz"].median()),
+    )
+
+
+def _per_run(budgets: pd.DataFrame, above: str, below: str) -> float:
+    """Median over the runs of a ratio of sums over their workers; NaN where one is not known."""
+    means = budgets.groupby("run", observed=True)[[above, below]].mean()
+    known = budgets[[above, below]].notna().all(axis=None)
+    return float((means[above] / means[below]).median()) if known else NAN
+
+
+def _straggler(budgets: pd.DataFrame) -> Straggler | None:
+    """Who is slower than the others by SLOWER in more than half of its runs, by own work without sync."""
+    several = budgets.groupby("run", observed=True)["host"].nunique().gt(1).all()
+    names = budgets["host"] if several else "worker " + budgets["worker"].astype(str)
+    busy = (budgets["worker_seconds"] - budgets["sync_seconds"]).astype(float)
+    table = pd.DataFrame({"run": budgets["run"].astype(str), "name": names, "busy": busy})
+    means = table.groupby(["run", "name"])["busy"].mean().unstack("name")
+    excess = pd.Series({name: _excess(means, str(name)) for name in means.columns}, dtype=object)
+    found = [
+        Straggler(
+            str(name),
+            bool(several),
+            float(each[each > SLOWER].median()),
+            int((each > SLOWER).sum()),
+            len(each),
+        )
+        for name, each in excess.items()
+        if len(each) and 2 * (each > SLOWER).sum() > len(each)
+    ]
+    return max(found, key=lambda each: each.slower, default=None)
+
+
+def _excess(means: pd.DataFrame, name: str) -> "pd.Series[float]":
+    """In each of its runs, by how much a host takes longer than the median of the others."""
+    others = means.drop(columns=name).median(axis=1)
+    return (means[name] / others - 1).dropna()

@@ -1,0 +1,211 @@
+"""From the records of a study's folder to its tables: the runs that can be used, and those left out."""
+
+import gc
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.loading.fairness import refusals, remarks
+from analysis.loading.measured import Columns
+from analysis.loading.options import flat_options, is_knob, labels, order, shown, varying
+from analysis.loading.ping_pongs import read_ping_pongs
+from analysis.loading.runs import CompleteRun, UnusableRun, read_run
+from analysis.processes import spread
+from analysis.study import (
+    BUDGET_COLUMNS,
+    EPOCH_COLUMNS,
+    EVALUATION_COLUMNS,
+    PROBE_COLUMNS,
+    LeftOut,
+    Run,
+    Study,
+    left_out_table,
+    run_table,
+)
+from unet_scaling.config import FRAMEWORKS
+from unet_scaling.errors import UserError
+from unet_scaling.options import Claims
+from unet_scaling.record import RECORD_NAME
+from unet_scaling.study_file import POINT_NAME, read_claims
+
+RUNS_AT_ONCE = 100
+
+
+def load_study(folder: Path) -> Study:
+    """Read every run of `logs/STUDY`. Nothing is inferred from folder names.
+
+    Raises UserError where the folder is missing or has no run folders.
+    """
+    paths = run_folders(folder)
+    with _nothing_collected():
+        complete, left_out = _read(paths)
+        kept, copies = _without_copies(_sorted(complete))
+        refused = refusals({name: run.header for name, run in kept.items()})
+        left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
+        used = [run for name, run in kept.items() if name not in refused]
+        study = _study(folder.resolve().name, used, left_out, read_claims(folder))
+        ping_pongs, problems = read_ping_pongs(folder)
+        return replace(study, ping_pongs=ping_pongs, notes=(*study.notes, *problems))
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folders below a study's that hold a point or a record."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; give the one of a study, such as logs/STUDY")
+    found = sorted(path for path in folder.iterdir() if _is_run(path))
+    if not found:
+        raise UserError(f"{folder} has no run folders; slurm/submission.sh STUDY.toml makes and submits them")
+    return found
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return any((path / name).exists() for name in (POINT_NAME, RECORD_NAME))
+    except OSError:
+        return True  # it may not be looked into: reading it gives the reason
+
+
+def _read(folders: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]]:
+    """The runs in the order of their folders, many of them by several processes."""
+    complete: list[CompleteRun] = []
+    left_out: list[UnusableRun] = []
+    for found in spread(read_run, folders, chunk=RUNS_AT_ONCE):
+        if isinstance(found, CompleteRun):
+            complete.append(found)
+        else:
+            left_out.append(found)
+    return complete, left_out
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """What is read stays: to search it for garbage again and again takes longer than to unpack it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _refused(run: CompleteRun, reason: str) -> UnusableRun:
+    point = run.header.point
+    return UnusableRun(
+        LeftOut(run.name, "refused", reason, point.framework, point.workers, point.repeat), point
+    )
+
+
+def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
+    """By options, framework, knobs, workers and repeat."""
+    runs = list(runs)
+    axes = varying([run.header.point for run in runs])
+    shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
+
+    def key(run: CompleteRun) -> tuple[object, ...]:
+        point = run.header.point
+        options = order(point, shared), FRAMEWORKS.index(point.framework), order(point, knobs)
+        return *options, point.workers, point.repeat, run.name
+
+    return sorted(runs, key=key)
+
+
+def _without_copies(runs: Sequence[CompleteRun]) -> tuple[dict[str, CompleteRun], list[UnusableRun]]:
+    """A repeat of a point counts once, however many folders hold it."""
+    first: dict[Hashable, CompleteRun] = {}
+    copies = []
+    for run in runs:
+        point = run.header.point
+        identity = (point.framework, point.workers, point.repeat, tuple(flat_options(point).items()))
+        kept = first.setdefault(identity, run)
+        if kept is not run:
+            copies.append(_refused(run, f"the same repeat of the same point as {kept.name}"))
+    return {run.name: run for run in first.values()}, copies
+
+
+def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], claims: Claims) -> Study:
+    points = [run.header.point for run in runs]
+    # A point of which every run diverged is a point of the study all the same.
+    diverged = [left.point for left in left_out if left.point and left.left_out.state == "diverged"]
+    axes = varying(points + diverged)
+    table = run_table([_row(run, axes) for run in runs])
+    values = [flat_options(point) for point in points]
+    for axis in axes:
+        table[axis] = [shown(options[axis]) if axis in options else None for options in values]
+    return Study(
+        name=name,
+        runs=table,
+        epochs=tidy([(run.name, run.epochs) for run in runs], EPOCH_COLUMNS),
+        evaluations=tidy([(run.name, run.evaluations) for run in runs], EVALUATION_COLUMNS),
+        left_out=left_out_table([_labelled(left, axes) for left in left_out]),
+        headers={run.name: run.header for run in runs},
+        claims=claims,
+        axes=axes,
+        notes=remarks([run.header for run in runs]),
+        budgets=tidy([(run.name, run.budget) for run in runs], BUDGET_COLUMNS),
+        probes=tidy([(run.name, run.probe) for run in runs], PROBE_COLUMNS),
+    )
+
+
+def _labelled(unusable: UnusableRun, axes: Sequence[str]) -> LeftOut:
+    if unusable.point is None:
+        return unusable.left_out
+    options, knobs = labels(unusable.point, axes)
+    return replace(unusable.left_out, options=options, knobs=knobs)
+
+
+def tidy(parts: Sequence[tuple[str, Columns]], names: Sequence[str]) -> pd.DataFrame:
+    """The columns of all runs one below the other, the run's name repeated beside them."""
+    if not parts:
+        return pd.DataFrame(columns=list(names))
+    runs = [name for name, _ in parts]
+    sizes = [len(columns[names[1]]) for _, columns in parts]
+    table = {name: np.concatenate([columns[name] for _, columns in parts]) for name in names[1:]}
+    run = pd.Categorical.from_codes(np.repeat(np.arange(len(runs)), sizes), categories=pd.Index(runs))
+    return pd.DataFrame({names[0]: run} | table)
+
+
+def _row(run: CompleteRun, axes: Sequence[str]) -> Run:
+    """One row of the table: throughput is images over seconds, both summed over the epochs in use."""
+    header, point = run.header, run.header.point
+    used = ~run.epochs["warmup"].astype(bool)
+    seconds, images, steps, losses = (
+        run.epochs[name][used].astype(float) for name in ("seconds", "images", "steps", "loss")
+    )
+    last = {name: values[-1].item() for name, values in run.evaluations.items()}
+    hosts = [worker.host for worker in header.workers]
+    options, knobs = labels(point, axes)
+    return Run(
+        run=run.name,
+        framework=point.framework,
+        workers=point.workers,
+        repeat=point.repeat,
+        seed=point.seed,
+        options=options,
+        knobs=knobs,
+        images_per_second=images.sum() / seconds.sum(),
+        epochs_per_second=len(seconds) / seconds.sum(),
+        epochs_used=len(seconds),
+        seconds_per_epoch=float(np.median(seconds)),
+        images_per_epoch=images.mean(),
+        steps_per_epoch=steps.mean(),
+        step_seconds=seconds.sum() / steps.sum(),
+        loss=losses[-1].item(),
+        iou=last["iou"],
+        dice=last["dice"],
+        test_images=last["images"],
+        training_seconds=last["training_seconds"],
+        hosts=_distinct(hosts),
+        nodes=len(set(hosts)),
+        devices=_distinct(worker.device for worker in header.workers),
+        cores_per_worker=_distinct(str(len(worker.cores)) for worker in header.workers),
+        started_utc=header.started_utc,
+    )
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(values))

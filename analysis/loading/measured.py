@@ -1,0 +1,87 @@
+"""What a record says of where the time went, as columns: sums over the epochs after the warm-up."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.study import BUDGET_COLUMNS, NAN, PROBE_COLUMNS
+from unet_scaling.measures import PHASE_COLUMNS, CpuFacts
+from unet_scaling.record import Record
+from unet_scaling.record_lines import Epoch
+
+Columns = dict[str, NDArray[np.generic]]
+
+NOT_RECORDED = "the run recorded no budget (training.budget was off, or its code is older)"
+PROCESSOR: dict[str, Callable[[CpuFacts], float | None]] = {
+    "process_cpu_seconds": lambda facts: facts.process_seconds,
+    "training_cpu_seconds": lambda facts: facts.thread_seconds.get("training"),
+    "communication_cpu_seconds": lambda facts: facts.thread_seconds.get("communication"),
+    "runqueue_seconds": lambda facts: facts.training_runqueue_seconds,
+    "involuntary_switches": lambda facts: facts.training_involuntary_switches,
+}
+
+
+def budget_columns(record: Record) -> Columns:
+    """One row per worker, by rank: BUDGET_COLUMNS without the run's name.
+
+    `seconds`, `images` and `steps` are of the whole run and equal in all its rows, as is `wire_seconds`;
+    `worker_seconds`, the phases, CPU seconds and switches are the worker's own. `epochs` are those summed.
+    `cores` and `frequency_mhz` are means. Where one of these epochs has no budget, phases and wire are NaN
+    and `no_budget` says why: a part of the epochs would not sum to the run's seconds.
+    """
+    assert record.header is not None
+    used = [epoch for epoch in record.epochs if not epoch.warmup]
+    workers = record.header.workers
+    found = _of_the_run(used, len(workers)) | _phases(used, len(workers)) | _processor(used, len(workers))
+    found["worker"] = np.arange(len(workers))
+    found["host"] = np.array([worker.host for worker in workers], dtype=object)
+    return {name: found[name] for name in BUDGET_COLUMNS if name != "run"}
+
+
+def probe_columns(record: Record) -> Columns:
+    """One row per message size: PROBE_COLUMNS without the run's name; no row where nothing was probed."""
+    names = PROBE_COLUMNS[1:]
+    if record.probe is None:
+        return {name: np.array([], dtype=np.float64) for name in names}
+    return {name: np.array(getattr(record.probe, name), dtype=np.float64) for name in names}
+
+
+def _of_the_run(epochs: Sequence[Epoch], workers: int) -> Columns:
+    sums = {name: sum(getattr(each, name) for each in epochs) for name in ("seconds", "images", "steps")}
+    columns: Columns = {name: np.full(workers, float(value)) for name, value in sums.items()}
+    columns["epochs"] = np.full(workers, len(epochs))
+    columns["worker_seconds"] = np.sum([epoch.worker_seconds for epoch in epochs], axis=0)
+    return columns
+
+
+def _phases(epochs: Sequence[Epoch], workers: int) -> Columns:
+    budgets = [epoch.budget for epoch in epochs if epoch.budget is not None]
+    if len(budgets) < len(epochs):
+        why = next((each.no_budget for each in epochs if each.no_budget), NOT_RECORDED)
+        unknown: Columns = {name: np.full(workers, NAN) for name in (*PHASE_COLUMNS, "wire_seconds")}
+        return unknown | {"no_budget": np.full(workers, why, dtype=object)}
+    known: Columns = {
+        name: np.sum([getattr(each, name) for each in budgets], axis=0) for name in PHASE_COLUMNS
+    }
+    wire = sum(each.wire_seconds for each in budgets)
+    return known | {"wire_seconds": np.full(workers, wire), "no_budget": np.full(workers, "", dtype=object)}
+
+
+def _processor(epochs: Sequence[Epoch], workers: int) -> Columns:
+    """CPU seconds and switches; NaN where one of the epochs does not say."""
+    facts = [epoch.cpu for epoch in epochs if epoch.cpu is not None]
+    if len(facts) < len(epochs):
+        return {name: np.full(workers, NAN) for name in (*PROCESSOR, "cores", "frequency_mhz")}
+    columns: Columns = {name: _numbers(facts, value).sum(axis=0) for name, value in PROCESSOR.items()}
+    columns["cores"] = _numbers(facts, lambda each: each.cores).mean(axis=0)
+    columns["frequency_mhz"] = _numbers(facts, lambda each: each.frequency_mhz).mean(axis=0)
+    return columns
+
+
+def _numbers(
+    facts: Sequence[Sequence[CpuFacts]], value: Callable[[CpuFacts], float | None]
+) -> NDArray[np.float64]:
+    """[epochs, workers]"""
+    known = [[value(each) for each in workers] for workers in facts]
+    return np.array([[NAN if each is None else each for each in row] for row in known], dtype=np.float64)

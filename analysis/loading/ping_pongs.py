@@ -1,0 +1,56 @@
+"""MPI between the hosts of a study, as the ping-pongs of its jobs timed it, and the floor that it gives.
+
+Over H hosts an all-reduce moves 2 (H-1)/H of the gradients through the link of each host, in 2 (H-1)
+rounds: no library needs less than that over the bandwidth of a pair, and the latency of each round.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from analysis.study import NAN, PING_PONG_COLUMNS
+from unet_scaling.ping_pong import PingPong
+from unet_scaling.study_file import PING_PONG_NAME
+
+
+def read_ping_pongs(study: Path) -> tuple[pd.DataFrame, list[str]]:
+    """Every pair that was timed, by PING_PONG_COLUMNS, and what cannot be read, in words."""
+    rows: list[Mapping[str, object]] = []
+    problems = []
+    for path in sorted(study.glob(f"*/{PING_PONG_NAME}")):
+        place = path.parent.name
+        try:
+            rows += _rows(place, PingPong.model_validate_json(path.read_bytes()))
+        except (OSError, ValidationError) as error:
+            problems.append(f"{place}: {PING_PONG_NAME} cannot be read: {str(error).splitlines()[0]}")
+    return pd.DataFrame(rows, columns=list(PING_PONG_COLUMNS)), problems
+
+
+def _rows(place: str, found: PingPong) -> Iterator[Mapping[str, object]]:
+    for pair in found.pairs:
+        values = (place, *sorted(pair.hosts), pair.medium, pair.latency_seconds, pair.bytes_per_second)
+        yield dict(zip(PING_PONG_COLUMNS, values, strict=True))
+
+
+def pair_table(ping_pongs: pd.DataFrame) -> pd.DataFrame:
+    """One row per pair of hosts: medians over its measurements, and how many there are."""
+    columns = ["latency_seconds", "bytes_per_second"]
+    pairs = ping_pongs.groupby(["host", "other_host", "medium"], sort=True)[columns]
+    return pairs.median().assign(measurements=pairs.size()).reset_index()
+
+
+def hosts_floor_seconds(ping_pongs: pd.DataFrame, hosts: set[str], size: int) -> float:
+    """What an all-reduce of so many bytes needs at least between hosts; NaN where no pair was timed."""
+    pairs = ping_pongs[
+        ping_pongs["host"].isin(hosts)
+        & ping_pongs["other_host"].isin(hosts)
+        & (ping_pongs["medium"] == "network")
+    ]
+    if len(hosts) < 2 or pairs.empty:
+        return NAN
+    latency, bandwidth = (float(np.median(pairs[name])) for name in ("latency_seconds", "bytes_per_second"))
+    others = len(hosts) - 1
+    return 2 * others * latency + 2 * others / len(hosts) * size / bandwidth

@@ -1,0 +1,129 @@
+"""One run folder: what its record says, as columns, or why the run cannot be used by itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+
+from analysis.loading.measured import Columns, budget_columns, probe_columns
+from analysis.loading.soundness import contradictions, too_large
+from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
+from unet_scaling.config import Point
+from unet_scaling.errors import UserError
+from unet_scaling.record import RECORD_NAME, Record, read_record
+from unet_scaling.record_lines import Epoch, Header, Result
+from unet_scaling.study_file import POINT_NAME, read_point
+
+RECORDED = [name for name in EPOCH_COLUMNS if name not in ("run", "fastest_worker_seconds")]
+# One call for all columns of an epoch: a study of 10,000 runs has two million epochs.
+OF_EPOCH = attrgetter(*RECORDED)
+
+
+@dataclass(frozen=True)
+class CompleteRun:
+    """A run whose record is complete and can give a throughput.
+
+    `epochs`, `evaluations`, `budget` and `probe` hold one array per column of the tables, without the
+    run's name.
+    """
+
+    name: str
+    header: Header
+    epochs: Columns
+    evaluations: Columns
+    budget: Columns
+    probe: Columns
+
+
+@dataclass(frozen=True)
+class UnusableRun:
+    """Why a run cannot be used, and its point where that is known."""
+
+    left_out: LeftOut
+    point: Point | None = None
+
+
+def read_run(folder: Path) -> CompleteRun | UnusableRun:
+    """The run in a folder, or why it cannot be used by itself."""
+    name = printable(folder.name)
+    try:
+        point = read_point(folder / POINT_NAME)
+    except UserError as error:
+        return UnusableRun(LeftOut(name, "damaged", printable(str(error))))
+    oversized = [f"{folder / POINT_NAME}: {problem}" for problem in too_large(point)]
+    if oversized:
+        return UnusableRun(LeftOut(name, "damaged", printable(_first_of(oversized))))
+    try:
+        record = read_record(folder / RECORD_NAME)
+    except FileNotFoundError:
+        return _unusable_run(folder, point, "no record", "no record yet: it has not started")
+    except OSError as error:
+        return _unusable_run(folder, point, "damaged", f"{error.filename}: {error.strerror}")
+    unusable = _unusable(point, record)
+    if unusable:
+        return _unusable_run(folder, point, *unusable)
+    assert record.header is not None
+    tables = (
+        _epochs(record.epochs),
+        _evaluations(record.results),
+        budget_columns(record),
+        probe_columns(record),
+    )
+    return CompleteRun(name, record.header, *tables)
+
+
+def printable(text: str) -> str:
+    """Text that any file and terminal can hold: what cannot be shown is escaped, line breaks stay."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def _unusable_run(folder: Path, point: Point, state: str, reason: str) -> UnusableRun:
+    name, why = printable(folder.name), printable(reason)
+    return UnusableRun(LeftOut(name, state, why, point.framework, point.workers, point.repeat), point)
+
+
+def _unusable(point: Point, record: Record) -> tuple[str, str] | None:
+    """(state, reason) of a record that gives no throughput of this point."""
+    if record.problems:
+        return "damaged" if record.damaged else "failed", _first_of(record.problems)
+    assert record.header is not None
+    if record.header.point != point and record.header.point_sha256 != point.digest():
+        return "damaged", f"{record.path} is of another configuration than {POINT_NAME} beside it"
+    if record.end is None:
+        asked = record.header.point.training.epochs
+        return "failed", f"no end line after {len(record.epochs)} of {asked} epochs: it failed or still runs"
+    if record.end.status != "complete":
+        return record.end.status, f"{record.end.status}: {record.end.reason or 'no reason recorded'}"
+    if all(epoch.warmup for epoch in record.epochs):
+        reason = f"{len(record.epochs)} epochs, none after the warm-up: train at least 2 epochs"
+        return "no throughput", reason
+    problems = list(contradictions(record))
+    return ("damaged", _first_of(problems)) if problems else None
+
+
+def _first_of(problems: Sequence[str]) -> str:
+    return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+def _epochs(epochs: Sequence[Epoch]) -> Columns:
+    fastest = np.array([min(epoch.worker_seconds, default=NAN) for epoch in epochs])
+    columns = zip(*map(OF_EPOCH, epochs), strict=True)
+    found = {name: np.array(column) for name, column in zip(RECORDED, columns, strict=True)}
+    return found | {"fastest_worker_seconds": fastest}
+
+
+def _evaluations(results: Sequence[Result]) -> Columns:
+    return {
+        name: np.array([_known(getattr(result, name)) for result in results])
+        for name in EVALUATION_COLUMNS
+        if name != "run"
+    }
+
+
+def _known(value: float | None) -> float:
+    return NAN if value is None else value

@@ -1,0 +1,80 @@
+"""What contradicts itself in a record whose lines are all sound and in order.
+
+A checksum shows that a line is as it was written; whether its writer could be right is asked here. The
+limits are those of the record's own words: an epoch lasts as long as its slowest worker, training
+seconds are the sum of the epochs', Dice follows from the counts, evaluations come when they were due.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from analysis.loading.options import flat_options
+from unet_scaling.config import Point
+from unet_scaling.record import Record
+from unet_scaling.record_lines import Epoch, Header, Result
+
+LARGEST_WHOLE_NUMBER = 2**63 - 1
+ROUNDING = 1e-9
+
+
+def contradictions(record: Record) -> Iterator[str]:
+    """What cannot be in a complete record, in words; each starts with the file."""
+    assert record.header is not None
+    workers = record.header.point.workers
+    found = (
+        *(problem for epoch in record.epochs for problem in _of_epoch(epoch, workers)),
+        *_of_evaluations(record.header, record.epochs, record.results),
+    )
+    yield from (f"{record.path}: {problem}" for problem in found)
+
+
+def too_large(point: Point) -> Iterator[str]:
+    """The whole numbers of a point that no table can hold."""
+    named = {"workers": point.workers, "repeat": point.repeat, "seed": point.seed, **flat_options(point)}
+    for name, value in named.items():
+        if isinstance(value, int) and value > LARGEST_WHOLE_NUMBER:
+            yield f"{name} does not fit into 64 bits"
+
+
+def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:
+    """A sequence, as a generator for each of millions of epochs takes twice the time."""
+    each, seconds, found = epoch.worker_seconds, epoch.seconds, []
+    if len(each) != workers:
+        found.append(f"epoch {epoch.epoch} has the seconds of {len(each)} workers, not of {workers}")
+    elif seconds != max(each):
+        found.append(f"epoch {epoch.epoch} took {seconds} s, but its slowest worker {max(each)} s")
+    if epoch.images > LARGEST_WHOLE_NUMBER or epoch.steps > LARGEST_WHOLE_NUMBER:
+        found.append(f"epoch {epoch.epoch}: images or steps do not fit into 64 bits")
+    elif not math.isfinite(epoch.images / seconds):
+        found.append(f"epoch {epoch.epoch}: {epoch.images} images in {seconds} s cannot be")
+    return found
+
+
+def _of_evaluations(header: Header, epochs: tuple[Epoch, ...], results: tuple[Result, ...]) -> Iterator[str]:
+    after = [result.epochs for result in results]
+    if after != sorted(set(after)):
+        yield f"evaluations are not in the order of their epochs: {after}"
+    every = header.point.training.evaluate_every
+    missing = set(range(every, len(epochs), every) if every else ()) - set(after)
+    if missing:
+        yield f"the evaluation after {min(missing)} epochs is missing, one every {every} was asked for"
+    trained = list(accumulate((epoch.seconds for epoch in epochs), initial=0.0))
+    for result in results:
+        if result.epochs >= len(trained):
+            yield f"an evaluation after {result.epochs} epochs, of {len(epochs)}"
+        elif not math.isclose(result.training_seconds, trained[result.epochs], rel_tol=ROUNDING):
+            sums = f"training took {result.training_seconds} s, its epochs {trained[result.epochs]} s"
+            yield f"evaluation after {result.epochs} epochs: {sums}"
+        yield from _of_counts(result)
+
+
+def _of_counts(result: Result) -> Iterator[str]:
+    counts = (result.true_positive, result.false_positive, result.false_negative, result.true_negative)
+    if max(counts) > LARGEST_WHOLE_NUMBER:
+        yield f"evaluation after {result.epochs} epochs: the counts do not fit into 64 bits"
+        return
+    either = 2 * result.true_positive + result.false_positive + result.false_negative
+    expected = 2 * result.true_positive / either if either else None
+    if result.dice != expected:
+        yield f"evaluation after {result.epochs} epochs: dice is {result.dice}, the counts give {expected}"

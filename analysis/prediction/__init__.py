@@ -1,0 +1,1 @@
+"""Throughput at larger worker counts, fitted on the smaller ones, and how wrong that was."""

@@ -1,0 +1,211 @@
+"""The step-time model: computing, all-reduce, waiting for the slowest; fitted with what it is uncertain of.
+
+docs/prediction.md explains the terms, their sources and how often the intervals hold.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.prediction.scaling_laws import (
+    Counts,
+    Term,
+    Vector,
+    constant,
+    fit,
+    ring_bytes,
+    ring_bytes_between_nodes,
+    ring_messages,
+    slowest_of_normals,
+    term_matrix,
+)
+from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SEED, Interval
+
+# Coefficients are seconds: of one worker's step; of sending all gradients once over a link; what the link
+# between nodes adds to that; of one message; standard deviation of a worker's step.
+STEP_TERMS: Mapping[str, Term] = {
+    "compute": constant,
+    "transfer": ring_bytes,
+    "transfer_between_nodes": ring_bytes_between_nodes,
+    "latency": ring_messages,
+    "imbalance": slowest_of_normals,
+}
+RESAMPLES = 999
+EDGES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+# Relative. No clock and no model agree better; it keeps one lucky fit from getting all the weight.
+SMALLEST_MISFIT = 1e-3
+# Relative. A misfit of a factor e tells nothing any more; the bound keeps the numbers finite.
+LARGEST_NOISE = 1.0
+
+Columns = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Design:
+    """One choice of step terms, fitted.
+
+    columns       the terms used, by their place in STEP_TERMS
+    coefficients  of all step terms, [terms]; 0 for those not used
+    weight        share in the prediction; the weights of all designs of a fit sum to 1
+    misfit        relative standard deviation of the points around the fit
+    freedom       degrees of freedom: points - terms used
+    """
+
+    columns: Columns
+    coefficients: Vector
+    weight: float
+    misfit: float
+    freedom: int
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The model fitted to some points.
+
+    counts  of the points
+    known   the terms that these points can tell from the others, by their place in STEP_TERMS
+    terms   coefficients of STEP_TERMS, [terms]
+    drawn   the same for every resampling, [RESAMPLES, terms]
+    noise   logarithm of measured over modelled seconds for every resampling, [RESAMPLES]
+    """
+
+    counts: Counts
+    known: Columns
+    terms: Vector
+    drawn: Vector
+    noise: Vector
+
+    def seconds(self, at: Counts) -> Vector:
+        """Modelled seconds of a step at each count, [k]."""
+        return np.asarray(_step_matrix(at) @ self.terms)
+
+    def interval(self, at: Counts) -> Interval:
+        """95 % interval of the seconds that would be measured, at one count."""
+        low, high = np.quantile((self.drawn @ _step_matrix(at)[0]) * np.exp(self.noise), EDGES)
+        return float(low), float(high)
+
+    def term_intervals(self) -> Vector:
+        """95 % intervals of the coefficients, [2, terms]."""
+        return np.quantile(self.drawn, EDGES, axis=0)
+
+
+def fit_step_time(counts: Counts, launches: tuple[Vector, ...]) -> StepTime:
+    """The model fitted to the median seconds of each count, and what resampling makes of it.
+
+    `launches`: seconds per step of every launch, one array for each count. A resampling draws launches
+    of every count, a design, and the deviation of every point from that design: normal, with the
+    design's misfit less what the launches explain of it, and the uncertainty that few points leave in
+    a misfit (its square over a chi-square variate). Designs are drawn by the square root of their
+    weights: among few points the best design is partly luck, and drawn by the weights themselves the
+    intervals held too few simulated truths. Needs 3 counts.
+    """
+    random = np.random.default_rng(SEED)
+    designs = fit_designs(counts, np.array([np.median(times) for times in launches]))
+    medians = np.stack([_resampled_medians(times, random) for times in launches], axis=1)
+    repeated = all(len(times) >= FEWEST_REPEATS for times in launches)
+    variance = float(np.var(np.log(medians), axis=0).mean()) if repeated else 0.0
+    chosen = _evenly_drawn(np.sqrt([design.weight for design in designs]))
+    scale = _noise_scale(designs, variance, random)[np.arange(RESAMPLES), chosen]
+    times = medians * np.exp(scale[:, None] * random.standard_normal(medians.shape))
+    matrix = _step_matrix(counts)
+    terms = sum((design.weight * design.coefficients for design in designs), np.zeros(len(STEP_TERMS)))
+    return StepTime(
+        counts=counts,
+        known=(0, *_different_terms(matrix)),
+        terms=np.asarray(terms),
+        drawn=refit(matrix, times, [design.columns for design in designs], chosen),
+        noise=np.sqrt(scale**2 + variance) * random.standard_normal(RESAMPLES),
+    )
+
+
+def fit_designs(counts: Counts, seconds: Vector) -> tuple[Design, ...]:
+    """Every design with fewer terms than points whose terms are all needed, with its Akaike weight.
+
+    The weight is exp(-AIC / 2) = exp(-terms) / misfit^k (Burnham and Anderson 2002): a term must earn its
+    place, and where the points cannot tell two designs apart both count. A design of which a term comes
+    out as 0 is a smaller design and left out. Needs 2 points.
+    """
+    matrix = _step_matrix(counts)
+    further = _different_terms(matrix)
+    most = min(len(seconds) - 2, len(further))
+    candidates = [(0, *more) for size in range(most + 1) for more in combinations(further, size)]
+    fitted = [_design(columns, matrix, seconds) for columns in candidates]
+    needed = [design for design in fitted if (design.coefficients[list(design.columns)] > 0).all()]
+    total = sum(design.weight for design in needed)
+    return tuple(replace(design, weight=design.weight / total) for design in needed)
+
+
+def refit(matrix: Vector, times: Vector, designs: list[Columns], chosen: NDArray[np.int64]) -> Vector:
+    """Coefficients, [draws, terms], none negative, of the terms of the design chosen for each draw.
+
+    `matrix`: the terms at each count, [k, terms]; `times`: seconds, [draws, k]; `chosen`: a place in
+    `designs` for each draw, [draws]. Least squares of the errors relative to the mean of the draws.
+    Exact, and for many draws some ten times as fast as one nnls each: the best fit without negative
+    coefficients is the ordinary best fit of the terms it uses, so every subset of terms is fitted to all
+    draws at once, and the best allowed one is taken.
+    """
+    weight = 1 / times.mean(axis=0)
+    best = np.full(len(times), np.inf)
+    found = np.zeros((len(times), matrix.shape[1]))
+    for subset in sorted({part for design in designs for part in _parts(design)}):
+        terms = list(subset)
+        weighted = matrix[:, terms] * weight[:, None]
+        coefficients = (times * weight) @ np.linalg.pinv(weighted).T
+        squares = np.sum((coefficients @ weighted.T - times * weight) ** 2, axis=1)
+        allowed = np.array([set(subset) <= set(design) for design in designs])[chosen]
+        better = allowed & (coefficients >= 0).all(axis=1) & (squares < best)
+        best[better] = squares[better]
+        found[better] = 0.0
+        found[np.ix_(better, terms)] = coefficients[better]
+    return found
+
+
+def _parts(columns: Columns) -> list[Columns]:
+    """Computing, with each selection of the further terms."""
+    return [(0, *more) for size in range(len(columns)) for more in combinations(columns[1:], size)]
+
+
+def _step_matrix(at: Counts) -> Vector:
+    return term_matrix(tuple(STEP_TERMS.values()), at)
+
+
+def _different_terms(matrix: Vector) -> list[int]:
+    """The terms of communication that are not 0 and not equal to an earlier one at all points."""
+    first = np.unique(matrix, axis=1, return_index=True)[1]
+    return sorted(int(column) for column in first if column > 0 and matrix[:, column].any())
+
+
+def _design(columns: Columns, matrix: Vector, seconds: Vector) -> Design:
+    """The design with a weight that is not yet divided by the sum of all."""
+    coefficients = np.zeros(matrix.shape[1])
+    coefficients[list(columns)] = fit(matrix[:, columns], seconds)
+    squares = float(np.sum((matrix @ coefficients / seconds - 1) ** 2))
+    freedom = len(seconds) - len(columns)
+    seen = np.hypot(np.sqrt(squares / len(seconds)), SMALLEST_MISFIT)
+    weight = float(np.exp(-len(columns)) * (SMALLEST_MISFIT / seen) ** len(seconds))
+    return Design(columns, coefficients, weight, float(np.sqrt(squares / freedom)), freedom)
+
+
+def _evenly_drawn(chances: Vector) -> NDArray[np.int64]:
+    """A design for every resampling, [RESAMPLES], each as often as its chance says: no luck in this draw."""
+    shares = np.cumsum(chances / chances.sum())
+    places = np.searchsorted(shares, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
+    return np.minimum(places, len(chances) - 1)
+
+
+def _noise_scale(designs: tuple[Design, ...], variance: float, random: np.random.Generator) -> Vector:
+    """Standard deviation of a point around each design in every resampling, [RESAMPLES, designs]."""
+    freedom = np.array([design.freedom for design in designs], dtype=np.float64)
+    misfit = np.array([design.misfit for design in designs])
+    unexplained = np.sqrt(np.maximum(0.0, misfit**2 - variance))
+    drawn = unexplained * np.sqrt(freedom / random.chisquare(freedom, (RESAMPLES, len(designs))))
+    return np.asarray(np.minimum(drawn, LARGEST_NOISE))
+
+
+def _resampled_medians(times: Vector, random: np.random.Generator) -> Vector:
+    if len(times) < FEWEST_REPEATS:
+        return np.full(RESAMPLES, np.median(times))
+    return np.asarray(np.median(random.choice(times, (RESAMPLES, len(times))), axis=1))

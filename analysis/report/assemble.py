@@ -1,0 +1,105 @@
+"""All that a report says of a study, before anything of it is written or printed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+
+from analysis.budget.diagnosis import Diagnosis, diagnose
+from analysis.budget.losses import Losses
+from analysis.budget.network import network_table
+from analysis.budget.tables import budget_notes, budget_table, difference_table
+from analysis.findings.comparison import compare
+from analysis.findings.cost import cost_table, target_of
+from analysis.findings.quality import iou_between_frameworks, iou_table
+from analysis.findings.recommendation import Recommendation, recommend
+from analysis.findings.speedup import interval_notes, summarise, unequal_work
+from analysis.findings.steadiness import outlier_notes, steadiness_notes
+from analysis.findings.verdict import Verdict, verdicts
+from analysis.prediction.outlook import outlook
+from analysis.processes import spread
+from analysis.report.fairness_table import fairness_table
+from analysis.report.words import series_name
+from analysis.study import Study
+
+MANY_RUNS = 500
+
+
+@dataclass(frozen=True)
+class Report:
+    """The tables and sentences of a study; each table is documented where it is made.
+
+    `target` says in words which IoU the time to it is of; `prediction_notes` are kept apart from `notes`
+    because they belong beside the predictions, `budget_notes` beside the loss budget.
+    """
+
+    study: Study
+    points: pd.DataFrame
+    comparisons: pd.DataFrame
+    verdicts: list[Verdict]
+    iou: pd.DataFrame
+    iou_between: pd.DataFrame
+    cost: pd.DataFrame
+    target: str
+    predictions: pd.DataFrame
+    fits: pd.DataFrame
+    prediction_notes: list[str]
+    recommendations: list[Recommendation]
+    losses: Losses
+    budget_notes: list[str]
+    diagnoses: list[Diagnosis]
+    fairness: pd.DataFrame
+    notes: list[str]
+
+
+def make_report(study: Study) -> Report:
+    """Compare the runs of a study. Pure: nothing is read or written."""
+    # What each of these makes depends on no other; a large study keeps several processors busy.
+    makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks, fairness_table)
+    chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
+    points, comparisons, iou, cost, iou_between, fairness = spread(partial(_made, study), makers, chunk=chunk)
+    ahead = outlook(study)
+    losses = Losses(budget_table(study), difference_table(study), network_table(study))
+    return Report(
+        study=study,
+        points=points,
+        comparisons=comparisons,
+        verdicts=verdicts(study, comparisons),
+        iou=iou,
+        iou_between=iou_between,
+        cost=cost,
+        target=_target(study),
+        predictions=ahead.predictions,
+        fits=ahead.fits,
+        prediction_notes=list(ahead.notes),
+        recommendations=recommend(study, points, comparisons, iou, cost),
+        losses=losses,
+        budget_notes=list(budget_notes(study, losses.budget)),
+        diagnoses=diagnose(study, losses.budget, losses.network),
+        fairness=fairness,
+        notes=list(_notes(study, points)),
+    )
+
+
+def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:
+    return make(study)
+
+
+def _notes(study: Study, points: pd.DataFrame) -> Iterator[str]:
+    missing = points.loc[points["unknown"] != "", ["framework", "options", "knobs", "unknown"]]
+    for row in missing.drop_duplicates().to_dict("records"):
+        prefix = f"{row['options']}: " if row["options"] else ""
+        yield f"{prefix}{series_name(row)}: {row['unknown']}"
+    yield from unequal_work(study)
+    yield from interval_notes(points)
+    yield from steadiness_notes(study)
+    yield from outlier_notes(study)
+    yield from study.notes
+
+
+def _target(study: Study) -> str:
+    target = target_of(study)
+    if pd.isna(target.iou):
+        return f"time to an IoU: {target.source}"
+    return f"time to an IoU of {target.iou:g} ({target.source}): {target.meaning}"

@@ -1,0 +1,55 @@
+"""The files of a report, each written whole or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from analysis.report.application import application_text
+from analysis.report.assemble import Report
+from analysis.report.html import page
+from analysis.report.markdown import summary_markdown
+from analysis.report.pictures import Pictures, draw
+from analysis.report.tables import table_files
+
+
+def write_report(report: Report, folder: Path) -> list[Path]:
+    """Write the report's files; the same study always gives the same bytes.
+
+    The page comes last, so that what it names is there. Figures of an earlier report that this one does
+    not draw are removed: they would be taken for its own. Raises OSError where the folder cannot be
+    written; an earlier file is then still whole.
+    """
+    pictures = draw(report)
+    contents = _contents(report, pictures)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_whole(folder / name, content)
+    for name in pictures.absent:
+        for kind in ("svg", "png"):
+            (folder / f"{name}.{kind}").unlink(missing_ok=True)
+    return [folder / name for name in contents]
+
+
+def _contents(report: Report, pictures: Pictures) -> dict[str, bytes]:
+    contents = table_files(report)
+    for name, drawn in pictures.drawn.items():
+        contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
+    return contents | {
+        "summary.md": summary_markdown(report).encode(),
+        "application.md": application_text(report, pictures).encode(),
+        "report.html": page(report, pictures).encode(),
+    }
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file in one step: whoever reads it sees the old content or the new."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as temporary:
+        try:
+            temporary.write(content)
+            temporary.flush()
+            os.fsync(temporary.fileno())
+            Path(temporary.name).chmod(0o644)
+            Path(temporary.name).replace(path)
+        except OSError:
+            Path(temporary.name).unlink(missing_ok=True)
+            raise

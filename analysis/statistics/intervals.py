@@ -1,0 +1,126 @@
+"""Intervals of medians over launches, by a bootstrap of launches and of blocks of epochs within them.
+
+The unit of replication is the launch, never the epoch. Plain nested resampling (draw launches, then
+blocks within each) counts the noise of the epochs twice, since the launches' own values already differ
+by it: its nominal 95 % covered up to 99.7 % in simulation. Resampling launches alone counts too little:
+its variance is (n - 1) / n of the true one for n launches, and the median of an odd number of them
+takes n values only, which covered 87 % at 7 launches. Both faults vanish when every drawn launch also
+gets a deviation of the second level, weighted 1 / sqrt(n): the missing share of the variance, neither
+more nor less (Davison and Hinkley, Bootstrap Methods, 1997, section 3.8; Hesterberg, What Teachers
+Should Know About the Bootstrap, 2015, section 4.1.2). The deviation is what a bootstrap of the launch's
+blocks says of its epochs, and for the rest of the spread a residual of another launch. It is drawn anew
+for every drawn launch. `python -m benchmarks.coverage` prints how often these intervals hold the truth.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats  # type: ignore[import-untyped]
+
+FEWEST_REPEATS = 3
+RECOMMENDED_REPEATS = 5
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+SEED = 0
+BATCH = 50
+
+Array = NDArray[np.float64]
+Values = Sequence[float] | Array
+Interval = tuple[float, float]
+UNKNOWN: Interval = (float("nan"), float("nan"))
+
+
+def coverage(repeats: int) -> float:
+    """The confidence that an interval over so many launches can promise for any noise, at most 0.95.
+
+    The range of n launches holds the median of all possible ones with probability 1 - 2^(1-n): 75 % for
+    3, 88 % for 4, 94 % for 5 (David and Nagaraja, Order Statistics, section 7.1). Nothing that is known
+    from so few launches promises more without assuming a shape of the noise.
+    """
+    return float(min(CONFIDENCE, 1 - 2.0 ** (1 - repeats)))
+
+
+def median_interval(values: Values) -> Interval:
+    """Interval of the median over launches; unknown for fewer than 3, or where a value is unknown.
+
+    For paired differences, or logarithms of paired ratios, pass one value per pair.
+    """
+    low, high = bounds(replicates(np.asarray(values, dtype=np.float64)[None, :]))
+    return float(low[0]), float(high[0])
+
+
+def ratio_interval(numerator: Values, denominator: Values, *, paired: bool) -> Interval:
+    """Interval of the ratio of two medians of positive values over launches.
+
+    `paired`: both list the same repeats in the same order, and each resampling draws repeats, so that
+    what a repeat's two launches have in common cancels. Otherwise both are drawn independently.
+    """
+    above, below = (
+        np.log(np.asarray(values, dtype=np.float64))[None, :] for values in (numerator, denominator)
+    )
+    difference = replicates(above) - replicates(below, stream=0 if paired else 1)
+    low, high = bounds(np.exp(difference))
+    return float(low[0]), float(high[0])
+
+
+def replicates(values: Array, deviations: Array | None = None, *, stream: int = 0) -> Array:
+    """Bootstrap replicates of the median over launches, (points, RESAMPLES).
+
+    values      (points, launches), one number per launch
+    deviations  (realisations, points, launches): bootstrapped over a launch's blocks, minus its value
+    stream      points with equally many launches draw the same launches in one stream, so that the
+                replicates of two points may be subtracted as pairs; other streams are independent
+
+    NaN where there are fewer than 3 launches or one of them is unknown.
+    """
+    points, launches = values.shape
+    found = np.full((points, RESAMPLES), np.nan)
+    known = np.isfinite(values).all(axis=-1)
+    if launches >= FEWEST_REPEATS and known.any():
+        within = np.zeros((1, *values.shape)) if deviations is None else deviations
+        found[known] = _replicates(values[known], within[:, known], np.random.default_rng((SEED, stream)))
+    return found
+
+
+def bounds(replicated: Array) -> tuple[Array, Array]:
+    """The bounds of the 95 % percentile interval, for each row of replicates; NaN where unknown."""
+    outside = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(replicated, [outside, 1 - outside], axis=-1)
+    return low, high
+
+
+def _replicates(values: Array, deviations: Array, random: np.random.Generator) -> Array:
+    """All points draw the same launches, so that a point's interval does not depend on the others."""
+    within, between = _second_level(values, deviations)
+    resamples = RESAMPLES // len(within)
+    # The batch is fixed: the draws depend on it, and must not depend on the number of points.
+    parts = [
+        stats.bootstrap(
+            (values, realisation, between),
+            _median_of_sum,
+            vectorized=True,
+            axis=-1,
+            n_resamples=resamples,
+            batch=BATCH,
+            method="percentile",
+            rng=random,
+        ).bootstrap_distribution
+        for realisation in within
+    ]
+    return np.concatenate(parts, axis=-1)
+
+
+def _second_level(values: Array, deviations: Array) -> tuple[Array, Array]:
+    """The deviations of blocks and the residuals of launches, scaled to sum to the variance over n."""
+    launches = values.shape[-1]
+    spread = values.var(axis=-1, ddof=1, keepdims=True)
+    epochs = (deviations**2).mean(axis=(0, -1))[:, None]
+    share = np.minimum(1.0, np.divide(epochs, spread, out=np.zeros_like(spread), where=spread > 0))
+    scale = np.sqrt(np.divide(share * spread, epochs, out=np.zeros_like(spread), where=epochs > 0))
+    residuals = values - values.mean(axis=-1, keepdims=True)
+    return deviations * (scale / np.sqrt(launches)), residuals * np.sqrt((1 - share) / launches)
+
+
+def _median_of_sum(values: Array, within: Array, between: Array, axis: int = -1) -> Array:
+    return np.asarray(np.median(values + within + between, axis=axis), dtype=np.float64)

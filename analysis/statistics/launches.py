@@ -1,0 +1,77 @@
+"""The launches of each point, and the bootstrap replicates of the point's median over them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.statistics.blocks import block_deviations
+from analysis.statistics.intervals import FEWEST_REPEATS, RESAMPLES, bounds, replicates
+from analysis.study import Study
+
+Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Numbers of launches, one or more columns of them, grouped into points.
+
+    point       (launches,) number of the point that each belongs to, counted from 0
+    points      how many points there are
+    repeats     (launches,) repeat of each: launches of one point are taken in this order
+    deviations  (realisations, launches) of the logarithm of the throughput, from its blocks
+    """
+
+    point: Numbers
+    points: int
+    repeats: Numbers
+    deviations: Array
+
+    def medians(self, values: Array) -> Array:
+        """Median over each point's launches; NaN where one of them is unknown."""
+        grouped = pd.Series(values).groupby(self.point)
+        found = grouped.median().to_numpy(dtype=np.float64)
+        return np.where(grouped.count() == grouped.size(), found, np.nan)
+
+    def replicates(self, logs: Array, *, blocks: bool = True, stream: int = 0) -> Array:
+        """Replicates of the median of these logarithms of throughput, (points, RESAMPLES).
+
+        `blocks`: with the launches' own deviations. Leave them out where replicates of two points are to
+        be subtracted: residuals of one repeat cancel as their launches do, deviations do not.
+        """
+        found = np.full((self.points, RESAMPLES), np.nan)
+        for points, members in self.of_equal_size():
+            within = self.deviations[:, members] if blocks else None
+            found[points] = replicates(logs[members], within, stream=stream)
+        return found
+
+    def intervals(self, values: Array) -> tuple[Array, Array]:
+        """Bounds of the median over each point's launches of a number that has no blocks."""
+        low, high = np.full((2, self.points), np.nan)
+        for points, members in self.of_equal_size():
+            low[points], high[points] = bounds(replicates(values[members]))
+        return low, high
+
+    def of_equal_size(self, fewest: int = FEWEST_REPEATS) -> Sequence[tuple[Numbers, Numbers]]:
+        """Points of equally many launches: (points,), and their launches in order (points, number)."""
+        order = np.lexsort((self.repeats, self.point))
+        sizes = np.bincount(self.point, minlength=self.points)
+        first = np.cumsum(sizes) - sizes
+        groups = [np.flatnonzero(sizes == size) for size in np.unique(sizes) if size >= fewest]
+        return [(points, order[first[points][:, None] + np.arange(sizes[points[0]])]) for points in groups]
+
+
+def launches_of(study: Study, runs: pd.DataFrame, columns: list[str]) -> Launches:
+    """The launches in `runs`, a point being what agrees in `columns`, in the order of first appearance."""
+    groups = runs.groupby(columns, sort=False, dropna=False)
+    point = np.asarray(groups.ngroup(), dtype=np.int64)
+    codes, names = pd.factorize(runs["run"])
+    return Launches(
+        point=point,
+        points=int(point.max(initial=-1)) + 1,
+        repeats=runs["repeat"].to_numpy(dtype=np.int64),
+        deviations=block_deviations(study, list(names))[:, codes],
+    )

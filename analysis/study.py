@@ -1,0 +1,137 @@
+"""The tables of a study, as every other module of the analysis takes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+import pandas as pd
+
+from unet_scaling.config import Framework
+from unet_scaling.measures import PHASE_COLUMNS
+from unet_scaling.options import Claims
+from unet_scaling.record_lines import Header
+
+NAN = float("nan")
+EPOCH_COLUMNS = (
+    "run", "epoch", "seconds", "fastest_worker_seconds", "images", "steps", "loss", "learning_rate", "warmup",
+)  # fmt: skip
+EVALUATION_COLUMNS = (
+    "run", "epochs", "training_seconds", "images", "true_positive", "false_positive", "false_negative",
+    "true_negative", "iou", "dice", "seconds",
+)  # fmt: skip
+BUDGET_COLUMNS = (
+    "run", "worker", "host", "epochs", "seconds", "images", "steps", "worker_seconds", *PHASE_COLUMNS,
+    "wire_seconds", "process_cpu_seconds", "training_cpu_seconds", "communication_cpu_seconds",
+    "runqueue_seconds", "involuntary_switches", "cores", "frequency_mhz", "no_budget",
+)  # fmt: skip
+PROBE_COLUMNS = ("run", "bytes", "repeats", "median_seconds", "minimum_seconds")
+PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
+
+
+def _nothing(columns: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame(columns=list(columns))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One usable run. What is not known is NaN or None, never 0.
+
+    `options` and `knobs` are labels of what varies in the study, in both frameworks or in one only.
+    Times are of the epochs after the warm-up: `seconds_per_epoch` is their median, the throughputs and
+    `step_seconds` are sums over sums.
+    """
+
+    run: str
+    framework: Framework
+    workers: int
+    repeat: int
+    seed: int | None
+    options: str
+    knobs: str
+    images_per_second: float
+    epochs_per_second: float
+    epochs_used: int
+    seconds_per_epoch: float
+    images_per_epoch: float
+    steps_per_epoch: float
+    step_seconds: float
+    loss: float
+    iou: float
+    dice: float
+    test_images: float
+    training_seconds: float
+    hosts: str
+    nodes: float
+    devices: str
+    cores_per_worker: str
+    started_utc: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One run folder or log that is not used, and why. `state` is one word of it.
+
+    `options` and `knobs` are labels as those of a `Run`; they are empty where the point is not known.
+    """
+
+    run: str
+    state: str
+    reason: str
+    framework: Framework | None = None
+    workers: int | None = None
+    repeat: int | None = None
+    options: str = ""
+    knobs: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The tables of a study and how to read them.
+
+    runs         one row per `Run`, sorted by options, framework, knobs, workers, repeat; further columns
+                 are the study's axes, as text
+    epochs       one row per epoch of these runs, warm-up included: EPOCH_COLUMNS
+    evaluations  one row per evaluation of these runs: EVALUATION_COLUMNS
+    left_out     one row per `LeftOut`
+    budgets      one row per worker of these runs, sums over the epochs after the warm-up: BUDGET_COLUMNS;
+                 analysis/measured.py says what each is
+    probes       one row per message size of these runs' probes: PROBE_COLUMNS
+    ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
+    headers      the header of each of these runs; none for logs in the older layout
+    claims       what the study wants decided: margin of IoU, floor of efficiency, target IoU
+    throughput   the column of `runs` that is the study's throughput; `unit` is its unit
+    iou_scope    what the IoU was computed on
+    notes        what the reader of any figure should know
+    provenance_known  whether the logs say which code, data and machine they are of
+    """
+
+    name: str
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    evaluations: pd.DataFrame
+    left_out: pd.DataFrame
+    headers: Mapping[str, Header]
+    claims: Claims = Claims()  # noqa: RUF009  (frozen)
+    axes: tuple[str, ...] = ()
+    throughput: str = "images_per_second"
+    unit: str = "images / s"
+    iou_scope: str = "whole test set"
+    notes: tuple[str, ...] = ()
+    provenance_known: bool = True
+    budgets: pd.DataFrame = field(default_factory=lambda: _nothing(BUDGET_COLUMNS))
+    probes: pd.DataFrame = field(default_factory=lambda: _nothing(PROBE_COLUMNS))
+    ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
+
+
+def run_table(rows: Sequence[Run]) -> pd.DataFrame:
+    """Runs as a table that has its columns even where there is no row."""
+    return _table(Run, rows).astype({"seed": "Int64"})
+
+
+def left_out_table(rows: Sequence[LeftOut]) -> pd.DataFrame:
+    """What was left out, by name, as a table that has its columns even where there is no row."""
+    table = _table(LeftOut, sorted(rows, key=lambda left: left.run))
+    return table.astype({"workers": "Int64", "repeat": "Int64"})
+
+
+def _table(row: type[Run] | type[LeftOut], rows: Sequence[Run | LeftOut]) -> pd.DataFrame:
+    return pd.DataFrame([vars(each) for each in rows], columns=[field.name for field in fields(row)])
