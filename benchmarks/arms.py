@@ -1,0 +1,154 @@
+"""Things compared in one run: each a process of its own that works when asked to, all in turn.
+
+A process because what is compared may be its environment: an allocator reads its settings before Python
+starts. An arm that waits for its turn uses no processor. The unit is the round: every arm once, in an order
+that turns, so that a drift of the machine meets all of them alike, and ratios are taken within rounds.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats  # type: ignore[import-untyped]
+
+from unet_scaling.config import PROJECT
+
+Measured = dict[str, float]
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the things compared: a module of this project, what it is told, and its environment."""
+
+    name: str
+    module: str
+    told: Mapping[str, object]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median with its 95 % interval: a percentile bootstrap over the rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Numbers) -> "Estimate":
+        numbers = np.asarray(values, dtype=np.float64)
+        if len(numbers) < 3:
+            return cls(float(np.median(numbers)), float("nan"), float("nan"))
+        interval = stats.bootstrap((numbers,), np.median, method="percentile", rng=1).confidence_interval
+        return cls(float(np.median(numbers)), float(interval.low), float(interval.high))
+
+    def __format__(self, spec: str) -> str:
+        return f"{self.median:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+
+def serve(work: Callable[[], Measured]) -> None:
+    """In the process of an arm: say that it is ready, then work once for every line that comes in."""
+    print(json.dumps({}), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(work()), flush=True)
+
+
+def timed(work: Callable[[], object]) -> Measured:
+    """Seconds, and processor seconds of all threads of this process."""
+    begin, processor = time.perf_counter(), time.process_time()
+    work()
+    return {"seconds": time.perf_counter() - begin, "processor_seconds": time.process_time() - processor}
+
+
+class _Process:
+    """An arm at work. What it complains of comes out on this program's own stderr."""
+
+    def __init__(self, arm: Arm) -> None:
+        command = [sys.executable, "-m", arm.module, "--arm", json.dumps(arm.told)]
+        self._process = subprocess.Popen(
+            command, cwd=PROJECT, env=os.environ | dict(arm.environment), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        self._name = arm.name
+
+    def wait_until_ready(self) -> None:
+        self._answer()
+
+    def work(self) -> Measured:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Measured:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"{self._name} ended with code {self._process.wait()}")
+        found: Measured = json.loads(line)
+        return found
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.communicate()
+
+
+def in_turn(arms: Sequence[Arm], rounds: int, warmups: int = 1) -> dict[str, list[Measured]]:
+    """What every arm measured in every round; rounds that only warm up are left out."""
+    processes = [_Process(arm) for arm in arms]
+    found: dict[str, list[Measured]] = {arm.name: [] for arm in arms}
+    try:
+        for process in processes:
+            process.wait_until_ready()
+        for number in range(-warmups, rounds):
+            for position in range(len(arms)):
+                index = (position + number) % len(arms)
+                measured = processes[index].work()
+                if number >= 0:
+                    found[arms[index].name].append(measured)
+    finally:
+        for process in processes:
+            process.end()
+    return found
+
+
+def column(measured: Sequence[Measured], key: str) -> Numbers:
+    return np.array([one[key] for one in measured])
+
+
+def times_as_fast(found: Mapping[str, Sequence[Measured]], baseline: str, key: str) -> dict[str, Estimate]:
+    """For every arm the baseline's `key` over its own, round by round."""
+    base = column(found[baseline], key)
+    return {name: Estimate.of(base / column(measured, key)) for name, measured in found.items()}
+
+
+def table(found: Mapping[str, Sequence[Measured]], baseline: str, per: float, unit: str) -> str:
+    """One line per arm: its median time divided by `per`, and how much faster than the baseline it is."""
+    lines = [f"{'':>34}  {unit:>26}  {'times as fast':>20}  {'by processor seconds':>20}"]
+    by_wall = times_as_fast(found, baseline, "seconds")
+    by_processor = times_as_fast(found, baseline, "processor_seconds")
+    for name, measured in found.items():
+        times = Estimate.of(1000 * column(measured, "seconds") / per)
+        lines.append(f"{name:>34}  {times:>.2f}  {by_wall[name]:>.2f}  {by_processor[name]:>.2f}")
+    return "\n".join(lines)
+
+
+def write_json(path: Path | None, found: Mapping[str, Sequence[Measured]], baseline: str) -> None:
+    """All samples, and the ratios that were printed; nothing where no file was named."""
+    if path is None:
+        return
+    ratios = {
+        key: {name: asdict(ratio) for name, ratio in times_as_fast(found, baseline, key).items()}
+        for key in ("seconds", "processor_seconds")
+    }
+    content = {"baseline": baseline, "samples": found, "times_as_fast": ratios}
+    path.write_text(json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,94 @@
+"""How much faster a batch is there than in reference mode, per core, at 1024x768.
+
+    .venv/bin/python -m benchmarks.loader [--size 1024x768] [--batch 16] [--rounds 10] [--json FILE]
+
+Each arm loads one batch a round on one thread. Reference mode decodes, resizes and collates floats; the
+cache gathers bytes, and on a CPU worker a step then makes floats of them, which is an arm of its own. Files
+and cache are in the page cache, as from the second epoch on.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from itertools import cycle
+from pathlib import Path
+
+from benchmarks.arms import Arm, Measured, in_turn, serve, table, timed, write_json
+from benchmarks.reference_mode import ReferenceImages, epoch_batches
+from benchmarks.scenes import SIZES, alone, indents, reference_point
+from unet_scaling.allocator import KEEP_MEMORY
+from unet_scaling.config import Point
+from unet_scaling.data.batches import to_floats
+from unet_scaling.data.loader import load_data
+from unet_scaling.phases import NO_CLOCK
+
+MODULE = "benchmarks.loader"
+KINDS = {
+    "reference mode": {},
+    "decoded per step, as bytes": KEEP_MEMORY,
+    "cache, bytes": KEEP_MEMORY,
+    "cache, floats": KEEP_MEMORY,
+    "cache, bytes augmented as floats": KEEP_MEMORY,
+}
+AUGMENTED = {
+    "augment_flips": True,
+    "augment_crop": 0.875,
+    "augment_brightness": 0.1,
+    "augment_contrast": 0.1,
+}
+
+
+def work_of(kind: str, point: Point) -> Callable[[], Measured]:
+    """Loading one batch in the way of an arm."""
+    reference = ReferenceImages(point)
+    turns = cycle(list(epoch_batches(point, reference, 0)))
+    if kind == "reference mode":
+        return lambda: timed(lambda: reference.batch(next(turns)))
+    if "augmented" in kind:
+        data = load_data(point, alone())
+        steps = cycle(range(data.steps_per_epoch))
+        return lambda: timed(lambda: next(data.steps(0, NO_CLOCK, next(steps))))
+    source = load_data(point, alone()).source
+    if "floats" in kind:
+        return lambda: timed(lambda: to_floats(*source.gather(next(turns)), channels_last=True))
+    return lambda: timed(lambda: source.gather(next(turns)))
+
+
+def options_of(kind: str) -> dict[str, object]:
+    if kind.startswith("decoded"):
+        return {"loading": "decode"}
+    return dict(AUGMENTED) if "augmented" in kind else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=SIZES, default="1024x768")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.arm:
+        told = json.loads(options.arm)
+        return serve(work_of(told["kind"], Point.model_validate(told["point"])))
+    height, width = SIZES[options.size]
+    with tempfile.TemporaryDirectory() as root:
+        os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
+        folder = indents(Path(root), 3 * options.batch, height, width)
+        arms = []
+        for kind, environment in KINDS.items():
+            point = reference_point(folder, height, width, options.batch, **options_of(kind))
+            arms.append(Arm(kind, MODULE, {"kind": kind, "point": point.model_dump()}, environment))
+        found = in_turn(arms, options.rounds, warmups=2)
+    print(f"{options.size}, batch {options.batch}, one thread, {options.rounds} rounds")
+    print(table(found, "reference mode", options.batch, "ms per pair"))
+    write_json(options.json, found, "reference mode")
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Reference mode: the same training as people first write it, to measure this project's against.
+
+Written after the description of the published study: contiguous fp32, eager, each image decoded and resized
+in the training thread at every step, batches collated as floats, Adam as torch gives it, the loss read after
+every step. It takes the images of a point in the order of the point, from the same initial weights, so that
+its losses are the ones that the project's own training must have.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unet_scaling.config import Point
+from unet_scaling.data import batches
+from unet_scaling.data.manifest import Manifest, read_manifest
+from unet_scaling.model import ConvolutionPair, UNet
+from unet_scaling.startup import process_age
+from unet_scaling.training import learning_rate
+
+Floats = npt.NDArray[np.float32]
+
+
+class PlainPair(ConvolutionPair):
+    """Two convolutions, every result a tensor of its own."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = torch.relu(self.norm1(self.convolution1(features)))
+        return torch.relu(self.norm2(self.convolution2(features)))
+
+
+class PlainUNet(UNet):
+    """The same network; what the project's own forward pass does for speed is left out."""
+
+    def __init__(self, channels: int, width: int, depth: int) -> None:
+        super().__init__(channels, width, depth)
+        for module in self.modules():
+            if isinstance(module, ConvolutionPair):
+                module.__class__ = PlainPair
+
+    def forward(self, images: Tensor) -> Tensor:
+        """As UNet.forward, for sizes that need no padding."""
+        levels: list[Tensor] = []
+        features = images
+        for level, pair in enumerate(self.encoder):
+            features = pair(features if level == 0 else functional.max_pool2d(features, 2))
+            levels.append(features)
+        for upsampling, pair, skipped in zip(self.upsampling, self.decoder, levels[-2::-1], strict=True):
+            features = pair(torch.cat([upsampling(features), skipped], dim=1))
+        logits: Tensor = self.head(features)
+        return logits
+
+
+class ReferenceImages:
+    """The pairs of a data folder, decoded and resized at every access."""
+
+    def __init__(self, point: Point) -> None:
+        self.folder, self.data = Path(point.data.folder), point.data
+        self.manifest: Manifest = read_manifest(point.data.manifest_path)
+
+    def pair(self, index: int) -> tuple[Floats, Floats]:
+        """Image and mask [1, height, width] of 0..1."""
+        entry = self.manifest.pairs[index]
+        image = self._opened(self.folder / "images" / entry.image.name, Image.Resampling.LANCZOS)
+        mask = self._opened(self.folder / "masks" / entry.mask.name, Image.Resampling.NEAREST)
+        return image / np.float32(255), (mask > 0).astype(np.float32)
+
+    def batch(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """float32 images and masks [b, 1, height, width]."""
+        pairs = [self.pair(int(index)) for index in indices]
+        return torch.from_numpy(np.stack([image for image, _ in pairs])), torch.from_numpy(
+            np.stack([mask for _, mask in pairs])
+        )
+
+    def _opened(self, path: Path, resampling: Image.Resampling) -> Floats:
+        grey = Image.open(path).convert("L")
+        resized = grey.resize((self.data.image_width, self.data.image_height), resampling)
+        return np.asarray(resized, dtype=np.float32)[None]
+
+
+class ReferenceTraining:
+    """Model and optimizer, and a step that tells its loss at once."""
+
+    def __init__(self, point: Point) -> None:
+        torch.manual_seed(point.seed)
+        self.point = point
+        self.model: UNet = PlainUNet(point.data.channels, point.model.width, point.model.depth).train()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=learning_rate(point, 0))
+
+    def step(self, images: Tensor, masks: Tensor) -> float:
+        self.optimizer.zero_grad()
+        loss = functional.binary_cross_entropy_with_logits(self.model(images), masks)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.item()
+
+
+def epoch_batches(point: Point, images: ReferenceImages, epoch: int) -> Iterator[npt.NDArray[np.int64]]:
+    """The images of each step of one worker's epoch, as the project's own training takes them."""
+    split = batches.split(len(images.manifest.pairs), point.data.test_share, point.data.split_seed)
+    order = batches.epoch_order(split.train, point.data.passes_per_epoch, point.seed, epoch)
+    for step in batches.worker_batches(order, 0, 1, point.training.batch_per_worker, 1):
+        yield step[0]
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, point: Point, images: ReferenceImages) -> float:
+    """IoU over the test images, one by one, counted in the training process."""
+    split = batches.split(len(images.manifest.pairs), point.data.test_share, point.data.split_seed)
+    model.eval()
+    intersection = union = 0.0
+    for index in split.test:
+        image, mask = images.batch(np.array([index]))
+        found = (torch.sigmoid(model(image)) > 0.5).float()
+        intersection += (found * mask).sum().item()
+        union += ((found + mask) > 0).float().sum().item()
+    return intersection / union if union else float("nan")
+
+
+def train(point: Point) -> dict[str, float]:
+    """A whole run of one worker; how long its epochs took, and what came of it."""
+    images, training = ReferenceImages(point), ReferenceTraining(point)
+    trained, seconds, loss, first_step = 0, 0.0, float("nan"), 0.0
+    for epoch in range(point.training.epochs):
+        for group in training.optimizer.param_groups:
+            group["lr"] = learning_rate(point, epoch)
+        training.model.train()
+        begin = time.perf_counter()
+        for indices in epoch_batches(point, images, epoch):
+            loss = training.step(*images.batch(indices))
+            first_step = first_step or process_age() or float("nan")
+            trained += len(indices)
+        seconds += time.perf_counter() - begin
+    iou = evaluate(training.model, point, images)
+    found = {"images": trained, "training_seconds": seconds, "loss": loss, "iou": iou}
+    return found | {"first_step_seconds": first_step}

@@ -1,0 +1,139 @@
+"""A whole run of one worker: images per second end to end, time to the first step, and peak memory.
+
+    .venv/bin/python -m benchmarks.run [--size 256x192] [--files 1024x768] [--images 80] [--batch 8]
+        [--epochs 2] [--rounds 5] [--compile] [--json FILE]
+
+Both arms train the same images of the same files for the same epochs from the same weights, each in a
+process that a round starts anew: the project's own program under its launcher, and reference mode. The
+seconds are from the launch to the end, with imports, evaluation and, for the project, a cache that the first
+round builds. `--epochs 1` and few images measure the start.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.arms import Estimate, Measured, column, times_as_fast, write_json
+from benchmarks.reference_mode import train
+from benchmarks.scenes import SIZES, indents, reference_point
+from slurm.local import launch
+from tests.studies import make_run
+from unet_scaling.config import PROJECT, Point
+from unet_scaling.measures import STARTUP_COLUMNS
+from unet_scaling.record import read_record
+
+REFERENCE, OWN = "reference mode", "this project"
+
+
+def own_run(folder: Path, point: Point) -> Measured:
+    """One launch of the twin; what its record says."""
+    make_run(folder, point)
+    program = [str(PROJECT / point.framework / "train.py"), str(folder)]
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    code = launch(program, 1, folder / "output.log", cores_each=None)
+    seconds = time.perf_counter() - begin
+    if code != 0:
+        sys.exit((folder / "output.log").read_text())
+    record = read_record(folder / "run.jsonl")
+    found = {
+        "images": sum(epoch.images for epoch in record.epochs),
+        "training_seconds": sum(epoch.seconds for epoch in record.epochs),
+    }
+    cpu = record.epochs[-1].cpu
+    if record.startup and cpu and cpu[0].peak_memory_bytes:
+        parts = {name: getattr(record.startup, name)[0] for name in STARTUP_COLUMNS}
+        found |= parts | {"first_step_seconds": sum(parts.values())}
+        found["peak_memory_bytes"] = cpu[0].peak_memory_bytes
+    budget = record.epochs[-1].budget
+    if budget:
+        found["data_wait_share"] = budget.data_wait_seconds[0] / budget.worker_sums()[0]
+    return found | {"seconds": seconds, "processor_seconds": _children_seconds(before)}
+
+
+def reference_run(folder: Path, point: Point) -> Measured:
+    """One process of reference mode, which tells what it measured itself."""
+    folder.mkdir(parents=True)
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    told = json.dumps({"point": point.model_dump()})
+    command = [sys.executable, "-m", "benchmarks.run", "--arm", told]
+    done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True)
+    seconds = time.perf_counter() - begin
+    found: Measured = json.loads(done.stdout)
+    return found | {"seconds": seconds, "processor_seconds": _children_seconds(before)}
+
+
+def _children_seconds(before: resource.struct_rusage) -> float:
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def shown(found: dict[str, list[Measured]]) -> str:
+    """Both arms line by line, then how many times reference mode's throughput the project has."""
+    lines = []
+    for name, measured in found.items():
+        speed = Estimate.of(column(measured, "images") / column(measured, "seconds"))
+        training = Estimate.of(column(measured, "images") / column(measured, "training_seconds"))
+        lines += [f"{name}: {speed:.2f} images/s end to end, {training:.2f} images/s in the epochs"]
+        for key in measured[0].keys() - {"images", "seconds", "processor_seconds", "training_seconds"}:
+            lines += [f"{'':>4}{key}: {Estimate.of(column(measured, key)):.4g}"]
+    for key, meaning in (
+        ("seconds", "end to end"),
+        ("training_seconds", "in the epochs"),
+        ("processor_seconds", "by processor seconds"),
+    ):
+        lines.append(f"times reference mode, {meaning}: {times_as_fast(found, REFERENCE, key)[OWN]:.2f}")
+    return "\n".join(lines)
+
+
+def measured_in_turn(root: Path, point: Point, rounds: int) -> dict[str, list[Measured]]:
+    found: dict[str, list[Measured]] = {REFERENCE: [], OWN: []}
+    makers = {REFERENCE: reference_run, OWN: own_run}
+    for number in range(-1, rounds):
+        for name in sorted(makers, reverse=bool(number % 2)):
+            measured = makers[name](root / f"{name}-{number}", point)
+            if number >= 0:
+                found[name].append(measured)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=SIZES, default="256x192")
+    parser.add_argument("--files", choices=SIZES, default="1024x768", help="size of the pictures on disk")
+    parser.add_argument("--images", type=int, default=80)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1, help="of each arm")
+    parser.add_argument("--compile", action="store_true", help="the project's model is compiled")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.arm:
+        trained = train(Point.model_validate(json.loads(options.arm)["point"]))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps(trained | {"peak_memory_bytes": peak}))
+        return
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    with tempfile.TemporaryDirectory() as root:
+        os.environ |= {"OMP_NUM_THREADS": str(options.threads), "UNET_SCALING_CACHE": f"{root}/cache"}
+        folder = indents(Path(root), options.images, *SIZES[options.files])
+        chosen = {"epochs": options.epochs, "compile": options.compile}
+        point = reference_point(folder, *SIZES[options.size], options.batch, **chosen)
+        found = measured_in_turn(Path(root), point, options.rounds)
+    print(f"{options.size} from {options.files}, batch {options.batch}, {options.threads} threads")
+    print(shown(found))
+    write_json(options.json, found, REFERENCE)
+
+
+if __name__ == "__main__":
+    main()

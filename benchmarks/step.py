@@ -1,0 +1,208 @@
+"""How much faster a training step is than reference mode's, and what each option gives alone and together.
+
+    .venv/bin/python -m benchmarks.step [--size 256x192] [--batch 8] [--rounds 10] [--only NAME ...]
+    .venv/bin/python -m benchmarks.step --agree [--steps 20]
+
+A step begins with a collated batch and ends with the weights updated: reference mode gets floats in memory,
+the project's own step the bytes of its cache. All arms start from the same weights and see the same batches.
+`--agree` prints how far the losses of both are from each other after some steps, and how far each is from
+the same training in float64.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.arms import Arm, Measured, in_turn, serve, table, timed, write_json
+from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
+from benchmarks.scenes import SIZES, alone, indents, reference_point
+from unet_scaling.allocator import KEEP_MEMORY
+from unet_scaling.config import Point
+from unet_scaling.data.batches import to_device
+from unet_scaling.data.loader import Batch
+from unet_scaling.model import UNet
+from unet_scaling.phases import NO_CLOCK
+from unet_scaling.training import Step, build_model, build_optimizer
+
+MODULE = "benchmarks.step"
+DIFFERENT_BATCHES = 2
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Reference mode with some of the project's options."""
+
+    layout: bool = False
+    in_place: bool = False
+    fused: bool = False
+    deferred: bool = False
+    compile: bool = False
+
+
+VARIANTS: dict[str, tuple[Variant, dict[str, str]]] = {
+    "channels-last": (Variant(layout=True), {}),
+    "ReLU in place": (Variant(in_place=True), {}),
+    "fused Adam": (Variant(fused=True), {}),
+    "loss read later": (Variant(deferred=True), {}),
+    "compiled": (Variant(compile=True), {}),
+    "allocator keeps memory": (Variant(), KEEP_MEMORY),
+    "channels-last and allocator": (Variant(layout=True), KEEP_MEMORY),
+    "channels-last and compiled": (Variant(layout=True, compile=True), {}),
+}
+
+
+class VariedTraining(ReferenceTraining):
+    """Reference mode's step with the options of a variant."""
+
+    def __init__(self, point: Point, variant: Variant) -> None:
+        super().__init__(point)
+        self.variant = variant
+        network = UNet if variant.in_place else PlainUNet
+        model = network(point.data.channels, point.model.width, point.model.depth)
+        model.load_state_dict(self.model.state_dict())
+        self.model = model.train()
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=variant.fused)
+        if variant.compile:
+            self.model.compile()
+        self.sum = torch.zeros(())
+
+    def step(self, images: Tensor, masks: Tensor) -> float:
+        if self.variant.layout:
+            # Not `contiguous`: an image of one channel is contiguous both ways, and would stay as it is.
+            images = torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
+        if not self.variant.deferred:
+            return super().step(images, masks)
+        self.optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(self.model(images), masks)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.sum += loss.detach()
+        return float("nan")
+
+
+class OwnTraining:
+    """The project's own step, in a process alone: nothing to average, nothing to wait for."""
+
+    def __init__(self, point: Point) -> None:
+        group = alone()
+        self.model = build_model(point, group.device, nn.BatchNorm2d).train()
+        optimizer = build_optimizer(self.model, point)
+        functions = (lambda _: nullcontext(), lambda _: None, lambda updated: updated.step())
+        self._step = Step(self.model, optimizer, *functions, point)
+        self._point, self._device = point, group.device
+
+    def step(self, images: Tensor, masks: Tensor) -> Tensor:
+        """One step on uint8 images and masks as the cache holds them."""
+        floats = to_device(images, masks, self._device, self._point.training.channels_last)
+        return self._step.take([Batch(*floats)], NO_CLOCK)
+
+
+def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
+    """The first batches of the point, collated as floats or as the bytes that they are in the cache."""
+    images = ReferenceImages(point)
+    found = []
+    for indices, _ in zip(epoch_batches(point, images, 0), range(DIFFERENT_BATCHES), strict=False):
+        pictures, masks = images.batch(indices)
+        if as_bytes:
+            pictures, masks = (pictures * 255).round().to(torch.uint8), masks[:, 0].to(torch.uint8)
+        found.append((pictures, masks))
+    return found
+
+
+def work_of(point: Point, told: dict[str, object]) -> Callable[[], Measured]:
+    """What an arm does when it is asked: one step on the next batch."""
+    training: OwnTraining | ReferenceTraining
+    if told["kind"] == "own":
+        training = OwnTraining(point)
+    else:
+        variant = told["variant"]
+        assert isinstance(variant, dict)
+        training = VariedTraining(point, Variant(**variant)) if variant else ReferenceTraining(point)
+    turns: Iterator[tuple[Tensor, Tensor]] = cycle(batches_of(point, as_bytes=told["kind"] == "own"))
+    return lambda: timed(lambda: training.step(*next(turns)))
+
+
+def arms(point: Point, only: list[str]) -> list[Arm]:
+    def arm(name: str, kind: str, chosen: Point, variant: Variant | None, settings: dict[str, str]) -> Arm:
+        told = {"kind": kind, "point": chosen.model_dump(), "variant": vars(variant) if variant else {}}
+        return Arm(name, MODULE, told, settings)
+
+    compiled = point.model_copy(update={"training": point.training.model_copy(update={"compile": True})})
+    found = [arm("reference mode", "reference", point, None, {})]
+    found += [arm(name, "reference", point, variant, env) for name, (variant, env) in VARIANTS.items()]
+    found += [
+        arm("this project, eager", "own", point, None, KEEP_MEMORY),
+        arm("this project, compiled", "own", compiled, None, KEEP_MEMORY),
+    ]
+    return [one for one in found if not only or one.name in ("reference mode", *only)]
+
+
+def agreement(point: Point, steps: int) -> dict[str, float]:
+    """Largest relative difference of the losses over the steps, of each two trainings."""
+    images = ReferenceImages(point)
+    trainings = {"reference": ReferenceTraining(point), "float64": ReferenceTraining(point)}
+    trainings["float64"].model.double()
+    own = OwnTraining(point)
+    losses: dict[str, list[float]] = {"reference": [], "float64": [], "own": []}
+    turns = cycle(epoch_batches(point, images, 0))
+    for _ in range(steps):
+        pictures, masks = images.batch(next(turns))
+        losses["reference"].append(trainings["reference"].step(pictures, masks))
+        losses["float64"].append(trainings["float64"].step(pictures.double(), masks.double()))
+        bytes_ = (pictures * 255).round().to(torch.uint8), masks[:, 0].to(torch.uint8)
+        losses["own"].append(own.step(*bytes_).item())
+    found = {name: np.array(values) for name, values in losses.items()}
+    pairs = (("own", "reference"), ("own", "float64"), ("reference", "float64"))
+    return {
+        f"{one} against {other}": float((abs(found[one] - found[other]) / found[other]).max())
+        for one, other in pairs
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=SIZES, default="256x192")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=1, help="of each arm")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--only", nargs="*", default=[], help="arms beside reference mode, by their names")
+    parser.add_argument("--agree", action="store_true")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--compile", action="store_true", help="with --agree: the compiled model")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.arm:
+        told = json.loads(options.arm)
+        return serve(work_of(Point.model_validate(told["point"]), told))
+    height, width = SIZES[options.size]
+    with tempfile.TemporaryDirectory() as root:
+        folder = indents(Path(root), 3 * options.batch, height, width)
+        point = reference_point(folder, height, width, options.batch, compile=options.compile)
+        if options.agree:
+            for name, difference in agreement(point, options.steps).items():
+                print(f"{name:>26}: {difference:.1e} relative, over {options.steps} steps")
+            return None
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)
+        found = in_turn(arms(point, options.only), options.rounds, warmups=2)
+    print(f"{options.size}, batch {options.batch}, {options.threads} threads, {options.rounds} rounds")
+    print(table(found, "reference mode", options.batch, "ms per image"))
+    write_json(options.json, found, "reference mode")
+    return None
+
+
+if __name__ == "__main__":
+    main()
