@@ -1,6 +1,6 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check format twins clean
+.PHONY: help demo test quick soak check format twins clean
 
 PYTHON := .venv/bin/python
 DEMO_DATA ?=
@@ -21,6 +21,10 @@ test: ## install what the tests need and run them all
 quick: ## the tests that start no training and no cluster
 	@environment/install.sh --tests
 	$(PYTHON) -m pytest -m "not slow" $(PYTEST_OPTIONS)
+
+soak: ## a small study on a virtual cluster under every kind of fault; five minutes, needs root
+	@environment/install.sh --tests
+	UNET_SCALING_SOAK=1 $(PYTHON) -m pytest tests/test_soak.py $(PYTEST_OPTIONS)
 
 check: ## ruff, shellcheck, and mypy on every file
 	@environment/install.sh --tests

@@ -116,9 +116,15 @@ def remove_leftovers() -> None:
             assert_ok(control("down", "--state-dir", str(state)))
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None:
-    """Ask until `condition` holds, and fail after `seconds`."""
+def wait_until(
+    condition: Callable[[], bool],
+    what: str,
+    seconds: float,
+    pause: float = 0.2,
+    account: Callable[[], str] = str,
+) -> None:
+    """Ask until `condition` holds; after `seconds` fail, and say how things stand by `account`."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.2)
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}\n{account()}"
+        time.sleep(pause)

@@ -4,9 +4,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cluster import virtual_cluster as virtual_cluster
+from tests.faults import undisturbed as undisturbed
 from tests.studies import make_images
+
+# A busy machine is slow; that is no finding of a property test.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on many real processes get a second try, for the machine may be busy; the summary counts them."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,25 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unet_scaling.config import Framework, Point
-from unet_scaling.record import RECORD_NAME, End, Epoch, Header, RecordWriter, Result, WorkerFacts
+from unet_scaling.measures import Probe
+from unet_scaling.record import RECORD_NAME, RecordWriter
+from unet_scaling.record_lines import End, Epoch, Header, Result, WorkerFacts
 
 PIXELS = 1_000_000
 WARMUP_SLOWDOWN = 4.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The timed lines of a run, where a test needs others than those of a throughput alone."""
+
+    epochs: list[Epoch]
+    probe: Probe | None = None
 
 
 def digest(text: str) -> str:
@@ -140,12 +151,13 @@ def write_run(
     label: str = "",
     end: End | None = End(status="complete"),  # noqa: B008, frozen
     header: Mapping[str, object] | None = None,
+    measured: Measured | None = None,
 ) -> Path:
     """Write the folder of one run below `study`, as submission and training would; returns it.
 
     The throughput after the warm-up epoch is exactly `images_per_second`. `end=None` leaves the end
     line out. `label` becomes part of the run's name, for runs that differ in an option; `header` replaces
-    fields of the header.
+    fields of the header. `measured` replaces the epochs, and with them the throughput.
     """
     point = make_point(framework, workers, repeat, options=options, label=label)
     folder = study / point.run
@@ -159,6 +171,7 @@ def write_run(
         images_per_epoch=images_per_epoch,
         end=end,
         header=header,
+        measured=measured,
     )
     return folder
 
@@ -172,11 +185,13 @@ def write_record(
     images_per_epoch: int = 48,
     end: End | None = End(status="complete"),  # noqa: B008, frozen
     header: Mapping[str, object] | None = None,
+    measured: Measured | None = None,
 ) -> None:
     """Write the record of a run of this point into its folder."""
     first_line = make_header(point, **(header or {}))
-    epochs = make_epochs(point, images_per_second, images_per_epoch)
+    epochs = measured.epochs if measured else make_epochs(point, images_per_second, images_per_epoch)
+    probe = [measured.probe] if measured and measured.probe else []
     writer = RecordWriter(folder / RECORD_NAME)
-    for line in [first_line, *epochs, make_result(first_line, epochs, iou), *([end] if end else [])]:
+    for line in [first_line, *probe, *epochs, make_result(first_line, epochs, iou), *([end] if end else [])]:
         writer.write(line)
     writer.close()

@@ -7,9 +7,10 @@ import numpy as np
 from PIL import Image
 
 from slurm.local import launch
-from unet_scaling.config import PROJECT, TABLES, Point
+from unet_scaling.config import PROJECT, Point
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
+from unet_scaling.options import TABLES
 from unet_scaling.record import Record, read_record
 
 TINY_STUDY = """

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from analysis.fairness import refusals, remarks, sharing
-from analysis.load import load_study
+from analysis.loading.fairness import refusals, remarks, sharing
+from analysis.loading.load import load_study
 from tests.records import digest, make_header, make_point, make_workers, write_run
 from unet_scaling.config import Framework
-from unet_scaling.record import Header
+from unet_scaling.record_lines import Header
 
 
 def header(framework: Framework = "pytorch_native", count: int = 1, **changes: object) -> Header:
@@ -46,6 +46,15 @@ def test_frameworks_must_agree_in(fact: str, change: dict[str, Any]) -> None:
     assert set(refused) == {"second"}
     assert f"{fact} is " in refused["second"]
     assert "in first" in refused["second"]
+
+
+def test_cores_may_differ_where_the_study_varies_them() -> None:
+    def using(cores: int, owned: int) -> Header:
+        point = make_point(options={"training": {"cores_per_worker": cores}})
+        return make_header(point, workers=make_workers(1, cores_each=owned))
+
+    assert refusals({"one": using(1, 1), "two": using(2, 2)}) == {}
+    assert set(refusals({"one": using(2, 2), "two": using(2, 2), "other": using(2, 3)})) == {"other"}
 
 
 def test_the_value_of_most_runs_stands() -> None:

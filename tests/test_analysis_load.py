@@ -1,15 +1,21 @@
 """Which runs of a study's folder are used, and what is said of the others."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from analysis.load import Study, load_study
+import analysis.loading.load
+from analysis.loading.load import load_study
+from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, Study
 from tests.records import make_point, write_run
 from unet_scaling.config import Framework
 from unet_scaling.errors import EXIT_USAGE, UserError
-from unet_scaling.record import RECORD_NAME, End
+from unet_scaling.record import RECORD_NAME
+from unet_scaling.record_lines import End
 
 
 def reason(study: Study, run: str) -> str:
@@ -35,6 +41,84 @@ def test_a_row_carries_what_the_record_says_of_the_run(tmp_path: Path) -> None:
     assert run["iou"] == 0.75
     assert run["dice"] == pytest.approx(2 * 0.75 / 1.75)
     assert (run["hosts"], run["devices"], run["cores_per_worker"]) == ("node1", "cpu", "1")
+
+
+def test_the_epochs_of_all_runs_stand_below_each_other(tmp_path: Path) -> None:
+    write_run(tmp_path, images_per_second=100.0)
+    write_run(tmp_path, "horovod", 2, images_per_second=200.0)
+    epochs = load_study(tmp_path).epochs
+    assert tuple(epochs.columns) == EPOCH_COLUMNS
+    assert epochs["run"].tolist() == ["pytorch_native-w01-r1"] * 3 + ["horovod-w02-r1"] * 3
+    assert epochs["epoch"].tolist() == [0, 1, 2] * 2
+    assert epochs["warmup"].tolist() == [True, False, False] * 2
+    assert epochs["seconds"].tolist() == pytest.approx([1.92, 0.48, 0.48, 0.96, 0.24, 0.24])
+    assert (epochs["fastest_worker_seconds"] == epochs["seconds"]).all()
+    assert set(epochs["images"]) == {48}
+    assert epochs["steps"].tolist() == [6] * 3 + [3] * 3
+
+
+def test_every_evaluation_of_a_run_is_in_the_table(tmp_path: Path) -> None:
+    write_run(tmp_path, iou=0.75)
+    evaluations = load_study(tmp_path).evaluations
+    assert tuple(evaluations.columns) == EVALUATION_COLUMNS
+    (row,) = evaluations.to_dict("records")
+    assert (row["run"], row["epochs"], row["images"]) == ("pytorch_native-w01-r1", 3, 12)
+    assert (row["iou"], row["true_positive"], row["false_positive"]) == (0.75, 750_000, 125_000)
+    assert row["training_seconds"] == pytest.approx(2.88)
+
+
+def test_the_headers_of_the_used_runs_are_kept_by_name(tmp_path: Path) -> None:
+    write_run(tmp_path, "horovod", 2, 3)
+    write_run(tmp_path, end=None)
+    headers = load_study(tmp_path).headers
+    assert list(headers) == ["horovod-w02-r3"]
+    assert headers["horovod-w02-r3"].point.repeat == 3
+
+
+def test_a_run_that_is_left_out_keeps_what_its_point_says(tmp_path: Path) -> None:
+    write_run(tmp_path, "horovod", 4, 2, end=End(status="diverged", reason="the loss of epoch 1 is nan"))
+    (write_run(tmp_path) / "point.json").write_text("{}")
+    diverged, damaged = load_study(tmp_path).left_out.to_dict("records")
+    assert (diverged["state"], diverged["framework"]) == ("diverged", "horovod")
+    assert (diverged["workers"], diverged["repeat"]) == (4, 2)
+    assert damaged["state"] == "damaged"
+    assert all(pd.isna(damaged[name]) for name in ("framework", "workers", "repeat"))
+
+
+def test_many_runs_are_read_by_several_processes_with_the_same_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for repeat in range(1, 7):
+        write_run(tmp_path, repeat=repeat, images_per_second=100.0 + repeat)
+    write_run(tmp_path, "horovod", end=None)
+    alone = load_study(tmp_path)
+    monkeypatch.setattr(analysis.loading.load, "RUNS_AT_ONCE", 2)
+    together = load_study(tmp_path)
+    assert len(alone.runs) == 6
+    for name in ("runs", "epochs", "evaluations", "left_out"):
+        pd.testing.assert_frame_equal(getattr(together, name), getattr(alone, name))
+    assert together.headers == alone.headers
+
+
+def test_a_run_that_may_not_be_looked_into_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root nothing is forbidden, so the system's answer is made up here."""
+    closed = write_run(tmp_path, "horovod")
+    write_run(tmp_path)
+    look = Path.stat
+
+    def forbidding(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.parent == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, follow_symlinks=follow_symlinks)
+
+    def forbidding_to_read(path: Path, *arguments: object) -> str:
+        forbidding(path)
+        return read(path)
+
+    read = Path.read_text
+    monkeypatch.setattr(Path, "stat", forbidding)
+    monkeypatch.setattr(Path, "read_text", forbidding_to_read)
+    assert "Permission denied" in reason(load_study(tmp_path), closed.name)
 
 
 def test_folder_names_mean_nothing(tmp_path: Path) -> None:
@@ -95,15 +179,6 @@ def test_a_run_that_ended_early_is_left_out_with_its_reason(tmp_path: Path, stat
     study = load_study(tmp_path)
     assert reason(study, "pytorch_native-w01-r1") == f"{status}: for this test"
     assert study.left_out["state"].iloc[0] == status
-
-
-def test_a_record_cut_at_any_byte_of_its_last_lines_is_never_used(tmp_path: Path) -> None:
-    path = write_run(tmp_path) / RECORD_NAME
-    content = path.read_bytes()
-    last_lines = sum(len(line) for line in content.splitlines(keepends=True)[-2:])
-    for size in range(len(content) - last_lines, len(content)):
-        path.write_bytes(content[:size])
-        reason(load_study(tmp_path), "pytorch_native-w01-r1")
 
 
 def test_a_torn_record_is_reported_with_file_and_line(tmp_path: Path) -> None:

@@ -2,31 +2,72 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import pytest
-from matplotlib.collections import PathCollection
-from matplotlib.figure import Figure
 from PIL import Image
 
 from analysis.__main__ import main
-from analysis.load import load_study
-from analysis.plots import scaling_figure
-from analysis.report import make_report, number, write_whole
-from analysis.speedup import COLUMNS
+from analysis.findings.speedup import COLUMNS
+from analysis.loading.load import load_study
+from analysis.report.assemble import make_report
+from analysis.report.console import MOST_LINES, MOST_ROWS, print_report
+from analysis.report.files import write_whole
+from analysis.report.tables import csv_tables, table_files
+from analysis.study import LeftOut, left_out_table
 from tests.records import write_run
+from tests.report_studies import write_study
+from unet_scaling.config import PROJECT
 from unet_scaling.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
-FILES = {"runs.csv", "summary.csv", "left_out.csv", "scaling.svg", "scaling.png"}
+GOLDEN = Path(__file__).with_name("golden") / "summary.md"
+TABLES = {
+    "runs.csv", "epochs.parquet", "evaluations.csv", "summary.csv", "comparison.csv", "iou.csv",
+    "budget.csv", "difference.csv", "network.csv", "ping_pong.csv", "diagnosis.csv",
+    "iou_between_frameworks.csv", "cost.csv", "predictions.csv", "fits.csv", "fairness.csv", "left_out.csv",
+}  # fmt: skip
+TEXTS = {"report.html", "summary.md", "application.md"}
+FIGURES = {
+    "scaling",
+    "speedup",
+    "efficiency",
+    "deviation",
+    "throughput",
+    "iou",
+    "loss_epochs",
+    "loss_seconds",
+    "cost",
+}
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     """Both frameworks on 1 and 2 workers, twice."""
-    folder = tmp_path / "logs" / "tiny"
+    return write_small(tmp_path / "logs" / "tiny")
+
+
+@pytest.fixture(scope="module")
+def small_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report folder of such a study, beside its runs."""
+    folder = write_small(tmp_path_factory.mktemp("logs") / "tiny")
+    main([str(folder)])
+    return folder / "report"
+
+
+@pytest.fixture(scope="module")
+def full_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of both frameworks on 1, 2 and 4 workers, five times each."""
+    folder = write_study(tmp_path_factory.mktemp("logs") / "full")
+    main([str(folder), "--output", str(folder / "elsewhere")])
+    return folder / "elsewhere"
+
+
+def write_small(folder: Path) -> Path:
     for repeat in (1, 2):
         for workers, native, horovod in ((1, 100.0, 100.0), (2, 187.0, 162.0)):
             write_run(folder, "pytorch_native", workers, repeat, images_per_second=native)
@@ -39,36 +80,63 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def figure_of(folder: Path) -> Figure:
-    report = make_report(load_study(folder))
-    return scaling_figure(report.study, report.points, report.verdicts)
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    """The rows of one CSV file of the report on the runs in this folder, without drawing its figures."""
+    content = table_files(make_report(load_study(folder)))[name].decode()
+    return list(csv.DictReader(content.splitlines()))
 
 
-def test_the_command_writes_the_report_beside_the_runs(study: Path) -> None:
-    assert main([str(study)]) == 0
-    assert {path.name for path in (study / "report").iterdir()} == FILES
+def printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is printed of the report on the runs in this folder."""
+    print_report(make_report(load_study(folder)))
+    return capsys.readouterr().out
 
 
-def test_the_command_prints_table_verdict_and_place(
-    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def documented_columns() -> dict[str, list[str]]:
+    """The columns that docs/report.md explains, by file."""
+    found: dict[str, list[str]] = {}
+    for line in (PROJECT / "docs" / "report.md").read_text().splitlines():
+        if heading := re.match(r"### `([a-z_]+\.(?:csv|parquet))`", line):
+            columns = found.setdefault(heading[1], [])
+        elif row := re.match(r"\| ((?:`[a-z_0-9]+`(?:, )?)+) \|", line):
+            columns += re.findall(r"`([a-z_0-9]+)`", row[1])
+    return found
+
+
+def test_the_command_writes_the_report_beside_the_runs(small_report: Path) -> None:
+    pictures = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")}
+    assert {path.name for path in small_report.iterdir()} == TABLES | TEXTS | pictures
+
+
+def test_the_command_prints_table_advice_verdict_and_place(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("analysis.__main__.write_report", lambda report, folder: [])
     main([str(study), "--output", str(tmp_path / "out")])
-    printed = capsys.readouterr().out
-    assert "93.5 %" in printed
-    assert "not enough repeats for a verdict: 2 per point" in printed
-    assert printed.index("93.5 %") < printed.index("not enough repeats") < printed.index("report: ")
-    assert printed.endswith(f"report: {tmp_path / 'out'}\n")
+    shown = capsys.readouterr().out
+    places = [
+        shown.index(part) for part in ("93.5 %", "Recommendation", "not enough repeats for", "report: ")
+    ]
+    assert places == sorted(places)
+    assert shown.endswith(f"report: {tmp_path / 'out'}\n")
 
 
-def test_summary_csv_has_the_agreed_columns_first(study: Path) -> None:
-    main([str(study)])
-    header = (study / "report" / "summary.csv").read_text().splitlines()[0]
+def test_every_column_is_documented_and_every_documented_column_is_written(full_report: Path) -> None:
+    written = {path.name: list(read_csv(path)[0]) for path in full_report.glob("*.csv") if read_csv(path)}
+    written["epochs.parquet"] = list(pd.read_parquet(full_report / "epochs.parquet").columns)
+    for name in ("budget", "difference", "network", "ping_pong", "diagnosis"):  # of records without budget
+        written[f"{name}.csv"] = (full_report / f"{name}.csv").read_text().strip().split(",")
+    written["left_out.csv"] = (full_report / "left_out.csv").read_text().strip().split(",")
+    assert documented_columns() == written
+
+
+def test_summary_csv_has_the_agreed_columns_first(small_report: Path) -> None:
+    header = (small_report / "summary.csv").read_text().splitlines()[0]
     assert header.startswith(",".join(COLUMNS) + ",")
 
 
 def test_summary_csv_leaves_unknown_cells_empty(study: Path) -> None:
-    main([str(study)])
-    rows = read_csv(study / "report" / "summary.csv")
+    rows = table(study, "summary.csv")
     two = next(row for row in rows if row["framework"] == "pytorch_native" and row["workers"] == "2")
     assert float(two["speedup"]) == pytest.approx(1.87)
     assert {two[name] for name in ("speedup_low", "speedup_high", "iou_low", "iou_high")} == {""}
@@ -78,22 +146,21 @@ def test_without_a_baseline_speedup_cells_are_empty_and_the_reason_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path, "horovod", 2, images_per_second=162.0)
-    main([str(tmp_path)])
-    (row,) = read_csv(tmp_path / "report" / "summary.csv")
+    (row,) = table(tmp_path, "summary.csv")
     assert {row[name] for name in ("speedup", "efficiency", "deviation")} == {""}
     assert float(row["images_per_second"]) == pytest.approx(162)
-    printed = capsys.readouterr().out
-    assert "Horovod: speed-up: no run on 1 worker" in printed
-    assert "—" in printed
+    shown = printed(tmp_path, capsys)
+    assert "Horovod: speed-up: no run on 1 worker" in shown
+    assert "—" in shown
 
 
 def test_axes_of_the_study_are_columns(tmp_path: Path) -> None:
     for precision in ("fp32", "bf16"):
         write_run(tmp_path, options={"training": {"precision": precision}}, label=f"-{precision}")
-    main([str(tmp_path)])
     for name in ("runs.csv", "summary.csv"):
-        rows = read_csv(tmp_path / "report" / name)
+        rows = table(tmp_path, name)
         assert [row["training.precision"] for row in rows] == ["bf16", "fp32"]
+        assert [row["options"] for row in rows] == ["precision=bf16", "precision=fp32"]
 
 
 def test_runs_left_out_are_listed_in_the_file_and_on_the_screen(
@@ -101,22 +168,54 @@ def test_runs_left_out_are_listed_in_the_file_and_on_the_screen(
 ) -> None:
     write_run(study, "horovod", 2, 3, end=None)
     write_run(study, "horovod", 2, 4, header={"test_images": 30})
-    main([str(study)])
-    printed = capsys.readouterr().out
-    rows = read_csv(study / "report" / "left_out.csv")
+    rows, shown = table(study, "left_out.csv"), printed(study, capsys)
     assert [(row["run"], row["state"]) for row in rows] == [
         ("horovod-w02-r3", "failed"),
         ("horovod-w02-r4", "refused"),
     ]
-    assert "Left out: 2" in printed
-    assert all(row["reason"] in printed for row in rows)
+    assert "Left out: 2" in shown
+    assert all(row["reason"] in shown for row in rows)
 
 
-def test_the_same_input_gives_the_same_bytes(study: Path, tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        main([str(study), "--output", str(tmp_path / name)])
-    for name in FILES:
-        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
+def test_long_tables_and_lists_are_cut_on_the_screen_and_whole_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for workers in range(2, MOST_ROWS + 5):
+        write_run(tmp_path, workers=workers)
+    for repeat in range(2, MOST_LINES + 4):
+        write_run(tmp_path, workers=1, repeat=repeat, end=None)
+    shown = printed(tmp_path, capsys)
+    assert "3 further points are in summary.csv" in shown
+    assert "and 2 more in left_out.csv" in shown
+    assert len(table(tmp_path, "summary.csv")) == MOST_ROWS + 3
+    assert len(table(tmp_path, "left_out.csv")) == MOST_LINES + 2
+
+
+def test_what_would_steer_a_terminal_is_taken_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path)
+    hostile = left_out_table([LeftOut("a\x1b]0;owned\x07\n\u202eb", "failed", "\x9b2J")])
+    report = make_report(replace(load_study(tmp_path), left_out=hostile))
+    print_report(report)
+    shown = capsys.readouterr().out + table_files(report)["left_out.csv"].decode()
+    assert shown.count("a]0;owned b") == 2
+    assert not set("\x1b\x07\u202e\x9b") & set(shown)
+
+
+def test_the_same_input_gives_the_same_bytes(small_report: Path, tmp_path: Path) -> None:
+    main([str(small_report.parent), "--output", str(tmp_path / "again")])
+    for path in small_report.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+
+
+def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path: Path) -> None:
+    write_run(tmp_path, workers=2)
+    for name in ("speedup.svg", "speedup.png"):
+        (tmp_path / "report").mkdir(exist_ok=True)
+        (tmp_path / "report" / name).write_text("of an earlier report")
+    main([str(tmp_path)])
+    assert not list((tmp_path / "report").glob("speedup.*"))
+    assert (tmp_path / "report" / "throughput.svg").exists()
+    assert "no run on 1 worker" in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_a_file_that_cannot_be_replaced_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +232,12 @@ def test_a_file_that_cannot_be_replaced_stays_whole(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_output_that_cannot_be_written_is_told_with_the_cure(study: Path, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_told_with_the_cure(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "taken").write_text("")
+    monkeypatch.setattr("analysis.report.files._contents", lambda report, pictures: {"a": b""})
+    monkeypatch.setattr("analysis.report.files.draw", lambda report: None)
     with pytest.raises(UserError, match="--output"):
         main([str(study), "--output", str(tmp_path / "taken")])
 
@@ -166,43 +269,37 @@ def test_one_source_is_required(arguments: list[str]) -> None:
     assert error.value.code == EXIT_USAGE
 
 
-def test_numbers_that_are_not_known_are_dashes() -> None:
-    assert number(float("nan"), ".2f") == "—"
-    assert number(0.935, ".1%") == "93.5 %"
+def test_the_pictures_are_whole_files(full_report: Path) -> None:
+    for svg in full_report.glob("*.svg"):
+        assert svg.read_text().rstrip().endswith("</svg>")
+        with Image.open(svg.with_suffix(".png")) as picture:
+            picture.load()
+            assert picture.width > 400
 
 
-def test_the_figure_starts_every_axis_at_zero_and_ticks_the_workers(study: Path) -> None:
-    speedup, throughput, iou = figure_of(study).axes
-    for axes in (speedup, throughput, iou):
-        assert (axes.get_xlim()[0], axes.get_ylim()[0]) == (0, 0)
-        assert list(axes.get_xticks()) == [1, 2]
-    assert "images / s" in throughput.get_title(loc="left")
+def test_the_markdown_table_is_the_golden_file(full_report: Path) -> None:
+    """After a wanted change: UPDATE_GOLDEN=1 pytest tests/test_analysis_report.py, and read the diff."""
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_bytes((full_report / "summary.md").read_bytes())
+    assert (full_report / "summary.md").read_text() == GOLDEN.read_text()
 
 
-def test_the_figure_draws_the_points_of_the_table(study: Path) -> None:
-    speedup, throughput, _ = figure_of(study).axes
-    lines = {line.get_label(): np.asarray(line.get_ydata(), dtype=float) for line in speedup.lines}
-    assert lines["native DDP"] == pytest.approx([1, 1.87])
-    assert lines["Horovod"] == pytest.approx([1, 1.62])
-    runs = [group for group in throughput.collections if isinstance(group, PathCollection)]
-    assert sum(len(np.asarray(group.get_offsets())) for group in runs) == 8
+def test_the_application_names_framework_workers_efficiency_and_cost(full_report: Path) -> None:
+    text = (full_report / "application.md").read_text()
+    (best,) = (
+        row for row in read_csv(full_report / "summary.csv")
+        if (row["framework"], row["workers"]) == ("pytorch_native", "4")
+    )  # fmt: skip
+    assert "On 4 workers native DDP processes" in text
+    assert f"an efficiency of {float(best['efficiency']):.1%}".replace("%", " %") in text
+    assert "worker-hours, 100 trainings" in text
+    assert "![" in text
+    assert "(speedup.svg)" in text
 
 
-def test_the_figure_says_how_many_runs_it_shows(study: Path) -> None:
-    texts = " ".join(text.get_text() for text in figure_of(study).texts)
-    assert "8 runs (4 native DDP, 4 Horovod), 2 per point" in texts
-
-
-def test_the_figure_without_a_baseline_says_that_the_speedup_is_not_known(tmp_path: Path) -> None:
-    write_run(tmp_path, "horovod", 2)
-    speedup, throughput, _ = figure_of(tmp_path).axes
-    assert "not known" in [text.get_text() for text in speedup.texts]
-    assert "not known" not in [text.get_text() for text in throughput.texts]
-
-
-def test_the_pictures_are_whole_files(study: Path) -> None:
-    main([str(study)])
-    assert (study / "report" / "scaling.svg").read_text().rstrip().endswith("</svg>")
-    with Image.open(study / "report" / "scaling.png") as picture:
-        picture.load()
-        assert picture.width > 1500
+def test_making_the_report_leaves_the_tables_of_the_study_alone(tmp_path: Path) -> None:
+    study = load_study(write_study(tmp_path, (1, 2), repeats=3))
+    before = study.runs.copy(), study.epochs.copy()
+    csv_tables(make_report(study))
+    pd.testing.assert_frame_equal(study.runs, before[0])
+    pd.testing.assert_frame_equal(study.epochs, before[1])

@@ -1,6 +1,7 @@
-"""The numbers of a point, their intervals, and the verdict."""
+"""The numbers of a point, against known truths, and their intervals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +9,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.intervals import coverage, median_interval, ratio_interval
-from analysis.load import Study, load_study
-from analysis.speedup import COLUMNS, summarise, unequal_work
-from analysis.verdict import verdicts
+from analysis.findings.speedup import (
+    COLUMNS,
+    interval_notes,
+    runs_with_speedup,
+    summarise,
+    summary_table,
+    unequal_work,
+)
+from analysis.loading.load import load_study
+from analysis.study import Study
+from benchmarks.coverage import Noise, simulate
 from tests.records import write_run
+from tests.simulated import Throughputs, sentence_of, study_from, study_with_pace
 from unet_scaling.config import FRAMEWORKS, Framework
 
-Throughputs = Mapping[tuple[Framework, int], Sequence[float]]
-
-
-def study_of(folder: Path, throughputs: Throughputs) -> Study:
-    """A study with one run per throughput, in images per second; their places are the repeats."""
-    for (framework, workers), values in throughputs.items():
-        for repeat, value in enumerate(values, start=1):
-            write_run(folder, framework, workers, repeat, images_per_second=value)
-    return load_study(folder)
+NOISE = np.array([0.0, 0.01, -0.012, 0.02, -0.018])
+WORKERS = (1, 2, 4, 8, 16)
 
 
 def point(study: Study, framework: Framework, workers: int) -> "pd.Series[Any]":
@@ -31,25 +33,55 @@ def point(study: Study, framework: Framework, workers: int) -> "pd.Series[Any]":
     return points[(points["framework"] == framework) & (points["workers"] == workers)].iloc[0]
 
 
-def verdict_of(folder: Path, throughputs: Throughputs) -> str:
-    (verdict,) = verdicts(study_of(folder, throughputs))
-    return str(verdict)
+def noisy(value: float, workers: int, repeats: int = 5) -> Sequence[float]:
+    """Throughputs around a value, other ones for each worker count."""
+    noise = np.tile(np.roll(NOISE, workers), repeats // len(NOISE))
+    return list(value * np.exp(noise))
 
 
-def test_speedup_is_exact_for_known_throughput(tmp_path: Path) -> None:
-    study = study_of(tmp_path, {("horovod", 1): [100.0], ("horovod", 4): [320.0]})
-    four = point(study, "horovod", 4)
+def test_speedup_is_exact_for_known_throughput_of_records(tmp_path: Path) -> None:
+    for workers, value in ((1, 100.0), (4, 320.0)):
+        write_run(tmp_path, "horovod", workers, images_per_second=value)
+    four = point(load_study(tmp_path), "horovod", 4)
     assert four["images_per_second"] == pytest.approx(320, rel=1e-12)
     assert four["speedup"] == pytest.approx(3.2, rel=1e-12)
     assert four["efficiency"] == pytest.approx(0.8, rel=1e-12)
     assert four["deviation"] == pytest.approx(0.2, rel=1e-12)
+    assert four["nodes"] == 1
 
 
-def test_each_framework_has_its_own_baseline(tmp_path: Path) -> None:
+def test_perfectly_linear_scaling_has_an_efficiency_of_1_within_its_interval() -> None:
+    points = summarise(study_from({("horovod", n): noisy(100.0 * n, n) for n in WORKERS}, epoch_noise=0.01))
+    assert (points["efficiency_low"] <= 1).all()
+    assert (points["efficiency_high"] >= 1).all()
+    np.testing.assert_allclose(points["efficiency"], 1, atol=0.03)
+
+
+def test_the_serial_share_of_amdahls_law_is_recovered() -> None:
+    truth = {n: 1 / (0.05 + 0.95 / n) for n in WORKERS}
+    points = summarise(study_from({("horovod", n): noisy(100 * truth[n], n) for n in WORKERS}))
+    np.testing.assert_allclose(points["speedup"], list(truth.values()), rtol=0.03)
+    assert (points["speedup_low"] <= list(truth.values())).all()
+    assert (points["speedup_high"] >= list(truth.values())).all()
+    assert points["deviation"].iloc[-1] == pytest.approx(1 - truth[16] / 16, abs=0.02)
+    assert points["deviation_low"].iloc[-1] > 0.35
+
+
+def test_each_framework_has_its_own_baseline_and_both_have_the_faster_one_in_common() -> None:
     one: Throughputs = {("pytorch_native", 1): [100.0], ("horovod", 1): [50.0]}
-    study = study_of(tmp_path, {**one, ("pytorch_native", 2): [150.0], ("horovod", 2): [90.0]})
+    study = study_from({**one, ("pytorch_native", 2): [150.0], ("horovod", 2): [90.0]})
     assert point(study, "pytorch_native", 2)["speedup"] == pytest.approx(1.5)
     assert point(study, "horovod", 2)["speedup"] == pytest.approx(1.8)
+    assert point(study, "pytorch_native", 2)["speedup_common"] == pytest.approx(1.5)
+    assert point(study, "horovod", 2)["speedup_common"] == pytest.approx(0.9)
+    assert point(study, "horovod", 2)["efficiency_common"] == pytest.approx(0.45)
+
+
+def test_the_common_baseline_brings_its_own_noise() -> None:
+    one: Throughputs = {("pytorch_native", 1): noisy(200.0, 3), ("horovod", 1): [100.0] * 5}
+    two = point(study_from({**one, ("horovod", 2): [200.0] * 5}), "horovod", 2)
+    assert two["speedup_low"] == pytest.approx(two["speedup_high"])
+    assert two["speedup_common_low"] < 0.995 < 1.005 < two["speedup_common_high"]
 
 
 def test_each_set_of_options_has_its_own_baseline(tmp_path: Path) -> None:
@@ -58,158 +90,156 @@ def test_each_set_of_options_has_its_own_baseline(tmp_path: Path) -> None:
             options = {"training": {"precision": precision}}
             write_run(tmp_path, "horovod", workers, images_per_second=value, options=options, label=precision)
     points = summarise(load_study(tmp_path))
-    two_workers = points[points["workers"] == 2].set_index("training.precision")["speedup"]
-    assert two_workers["fp32"] == pytest.approx(1.8)
-    assert two_workers["bf16"] == pytest.approx(1.1)
+    two_workers = points[points["workers"] == 2].set_index("training.precision")
+    for name in ("speedup", "speedup_common"):
+        assert two_workers[name]["fp32"] == pytest.approx(1.8)
+        assert two_workers[name]["bf16"] == pytest.approx(1.1)
 
 
-def test_numbers_are_medians_over_repeats(tmp_path: Path) -> None:
-    study = study_of(tmp_path, {("horovod", 1): [90, 100, 500], ("horovod", 2): [10, 180, 190]})
-    assert point(study, "horovod", 2)["images_per_second"] == pytest.approx(180)
-    assert point(study, "horovod", 2)["speedup"] == pytest.approx(1.8)
-    assert point(study, "horovod", 2)["repeats"] == 3
+def test_numbers_are_medians_over_repeats() -> None:
+    study = study_from({("horovod", 1): [90, 100, 500], ("horovod", 2): [10, 180, 190]})
+    two = point(study, "horovod", 2)
+    assert two["images_per_second"] == two["throughput"] == pytest.approx(180)
+    assert two["speedup"] == pytest.approx(1.8)
+    assert two["repeats"] == 3
 
 
-def test_without_a_baseline_the_speedup_is_unknown_and_the_throughput_is_not(tmp_path: Path) -> None:
-    two = point(study_of(tmp_path, {("horovod", 2): [180.0]}), "horovod", 2)
-    assert two["images_per_second"] == pytest.approx(180)
-    assert two[["speedup", "speedup_low", "efficiency", "deviation"]].isna().all()
-    assert two["unknown"] == "speed-up: no run on 1 worker"
+def test_the_points_of_one_framework_without_a_baseline_are_not_divided_by_anything() -> None:
+    both: Throughputs = {("pytorch_native", n): [100.0 * n] * 3 for n in (1, 2, 4)}
+    study = study_from({**both, ("horovod", 2): [180.0] * 3, ("horovod", 4): [350.0] * 3})
+    points = summarise(study)
+    horovod, native = (points[points["framework"] == name] for name in ("horovod", "pytorch_native"))
+    unknown = [name for name in points.columns if name.startswith(("speedup", "efficiency", "deviation"))]
+    assert horovod[unknown].isna().all(axis=None)
+    assert horovod["images_per_second"].tolist() == pytest.approx([180, 350])
+    assert set(horovod["unknown"]) == {"speed-up: no run on 1 worker"}
+    assert native["speedup"].tolist() == pytest.approx([1, 2, 4])
+    assert native["speedup_common"].isna().all()
+    assert set(native["unknown"]) == {""}
 
 
-def test_fewer_than_three_repeats_have_no_interval(tmp_path: Path) -> None:
-    study = study_of(tmp_path, {("horovod", 1): [100, 101], ("horovod", 2): [180, 190]})
+def test_a_missing_middle_point_changes_no_other() -> None:
+    throughputs: Throughputs = {("horovod", n): noisy(90.0 * n, n) for n in (1, 2, 4)}
+    whole = summarise(study_from(throughputs))
+    gap = summarise(study_from({key: value for key, value in throughputs.items() if key[1] != 2}))
+    kept = whole[whole["workers"] != 2].reset_index(drop=True)
+    pd.testing.assert_frame_equal(gap, kept)
+
+
+def test_doubled_repeats_double_nothing() -> None:
+    both = {
+        number: study_from({("horovod", n): noisy(100.0 * n, n, number) for n in (1, 2)})
+        for number in (5, 10)
+    }
+    five, ten = (summarise(study) for study in both.values())
+    assert ten["repeats"].tolist() == [10, 10]
+    for name in ("images_per_second", "speedup", "efficiency", "images_per_epoch", "seconds_per_epoch"):
+        np.testing.assert_allclose(ten[name], five[name])
+    assert (
+        ten["throughput_high"] - ten["throughput_low"] < five["throughput_high"] - five["throughput_low"]
+    ).all()
+
+
+def test_one_slow_launch_moves_the_median_little_and_stays_in_the_interval() -> None:
+    slow = point(study_from({("horovod", 4): [400.0, 404.0, 280.0, 396.0, 402.0]}), "horovod", 4)
+    assert slow["repeats"] == 5
+    assert slow["throughput"] == pytest.approx(400)
+    assert slow["throughput_low"] < 300
+
+
+def test_what_a_repeat_has_in_common_cancels_in_the_speedup() -> None:
+    """Repeats differ by up to 20 %, the speed-up is 2 in each; unequal repeats cannot be paired."""
+    common = np.array([80.0, 90.0, 100.0, 95.0, 85.0])
+    study = study_from({("horovod", 1): list(common), ("horovod", 2): list(2 * common)})
+    paired = point(study, "horovod", 2)
+    assert paired["speedup_high"] - paired["speedup_low"] < 1e-9
+    study.runs.loc[study.runs["workers"] == 2, "repeat"] += 5
+    apart = point(study, "horovod", 2)
+    assert apart["speedup_high"] - apart["speedup_low"] > 0.3
+
+
+def test_fewer_than_three_repeats_have_no_interval() -> None:
+    study = study_from({("horovod", 1): [100, 101], ("horovod", 2): [180, 190]})
     bounds = [column for column in summarise(study).columns if column.endswith(("_low", "_high"))]
     assert {"speedup_low", "speedup_high", "iou_low", "iou_high"} < set(bounds)
     assert summarise(study)[bounds].isna().all(axis=None)
 
 
-def test_three_repeats_have_an_interval_around_the_speedup(tmp_path: Path) -> None:
-    study = study_of(tmp_path, {("horovod", 1): [98, 100, 102], ("horovod", 2): [170, 180, 190]})
-    two = point(study, "horovod", 2)
+def test_three_repeats_have_an_interval_around_the_speedup() -> None:
+    two = point(study_from({("horovod", 1): [98, 100, 102], ("horovod", 2): [170, 180, 190]}), "horovod", 2)
     assert two["speedup_low"] < two["speedup"] < two["speedup_high"]
     assert two["efficiency_low"] == pytest.approx(two["speedup_low"] / 2)
+    assert two["deviation_high"] == pytest.approx(1 - two["efficiency_low"])
+
+
+def test_the_noise_of_epochs_alone_gives_no_interval_where_launches_agree() -> None:
+    """The unit of replication is the launch: launches that are equal leave nothing to be uncertain of."""
+    study = study_from({("horovod", 1): [100.0] * 5}, epoch_noise=0.05)
+    study.runs["images_per_second"] = 100.0
+    one = point(study, "horovod", 1)
+    assert (one["throughput_low"], one["throughput_high"]) == pytest.approx((100.0, 100.0))
 
 
 def test_an_unknown_iou_makes_the_points_iou_unknown(tmp_path: Path) -> None:
-    study = study_of(tmp_path, {("horovod", 1): [100, 100, 100]})
+    for repeat, iou in ((1, 0.8), (2, 0.81), (3, 0.82)):
+        write_run(tmp_path, "horovod", repeat=repeat, iou=iou)
+    study = load_study(tmp_path)
+    known = point(study, "horovod", 1)
+    assert known["iou"] == pytest.approx(0.81)
+    assert known["iou_low"] < known["iou"] < known["iou_high"]
     study.runs.loc[0, "iou"] = np.nan
     assert point(study, "horovod", 1)[["iou", "iou_low", "iou_high"]].isna().all()
 
 
-def test_unequal_images_per_epoch_are_told_with_their_share(tmp_path: Path) -> None:
-    write_run(tmp_path, "horovod", 1, images_per_epoch=48)
-    write_run(tmp_path, "horovod", 2, images_per_epoch=46)
-    assert list(unequal_work(load_study(tmp_path))) == ["images per epoch: 48 to 46, 4.2 %"]
+def test_nodes_are_unknown_where_the_runs_of_a_point_differ() -> None:
+    study = study_from({("horovod", 1): [100.0] * 3, ("horovod", 2): [200.0] * 3})
+    study.runs.loc[4, "nodes"] = 2.0
+    points = summarise(study)
+    assert points["nodes"].iloc[0] == 1
+    assert np.isnan(points["nodes"].iloc[1])
+
+
+def test_unequal_images_per_epoch_are_told_with_their_share() -> None:
+    study = study_from({("horovod", 1): [100.0], ("horovod", 2): [200.0]})
+    assert list(unequal_work(study)) == []
+    study.runs["images_per_epoch"] = [48.0, 46.0]
+    assert list(unequal_work(study)) == ["images per epoch: 48 to 46, 4.2 %"]
+
+
+def test_the_notes_say_what_so_few_repeats_are_worth() -> None:
+    few, three = (study_from({("horovod", 1): [100.0] * number}) for number in (2, 3))
+    assert "at least 3 repeats" in "".join(interval_notes(summarise(few)))
+    assert "in about 75 % of studies" in "".join(interval_notes(summarise(three)))
+    assert not list(interval_notes(summarise(study_from({("horovod", 1): [100.0] * 6}))))
 
 
 def test_the_agreed_columns_come_first() -> None:
-    assert ",".join(COLUMNS) == (
+    assert ",".join(summary_table(summarise(study_with_pace(np.ones((1, 3))))).columns).startswith(
         "framework,workers,repeats,images_per_second,speedup,speedup_low,speedup_high,"
         "efficiency,deviation,iou,iou_low,iou_high"
     )
+    assert len(COLUMNS) == 12
 
 
-def test_the_interval_of_few_launches_is_their_range() -> None:
-    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+def test_runs_have_a_speedup_over_the_median_of_their_baseline() -> None:
+    runs = runs_with_speedup(study_from({("horovod", 1): [90.0, 100.0, 110.0], ("horovod", 2): [180.0] * 3}))
+    assert runs["speedup"].tolist() == pytest.approx([0.9, 1.0, 1.1, 1.8, 1.8, 1.8])
 
 
-def test_coverage_is_that_of_the_range_and_at_most_nominal() -> None:
-    assert [coverage(repeats) for repeats in (3, 4, 5, 6, 50)] == [0.75, 0.875, 0.9375, 0.95, 0.95]
+def test_the_order_of_runs_does_not_matter() -> None:
+    study = simulate(np.random.default_rng(1), Noise(0.02, 0.02, 0.02, 6), 3, 5, 1.03)
+    shuffled = replace(study, runs=study.runs.sample(frac=1, random_state=2))
+    key = ["options", "framework", "workers"]
+    first, second = (summarise(each).sort_values(key, ignore_index=True) for each in (study, shuffled))
+    pd.testing.assert_frame_equal(first, second)
 
 
-def test_the_median_interval_covers_the_true_median_as_often_as_stated() -> None:
-    random = np.random.default_rng(1)
-    hits = [low <= 0 <= high for low, high in (median_interval(random.normal(size=5)) for _ in range(200))]
-    assert np.mean(hits) == pytest.approx(coverage(5), abs=0.05)
-
-
-def test_pairing_removes_what_the_launches_of_a_repeat_have_in_common() -> None:
-    common = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert ratio_interval(2 * common, common, paired=True) == (2.0, 2.0)
-    low, high = ratio_interval(2 * common, common, paired=False)
-    assert low < 1.0
-    assert high > 4.0
-
-
-def test_intervals_are_the_same_every_time() -> None:
-    first, second = np.random.default_rng(2).normal(100, 5, size=(2, 30))
-    intervals = [ratio_interval(first, second, paired=False) for _ in range(2)]
-    assert intervals[0] == intervals[1]
-
-
-def test_the_verdict_names_the_faster_framework_with_its_interval(tmp_path: Path) -> None:
-    native, horovod = [108.0, 112.0, 115.0, 112.0, 110.0], [100.0] * 5
-    sentence = verdict_of(tmp_path, {("pytorch_native", 4): native, ("horovod", 4): horovod})
-    assert sentence.startswith("At 4 workers native DDP is 12 % faster than Horovod [8, 15]")
-    assert "(94 % interval, 5 repeats)" in sentence
-
-
-def test_the_verdict_is_symmetric_in_the_frameworks(tmp_path: Path) -> None:
-    native, horovod = [100.0] * 5, [108.0, 112.0, 115.0, 112.0, 110.0]
-    sentence = verdict_of(tmp_path, {("pytorch_native", 4): native, ("horovod", 4): horovod})
-    assert sentence.startswith("At 4 workers Horovod is 12 % faster than native DDP [8, 15]")
-
-
-def test_the_verdict_pairs_runs_of_one_repeat(tmp_path: Path) -> None:
-    """The repeats differ by a factor of 5 and the frameworks by 1.1 in each of them."""
-    horovod = [100.0, 200.0, 300.0, 400.0, 500.0]
-    native = [1.1 * value for value in horovod]
-    sentence = verdict_of(tmp_path, {("pytorch_native", 2): native, ("horovod", 2): horovod})
-    assert sentence.startswith("At 2 workers native DDP is 10 % faster than Horovod [10, 10]")
-
-
-def test_an_interval_that_holds_1_is_no_significant_difference(tmp_path: Path) -> None:
-    native, horovod = [95.0, 101.0, 103.0], [100.0] * 3
-    sentence = verdict_of(tmp_path, {("pytorch_native", 1): native, ("horovod", 1): horovod})
-    assert "At 1 worker no significant difference" in sentence
-    assert "ratio 1.010 [0.950, 1.030]" in sentence
-
-
-def test_too_few_repeats_give_no_verdict(tmp_path: Path) -> None:
-    one: Throughputs = {("pytorch_native", 1): [100.0] * 2, ("horovod", 1): [100.0] * 2}
-    two: Throughputs = {("pytorch_native", 2): [187.0] * 2, ("horovod", 2): [162.0] * 2}
-    assert verdict_of(tmp_path, {**one, **two}) == (
-        "not enough repeats for a verdict: 2 per point, at least 3 needed (5 recommended); "
-        "measured so far: DDP 1.87x, Horovod 1.62x (2 workers)"
-    )
-
-
-def test_too_few_repeats_without_a_baseline_tell_the_throughput(tmp_path: Path) -> None:
-    sentence = verdict_of(tmp_path, {("pytorch_native", 2): [187.0], ("horovod", 2): [162.0]})
-    assert "DDP 187 images/s, Horovod 162 images/s" in sentence
-
-
-def test_repeats_without_a_partner_do_not_count(tmp_path: Path) -> None:
-    study = study_of(tmp_path, {("pytorch_native", 2): [100.0] * 3})
-    for repeat in (3, 4, 5):
-        write_run(tmp_path, "horovod", 2, repeat)
-    (verdict,) = verdicts(load_study(tmp_path))
-    assert len(study.runs) == 3
-    assert verdict.sentence.startswith("not enough repeats for a verdict: 1 that both frameworks have")
-
-
-def test_the_verdict_is_about_the_largest_common_worker_count(tmp_path: Path) -> None:
-    both: Throughputs = {("pytorch_native", 2): [100.0] * 3, ("horovod", 2): [90.0] * 3}
-    sentence = verdict_of(tmp_path, {**both, ("pytorch_native", 4): [200.0] * 3})
-    assert sentence.startswith("At 2 workers")
-
-
-def test_one_framework_alone_gives_no_verdict(tmp_path: Path) -> None:
-    sentence = verdict_of(tmp_path, {("pytorch_native", 1): [100.0] * 3})
-    assert sentence == "no verdict: there is no usable run of Horovod"
-
-
-def test_frameworks_without_a_common_worker_count_give_no_verdict(tmp_path: Path) -> None:
-    sentence = verdict_of(tmp_path, {("pytorch_native", 1): [100.0], ("horovod", 2): [100.0]})
-    assert sentence == "no verdict: the frameworks have no worker count in common"
-
-
-def test_every_set_of_options_has_its_own_verdict(tmp_path: Path) -> None:
-    for precision in ("fp32", "bf16"):
-        for framework in FRAMEWORKS:
-            options = {"training": {"precision": precision}}
-            write_run(tmp_path, framework, options=options, label=f"-{precision}")
-    first, second = verdicts(load_study(tmp_path))
-    assert str(first).startswith("[precision=bf16] not enough")
-    assert str(second).startswith("[precision=fp32] not enough")
+def test_epochs_per_second_are_the_throughput_where_images_are_not_counted() -> None:
+    study = study_from({(framework, 1): [100.0, 101.0, 102.0] for framework in FRAMEWORKS})
+    study.epochs["images"] = np.nan
+    study.runs["images_per_second"] = np.nan
+    one = point(replace(study, throughput="epochs_per_second", unit="epochs / s"), "horovod", 1)
+    assert one["throughput"] == pytest.approx(0.101)
+    assert one["throughput_low"] < 0.101 < one["throughput_high"]
+    assert one[["images_per_second", "images_per_second_low"]].isna().all()
+    assert "epochs/s" not in sentence_of({("pytorch_native", 1): [1.0], ("horovod", 1): [1.0]})

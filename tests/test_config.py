@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unet_scaling.config import PROJECT, Study, read_point, read_study
+from analysis.loading.options import varying
+from slurm.study_folder import StudyFolder
+from tests.studies import make_point
+from unet_scaling.config import PROJECT, Study
 from unet_scaling.errors import UserError
+from unet_scaling.options import Claims, HorovodKnobs
+from unet_scaling.study_file import STUDY_NAME, read_claims, read_point, read_study
 
+ABLATIONS = sorted((PROJECT / "slurm" / "studies").glob("why_*.toml"))
 STUDY = """
 frameworks = ["pytorch_native", "horovod"]
 workers = [1, 2, 4]
@@ -114,8 +120,28 @@ def test_a_point_file_that_is_cut_off_is_an_error(study: Path, tmp_path: Path) -
 
 def test_any_change_changes_the_digest(study: Path) -> None:
     plain = read_study(study).points()[0].digest()
-    for override in ({"training.epochs": 3}, {"data.channels": 3}, {"model.depth": 4}, {"seed": 11}):
+    overrides = ({"training.epochs": 3}, {"data.channels": 3}, {"model.depth": 4}, {"seed": 11})
+    younger = (
+        {"training.budget": "off"},
+        {"training.timeout_seconds": 9},
+        {"training.checkpoint_minutes": 0},
+        {"training.gradient_compression": "fp16"},
+        {"data.loader_workers": 1, "data.loading": "decode"},
+        {"data.augment_flips": True},
+        {"data.augment_crop": 0.5},
+        {"data.augment_brightness": 0.1},
+        {"data.augment_contrast": 0.1},
+        {"pytorch_native.static_graph": True},
+        {"pytorch_native.gradient_as_bucket_view": True},
+    )
+    for override in (*overrides, *younger):
         assert read_study(study, override).points()[0].digest() != plain
+
+
+def test_a_point_of_the_first_records_keeps_its_digest() -> None:
+    """Written down before any of YOUNGER_OPTIONS was there: runs submitted earlier are not run again."""
+    earlier = "ab30fc10ec956f052802e7e6a13bf05f01e41ddf64c07d81d4e8045bdf1267b0"
+    assert make_point(Path("/images")).digest() == earlier
 
 
 @given(st.text(max_size=30))
@@ -138,3 +164,53 @@ def test_the_shipped_studies_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     assert studies
     for path in studies:
         assert read_study(path).points()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((PROJECT / "slurm" / "studies").glob("why_*.toml")), ids=lambda p: p.stem
+)
+def test_an_ablation_changes_one_thing_and_says_what_confirms_it(path: Path) -> None:
+    points = read_study(path).points()
+    assert len(varying(points)) == 1
+    comment = path.read_text().partition("workers =")[0]
+    assert all(
+        word in comment for word in ("Tests ", "One thing changes", "Confirmed where", "refuted where")
+    )
+
+
+def test_knobs_of_horovod_reach_its_environment() -> None:
+    assert HorovodKnobs().environment() == {}
+    knobs = HorovodKnobs(cycle_time_ms=2, fusion_threshold_mb=0.5, yield_when_idle=True)
+    assert knobs.environment() == {
+        "HOROVOD_CYCLE_TIME": "2.0",
+        "HOROVOD_FUSION_THRESHOLD": "524288",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "I_MPI_WAIT_MODE": "1",
+    }
+    assert set(HorovodKnobs(yield_when_idle=False).environment().values()) == {"0"}
+
+
+def test_a_horovod_point_of_the_first_records_keeps_its_digest(study: Path) -> None:
+    """Written down before yield_when_idle was there."""
+    earlier = "36bfd4bd9f9d7adf329c5fea0be648078d9f1d277ba6f3667c2364942c063787"
+    point = next(p for p in read_study(study, {"horovod.cycle_time_ms": 5}).points() if p.horovod)
+    assert point.model_copy(update={"data": make_point(Path("/images")).data}).digest() == earlier
+    changed = point.model_copy(update={"horovod": HorovodKnobs(cycle_time_ms=5, yield_when_idle=True)})
+    assert changed.digest() != point.digest()
+
+
+def test_claims_reach_the_analysis_and_change_no_point(study: Path, tmp_path: Path) -> None:
+    plain = read_study(study)
+    claiming = read_study(study, {"claims.iou_margin": 0.02, "claims.target_iou": 0.75})
+    assert claiming.points() == plain.points()
+    StudyFolder(tmp_path / "logs", claiming).prepare()
+    assert read_claims(tmp_path / "logs") == Claims(iou_margin=0.02, target_iou=0.75)
+    assert read_claims(tmp_path) == Claims()
+
+
+def test_a_study_file_that_is_cut_off_is_an_error_with_its_cure(study: Path, tmp_path: Path) -> None:
+    StudyFolder(tmp_path / "logs", read_study(study)).prepare()
+    path = tmp_path / "logs" / STUDY_NAME
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(UserError, match=r"study.json cannot be read: .*submission.sh writes it again"):
+        read_claims(tmp_path / "logs")

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from tests.data_folders import blob, make_folder, noise, options, refused, save
-from unet_scaling.config import PROJECT, Data
+from unet_scaling.config import PROJECT
 from unet_scaling.data import cache
 from unet_scaling.data.cache import DecodedImages, build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import Manifest, write_manifest
 from unet_scaling.errors import UserError
+from unet_scaling.options import Data
 
 BUILDER = """
 import sys
@@ -143,7 +144,7 @@ def test_options_that_change_no_pixel_share_one(
 ) -> None:
     place = cache_path(manifest, options(folder), root)
     assert place == cache_path(manifest, options(Path("/moved"), test_share=0.5, split_seed=1), root)
-    monkeypatch.setattr(cache, "CACHE_FORMAT", 2)
+    monkeypatch.setattr(cache, "CACHE_FORMAT", 1_000_000)
     assert place != cache_path(manifest, options(folder), root)
 
 

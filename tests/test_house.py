@@ -10,6 +10,7 @@ import pytest
 from unet_scaling.config import FRAMEWORKS, PROJECT
 
 ROOMS = ("unet_scaling", "pytorch_native", "horovod", "slurm", "analysis", "environment")
+ROOMS_OF_THE_ANALYSIS = ("loading", "statistics", "findings", "prediction", "budget", "figures", "report")
 FILES = [path for room in ROOMS for path in sorted((PROJECT / room).rglob("*.py"))]
 
 
@@ -40,12 +41,23 @@ def test_each_framework_is_imported_in_exactly_one_file() -> None:
     assert importers("torch.nn.parallel") == {"pytorch_native/train.py"}
 
 
-def test_plots_alone_draw() -> None:
-    assert importers("matplotlib") <= {"analysis/plots.py", "analysis/looks.py"}
+def test_figures_alone_draw() -> None:
+    assert all(name.startswith("analysis/figures/") for name in importers("matplotlib"))
 
 
 def test_pandas_stays_in_the_analysis() -> None:
     assert all(name.startswith("analysis/") for name in importers("pandas"))
+
+
+def test_each_room_of_the_analysis_takes_only_from_those_before_it() -> None:
+    upward = [
+        f"{name} imports {later}"
+        for number, room in enumerate(ROOMS_OF_THE_ANALYSIS)
+        for later in ROOMS_OF_THE_ANALYSIS[number + 1 :]
+        for name in importers(f"analysis.{later}")
+        if name.startswith(f"analysis/{room}/")
+    ]
+    assert not upward
 
 
 def test_the_analysis_needs_no_torch() -> None:

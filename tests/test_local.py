@@ -1,6 +1,7 @@
 """A study on this machine through the real command: launched, resumed, refused."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from slurm.local import launch
 from slurm.study_folder import in_launch_order, run_state
 from tests.studies import TINY_STUDY, make_images, make_point, make_run, train
-from unet_scaling.config import PROJECT, Study, read_study
+from unet_scaling.config import PROJECT, Study
 from unet_scaling.record import read_record
+from unet_scaling.study_file import read_study
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +131,28 @@ def test_more_workers_than_cores_is_refused_with_the_largest_count(images: Path,
     assert not list(tmp_path.glob("logs/tiny/*/point.json"))
 
 
+@pytest.mark.parametrize("framework", ["pytorch_native", "horovod"])
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core of two is used")
+def test_a_worker_uses_as_many_of_its_cores_as_its_point_wants(
+    framework: str, images: Path, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "run", make_point(images, framework, cores_per_worker=1))
+    program = [str(PROJECT / framework / "train.py"), str(folder)]
+    assert launch(program, 1, folder / "output.log", cores_each=2) == 0, (folder / "output.log").read_text()
+    header = read_record(folder / "run.jsonl").header
+    assert header is not None
+    (worker,) = header.workers
+    assert (len(worker.cores), worker.threads) == (1, 1)
+
+
+def test_more_cores_than_a_worker_has_are_refused(images: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", make_point(images, cores_per_worker=4096))
+    program = [str(PROJECT / "pytorch_native" / "train.py"), str(folder)]
+    assert launch(program, 1, folder / "output.log", cores_each=1) == 2
+    told = (folder / "output.log").read_text()
+    assert "training.cores_per_worker = 4096: worker 0 has only 1 on" in told
+
+
 def test_an_unknown_key_is_named_with_the_known_ones(images: Path, tmp_path: Path) -> None:
     study = write_study(tmp_path, images, TINY_STUDY.replace("epochs =", "epoch ="))
     outcome = submit(study, tmp_path / "logs")
@@ -196,6 +221,7 @@ def test_decoding_at_every_step_trains_the_same(images: Path, tmp_path: Path) ->
 def test_other_precisions_and_compilation_train(option: dict[str, Any], images: Path, tmp_path: Path) -> None:
     record = train(tmp_path / "run", make_point(images, epochs=3, **option))
     assert record.epochs[-1].loss < record.epochs[0].loss
+    assert all(epoch.budget is not None for epoch in record.epochs)
 
 
 def test_a_failed_worker_leaves_its_reason(images: Path, tmp_path: Path) -> None:
@@ -215,3 +241,20 @@ def test_repeats_are_blocks_in_shuffled_order(images: Path, tmp_path: Path) -> N
     assert len(set(blocks)) > 1
     assert all(len(set(block)) == 4 for block in blocks)
     assert order == in_launch_order(study)
+
+
+def test_a_run_folder_that_anyone_may_write_into_is_refused(images: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", make_point(images))
+    run.chmod(0o777)
+    refused = run_program(run)
+    assert refused.returncode == 2
+    assert f"{run} may be written by anyone: chmod o-w {run}" in refused.stderr
+    assert [path.name for path in run.iterdir()] == ["point.json"]
+
+
+def test_workers_that_die_before_they_can_say_why_have_failed(images: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", make_point(images, workers=2))
+    assert run_state(run).state == "waiting"
+    assert launch(["-c", "import os; os.abort()"], 2, run / "output.log", cores_each=None) != 0
+    assert run_state(run).state == "failed"
+    assert run_state(run).reason == "the workers left neither a record nor a reason; see output.log"

@@ -1,6 +1,7 @@
 """Meeting by TCP: a taken port, another job's workers on it, workers on one core."""
 
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_point, make_run
-from unet_scaling.config import PROJECT, Point
-from unet_scaling.record import WorkerFacts
-from unet_scaling.worker import shared_devices
+from unet_scaling.config import FRAMEWORKS, PROJECT, Point
+from unet_scaling.record_lines import WorkerFacts
+from unet_scaling.worker import different_versions, shared_devices
 
 SCRIPT = str(PROJECT / "pytorch_native" / "train.py")
 
@@ -83,6 +85,16 @@ def test_a_taken_port_is_named(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_that_never_comes_is_named_with_those_that_came(images: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", make_point(images, workers=2, timeout_seconds=3))
+    ((code, text),) = finish([start(folder, 0, free_port())])
+    assert code == 2
+    assert (
+        f"no worker 1 after 3 s (training.timeout_seconds); the others are on {socket.gethostname()}" in text
+    )
+
+
+@pytest.mark.slow
 def test_cpu_workers_on_one_core_are_refused_unless_the_study_allows_it(images: Path, tmp_path: Path) -> None:
     port = free_port()
     point: Point = make_point(images, workers=2, shared_devices=False)
@@ -104,3 +116,28 @@ def test_two_workers_on_one_gpu_are_named() -> None:
     assert shared_devices([facts(0), facts(1)]) == []
     assert shared_devices([facts(0), facts(1, device_uuid="GPU-0")]) == ["2 workers share GPU GPU-0 of a"]
     assert shared_devices([facts(0), facts(1, device_uuid="GPU-0", host="b")]) == []
+
+
+def test_the_first_worker_with_another_version_is_named_with_both() -> None:
+    same = {"python": "3.11.2", "torch": "2.13.0"}
+    workers = [facts(rank, host=f"node{rank}") for rank in range(3)]
+    assert different_versions(workers, [same, same, same]) == []
+    assert different_versions(workers, [same, same, same | {"torch": "2.12.1"}]) == [
+        "torch is 2.13.0 on worker 0 (node0) and 2.12.1 on worker 2 (node2)"
+    ]
+    assert different_versions(workers, [same, {"python": "3.11.2"}, same]) == [
+        "torch is 2.13.0 on worker 0 (node0) and none on worker 1 (node1)"
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_workers_of_different_versions_part_before_training(
+    framework: str, images: Path, tmp_path: Path
+) -> None:
+    refused = attempt(tmp_path / "run", fault_point(images, framework), Fault("another python", 0))
+    assert refused.state.state == "failed"
+    own = f"python is {platform.python_version()} on worker 0"
+    assert own in refused.state.reason
+    assert "and 3.99.0 on worker 1" in refused.state.reason
+    assert refused.record.header is None

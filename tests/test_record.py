@@ -1,6 +1,8 @@
 """The record: one writer, strict lines, and no reading of what is not whole."""
 
+import json
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -9,18 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.studies import make_point
-from unet_scaling.record import (
-    End,
-    Epoch,
-    Header,
-    Line,
-    Record,
-    RecordWriter,
-    Result,
-    WorkerFacts,
-    read_record,
-    sealed,
-)
+from unet_scaling.measures import PHASE_COLUMNS, STARTUP_COLUMNS, Budget, CpuFacts, Line, Probe, Startup
+from unet_scaling.record import SEAL, Record, RecordWriter, read_record, sealed
+from unet_scaling.record_lines import End, Epoch, Header, Result, WorkerFacts
 
 DIGEST = "0" * 64
 
@@ -172,9 +165,122 @@ def test_a_line_that_is_no_json_is_named_with_its_place(tmp_path: Path) -> None:
     assert read_record(path).problems[0].startswith(f"{path}:3: ")
 
 
-def test_a_write_error_is_loud(tmp_path: Path) -> None:
+def test_a_write_error_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unet_scaling.files.time.sleep", lambda _: None)
     writer = RecordWriter(tmp_path / "run.jsonl")
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._descriptor)
     with pytest.raises(OSError, match="No space left"):
         writer.write(End(status="complete"))
+
+
+def budget(workers: int = 1) -> dict[str, object]:
+    """Phases that sum to an epoch of 1.5 s."""
+    parts = (0.1, 0.1, 0.4, 0.5, 0.2, 0.1, 0.1)
+    columns = {name: [part] * workers for name, part in zip(PHASE_COLUMNS, parts, strict=True)}
+    return columns | {"wire_seconds": 0.15}
+
+
+def cpu() -> CpuFacts:
+    return CpuFacts(
+        process_seconds=1.5, thread_seconds={"training": 1.0, "communication": 0.5},
+        training_runqueue_seconds=None, training_voluntary_switches=1, training_involuntary_switches=2,
+        process_voluntary_switches=3, process_involuntary_switches=4, minor_faults=5, major_faults=0,
+        cores=1, frequency_mhz=None, peak_memory_bytes=2**28,
+    )  # fmt: skip
+
+
+def probe(**changed: object) -> Probe:
+    fields = {
+        "bytes": [4, 16],
+        "repeats": [3, 3],
+        "median_seconds": [2.0, 3.0],
+        "minimum_seconds": [1.0, 2.0],
+    }
+    return Probe.model_validate(fields | changed)
+
+
+def startup(**changed: object) -> Startup:
+    """Of one worker; every part took a second."""
+    return Startup.model_validate({column: [1.0] for column in STARTUP_COLUMNS} | changed)
+
+
+def test_reads_the_measures_that_were_written(tmp_path: Path) -> None:
+    measured = epoch(0).model_copy(update={"budget": Budget.model_validate(budget()), "cpu": [cpu()]})
+    lines = [header(), startup(), probe(), measured, epoch(1), result(), End(status="complete")]
+    record = write(tmp_path / "run.jsonl", lines)
+    assert record.complete, record.problems
+    assert (record.startup, record.probe) == (startup(), probe())
+    assert record.epochs[0] == measured
+    assert record.epochs[1].budget is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"sync_seconds": [-0.1]}, "greater than or equal to 0"),
+        ({"sync_seconds": [float("nan")]}, "sync_seconds.0: Input should be a valid number, found null"),
+        ({"forward_seconds": [0.4, 0.4]}, "different numbers of workers"),
+        ({"wire_seconds": 0.3}, "wire is 0.3 s, but a worker's sync only 0.2 s"),
+        ({"forward_seconds": [0.41]}, "the phases of worker 0 sum to 1.51 s, its epoch took 1.5 s"),
+        (budget(workers=2), "budget is of 2 workers, worker_seconds of 1"),
+    ],
+)
+def test_phases_that_cannot_be_are_reported(changed: dict[str, object], said: str, tmp_path: Path) -> None:
+    measured = epoch(0).model_copy(update={"budget": budget() | changed})
+    with pytest.warns(UserWarning, match="serializer"):
+        record = write(tmp_path / "run.jsonl", [header(), measured])
+    assert any(said in problem for problem in record.problems), record.problems
+
+
+def test_processor_facts_are_of_every_worker() -> None:
+    with pytest.raises(ValidationError, match="cpu is of 2 workers, worker_seconds of 1"):
+        Epoch.model_validate(epoch(0).model_dump() | {"cpu": [cpu(), cpu()]})
+
+
+@pytest.mark.parametrize(
+    "changed", [{"bytes": [16, 4]}, {"bytes": [4]}, {"minimum_seconds": [1.0, 4.0]}, {"repeats": [3, 0]}]
+)
+def test_a_probe_that_cannot_be_is_refused(changed: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        probe(**changed)
+
+
+def test_a_start_whose_parts_name_other_workers_is_refused() -> None:
+    with pytest.raises(ValidationError, match="different numbers of workers"):
+        startup(join_seconds=[1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [header(), epoch(0), probe()],
+        [header(), probe(), probe()],
+        [header(), probe(), startup()],
+        [header(), startup(), epoch(0), startup()],
+    ],
+)
+def test_startup_and_probe_come_once_before_training(lines: list[Line], tmp_path: Path) -> None:
+    record = write(tmp_path / "run.jsonl", lines)
+    assert any("a startup and a probe come once" in problem for problem in record.problems), record.problems
+
+
+def test_a_record_of_the_first_format_is_still_read(tmp_path: Path) -> None:
+    """As the first format wrote it: without the keys that it did not know."""
+    path = tmp_path / "run.jsonl"
+    lines = []
+    for line in [header().model_copy(update={"format": 1}), *whole()[1:]]:
+        content = json.loads(line.model_dump_json(exclude_none=isinstance(line, Epoch)))
+        content.get("point", {}).get("training", {}).pop("budget", None)
+        text = json.dumps(content).encode()[:-1]
+        lines.append(text + SEAL % zlib.crc32(text) + b"\n")
+    path.write_bytes(b"".join(lines))
+    record = read_record(path)
+    assert record.complete, record.problems
+    assert record.epochs[0].budget is None
+
+
+def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    write(path, [header().model_copy(update={"format": 4})])
+    assert "format" in read_record(path).problems[0]

@@ -25,7 +25,7 @@ SRUN = Cluster(
 )  # fmt: skip
 MPIEXEC = Cluster(
     launcher="mpiexec", launcher_command=["$MPIEXEC"], gpus_per_node=2, cores_per_worker=12, time="02:00:00",
-    pin_cores=True, gres="gpu:volta",
+    pin_cores=True, gres="gpu:volta", ping_pong=True,
 )  # fmt: skip
 SITES = {"srun": SRUN, "mpiexec": MPIEXEC}
 
@@ -44,7 +44,8 @@ def both(cluster: Cluster) -> str:
         for framework in FRAMEWORKS
         for workers in (1, 3)
     ]
-    return allocation_script(cluster, runs, "study.allocation.1", PLACES)
+    place = Path("/project/logs/study/allocation-1")
+    return allocation_script(cluster, runs, place, "study.allocation.1", PLACES)
 
 
 def rendered() -> dict[str, str]:
@@ -77,7 +78,7 @@ def test_the_frameworks_differ_in_name_and_script_only(site: str) -> None:
     assert len(changed) == 4
     assert {re.sub("pytorch_native|horovod", "X", line) for line in changed} == {
         "#SBATCH --job-name=X.1",
-        next(re.sub("pytorch_native|horovod", "X", line) for line in one if line.startswith("exec ")),
+        next(re.sub("pytorch_native|horovod", "X", line) for line in one if "train.py" in line),
     }
 
 
@@ -160,10 +161,11 @@ def test_any_path_reaches_the_program_as_it_is_or_is_refused(name: str) -> None:
     except UserError:
         assert not folder.isprintable()
         return
-    stand_in = "srun() { printf '%s\\0' \"$@\"; }\n"
-    runnable = stand_in + text.replace("exec srun", "srun")
-    done = subprocess.run(["bash", "-c", runnable], capture_output=True, check=True, timeout=20)
-    assert done.stdout.split(b"\0")[-2].decode() == folder
+    stand_ins = "srun() { printf '%s\\0' \"$@\"; }\nexec() { printf '%s\\0' \"$@\"; }\ncd() { :; }\n"
+    done = subprocess.run(["bash", "-c", stand_ins + text], capture_output=True, check=True, timeout=20)
+    words = [word.decode() for word in done.stdout.split(b"\0")]
+    train, after = words.index("/project/horovod/train.py"), words.index("slurm.after_run")
+    assert words[train + 1] == words[after + 1] == folder
     assert done.stderr == b""
 
 

@@ -1,6 +1,9 @@
 """The submission against a fake Slurm that errs on purpose: every run once, whatever happens in between."""
 
+import errno
 import json
+import os
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -264,7 +267,7 @@ def test_a_completed_run_that_slurm_forgot_stays_complete(submitter: Submitter, 
 
 
 def test_attempts_are_capped_and_force_goes_on(submitter: Submitter, fake: FakeSlurm) -> None:
-    for _ in range(slurm.submit.MOST_ATTEMPTS):
+    for _ in range(slurm.attempts.MOST_FRUITLESS):
         assert submitter.submit() == 4
         fake.set_all("FAILED")
     assert submitter.submit() == 0
@@ -325,10 +328,43 @@ def test_one_allocation_is_one_job_for_all_runs(submitter: Submitter, fake: Fake
     assert script.count("\nrun ") == 3
 
 
+@pytest.mark.parametrize("one_allocation", [False, True])
+def test_what_a_submission_leaves_is_private(
+    one_allocation: bool, submitter: Submitter, fake: FakeSlurm
+) -> None:
+    """The output of jobs too: Slurm adds to a file that is there."""
+    replace(submitter, one_allocation=one_allocation).submit()
+    study, runs = submitter.folder.path, [point.run for point in submitter.folder.study.points()]
+    jobs = sorted(path.parent.name for path in study.glob("*/job.sbatch"))
+    assert jobs == (["allocation-1"] if one_allocation else sorted(runs))
+    assert {path.parent.name for path in study.glob("*/output.log")} == set(jobs)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in study.rglob("*")}
+    assert {path for path, mode in modes.items() if mode & 0o077} == set()
+
+
 def test_a_second_terminal_waits_outside(submitter: Submitter, fake: FakeSlurm) -> None:
     with submitter.folder.locked(), pytest.raises(UserError, match="another submission is working"):
         submitter.submit()
     assert fake.jobs() == {}
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_where_the_file_system_has_no_locks_a_file_keeps_a_second_terminal_out(
+    number: int, submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("slurm.study_folder.fcntl.flock", no_locks)
+    claim = submitter.folder.path / ".claim"
+    with (
+        submitter.folder.locked(),
+        pytest.raises(UserError, match=rf"process {os.getpid()} on .*remove {claim}"),
+    ):
+        submitter.submit()
+    assert fake.jobs() == {}
+    assert submitter.submit() == 4
+    assert not claim.exists()
 
 
 def test_cancel_ends_only_this_studys_jobs(submitter: Submitter, fake: FakeSlurm) -> None:

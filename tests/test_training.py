@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.reference_mode import ReferenceTraining
 from tests.studies import make_point
 from unet_scaling.errors import UserError
 from unet_scaling.training import build_model, learning_rate
@@ -54,6 +55,26 @@ def test_weights_follow_from_the_seed_alone() -> None:
 def test_every_weight_is_contiguous_as_horovod_needs() -> None:
     model = build_model(make_point(NOWHERE, channels_last=True), CPU, nn.SyncBatchNorm)
     assert all(parameter.is_contiguous() for parameter in model.parameters())
+
+
+def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UserError, match=r"training\.compile = true needs a C\+\+ compiler .* no 'g\+\+'"):
+        build_model(make_point(NOWHERE, compile=True), CPU, nn.SyncBatchNorm)
+
+
+def test_a_relu_in_place_gives_the_gradients_of_one_that_is_not() -> None:
+    point = make_point(NOWHERE, width=4, depth=2)
+    ours, plain = build_model(point, CPU, nn.SyncBatchNorm), ReferenceTraining(point).model
+    torch.manual_seed(1)
+    images = torch.rand(2, 1, 8, 8)
+    for model in (ours, plain):
+        model.double()(images.double()).square().sum().backward()
+    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        torch.testing.assert_close(one.grad, other.grad)
 
 
 def test_synchronized_norm_on_a_cpu_is_refused() -> None:

@@ -49,7 +49,7 @@ def test_main_is_equal_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_stays_short(framework: Framework) -> None:
-    assert SOURCES[framework].count("\n") <= 90
+    assert SOURCES[framework].count("\n") <= 95
 
 
 def test_the_difference_stays_within_bounds() -> None:
@@ -59,7 +59,7 @@ def test_the_difference_stays_within_bounds() -> None:
         for line in difflib.unified_diff(one, other, n=0)
         if line[0] in "+-" and line[:3] not in ("+++", "---")
     ]
-    assert len(changed) <= 56
+    assert len(changed) <= 64
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -1,0 +1,123 @@
+"""Runs whose time is known part by part: phases per step in, records with budgets out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.records import Measured, make_point, make_workers, write_run
+from unet_scaling.config import Framework
+from unet_scaling.measures import PHASE_COLUMNS, Budget, CpuFacts, Probe
+from unet_scaling.record_lines import Epoch, WorkerFacts
+
+STEPS, EPOCHS = 6, 3
+QUIET = {"communication": 0.0, "runqueue": 0.0, "switches": 0.0}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Seconds of each phase of a step: one number for all workers, or one for each.
+
+    `sync` of a worker is wire and what it waits for others beyond it. `late` is what one worker alone takes
+    at the end of an epoch. `contended` are CPU seconds of helper threads and of waiting for a core, and
+    involuntary switches, of a step.
+    """
+
+    data_wait: float | Sequence[float] = 0.010
+    host_to_device: float | Sequence[float] = 0.002
+    forward: float | Sequence[float] = 0.030
+    backward: float | Sequence[float] = 0.050
+    sync: float | Sequence[float] = 0.0
+    optimizer: float | Sequence[float] = 0.006
+    rest: float | Sequence[float] = 0.001
+    wire: float = 0.0
+    contended: Mapping[str, float] = field(default_factory=lambda: QUIET)
+    cores: int = 1
+
+    def of_worker(self, phase: str, worker: int) -> float:
+        value = getattr(self, phase)
+        return float(value[worker] if isinstance(value, Sequence) else value)
+
+    def seconds(self, worker: int) -> float:
+        return sum(self.of_worker(name.removesuffix("_seconds"), worker) for name in PHASE_COLUMNS)
+
+
+def write_budget_run(
+    folder: Path,
+    framework: Framework = "pytorch_native",
+    workers: int = 1,
+    repeat: int = 1,
+    steps: Steps | None = None,
+    *,
+    pace: float = 1.0,
+    probe: Probe | None = None,
+    facts: Sequence[WorkerFacts] | None = None,
+    budget: str | None = "on",
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    label: str = "",
+) -> Path:
+    """Write a run whose steps take this long, times `pace`. `budget` None: none could be known."""
+    each = steps or Steps()
+    point = make_point(framework, workers, repeat, options=options, label=label)
+    images = STEPS * workers * point.training.batch_per_worker * point.training.accumulate
+    epochs = [
+        _epoch(number, each, workers, images, pace * (4 if number == 0 else 1), budget)
+        for number in range(point.training.epochs)
+    ]
+    header = {"workers": list(facts or make_workers(workers, cores_each=each.cores))}
+    measured = Measured(epochs, probe)
+    return write_run(
+        folder, framework, workers, repeat, options=options, label=label, header=header, measured=measured
+    )
+
+
+def make_probe(latency: float = 1e-4, bandwidth: float = 1e9) -> Probe:
+    """A network of this latency, seconds, and bandwidth, bytes a second."""
+    sizes = [4**power for power in range(1, 13)]
+    times = [latency + size / bandwidth for size in sizes]
+    return Probe(bytes=sizes, repeats=[20] * len(sizes), median_seconds=times, minimum_seconds=times)
+
+
+def _epoch(number: int, steps: Steps, workers: int, images: int, pace: float, budget: str | None) -> Epoch:
+    scale = STEPS * pace
+    seconds = [scale * steps.seconds(worker) for worker in range(workers)]
+    return Epoch(
+        epoch=number,
+        seconds=max(seconds),
+        worker_seconds=seconds,
+        images=images,
+        steps=STEPS,
+        loss=0.5,
+        learning_rate=0.001,
+        warmup=number == 0,
+        budget=_budget(steps, workers, scale) if budget else None,
+        no_budget=None if budget else "where sync begins is not known",
+        cpu=[_processor(steps, worker, scale) for worker in range(workers)],
+    )
+
+
+def _budget(steps: Steps, workers: int, scale: float) -> Budget:
+    phases = {
+        name: [scale * steps.of_worker(name.removesuffix("_seconds"), worker) for worker in range(workers)]
+        for name in PHASE_COLUMNS
+    }
+    return Budget(wire_seconds=scale * steps.wire, **phases)
+
+
+def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
+    training = 0.9 * scale * steps.seconds(worker)
+    communication = scale * steps.contended["communication"]
+    switches = round(scale * steps.contended["switches"])
+    return CpuFacts(
+        process_seconds=training + communication,
+        thread_seconds={"training": training, "communication": communication, "other": 0.0},
+        training_runqueue_seconds=scale * steps.contended["runqueue"],
+        training_voluntary_switches=10,
+        training_involuntary_switches=switches,
+        process_voluntary_switches=10,
+        process_involuntary_switches=switches,
+        minor_faults=0,
+        major_faults=0,
+        cores=steps.cores,
+        frequency_mhz=3000.0,
+    )

@@ -1,0 +1,139 @@
+"""Attempts of a run with a fault in them, and what must hold after every one of them."""
+
+import json
+import stat
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm.local import launch
+from slurm.study_folder import RunState, run_state
+from tests.studies import make_point, make_run
+from unet_scaling.config import FRAMEWORKS, PROJECT, Point
+from unet_scaling.record import RECORD_NAME, Record, read_record
+
+# 38 training images give 9 steps to an epoch; evaluations in between, two passes to a step.
+OPTIONS: dict[str, Any] = {
+    "workers": 2,
+    "epochs": 3,
+    "batch_per_worker": 1,
+    "accumulate": 2,
+    "evaluate_every": 1,
+}
+STEPS = 9
+FILLER_NAME = "filler"
+SECONDS_FULL_VARIABLE = "SECONDS_FULL"
+FILE_BYTES = 40_000
+SECRET = "a-token-that-nobody-may-read"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens on `worker`, and on the others, before their `step`-th step of the attempt.
+
+    Counted from 1; 0 is before they have joined.
+    """
+
+    what: str = "nothing"
+    step: int = 0
+    worker: int = 1
+    every_step_is_safe: bool = False
+    others: str = "nothing"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Fault":
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended: exit codes of the workers that left by themselves, by rank.
+
+    mpiexec may end the others as soon as one has left with a code that is not 0.
+    """
+
+    codes: dict[int, int]
+    seconds: float
+    state: RunState
+    record: Record
+    output: str
+    errors: list[dict[str, Any]]
+
+    @property
+    def position(self) -> tuple[int, int] | None:
+        return self.record.end.position if self.record.end else None
+
+
+def fault_point(images: Path, framework: str, **options: Any) -> Point:
+    return make_point(images, framework, **(OPTIONS | options))
+
+
+def attempt(
+    folder: Path,
+    point: Point,
+    fault: Fault | None = None,
+    cores_each: int = 1,
+    variable: tuple[str, str] = ("PRIVATE_TOKEN", SECRET),
+) -> Outcome:
+    """Launch the run once more with real workers; checks what must hold after every attempt."""
+    if not (folder / "point.json").exists():
+        make_run(folder, point)
+    for old in folder.parent.glob(f"{folder.name}.exit*"):
+        old.unlink()
+    program = [str(PROJECT / "tests" / "faulty.py"), str(PROJECT / point.framework / "train.py"), str(folder)]
+    output, began = folder.with_name(f"{folder.name}.output"), time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PROJECT))
+        patch.setenv("PRIVATE_TOKEN", SECRET)
+        patch.setenv(*variable)
+        launch([*program, json.dumps(asdict(fault or Fault()))], point.workers, output, cores_each)
+    seconds = time.monotonic() - began
+    require_private(folder)
+    codes = {
+        int(path.name.rpartition("exit")[2]): int(path.read_text())
+        for path in folder.parent.glob(f"{folder.name}.exit*")
+    }
+    if len(codes) == point.workers:
+        # Whoever is killed may leave the temporary file that it was writing, and nothing else.
+        assert not list(folder.glob(".*")), "a temporary file was left"
+    errors = [json.loads(path.read_text()) for path in sorted(folder.glob("error.*"))]
+    path = folder / RECORD_NAME
+    record = read_record(path) if path.exists() else Record(path, None, (), (), None, ("there is none",))
+    return Outcome(codes, seconds, run_state(folder), record, output.read_text(), errors)
+
+
+def require_private(folder: Path) -> None:
+    """Nobody else may read what an attempt wrote, and no value of the environment is in it."""
+    for path in folder.iterdir():
+        assert path.name in ("point.json", FILLER_NAME) or stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+def trained(record: Record) -> list[object]:
+    """All that a fault must not change: losses, steps, counts and weights, but not times."""
+    assert record.complete, record.problems
+    epochs = [
+        (epoch.epoch, epoch.loss, epoch.steps, epoch.images, epoch.learning_rate) for epoch in record.epochs
+    ]
+    results = [result.model_dump(exclude={"seconds", "training_seconds"}) for result in record.results]
+    return [*epochs, *results]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
+    """What both frameworks train where nothing happens."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return {name: trained(attempt(folder / name, fault_point(images, name)).record) for name in FRAMEWORKS}
+
+
+def steps_done(outcome: Outcome) -> int:
+    """Steps that the attempt found done by those before it."""
+    resumed = outcome.record.header.resumed if outcome.record.header else None
+    return resumed.epoch * STEPS + resumed.step if resumed else 0
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoint-*.pt"))

@@ -1,0 +1,132 @@
+"""Run a twin with one fault: python tests/faulty.py TRAIN_PY RUN_FOLDER FAULT_JSON (see faults.Fault).
+
+Nothing of the twin is changed: on one worker, what it calls before a step fails, dies or gets a
+signal. How each worker left is written beside the run folder, where launchers tell only one code.
+"""
+
+import os
+import platform
+import resource
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.faults import FILE_BYTES, FILLER_NAME, SECONDS_FULL_VARIABLE, Fault
+from unet_scaling import errors, safe_points
+from unet_scaling.identity import identify
+from unet_scaling.training import Step
+
+
+def main() -> None:
+    train, folder, text = sys.argv[1:]
+    fault = Fault.from_json(text)
+    rank = identify(os.environ).rank
+    errors.leave = noting_the_code(errors.leave, Path(f"{folder}.exit{rank}"))  # type: ignore[assignment]
+    if fault.every_step_is_safe:
+        safe_points.SECONDS_APART = 0
+    happens = FAULTS[fault.what if rank == fault.worker else fault.others]
+    if fault.step == 0:
+        happens([])
+    Step.take = before_a_step(Step.take, fault.step, happens)  # type: ignore[method-assign]
+    sys.argv = [train, folder]
+    runpy.run_path(train, run_name="__main__")
+
+
+def noting_the_code(leave: Callable[[int], Any], path: Path) -> Callable[[int], None]:
+    def noting(code: int) -> None:
+        path.write_text(str(code))
+        leave(code)
+
+    return noting
+
+
+def before_a_step(take: Callable[..., Any], number: int, happens: Callable[..., None]) -> Callable[..., Any]:
+    """The training step; before the one of this number, counted from 1 in this attempt, it happens."""
+    count = 0
+
+    def faulty(step: Step, batches: list[Any], clock: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == number:
+            happens(batches)
+        return take(step, batches, clock)
+
+    return faulty
+
+
+# Longer than any time-out here, and not for ever.
+STALL_SECONDS = 300
+
+
+def fail(*_: Any) -> None:
+    raise ArithmeticError("a fault of this test")
+
+
+def lack_device_memory(*_: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+def lack_host_memory(*_: Any) -> None:
+    """Ask, below a limit of this process, for more than it leaves."""
+    resource.setrlimit(resource.RLIMIT_AS, (2**34, resource.RLIM_INFINITY))
+    torch.empty(2**35, dtype=torch.uint8)
+
+
+def spoil(value: float) -> Callable[..., None]:
+    def spoiling(batches: list[Any]) -> None:
+        batches[0].images[0, 0, 0, 0] = value
+
+    return spoiling
+
+
+def send(number: signal.Signals) -> Callable[..., None]:
+    return lambda *_: os.kill(os.getpid(), number)
+
+
+def fill_the_disk(_: list[Any]) -> None:
+    """Of the run folder, which the test made a small one; SECONDS_FULL later there is room again, if ever."""
+    filler = Path(sys.argv[1]) / FILLER_NAME
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    seconds = os.environ.get(SECONDS_FULL_VARIABLE)
+    if seconds:
+        threading.Timer(float(seconds), filler.unlink).start()
+
+
+def limit_file_size(*_: Any) -> None:
+    """As a quota would: what is there stays, and grows by a few lines only."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, resource.RLIM_INFINITY))
+
+
+def claim_another_python(*_: Any) -> None:
+    platform.python_version = lambda: "3.99.0"
+
+
+FAULTS: dict[str, Callable[..., None]] = {
+    "nothing": lambda *_: None,
+    "exception": fail,
+    "kill": send(signal.SIGKILL),
+    "stop": send(signal.SIGSTOP),
+    "sleep": lambda *_: time.sleep(STALL_SECONDS),
+    "SIGTERM": send(signal.SIGTERM),
+    "SIGUSR2": send(signal.SIGUSR2),
+    "nan": spoil(float("nan")),
+    "infinity": spoil(float("inf")),
+    "device memory": lack_device_memory,
+    "full disk": fill_the_disk,
+    "file size": limit_file_size,
+    "another python": claim_another_python,
+    "host memory": lack_host_memory,
+}
+
+if __name__ == "__main__":
+    main()

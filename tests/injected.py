@@ -1,0 +1,94 @@
+"""Run a twin with known faults, one per epoch: python tests/injected.py TRAIN_PY RUN_FOLDER SECONDS.
+
+What a fault costs is known, so that the budget of the run can be held against it. Nothing of the twin
+is changed: what it calls sleeps, or shares its core with a busy thread.
+"""
+
+import hashlib
+import os
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from unet_scaling.data.cache import ImageSet
+from unet_scaling.data.loader import RunData
+from unet_scaling.identity import identify
+from unet_scaling.model import UNet
+from unet_scaling.record import Record
+
+WARMUP, SOUND, LOADER, FORWARD, OPTIMIZER, BUSY = range(6)
+EPOCHS = 6
+SLOW_WORKER = 1
+BUSY_WORKER = 0
+
+
+def near(record: Record, seconds: float, *epochs: int) -> float:
+    """A third of a fault, and what other processes took of a step: how long a worker waited for its core.
+
+    At most half of the fault is allowed for, so that a fault in a wrong part is always told.
+    """
+    stolen = 0.0
+    for line in (record.epochs[epoch] for epoch in epochs):
+        for worker in line.cpu or []:
+            stolen += (worker.training_runqueue_seconds or 0.0) / line.steps
+    return 0.35 * seconds + min(stolen, 0.1 * seconds)
+
+
+class Now:
+    """The epoch that this worker is in."""
+
+    epoch = WARMUP
+
+
+def sleeping(original: Callable[..., Any], due: Callable[[], bool], seconds: float) -> Callable[..., Any]:
+    """The function, after a sleep where it is due."""
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        if due():
+            time.sleep(seconds)
+        return original(*arguments, **options)
+
+    return slow
+
+
+def keep_busy(over: threading.Event) -> None:
+    """Take a core without taking the interpreter's lock."""
+    block = bytes(2**22)
+    while not over.is_set():
+        hashlib.sha256(block)
+
+
+def noting_the_epoch(original: Callable[..., Any], rank: int) -> Callable[..., Iterator[Any]]:
+    def steps(data: RunData, epoch: int, clock: Any, first: int = 0) -> Iterator[Any]:
+        Now.epoch = epoch
+        over = threading.Event()
+        if epoch == BUSY and rank == BUSY_WORKER:
+            threading.Thread(target=keep_busy, args=[over], daemon=True).start()
+        yield from original(data, epoch, clock, first)
+        over.set()
+
+    return steps
+
+
+def inject(seconds: float) -> None:
+    rank = identify(os.environ).rank
+    patches: list[tuple[Any, str, Callable[[], bool]]] = [
+        (ImageSet, "gather", lambda: Now.epoch == LOADER),
+        (UNet, "forward", lambda: Now.epoch == FORWARD and rank == SLOW_WORKER and torch.is_grad_enabled()),
+        (torch.optim.Adam, "step", lambda: Now.epoch == OPTIMIZER),
+    ]
+    for owner, name, due in patches:
+        setattr(owner, name, sleeping(getattr(owner, name), due, seconds))
+    RunData.steps = noting_the_epoch(RunData.steps, rank)  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    train, folder, fault_seconds = sys.argv[1:]
+    inject(float(fault_seconds))
+    sys.argv = [train, folder]
+    runpy.run_path(train, run_name="__main__")

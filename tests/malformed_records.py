@@ -1,0 +1,206 @@
+"""Ways in which a record can be malformed, each with what is said of it."""
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from unet_scaling.record import SEAL
+
+# Where the lines of a record of three epochs stand.
+HEADER, FIRST, SECOND, THIRD, RESULT, END = range(6)
+
+Lines = list[bytes]
+Spoil = Callable[[Lines], Lines]
+
+
+def seal(content: bytes) -> bytes:
+    """Any text as a line of a record with its true checksum; `content` ends with its brace."""
+    return content[:-1] + SEAL % zlib.crc32(content[:-1]) + b"\n"
+
+
+def with_values(line: bytes, **values: Any) -> bytes:
+    """A line with these keys changed (None removes one) and a true checksum."""
+    fields = {key: value for key, value in json.loads(line).items() if key != "crc32"} | values
+    return seal(json.dumps({key: value for key, value in fields.items() if value is not ...}).encode())
+
+
+def change(place: int, **values: Any) -> Spoil:
+    """Spoils one line by giving keys other values; ... removes a key."""
+    return lambda lines: [*lines[:place], with_values(lines[place], **values), *lines[place + 1 :]]
+
+
+def text(place: int, old: bytes, new: bytes) -> Spoil:
+    """Spoils one line by replacing text, without a new checksum."""
+
+    def spoil(lines: Lines) -> Lines:
+        assert old in lines[place]
+        return [*lines[:place], lines[place].replace(old, new, 1), *lines[place + 1 :]]
+
+    return spoil
+
+
+def raw_value(place: int, old: bytes, new: bytes) -> Spoil:
+    """Spoils one line by replacing text that JSON writers would not write, with a true checksum."""
+
+    def spoil(lines: Lines) -> Lines:
+        assert old in lines[place]
+        content = lines[place][: lines[place].rindex(b',"crc32"')].replace(old, new, 1)
+        return [*lines[:place], seal(content + b"}"), *lines[place + 1 :]]
+
+    return spoil
+
+
+def order(*places: int) -> Spoil:
+    """Spoils a record by taking these of its lines, in this order."""
+    return lambda lines: [lines[place] for place in places]
+
+
+def insert(place: int, line: bytes) -> Spoil:
+    return lambda lines: [*lines[:place], line, *lines[place:]]
+
+
+def cut(place: int, size: int) -> Spoil:
+    """Spoils a record by ending it `size` bytes into a line; negative: so far before the line's end."""
+    return lambda lines: [*lines[:place], lines[place][:size]]
+
+
+def torn_by_another_writer(lines: Lines) -> Lines:
+    """A second writer's line in the middle of the second epoch's."""
+    middle = len(lines[SECOND]) // 2
+    first, rest = lines[SECOND][:middle], lines[SECOND][middle:]
+    return [*lines[:SECOND], first + lines[SECOND] + rest, *lines[THIRD:]]
+
+
+def more_foreground(lines: Lines) -> Lines:
+    """Counts beyond 64 bits that give their IoU and Dice exactly."""
+    large = {"true_positive": 10**30, "false_positive": 0, "false_negative": 0, "iou": 1.0, "dice": 1.0}
+    return change(RESULT, **large)(lines)
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a sound record of three epochs is spoilt, and what is said of it."""
+
+    name: str
+    spoil: Spoil
+    said: str
+
+
+DAMAGED = "the line does not match its checksum"
+RECORDS = (
+    Case("empty", order(), "run.jsonl: the record is empty"),
+    Case("header only", order(HEADER), "no end line after 0 of 3 epochs"),
+    Case("no header", order(FIRST, SECOND, THIRD, RESULT, END), "starts with its one header"),
+    Case("header twice", order(HEADER, HEADER, FIRST, SECOND, THIRD, RESULT, END), "its one header"),
+    Case("header late", order(FIRST, HEADER, SECOND, THIRD, RESULT, END), "starts with its one header"),
+    Case("torn at the end", cut(END, -3), ":6: the line is cut off"),
+    Case("without its last line break", cut(END, -1), ":6: the line is cut off"),
+    Case(
+        "torn in the middle", lambda lines: [*lines[:2], lines[2][:40] + b"\n", *lines[3:]], f":3: {DAMAGED}"
+    ),
+    Case("a line joined to the next", text(FIRST, b"}\n", b"}"), f":2: {DAMAGED}"),
+    Case(
+        "epoch twice", order(HEADER, FIRST, FIRST, SECOND, THIRD, RESULT, END), "0, 1, 2, ...: [0, 0, 1, 2]"
+    ),
+    Case("epoch missing", order(HEADER, FIRST, THIRD, RESULT, END), "epochs are not 0, 1, 2, ...: [0, 2]"),
+    Case("epochs swapped", order(HEADER, SECOND, FIRST, THIRD, RESULT, END), "0, 1, 2, ...: [1, 0, 2]"),
+    Case("last epoch missing", order(HEADER, FIRST, SECOND, RESULT, END), "2 epochs, 3 were asked for"),
+    Case(
+        "too many epochs",
+        lambda lines: [*lines[:4], with_values(lines[3], epoch=3), *lines[4:]],
+        "complete with 4 epochs, 3 were asked for",
+    ),
+    Case("no result", order(HEADER, FIRST, SECOND, THIRD, END), "without an evaluation after the last epoch"),
+    Case(
+        "result twice",
+        order(HEADER, FIRST, SECOND, THIRD, RESULT, RESULT, END),
+        "order of their epochs: [3, 3]",
+    ),
+    Case("evaluation of an early epoch", change(RESULT, epochs=2), "without an evaluation after the last"),
+    Case("line after the end", order(HEADER, FIRST, SECOND, THIRD, END, RESULT), "a line after the end"),
+    Case("end twice", order(HEADER, FIRST, SECOND, THIRD, RESULT, END, END), "a line after the end"),
+    Case("no end", order(HEADER, FIRST, SECOND, THIRD, RESULT), "no end line after 3 of 3 epochs"),
+    Case("foreign text", insert(2, b"slurmstepd: error: two processes wrote here\n"), f":3: {DAMAGED}"),
+    Case("foreign JSON", insert(2, b'{"epoch":1,"val_loss":0.3}\n'), f":3: {DAMAGED}"),
+    Case("foreign kind", insert(2, seal(b'{"kind":"note"}')), ":3: line: Input tag 'note'"),
+    Case("a list", insert(2, seal(b'["epoch"]}')), ":3: line: Invalid JSON"),
+    Case("blank line", insert(2, b"\n"), f":3: {DAMAGED}"),
+    Case("two writers in one line", torn_by_another_writer, f":3: {DAMAGED}"),
+    Case("two writers' lines", lambda lines: [line for line in lines for _ in range(2)], "its one header"),
+    Case("NUL block at the end", insert(6, bytes(512)), ":7: the line is cut off"),
+    Case(
+        "NUL block in place of a line",
+        lambda lines: [*lines[:2], bytes(150) + b"\n", *lines[3:]],
+        f":3: {DAMAGED}",
+    ),
+    Case("checksum changed", text(SECOND, b'"crc32":"', b'"crc32":"0'), f":3: {DAMAGED}"),
+    Case("number changed by hand", text(SECOND, b'"seconds":0.48', b'"seconds":0.38'), f":3: {DAMAGED}"),
+    Case("not UTF-8", raw_value(HEADER, b'"node1"', b'"n\xf6de1"'), ":1: line: Invalid JSON"),
+    Case(
+        "line breaks of Windows",
+        lambda lines: [line.replace(b"\n", b"\r\n") for line in lines],
+        f":1: {DAMAGED}",
+    ),
+    Case("byte order mark", text(HEADER, b"{", b"\xef\xbb\xbf{"), f":1: {DAMAGED}"),
+    Case("UTF-16", lambda lines: [line.decode().encode("utf-16") for line in lines], f":1: {DAMAGED}"),
+    Case("nested without end", insert(2, seal(b'{"kind":' + b"[" * 10_000 + b"}")), ":3: line: Invalid JSON"),
+    Case(
+        "negative seconds", change(SECOND, seconds=-1.0), ":3: epoch.seconds: Input should be greater than 0"
+    ),
+    Case("no seconds", change(SECOND, seconds=0.0), ":3: epoch.seconds: Input should be greater than 0"),
+    Case("no images", change(SECOND, images=0), ":3: epoch.images: Input should be greater than 0"),
+    Case("loss not a number", change(SECOND, loss=float("nan")), ":3: epoch.loss: Input should be a finite"),
+    Case("loss infinite", change(SECOND, loss=float("inf")), ":3: epoch.loss: Input should be a finite"),
+    Case("loss null", change(SECOND, loss=None), ":3: epoch.loss: Input should be a valid number"),
+    Case(
+        "loss beyond a float",
+        raw_value(SECOND, b"0.35", b"1e999"),
+        ":3: epoch.loss: Input should be a finite",
+    ),
+    Case("text for a number", change(SECOND, epoch="1"), ":3: epoch.epoch: Input should be a valid integer"),
+    Case(
+        "truth for a number", change(SECOND, images=True), ":3: epoch.images: Input should be a valid integer"
+    ),
+    Case("number for truth", change(SECOND, warmup=0), ":3: epoch.warmup: Input should be a valid boolean"),
+    Case("fractional epoch", change(SECOND, epoch=1.5), ":3: epoch.epoch: Input should be a valid integer"),
+    Case("unknown key", change(SECOND, accuracy=0.9), ":3: epoch.accuracy: Extra inputs are not permitted"),
+    Case("missing key", change(SECOND, steps=...), ":3: epoch.steps: Field required"),
+    Case("format 4", change(HEADER, format=4), ":1: header.format: Input should be 1, 2 or 3"),
+    Case("unknown status", change(END, status="done"), ":6: end.status: Input should be 'complete'"),
+    Case("IoU above 1", change(RESULT, iou=1.2), ":5: result.iou: Input should be less than or equal to 1"),
+    Case("IoU not of its counts", change(RESULT, iou=0.9), "iou is 0.9, but the counts give 0.8"),
+    Case("Dice not of its counts", change(RESULT, dice=0.9), "dice is 0.9, the counts give 0.8888"),
+    Case("negative count", change(RESULT, false_positive=-1), ":5: result.false_positive: Input should be"),
+    Case("images left out", change(RESULT, images=11), "11 images evaluated, the test set has 12"),
+    Case(
+        "training time too short",
+        change(RESULT, training_seconds=0.96),
+        "training took 0.96 s, its epochs 2.88 s",
+    ),
+    Case(
+        "workers missing in an epoch", change(SECOND, worker_seconds=[]), "the seconds of 0 workers, not of 1"
+    ),
+    Case("slower worker", change(SECOND, worker_seconds=[0.6]), "took 0.48 s, but its slowest worker 0.6 s"),
+    Case("worker missing", change(HEADER, workers=[]), "1 workers were asked for, 0 are described"),
+    Case(
+        "huge whole number", change(SECOND, images=10**30), "epoch 1: images or steps do not fit into 64 bits"
+    ),
+    Case("huge counts", more_foreground, "the counts do not fit into 64 bits"),
+    Case(
+        "immeasurable seconds", change(SECOND, seconds=5e-324, worker_seconds=[5e-324]), "5e-324 s cannot be"
+    ),
+    Case(
+        "endless seconds",
+        lambda lines: change(THIRD, seconds=1.7e308, worker_seconds=[1.7e308])(
+            change(SECOND, seconds=1.7e308, worker_seconds=[1.7e308])(lines)
+        ),
+        "its epochs inf s",
+    ),
+    Case(
+        "digest of another point",
+        change(HEADER, point_sha256="0" * 64),
+        "the point was changed after the run",
+    ),
+)

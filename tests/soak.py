@@ -1,0 +1,194 @@
+"""A study under random faults on a virtual cluster: python -m tests.soak --runs 40 --seed 1.
+
+The study is submitted once without faults and once with them; then again, as its user would, until nothing
+is missing. It must end with every run complete or named, no job twice, and the same records. Needs root.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.cluster import VirtualCluster, bring_up
+from tests.disks import small_disk
+from tests.faults import trained
+from tests.soak_faults import Faults
+from tests.studies import make_images
+from tests.sweeps import ON_THE_WAY, Row, Sweep
+from unet_scaling.record import RECORD_NAME, attempt_records, read_record
+
+EPOCHS = 12
+OFTEN_SAVED = "checkpoint_minutes = 0.02\n"
+LOOK_SECONDS = 3.0
+PATIENCE_SECONDS = 1800.0
+DISK_MEBIBYTES = 256
+# Jobs stay in squeue to the end, so that one that was queued twice shows.
+SETTINGS = ("--set", "SlurmdTimeout=5", "--set", "MinJobAge=86400")
+
+
+@dataclass
+class Outcome:
+    """What a soak came to; `problems` is what must not be."""
+
+    seed: int
+    injected: Counter[str]
+    seconds: float = 0.0
+    submissions: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    rows: Sequence[Row] = ()
+    identical: int = 0
+    jobs: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        states = Counter(row["state"] for row in self.rows)
+        attempts = Counter(row["attempt"] for row in self.rows)
+        lines = [
+            f"seed {self.seed}, {self.injected.total()} faults in {self.seconds:.0f} s:",
+            *(f"  {count} x {kind}" for kind, count in sorted(self.injected.items())),
+            f"{len(self.rows)} runs: " + ", ".join(f"{count} {state}" for state, count in states.items()),
+            *(f"  {row['run']}: {row['reason']}" for row in self.rows if row["state"] != "complete"),
+            "attempts: " + ", ".join(f"{count} runs took {n}" for n, count in sorted(attempts.items())),
+            f"{self.submissions} submissions, {self.refusals.total()} of them refused:",
+            *(f"  {count} x {text}" for text, count in sorted(self.refusals.items())),
+            f"{self.jobs} jobs, {self.identical} records equal to those without faults",
+            *(f"PROBLEM: {problem}" for problem in self.problems),
+        ]
+        return "\n".join(lines)
+
+
+def soak(
+    cluster: VirtualCluster, disk: Path, folder: Path, shape: "Shape", seed: int, faults: int
+) -> Outcome:
+    """Run the study without faults, then with them, and compare."""
+    expected = undisturbed(cluster, folder, shape)
+    sweep = shape.study(cluster, folder, "soak", disk)
+    sweep.pace(shape.step_seconds)
+    injector = Faults(cluster, disk, seed, faults)
+    outcome, begin = Outcome(seed, injector.injected), time.monotonic()
+    outcome.problems += submit_until_done(sweep, outcome, injector)
+    outcome.seconds, outcome.rows = time.monotonic() - begin, sweep.rows()
+    judge(sweep, expected, outcome)
+    return outcome
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Both frameworks at these worker counts, so often, on these images; the least time of a step."""
+
+    images: Path
+    workers: tuple[int, ...]
+    repeats: int
+    step_seconds: float = 0.1
+
+    def study(self, cluster: VirtualCluster, folder: Path, name: str, logs: Path | None = None) -> Sweep:
+        sweep = Sweep(cluster, folder, self.images, name, logs)
+        sweep.prepare(list(self.workers), EPOCHS, OFTEN_SAVED, self.repeats)
+        return sweep
+
+
+def undisturbed(cluster: VirtualCluster, folder: Path, shape: Shape) -> dict[str, list[object]]:
+    """What the runs come to where nothing happens."""
+    sweep = shape.study(cluster, folder, "undisturbed")
+    done = sweep.submit("--wait", seconds=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr + sweep.account()
+    return {path.name: trained(read_record(path / RECORD_NAME)) for path in sweep.run_folders()}
+
+
+def submit_until_done(sweep: Sweep, outcome: Outcome, faults: Faults) -> list[str]:
+    """Submit again and again, as a user would, while faults happen; returns what must not be."""
+    problems: list[str] = []
+    faults.start()
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not nothing_left_to_do(sweep, outcome, problems):
+            problems += jobs_twice_in_the_queue(sweep.cluster)
+            if time.monotonic() > deadline:
+                problems.append(f"not done after {PATIENCE_SECONDS:.0f} s\n{sweep.account()}")
+            if problems:
+                break
+            time.sleep(LOOK_SECONDS)
+    finally:
+        faults.stop()
+    return problems
+
+
+def nothing_left_to_do(sweep: Sweep, outcome: Outcome, problems: list[str]) -> bool:
+    """Submit once more; whether there was nothing to submit and nothing on its way."""
+    done = sweep.submit()
+    outcome.submissions += 1
+    if "Traceback" in done.stderr:
+        problems.append(done.stderr)
+    if done.returncode != 0:
+        outcome.refusals[refusal(done.stderr)] += 1
+        return False
+    return "0 to submit" in done.stdout and not {row["state"] for row in sweep.rows()} & ON_THE_WAY
+
+
+def refusal(text: str) -> str:
+    """The first words of an error, without what differs from run to run."""
+    return text.removeprefix("error: ").splitlines()[0].partition(":")[0]
+
+
+def jobs_twice_in_the_queue(cluster: VirtualCluster) -> list[str]:
+    """Runs of which two jobs wait or run at once; a name without its last number is the run's."""
+    names = cluster.run("squeue", "--noheader", "--format=%j", check=False).split()
+    places = Counter(name.rpartition(".")[0] for name in names)
+    return [f"{count} jobs of {place} at once" for place, count in places.items() if count > 1]
+
+
+def judge(sweep: Sweep, expected: dict[str, list[object]], outcome: Outcome) -> None:
+    """Every run complete or named, its attempts counted, its record the expected one; no job twice."""
+    names = sweep.cluster.run("squeue", "--noheader", "--states=all", "--format=%j").split()
+    outcome.jobs = len(names) - len(expected)  # each undisturbed run had its one job
+    outcome.problems += [f"job {name} was queued {n} times" for name, n in Counter(names).items() if n > 1]
+    outcome.problems += [
+        f"{row['run']} is {row['state']} without a reason"
+        for row in outcome.rows
+        if row["state"] != "complete" and not row["reason"]
+    ]
+    for folder in sweep.run_folders():
+        record = read_record(folder / RECORD_NAME)
+        assert record.header is not None
+        if record.header.attempt != len(attempt_records(folder)) + 1:
+            outcome.problems.append(f"{folder.name}: an attempt has no record")
+        if record.complete and trained(record) == expected[folder.name]:
+            outcome.identical += 1
+        elif record.complete:
+            outcome.problems.append(f"{folder.name} differs from the run without faults")
+
+
+@contextlib.contextmanager
+def place(hosts: int, folder: Path) -> Iterator[tuple[VirtualCluster, Path]]:
+    """A cluster, and a small disk that all of its hosts see."""
+    disk = folder / "disk"
+    disk.mkdir()
+    options = ("--hosts", str(hosts), "--gpus-per-host", "2", *SETTINGS)
+    with small_disk(disk, DISK_MEBIBYTES), bring_up("soak", *options) as cluster:
+        yield cluster, disk
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--runs", type=int, default=40, help="at least so many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults (%(default)s)")
+    arguments = parser.parse_args()
+    repeats = -(-arguments.runs // 6)
+    with tempfile.TemporaryDirectory(prefix="soak") as name:
+        folder = Path(name)
+        os.environ["UNET_SCALING_CACHE"] = str(folder / "cache")
+        shape = Shape(make_images(folder / "squares", count=47), (1, 2, 4), repeats)
+        with place(hosts=4, folder=folder) as (cluster, disk):
+            outcome = soak(cluster, disk, folder, shape, arguments.seed, faults=5 * repeats)
+    print(outcome)
+    return 1 if outcome.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The allocator's settings, in real processes that read them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from slurm.local import launch
+from unet_scaling.allocator import KEEP_MEMORY
+
+PAGE = 4096
+TAKE_AND_GIVE_BACK = """
+import resource
+import torch
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+for _ in range(10):
+    torch.ones(2**24)
+before = faults()
+for _ in range(4):
+    torch.ones(2**24)
+print((faults() - before) / 4)
+"""
+
+
+def faults_per_tensor(environment: dict[str, str]) -> float:
+    """Pages mapped anew for each tensor of 64 MiB that takes the place of one before it."""
+    plain = {name: value for name, value in os.environ.items() if name not in KEEP_MEMORY}
+    done = subprocess.run(
+        [sys.executable, "-c", TAKE_AND_GIVE_BACK], env=plain | environment, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    return float(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
+def test_a_tensor_of_the_next_step_gets_the_pages_of_the_last() -> None:
+    pages = 2**26 / PAGE
+    assert faults_per_tensor({}) > pages / 2**9 / 2  # huge pages, where the system gives them unasked
+    assert faults_per_tensor(KEEP_MEMORY) < 8
+
+
+def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    output = tmp_path_factory.mktemp("launch") / "output.log"
+    program = "import os, json; print(json.dumps(dict(os.environ)))"
+    assert launch(["-c", program], 1, output, cores_each=None) == 0
+    for name, value in KEEP_MEMORY.items():
+        assert f'"{name}": "{value}"' in output.read_text()

@@ -1,0 +1,156 @@
+"""The loss budget in figures, page and console: what is drawn is what the tables say."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.budget.shares import PARTS
+from analysis.budget.tables import budget_table
+from analysis.figures.album import drawable, figure
+from analysis.figures.looks import PART_LOOKS
+from analysis.loading.load import load_study
+from analysis.report.assemble import Report, make_report
+from analysis.report.console import print_report
+from analysis.report.html import page
+from analysis.report.pictures import Pictures, draw, inputs_of
+from analysis.report.tables import table_files
+from tests.budgets import Steps, make_probe, write_budget_run
+from tests.report_studies import write_study
+from unet_scaling.config import PROJECT
+
+NAMES = ("budget", "waterfall", "difference", "wire")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Both frameworks on 1, 2 and 4 workers; Horovod's wire is slow, its optimizer fast on several."""
+    folder = tmp_path_factory.mktemp("logs") / "budget"
+    for repeat in (1, 2, 3):
+        pace = 1 + 0.03 * repeat
+        for workers in (1, 2, 4):
+            probe = make_probe() if workers > 1 else None
+            wire = 0.002 * (workers - 1)
+            native = Steps(sync=wire, wire=wire, forward=0.030 + 0.001 * workers)
+            horovod = Steps(sync=10 * wire, wire=10 * wire, optimizer=0.006 if workers == 1 else 0.003)
+            write_budget_run(folder, "pytorch_native", workers, repeat, native, pace=pace, probe=probe)
+            write_budget_run(folder, "horovod", workers, repeat, horovod, pace=pace, probe=probe)
+    return make_report(load_study(folder))
+
+
+@pytest.fixture(scope="module")
+def pictures(report: Report) -> Pictures:
+    return draw(report)
+
+
+@pytest.fixture(scope="module")
+def album(report: Report) -> dict[str, Figure]:
+    inputs = inputs_of(report)
+    return {name: figure(name, inputs) for name in drawable(inputs)}
+
+
+def bars(axes: Axes) -> list[tuple[str, float]]:
+    """Colour and height of each bar of a stack, in the order drawn."""
+    drawn = [patch for container in axes.containers for patch in container]
+    return [(str(patch.get_facecolor()), float(patch.get_height())) for patch in drawn]
+
+
+def test_every_figure_of_the_budget_is_drawn_with_its_texts(pictures: Pictures) -> None:
+    for name in NAMES:
+        assert re.search(r"[0-9] (%|ms)", pictures.drawn[name].alternative)
+        assert "Bars: 75 % bootstrap intervals" in pictures.drawn[name].caption
+
+
+def test_stacks_are_the_parts_of_the_table(report: Report, album: dict[str, Figure]) -> None:
+    for axes, framework in zip(album["budget"].axes, ("pytorch_native", "horovod"), strict=True):
+        rows = report.losses.budget[report.losses.budget["framework"] == framework]
+        heights = np.array([height for _, height in bars(axes)]).reshape(len(PARTS), len(rows))
+        np.testing.assert_allclose(heights, rows[list(PARTS)].to_numpy().T, atol=1e-12)
+        whole = next(line for line in axes.lines if line.get_label() == "whole")
+        np.testing.assert_allclose(np.asarray(whole.get_ydata(), dtype=float), rows["deviation"])
+    assert len({colour for colour, _ in bars(axes)}) == len(PARTS)
+
+
+def test_gains_are_below_zero_and_stacks_stand_on_each_other(album: dict[str, Figure]) -> None:
+    horovod = album["budget"].axes[1]
+    patches = [patch for container in horovod.containers for patch in container if patch.get_height()]
+    tops = dict(zip(PARTS, horovod.containers, strict=True))
+    assert all(patch.get_height() < 0 and patch.get_y() <= 0 for patch in tops["optimizer"])
+    assert horovod.get_ylim()[0] < min(patch.get_y() + patch.get_height() for patch in patches)
+
+
+def test_the_waterfall_ends_at_the_efficiency(report: Report, album: dict[str, Figure]) -> None:
+    for axes, framework in zip(album["waterfall"].axes, ("pytorch_native", "horovod"), strict=True):
+        last = report.losses.budget[report.losses.budget["framework"] == framework].iloc[-1]
+        whole = axes.containers[-1][0]
+        assert whole.get_width() == pytest.approx(1 - last["deviation"])
+        before = axes.containers[-2][0]
+        assert before.get_x() + before.get_width() == pytest.approx(whole.get_width())
+
+
+def test_wire_and_floor_are_drawn_in_milliseconds(report: Report, album: dict[str, Figure]) -> None:
+    (axes,) = album["wire"].axes
+    drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
+    network = report.losses.network
+    for name in ("wire_seconds", "floor_seconds"):
+        assert all(np.isclose(drawn, 1000 * value).any() for value in network[name])
+
+
+def test_parts_are_told_apart_in_grey_by_their_neighbours() -> None:
+    def grey(colour: str) -> float:
+        red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    levels = [grey(look.colour) for look in PART_LOOKS.values()]
+    assert list(PART_LOOKS) == list(PARTS)
+    assert min(abs(one - other) for one, other in pairwise(levels)) > 0.25
+
+
+def test_colours_follow_the_page(pictures: Pictures) -> None:
+    style = (PROJECT / "analysis" / "report" / "report.css").read_text()
+    for name in NAMES:
+        text = pictures.drawn[name].inline
+        assert re.findall(r"#[0-9a-f]{6}\b", re.sub(r"var\(--[a-z]+, #[0-9a-f]{6}\)", "", text)) == []
+        assert all(f"{variable}: #" in style for variable in re.findall(r"var\((--[a-z]+),", text))
+
+
+def test_the_page_has_budget_difference_floor_and_diagnosis(report: Report, pictures: Pictures) -> None:
+    text = page(report, pictures)
+    assert 'id="budget"' in text
+    for words in (
+        "Where the lost efficiency went",
+        "Horovod&#39;s time above DDP",
+        "why_fusion.toml",
+        "floor, ms",
+    ):
+        assert words in text
+
+
+def test_the_tables_of_the_budget_are_written(report: Report) -> None:
+    files = table_files(report)
+    assert files["budget.csv"].decode().count("\n") == 5
+    assert files["difference.csv"].decode().count("\n") == 4
+    assert b"wire above its floor" in files["diagnosis.csv"]
+
+
+def test_the_console_prints_the_strongest_diagnoses(
+    report: Report, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_report(report)
+    shown = capsys.readouterr().out
+    assert shown.index("Where the time goes") < shown.index("the wire is far above its floor")
+    assert shown.index("the wire is far above its floor") < shown.index("Recommendation")
+
+
+def test_without_budgets_the_page_says_why_nothing_is_drawn(tmp_path: Path) -> None:
+    older = make_report(load_study(write_study(tmp_path, (1, 2), repeats=1)))
+    assert budget_table(older.study).empty
+    pictures = draw(older)
+    assert set(NAMES) <= set(pictures.absent)
+    text = page(older, pictures)
+    assert "Not drawn: loss budget." in text
+    assert "recorded no budget" in text

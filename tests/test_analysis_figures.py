@@ -1,0 +1,446 @@
+"""Figures: what is drawn is what the tables say, what is not known is not drawn, and names stay text."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from analysis.figures import album as pages
+from analysis.figures.courses import MOST_COUNTS
+from analysis.figures.looks import LOOKS, MUTED, STYLE, printable, shortened
+from analysis.figures.loss_words import OF_LOSSES
+from analysis.figures.series import Inputs
+from analysis.figures.svg import SVG, VARIABLES, inline_svg, picture
+from analysis.figures.words import alternative_text, caption
+from analysis.findings.comparison import compare
+from analysis.findings.cost import cost_table
+from analysis.findings.quality import iou_table
+from analysis.findings.speedup import summarise
+from analysis.findings.verdict import NAMES, verdicts
+from analysis.loading.load import load_study
+from analysis.loading.reference import load_reference
+from analysis.prediction.outlook import PREDICTION_COLUMNS, predictions
+from analysis.study import Study
+from tests.records import write_run
+from unet_scaling.config import Framework
+
+REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
+ALL = [
+    "scaling", "speedup", "efficiency", "deviation", "throughput", "iou", "loss_epochs", "loss_seconds",
+    "time_to_iou", "cost", "prediction",
+]  # fmt: skip
+HOSTILE = '<script>alert("1")</script> $x^2$ \'&amp; {{ 7*7 }} --> \x1b'
+
+
+def tables_of(study: Study, *, predicted: bool = False) -> Inputs:
+    """What every function of the figures takes; predictions take their time, so only where asked for."""
+    points, comparisons = summarise(study), compare(study)
+    return Inputs(
+        study,
+        points,
+        comparisons,
+        iou_table(study),
+        cost_table(study),
+        predictions(study) if predicted else pd.DataFrame(columns=list(PREDICTION_COLUMNS)),
+        verdicts(study, comparisons),
+    )
+
+
+def write_study(
+    folder: Path, counts: Iterable[int] = (1, 2, 4), repeats: int = 3, skip: tuple[tuple[str, int], ...] = ()
+) -> Study:
+    """Both frameworks with a little noise; Horovod scales worse. `skip` names points that are missing."""
+    random = np.random.default_rng(0)
+    loss: Mapping[Framework, float] = {"pytorch_native": 0.01, "horovod": 0.06}
+    for repeat in range(1, repeats + 1):
+        for framework, each in loss.items():
+            for workers in counts:
+                speed = 100 * workers / (1 + each * (workers - 1)) * random.normal(1, 0.01)
+                if (framework, workers) not in skip:
+                    iou = 0.8 + 0.003 * float(random.normal())
+                    write_run(folder, framework, workers, repeat, images_per_second=speed, iou=iou)
+    return load_study(folder)
+
+
+def with_evaluations(study: Study) -> Study:
+    """The study as if every run had been evaluated after each epoch."""
+    last = study.evaluations
+    early = last.assign(training_seconds=last["training_seconds"] / 2, iou=last["iou"] - 0.2, epochs=1)
+    return replace(study, evaluations=pd.concat([early, last], ignore_index=True))
+
+
+def changed(tables: Inputs, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Inputs:
+    """The same with every table of points, and that of the runs, changed alike."""
+    return replace(
+        tables,
+        study=replace(tables.study, runs=change(tables.study.runs)),
+        points=change(tables.points),
+        comparisons=change(tables.comparisons),
+        iou=change(tables.iou),
+        cost=change(tables.cost),
+        predictions=change(tables.predictions),
+    )
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return with_evaluations(write_study(tmp_path_factory.mktemp("logs") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def tables(study: Study) -> Inputs:
+    return tables_of(study, predicted=True)
+
+
+@pytest.fixture(scope="module")
+def album(tables: Inputs) -> dict[str, Figure]:
+    return every_figure(tables)
+
+
+def every_figure(tables: Inputs) -> dict[str, Figure]:
+    return {name: pages.figure(name, tables) for name in pages.drawable(tables)}
+
+
+def draw(name: str, tables: Inputs) -> Figure:
+    """One figure of the album."""
+    with rc_context(STYLE):
+        return pages.PAGES[name].draw(tables)
+
+
+def line_of(axes: Axes, name: str) -> Line2D:
+    return next(line for line in axes.lines if line.get_label() == name)
+
+
+def values_of(line: Line2D) -> list[float]:
+    return [float(value) for value in np.asarray(line.get_ydata(), dtype=float)]
+
+
+def scattered(axes: Axes) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    """The places of the single runs of each series, [runs, 2]."""
+    groups = [each for each in axes.collections if isinstance(each, PathCollection)]
+    return [np.asarray(group.get_offsets(), dtype=np.float64) for group in groups]
+
+
+def marks(axes: Axes) -> int:
+    return sum(len(each) for each in scattered(axes))
+
+
+def bars(axes: Axes) -> list[tuple[float, float]]:
+    """The lower and upper ends of the interval bars."""
+    groups = [each for each in axes.collections if not isinstance(each, PathCollection)]
+    ends = [np.asarray(path.vertices)[:, 1] for group in groups for path in group.get_paths()]
+    return [(float(low), float(high)) for low, high in ends]
+
+
+def texts(figure: Figure) -> str:
+    """Every text of a figure but the ticks'."""
+    panels = [text.get_text() for axes in figure.axes for text in [*axes.texts, axes.title]]
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    return " | ".join([*(text.get_text() for text in figure.texts), *panels, *titles])
+
+
+def dotted(axes: Axes) -> list[Line2D]:
+    return [
+        line for line in axes.lines if line.get_label().__str__().startswith("_") and line.get_zorder() == 3
+    ]
+
+
+def test_all_figures_come_in_reading_order(album: dict[str, Figure], tables: Inputs) -> None:
+    assert list(album) == ALL
+    assert set(pages.not_drawn(tables)) == set(OF_LOSSES)  # these records have no loss budget
+
+
+def test_lines_go_through_the_medians_of_the_tables(album: dict[str, Figure], tables: Inputs) -> None:
+    for column in ("speedup", "efficiency", "deviation", "throughput"):
+        (axes,) = album[column].axes
+        for framework, name in NAMES.items():
+            points = tables.points[tables.points["framework"] == framework]
+            assert values_of(line_of(axes, name)) == pytest.approx(list(points[column]))
+
+
+def test_every_run_and_every_interval_is_drawn(album: dict[str, Figure], tables: Inputs) -> None:
+    (axes,) = album["throughput"].axes
+    assert marks(axes) == 18
+    known = tables.points[["throughput_low", "throughput_high"]].to_numpy()
+    assert bars(axes) == [tuple(interval) for interval in known]
+
+
+def test_a_framework_looks_the_same_everywhere(album: dict[str, Figure]) -> None:
+    for name in ("scaling", "speedup", "efficiency", "deviation", "throughput", "iou", "prediction"):
+        for axes in album[name].axes:
+            for framework, label in NAMES.items():
+                line = line_of(axes, label)
+                assert (line.get_color(), line.get_marker()) == (
+                    LOOKS[framework].colour,
+                    LOOKS[framework].marker,
+                )
+
+
+def test_every_axis_contains_zero_or_is_logarithmic(album: dict[str, Figure]) -> None:
+    for name, figure in album.items():
+        for axes in figure.axes:
+            for limits, scale in ((axes.get_xlim(), axes.get_xscale()), (axes.get_ylim(), axes.get_yscale())):
+                assert scale == "log" or limits[0] <= 0 < limits[1], name
+
+
+def test_all_that_is_known_lies_inside_its_panel(album: dict[str, Figure]) -> None:
+    for name in ("speedup", "efficiency", "deviation", "throughput"):
+        (axes,) = album[name].axes
+        low, high = axes.get_ylim()
+        for label in NAMES.values():
+            assert all(low <= value <= high for value in values_of(line_of(axes, label))), name
+
+
+def test_a_missing_middle_is_bridged_by_dots_only(tmp_path: Path) -> None:
+    tables = tables_of(write_study(tmp_path, (1, 2, 4, 8), skip=(("horovod", 4),)))
+    (axes,) = draw("throughput", tables).axes
+    assert np.isnan(values_of(line_of(axes, "Horovod"))[2])
+    (bridge,) = dotted(axes)
+    assert list(np.asarray(bridge.get_xdata())) == [2, 8]
+    assert bridge.get_color() == LOOKS["horovod"].colour
+    assert "Dotted" in caption("throughput", tables)
+
+
+def test_nothing_is_bridged_where_nothing_is_missing(album: dict[str, Figure], tables: Inputs) -> None:
+    assert dotted(album["throughput"].axes[0]) == []
+    assert "Dotted" not in caption("throughput", tables)
+
+
+def test_one_missing_baseline_is_said_and_the_other_curve_drawn(tmp_path: Path) -> None:
+    tables = tables_of(write_study(tmp_path, skip=(("horovod", 1),)))
+    figure = draw("speedup", tables)
+    assert "not known: Horovod" in texts(figure)
+    assert np.isnan(values_of(line_of(figure.axes[0], "Horovod"))).all()
+
+
+def test_without_any_baseline_the_speedup_is_absent_and_the_reason_given(tmp_path: Path) -> None:
+    tables = tables_of(write_study(tmp_path, (2, 4)))
+    drawn, absent = every_figure(tables), pages.not_drawn(tables)
+    for name in ("speedup", "efficiency", "deviation"):
+        assert name not in drawn
+        assert "1 worker" in absent[name]
+    assert "not known" in texts(drawn["scaling"])
+    assert "throughput" in drawn
+    assert set(drawn) | set(absent) == {*ALL, *OF_LOSSES}
+    assert "at least 3 worker counts" in absent["prediction"]
+    assert "evaluate_every" in absent["time_to_iou"]
+
+
+def test_unknown_iou_draws_no_iou(tmp_path: Path) -> None:
+    for workers in (1, 2):
+        write_run(tmp_path, "horovod", workers, iou=None)
+    tables = tables_of(load_study(tmp_path))
+    assert "IoU" in pages.not_drawn(tables)["iou"]
+
+
+def test_a_wide_range_of_workers_is_drawn_log_log(tmp_path: Path) -> None:
+    tables = tables_of(write_study(tmp_path, (1, 4, 64), repeats=1))
+    for name in ("speedup", "throughput"):
+        (axes,) = draw(name, tables).axes
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+        assert name == "throughput" or axes.get_ylim()[1] > 64
+
+
+def test_at_most_six_sets_of_options_are_drawn_and_the_caption_says_so(tables: Inputs) -> None:
+    def eightfold(table: pd.DataFrame) -> pd.DataFrame:
+        return pd.concat([table.assign(options=f"batch={each}") for each in range(8)], ignore_index=True)
+
+    many = changed(tables, eightfold)
+    speedup = draw("speedup", many)
+    assert len(speedup.axes) == 6
+    assert len(draw("scaling", many).axes) == 18
+    assert "2 more sets of options" in caption("speedup", many)
+    assert "batch=5" in texts(speedup)
+
+
+def test_many_repeats_are_thinned_and_the_caption_says_so(tables: Inputs) -> None:
+    runs = pd.concat([tables.study.runs.assign(repeat=each) for each in range(30)], ignore_index=True)
+    points = tables.points.assign(repeats=90)
+    many = replace(tables, study=replace(tables.study, runs=runs), points=points)
+    assert marks(draw("throughput", many).axes[0]) == 6 * 20
+    assert "the first 20 of a point" in caption("throughput", many)
+
+
+def test_loss_lines_are_capped(tmp_path: Path) -> None:
+    tables = tables_of(write_study(tmp_path, range(1, 10), repeats=1))
+    for axes, name in zip(draw("loss_epochs", tables).axes, NAMES.values(), strict=True):
+        assert len(axes.lines) == MOST_COUNTS
+        assert {f"{name}, 1", f"{name}, 9"} <= {line.get_label() for line in axes.lines}
+    assert "Not every worker count is drawn" in caption("loss_epochs", tables)
+
+
+def test_loss_lines_are_medians_over_cumulative_time(album: dict[str, Figure], study: Study) -> None:
+    names = study.runs.loc[(study.runs["framework"] == "horovod") & (study.runs["workers"] == 2), "run"]
+    epochs = study.epochs[study.epochs["run"].isin(names)]
+    elapsed = epochs.assign(elapsed=epochs.groupby("run")["seconds"].cumsum()).groupby("epoch")["elapsed"]
+    line = line_of(album["loss_seconds"].axes[1], "Horovod, 2")
+    assert list(np.asarray(line.get_xdata(), dtype=float)) == pytest.approx(list(elapsed.median()))
+    assert values_of(line) == pytest.approx([0.7, 0.35, 0.7 / 3])
+
+
+def test_the_iou_has_every_seed_and_the_margin(
+    album: dict[str, Figure], tables: Inputs, study: Study
+) -> None:
+    value, difference = album["iou"].axes
+    assert marks(value) == 18
+    assert marks(difference) == 12
+    alone = study.runs[study.runs["workers"] == 1].set_index(["framework", "repeat"])["iou"]
+    runs = study.runs[study.runs["workers"] > 1].set_index(["framework", "repeat"])["iou"]
+    heights = [height for each in scattered(difference) for height in each[:, 1]]
+    assert sorted(heights) == pytest.approx(sorted(runs - alone.reindex(runs.index)))
+    assert "margin 0.01" in texts(album["iou"])
+    iou = tables.iou[(tables.iou["framework"] == "horovod") & (tables.iou["workers"] > 1)]
+    drawn = [each for each in values_of(line_of(difference, "Horovod")) if each]
+    assert drawn[-2:] == pytest.approx(list(iou["difference"]))
+
+
+def test_time_to_iou_shows_the_target(album: dict[str, Figure], tables: Inputs) -> None:
+    target = tables.cost["target_iou"].iloc[0]
+    assert f"target {target:.2f}" in texts(album["time_to_iou"])
+    last = values_of(line_of(album["time_to_iou"].axes[0], "native DDP, 4"))
+    assert last[1] - last[0] == pytest.approx(0.2)
+
+
+def test_only_the_pareto_set_is_filled_and_joined(album: dict[str, Figure], tables: Inputs) -> None:
+    (axes,) = album["cost"].axes
+    marked = [line for line in axes.lines if line.get_marker() in ("o", "s")]
+    filled = [line for line in marked if line.get_markerfacecolor() == line.get_color()]
+    front = tables.cost[tables.cost["pareto"]]
+    assert sorted(each for line in filled for each in values_of(line)) == pytest.approx(
+        sorted(front["seconds_to_target"])
+    )
+    assert sum(len(values_of(line)) for line in marked) == 6
+    joined = next(line for line in axes.lines if line.get_color() == MUTED)
+    assert len(values_of(joined)) == len(front)
+
+
+def test_predictions_are_drawn_open_and_the_extrapolation_dashed(tmp_path: Path) -> None:
+    tables = tables_of(write_study(tmp_path, (1, 2, 3, 4, 6)), predicted=True)
+    (axes,) = draw("prediction", tables).axes
+    rows = tables.predictions[
+        (tables.predictions["framework"] == "horovod") & (tables.predictions["fitted_on"] == "1-3")
+    ]
+    assert values_of(line_of(axes, "Horovod, predicted")) == pytest.approx(list(rows["predicted"]))
+    assert axes.get_xlim()[1] > 12
+    expected = tables.predictions[~tables.predictions["held_out"].astype(bool)]
+    ends = {values_of(line)[-1] for line in axes.lines if np.asarray(line.get_xdata())[-1] == 12}
+    assert ends == set(expected["predicted"])
+    assert "predicted from 1-3 workers, median error" in caption("prediction", tables)
+
+
+def test_captions_say_how_many_runs_and_what_the_bars_are_worth(tables: Inputs) -> None:
+    for name in ALL:
+        assert caption(name, tables).startswith("18 runs (9 native DDP, 9 Horovod), 3 per point.")
+    assert "Bars: 75 % bootstrap intervals" in caption("speedup", tables)
+
+
+def test_captions_say_what_was_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path, "horovod", 2, 9, end=None)
+    tables = tables_of(write_study(tmp_path))
+    assert "1 run was left out" in caption("speedup", tables)
+
+
+def test_alternative_texts_have_the_key_numbers(album: dict[str, Figure], tables: Inputs) -> None:
+    points = tables.points.set_index(["framework", "workers"])
+    speedup = float(points["speedup"].to_dict()["horovod", 4])
+    assert f"Horovod {speedup:.3g}" in alternative_text("speedup", tables)
+    for name in ALL:
+        text = alternative_text(name, tables)
+        assert "native DDP" in text
+        assert re.search(r"\d", text)
+        assert album[name].get_label() == text
+
+
+@pytest.mark.parametrize("file_format", ["svg", "png"])
+def test_the_same_tables_give_the_same_bytes(tables: Inputs, file_format: str) -> None:
+    first, second = (draw("speedup", tables) for _ in range(2))
+    once = picture(first, file_format)
+    inline_svg(first, "speedup")
+    assert once == picture(second, file_format) == picture(first, file_format)
+
+
+def inline(figure: Figure, name: str) -> ElementTree.Element:
+    return ElementTree.fromstring(inline_svg(figure, name))
+
+
+def test_inline_svg_scales_and_speaks(album: dict[str, Figure]) -> None:
+    text = inline_svg(album["speedup"], "speedup")
+    root = ElementTree.fromstring(text)
+    assert text.startswith("<svg")
+    assert {"width", "height"}.isdisjoint(root.attrib)
+    assert root.get("viewBox")
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == album["speedup"].get_label()
+    assert "style" not in {element.tag.removeprefix(f"{{{SVG}}}") for element in root.iter()}
+
+
+def test_inline_ids_do_not_collide_and_references_hold(album: dict[str, Figure]) -> None:
+    seen: set[str] = set()
+    for name in ("speedup", "efficiency", "iou"):
+        root = inline(album[name], name)
+        ids = [element.get("id", "") for element in root.iter() if element.get("id")]
+        assert len(ids) == len(set(ids))
+        assert seen.isdisjoint(ids)
+        seen |= set(ids)
+        text = inline_svg(album[name], name)
+        referred = {*re.findall(r"url\(#([^)]+)\)", text), *re.findall(r'href="#([^"]+)"', text)}
+        assert referred
+        assert referred <= set(ids)
+
+
+def test_inline_colours_are_variables_of_the_page(album: dict[str, Figure]) -> None:
+    for name, figure in album.items():
+        text = inline_svg(figure, name)
+        bare = re.sub(r"var\(--[a-z]+, #[0-9a-f]{6}\)", "", text)
+        assert re.findall(r"#[0-9a-f]{6}\b", bare) == [], name
+        assert "var(--native, #004488)" in text
+    assert set(re.findall(r"var\((--[a-z]+)", text)) <= set(VARIABLES.values())
+
+
+def test_hostile_names_stay_text(tables: Inputs) -> None:
+    def named(table: pd.DataFrame) -> pd.DataFrame:
+        return table.assign(options=HOSTILE, knobs=HOSTILE)
+
+    hostile = changed(tables, named)
+    hostile = replace(hostile, study=replace(hostile.study, name=HOSTILE))
+    for name, figure in every_figure(hostile).items():
+        text = inline_svg(figure, name)
+        root = ElementTree.fromstring(text)
+        assert "<script" not in text
+        assert "-->" not in text
+        written = " ".join("".join(element.itertext()) for element in root.iter(f"{{{SVG}}}text"))
+        assert '<script>alert("1")' in written, name
+        assert "\x1b" not in caption(name, hostile) + alternative_text(name, hostile)
+    assert "$x^2$" in written
+
+
+def test_names_are_cut_to_their_room_and_made_printable() -> None:
+    assert printable("a\x00b\nc") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c"
+    assert shortened("short", 3) == "short"
+    assert len(shortened("x" * 500, 3)) < 45
+    assert shortened("x" * 500, 3).endswith("…")
+
+
+def test_reference_logs_have_no_bars_and_no_claim_about_iou() -> None:
+    if not REFERENCE.is_dir():
+        pytest.skip("the published logs are not on this machine")
+    tables = tables_of(load_reference(REFERENCE))
+    absent = pages.not_drawn(tables)
+    assert len(draw("iou", tables).axes) == 1
+    assert "test images" in absent["time_to_iou"]
+    for name in ("scaling", "speedup", "throughput"):
+        assert "No intervals: they need 3 runs" in caption(name, tables)
+        assert sum(marks(axes) for axes in draw(name, tables).axes) == 0
+        assert [group for axes in draw(name, tables).axes for group in bars(axes)] == []
+    assert "epochs / s" in texts(draw("throughput", tables))

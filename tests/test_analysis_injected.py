@@ -1,0 +1,96 @@
+"""The loss budget of real runs with known faults: each lands in its own part, the same in both frameworks."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.budget.shares import PARTS
+from analysis.budget.tables import MOST_REST, budget_table
+from analysis.loading.load import load_study
+from slurm.local import launch
+from tests import injected
+from tests.studies import make_point, make_run
+from unet_scaling.config import FRAMEWORKS, PROJECT
+from unet_scaling.record import RECORD_NAME, RecordWriter, read_record
+from unet_scaling.record_lines import End
+
+FAULT_SECONDS = 0.2
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"),
+]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The folders of a run on 1 worker without faults and of one on 2 workers with them."""
+
+    alone: Path
+    together: Path
+
+
+@pytest.fixture(scope="module", params=FRAMEWORKS)
+def pair(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folders = []
+    for workers, seconds in ((1, 0.0), (2, FAULT_SECONDS)):
+        options = {"epochs": injected.EPOCHS, "batch_per_worker": 1, "shared_devices": False}
+        point = make_point(images, request.param, workers=workers, **options)
+        folder = make_run(tmp_path_factory.mktemp(request.param) / point.run, point)
+        wrapper = [str(PROJECT / "tests" / "injected.py"), str(PROJECT / request.param / "train.py")]
+        code = launch([*wrapper, str(folder), str(seconds)], workers, folder / "output.log", cores_each=1)
+        assert code == 0, (folder / "output.log").read_text()
+        folders.append(folder)
+    return Pair(*folders)
+
+
+def budget_of(pair: Pair, epoch: int, study: Path) -> "pd.Series[float]":
+    """The row of budget_table where this epoch alone is used: all others are flagged as warm-up.
+
+    The run on 1 worker has no fault: its sound epoch is the baseline of every fault.
+    """
+    for folder, used in ((pair.alone, injected.SOUND), (pair.together, epoch)):
+        record = read_record(folder / RECORD_NAME)
+        assert record.header is not None
+        copy = study / folder.name
+        copy.mkdir(parents=True)
+        (copy / "point.json").write_bytes((folder / "point.json").read_bytes())
+        epochs = [line.model_copy(update={"warmup": line.epoch != used}) for line in record.epochs]
+        probe = [record.probe] if record.probe else []
+        writer = RecordWriter(copy / RECORD_NAME)
+        for line in [record.header, *probe, *epochs, *record.results, End(status="complete")]:
+            writer.write(line)
+        writer.close()
+    table = budget_table(load_study(study))
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (injected.LOADER, {"data_wait": 1.0}),
+        (injected.FORWARD, {"compute": 0.5, "imbalance": 0.5}),
+        (injected.OPTIMIZER, {"optimizer": 1.0}),
+    ],
+    ids=["loader", "forward of one worker", "optimizer"],
+)
+def test_a_fault_lands_in_its_part(
+    pair: Pair, fault: int, expected: dict[str, float], tmp_path: Path
+) -> None:
+    """Against the sound epoch of the same launch, in seconds of a step."""
+    near = injected.near(read_record(pair.together / RECORD_NAME), FAULT_SECONDS, injected.SOUND, fault)
+    sound, faulty = (budget_of(pair, epoch, tmp_path / str(epoch)) for epoch in (injected.SOUND, fault))
+    steps = {epoch: _step_seconds(pair, epoch) for epoch in (injected.SOUND, fault)}
+    for part in PARTS:
+        added = faulty[part] * steps[fault] - sound[part] * steps[injected.SOUND]
+        assert added == pytest.approx(expected.get(part, 0.0) * FAULT_SECONDS, abs=near), part
+    assert faulty[list(PARTS)].sum() == pytest.approx(faulty["deviation"])
+    assert faulty["rest_of_step"] < MOST_REST
+
+
+def _step_seconds(pair: Pair, epoch: int) -> float:
+    line = read_record(pair.together / RECORD_NAME).epochs[epoch]
+    return line.seconds / line.steps

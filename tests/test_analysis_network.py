@@ -1,0 +1,84 @@
+"""The floor of the wire: parameters as torch counts them, a network recovered from its probe."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from analysis.budget.network import (
+    gradient_bytes,
+    latency_and_pace,
+    network_table,
+    parameter_count,
+    seconds_of_message,
+)
+from analysis.loading.load import load_study
+from tests.budgets import Steps, make_probe, write_budget_run
+from tests.records import make_point
+from unet_scaling.model import UNet
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"model": {"width": 4, "depth": 3}},
+        {"model": {"width": 3, "depth": 1, "batch_norm": "off"}},
+        {"data": {"channels": 3}, "model": {"width": 16, "depth": 4}},
+    ],
+)
+def test_parameters_are_those_of_the_network(options: dict[str, dict[str, Any]]) -> None:
+    point = make_point(options=options)
+    norm = nn.Identity if point.model.batch_norm == "off" else nn.BatchNorm2d
+    model = UNet(point.data.channels, point.model.width, point.model.depth, norm=norm)
+    assert parameter_count(point) == sum(weight.numel() for weight in model.parameters())
+
+
+def test_the_reference_network_has_its_published_size() -> None:
+    assert parameter_count(make_point()) == 487_145
+    assert gradient_bytes(make_point()) == 1_948_580
+
+
+def test_latency_and_bandwidth_of_five_launches_are_found_in_noise() -> None:
+    sizes = np.array([4.0**power for power in range(1, 14)])
+    noise = np.exp(0.05 * np.random.default_rng(0).standard_normal((5, len(sizes))))
+    found = [latency_and_pace(sizes, seconds) for seconds in (2e-4 + sizes / 1.25e8) * noise]
+    latency, pace = np.median(found, axis=0)
+    assert latency == pytest.approx(2e-4, rel=0.05)
+    assert 1 / pace == pytest.approx(1.25e8, rel=0.05)
+
+
+@pytest.mark.parametrize("wanted", [1e5, 2e6, 1e9])
+def test_short_messages_that_a_network_lets_pass_do_not_bend_the_floor(wanted: float) -> None:
+    """What fits into a token bucket takes the latency only: so do the shaped links of the virtual cluster."""
+    sizes = np.array([4.0**power for power in range(1, 12)])
+    seconds = 1e-4 + np.where(sizes < 20_000, 0.0, sizes / 1.25e6)
+    assert seconds_of_message(wanted, sizes, seconds) == pytest.approx(1e-4 + wanted / 1.25e6, rel=0.1)
+
+
+def test_a_message_is_between_the_sizes_beside_it() -> None:
+    sizes, seconds = np.array([4.0, 1024.0, 4096.0]), np.array([1e-4, 2e-4, 6e-4])
+    assert seconds_of_message(2560, sizes, seconds) == pytest.approx(4e-4)
+    assert seconds_of_message(4096, sizes, seconds) == pytest.approx(6e-4)
+
+
+def test_the_floor_is_one_message_of_all_gradients(tmp_path: Path) -> None:
+    for repeat in (1, 2, 3):
+        probe = make_probe(latency=repeat * 1e-4, bandwidth=1e9)
+        steps = Steps(sync=0.007, wire=0.007)
+        write_budget_run(tmp_path, "horovod", 2, repeat, steps, probe=probe)
+    (row,) = network_table(load_study(tmp_path)).to_dict("records")
+    assert row["floor_seconds"] == pytest.approx(2e-4 + 1_948_580 / 1e9, rel=0.02)
+    assert row["floor_seconds_low"] < row["floor_seconds"] < row["floor_seconds_high"]
+    assert row["wire_seconds"] == pytest.approx(0.007)
+    assert row["latency_seconds"] == pytest.approx(2e-4, rel=0.02)
+    assert row["bytes_per_second"] == pytest.approx(1e9, rel=0.02)
+
+
+def test_a_run_without_probe_or_budget_has_no_row(tmp_path: Path) -> None:
+    write_budget_run(tmp_path, "horovod", 1)
+    write_budget_run(tmp_path, "horovod", 2)
+    write_budget_run(tmp_path, "pytorch_native", 2, budget=None, probe=make_probe())
+    assert network_table(load_study(tmp_path)).empty

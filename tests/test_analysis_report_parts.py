@@ -1,0 +1,193 @@
+"""The fairness table, the provenance and the study file of a report, and how it writes numbers."""
+
+import tomllib
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.loading.load import load_study
+from analysis.loading.options import flat_options
+from analysis.loading.reference import load_reference
+from analysis.report.fairness_table import fairness_table
+from analysis.report.markdown import escaped
+from analysis.report.provenance import origins
+from analysis.report.reproduction import reproduction
+from analysis.report.words import clean, number, with_interval
+from analysis.study import Study as Tables
+from tests.records import make_workers, write_run
+from tests.report_studies import write_study
+from unet_scaling.config import Point, Study
+
+
+def marks(study: Tables) -> dict[str, str]:
+    table = fairness_table(study)
+    return dict(zip(table["check"], table["mark"], strict=True))
+
+
+def fact(study: Tables, check: str) -> str:
+    table = fairness_table(study).set_index("check")
+    return str(table.loc[check, "fact"])
+
+
+def identity(point: Point) -> tuple[object, ...]:
+    return point.framework, point.workers, point.repeat, point.seed, *flat_options(point).items()
+
+
+def write_pair(folder: Path, *, native: Mapping[str, object], horovod: Mapping[str, object]) -> Tables:
+    """One run of each framework on 2 workers, their headers changed."""
+    write_run(folder, "pytorch_native", 2, header=native)
+    write_run(folder, "horovod", 2, header=horovod)
+    return load_study(folder)
+
+
+def write_reference_log(path: Path) -> None:
+    rows = [
+        f"{epoch},{seconds},0.5,0.001,{10.0 + 2 * 5.0},1.0,0.9"
+        for epoch, seconds in enumerate((10.0, 5.0, 5.0))
+    ]
+    path.write_text("\n".join([",time_per_epoch,loss,lr,training_time,test_time,iou", *rows, ""]))
+
+
+def test_a_fair_study_is_marked_yes_in_every_row(tmp_path: Path) -> None:
+    assert set(marks(load_study(write_study(tmp_path))).values()) == {"yes"}
+
+
+def test_logs_without_records_are_not_known_but_for_their_repeats(tmp_path: Path) -> None:
+    for name in ("log_1.csv", "log_hvd_1.csv"):
+        write_reference_log(tmp_path / name)
+    found = marks(load_reference(tmp_path))
+    assert found.pop("equal repeats") == "yes"
+    assert set(found.values()) == {"not known"}
+
+
+def test_other_hosts_of_one_framework_are_marked(tmp_path: Path) -> None:
+    study = write_pair(tmp_path, native={}, horovod={"workers": make_workers(2, host="node2")})
+    assert marks(study)["same nodes"] == "no"
+    assert "runs on 2 workers" in fact(study, "same nodes")
+
+
+def test_changes_that_no_commit_holds_leave_the_software_unknown(tmp_path: Path) -> None:
+    study = write_pair(tmp_path, native={"dirty": True}, horovod={"dirty": True})
+    assert marks(study)["same software"] == "not known"
+
+
+def test_gpu_workers_that_could_use_the_same_cores_are_marked(tmp_path: Path) -> None:
+    workers = [each.model_copy(update={"cores": [0, 1]}) for each in make_workers(2, device="H200")]
+    study = write_pair(tmp_path, native={"workers": workers}, horovod={"workers": workers})
+    assert marks(study)["workers share nothing"] == "no"
+    assert "2 runs" in fact(study, "workers share nothing")
+
+
+def test_one_framework_after_the_other_is_not_interleaved(tmp_path: Path) -> None:
+    for day, framework in (("30", "pytorch_native"), ("31", "horovod")):
+        for repeat in (1, 2):
+            started = {"started_utc": f"2025-01-{day}T12:0{repeat}:00Z"}
+            write_run(tmp_path, framework, 1, repeat, header=started)  # type: ignore[arg-type]
+    study = load_study(tmp_path)
+    assert marks(study)["order interleaved in time"] == "no"
+
+
+def test_one_repeat_says_nothing_of_the_order(tmp_path: Path) -> None:
+    study = write_pair(tmp_path, native={}, horovod={})
+    assert marks(study)["order interleaved in time"] == "not known"
+
+
+def test_unequal_repeats_are_marked_with_their_range(tmp_path: Path) -> None:
+    for repeat in (1, 2, 3):
+        write_run(tmp_path, "pytorch_native", 1, repeat)
+    write_run(tmp_path, "horovod", 1, 1)
+    study = load_study(tmp_path)
+    assert marks(study)["equal repeats"] == "no"
+    assert fact(study, "equal repeats") == "1 to 3 per point"
+
+
+def test_unequal_work_at_one_worker_count_is_marked_with_its_share(tmp_path: Path) -> None:
+    write_run(tmp_path, "pytorch_native", 2, images_per_epoch=48)
+    write_run(tmp_path, "horovod", 2, images_per_epoch=36)
+    study = load_study(tmp_path)
+    assert marks(study)["same work per epoch"] == "no"
+    assert "25.0 %" in fact(study, "same work per epoch")
+
+
+def test_origins_hold_every_value_that_the_records_have(tmp_path: Path) -> None:
+    study = write_pair(
+        tmp_path,
+        native={"started_utc": "2025-01-31T12:00:00Z"},
+        horovod={"versions": {"python": "3.11.2", "torch": "2.13.0", "horovod": "0.28.1"}},
+    )
+    found = {origin.name: origin.values for origin in origins(study)}
+    assert found["version of horovod"] == ("0.28.1",)
+    assert found["transport of native DDP"] == ("backend gloo",)
+    assert found["hosts"] == ("node1",)
+    assert found["Slurm jobs"] == ()
+
+
+def test_the_study_file_gives_the_same_points_again(tmp_path: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        for framework in ("pytorch_native", "horovod"):
+            for workers in (1, 4):
+                for repeat in (1, 2):
+                    options = {"training": {"precision": precision, "epochs": 3, "learning_rate": 0.0002}}
+                    label = f"-{precision}"
+                    write_run(tmp_path, framework, workers, repeat, options=options, label=label)
+    study = load_study(tmp_path)
+    again = reproduction(study)
+    assert again is not None
+    assert again.remarks == ()
+    content = tomllib.loads(again.study_file)
+    points = Study.model_validate({"name": "tiny", **content}).points()
+    assert {identity(point) for point in points} == {identity(h.point) for h in study.headers.values()}
+
+
+def test_runs_that_the_study_file_would_repeat_but_are_missing_are_counted(tmp_path: Path) -> None:
+    write_run(tmp_path, "pytorch_native", 1, 1)
+    write_run(tmp_path, "pytorch_native", 2, 2)
+    again = reproduction(load_study(tmp_path))
+    assert again is not None
+    assert again.remarks == ("the file asks for 4 runs; 2 of them are used here",)
+
+
+def test_a_default_among_the_values_of_an_axis_is_told(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    write_run(tmp_path, options={"pytorch_native": {"bucket_cap_mb": 5.0}}, label="-5")
+    again = reproduction(load_study(tmp_path))
+    assert again is not None
+    assert "bucket_cap_mb = [5.0]" in again.study_file
+    assert any("without pytorch_native.bucket_cap_mb" in remark for remark in again.remarks)
+
+
+def test_logs_without_records_have_neither_origin_nor_study_file(tmp_path: Path) -> None:
+    write_reference_log(tmp_path / "log_1.csv")
+    study = load_reference(tmp_path)
+    assert origins(study) == []
+    assert reproduction(study) is None
+
+
+def test_numbers_that_are_not_known_are_dashes() -> None:
+    assert number(float("nan"), ".2f") == "—"
+    assert number(0.935, ".1%") == "93.5 %"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(729.14, "729.1"), (1606.2, "1,606"), (0.0051612, "0.005161"), (0.0, "0.000"), (2e7, "20,000,000")],
+)
+def test_four_digits_count_and_no_exponent_is_shown(value: float, text: str) -> None:
+    assert number(value, "~4") == text
+
+
+def test_an_interval_has_the_decimals_of_its_number() -> None:
+    row: dict[Hashable, float] = {"ratio": 99.54, "ratio_low": 98.4812, "ratio_high": 101.0}
+    assert with_interval(row, "ratio", "~4") == "99.54 [98.48, 101.00]"
+    assert with_interval(row | {"ratio_low": np.nan, "ratio_high": np.nan}, "ratio", "~4") == "99.54"
+    assert with_interval(row | {"ratio_low": 99.54, "ratio_high": 99.54}, "ratio", "~4") == "99.54"
+
+
+def test_a_clean_text_has_one_line_and_no_control_character() -> None:
+    assert clean("a\r\n\tb\x00\x1b[31mc\u2066d") == "a b[31mcd"
+
+
+def test_markdown_cells_cannot_be_left() -> None:
+    assert escaped("a|b\n*c* <script> [x](y)") == "a\\|b \\*c\\* \\<script\\> [x](y)"

@@ -1,0 +1,145 @@
+"""The loss budget against known truths: faults injected into real workers land in their own parts."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from slurm.local import launch
+from tests import injected
+from tests.studies import make_point, make_run, train
+from unet_scaling.config import FRAMEWORKS, PROJECT
+from unet_scaling.measures import PHASE_COLUMNS
+from unet_scaling.record import Record, read_record
+
+FAULT_SECONDS = 0.2
+OPTIONS: dict[str, Any] = {"epochs": injected.EPOCHS, "batch_per_worker": 1, "shared_devices": False}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"),
+]
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A run with faults: its record, and the rows of its steps.parquet."""
+
+    record: Record
+    steps: dict[str, np.ndarray[Any, Any]]
+
+    def typical(self, column: str, epoch: int, worker: int) -> float:
+        """Lower quartile over the steps: what else runs on the machine only ever adds to a step."""
+        chosen = (self.steps["epoch"] == epoch) & (self.steps["worker"] == worker)
+        return float(np.quantile(self.steps[column][chosen], 0.25))
+
+    def added(self, column: str, epoch: int, worker: int) -> float:
+        """Seconds per step above those of the sound epoch."""
+        return self.typical(column, epoch, worker) - self.typical(column, injected.SOUND, worker)
+
+
+@pytest.fixture(scope="module", params=FRAMEWORKS)
+def run(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Injected:
+    framework: str = request.param
+    point = make_point(images, framework, workers=2, **OPTIONS)
+    folder = make_run(tmp_path_factory.mktemp(framework) / "run", point)
+    wrapper = [str(PROJECT / "tests" / "injected.py"), str(PROJECT / framework / "train.py")]
+    code = launch([*wrapper, str(folder), str(FAULT_SECONDS)], 2, folder / "output.log", cores_each=1)
+    assert code == 0, (folder / "output.log").read_text()
+    table = parquet.read_table(folder / "steps.parquet")
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    columns["imbalance_seconds"] = columns["sync_seconds"] - columns["wire_seconds"]
+    return Injected(read_record(folder / "run.jsonl"), columns)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "column"),
+    [(injected.LOADER, "data_wait_seconds"), (injected.OPTIMIZER, "optimizer_seconds")],
+)
+def test_what_all_workers_wait_for_lands_in_its_own_phase(run: Injected, epoch: int, column: str) -> None:
+    near = injected.near(run.record, FAULT_SECONDS, injected.SOUND, epoch)
+    for worker in (0, 1):
+        found = {name: run.added(name, epoch, worker) for name in PHASE_COLUMNS}
+        assert found.pop(column) == pytest.approx(FAULT_SECONDS, abs=near)
+        assert all(abs(added) < near for added in found.values()), found
+
+
+def test_a_slow_forward_is_the_other_workers_imbalance_and_not_the_wire(run: Injected) -> None:
+    slow, other = injected.SLOW_WORKER, 1 - injected.SLOW_WORKER
+    near = injected.near(run.record, FAULT_SECONDS, injected.SOUND, injected.FORWARD)
+    assert run.added("forward_seconds", injected.FORWARD, slow) == pytest.approx(FAULT_SECONDS, abs=near)
+    assert run.added("imbalance_seconds", injected.FORWARD, other) == pytest.approx(FAULT_SECONDS, abs=near)
+    assert abs(run.added("wire_seconds", injected.FORWARD, slow)) < near
+    assert abs(run.added("imbalance_seconds", injected.FORWARD, slow)) < near
+    for column in ("data_wait_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds"):
+        assert abs(run.added(column, injected.FORWARD, other)) < near
+
+
+def test_a_busy_thread_on_the_core_shows_in_the_processor_facts(run: Injected) -> None:
+    sound, busy = (run.record.epochs[epoch] for epoch in (injected.SOUND, injected.BUSY))
+    assert sound.cpu is not None
+    assert busy.cpu is not None
+    worker = injected.BUSY_WORKER
+    before, after = sound.cpu[worker], busy.cpu[worker]
+    helpers = after.process_seconds - after.thread_seconds["training"]
+    assert helpers / after.process_seconds > 0.3
+    assert before.process_seconds - before.thread_seconds["training"] < helpers
+    # Not compared with the sound epoch: Horovod's own thread, polling MPI, already takes the core there.
+    assert after.training_involuntary_switches >= busy.steps
+    assert after.training_runqueue_seconds is None or after.training_runqueue_seconds > 0
+
+
+def test_the_record_holds_the_same_phases_as_the_steps(run: Injected) -> None:
+    for epoch in run.record.epochs:
+        assert epoch.budget is not None
+        assert epoch.budget.worker_sums() == pytest.approx(epoch.worker_seconds, rel=1e-6)
+        chosen = run.steps["epoch"] == epoch.epoch
+        for column in PHASE_COLUMNS:
+            sums = [run.steps[column][chosen & (run.steps["worker"] == worker)].sum() for worker in (0, 1)]
+            assert sums == pytest.approx(getattr(epoch.budget, column), abs=1e-8)
+        wire = run.steps["wire_seconds"][chosen & (run.steps["worker"] == 0)].sum()
+        assert wire == pytest.approx(epoch.budget.wire_seconds, abs=1e-8)
+
+
+def test_little_is_left_over(run: Injected) -> None:
+    """Steps of this tiny model are the hardest case: what is left is some tens of microseconds."""
+    for worker in (0, 1):
+        step = sum(run.typical(column, injected.SOUND, worker) for column in PHASE_COLUMNS)
+        assert run.typical("rest_seconds", injected.SOUND, worker) < 0.02 * step
+
+
+def test_every_worker_tells_its_processor_facts(run: Injected) -> None:
+    for epoch in run.record.epochs:
+        assert epoch.cpu is not None
+        for facts in epoch.cpu:
+            assert facts.cores == 1
+            assert sum(facts.thread_seconds.values()) == pytest.approx(facts.process_seconds, rel=0.1)
+            assert list(facts.thread_seconds)[:2] == ["training", "communication"]
+        assert epoch.gpu is None
+
+
+def test_the_network_is_probed_before_training(run: Injected) -> None:
+    probe = run.record.probe
+    assert probe is not None
+    assert probe.bytes[0] == 4
+    assert probe.bytes[-1] >= 4**10
+    assert probe.median_seconds[-1] > probe.median_seconds[0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_budget_that_is_off_leaves_nothing_and_changes_nothing(
+    framework: str, images: Path, tmp_path: Path
+) -> None:
+    on, off = (
+        train(tmp_path / choice, make_point(images, framework, budget=choice)) for choice in ("on", "off")
+    )
+    assert on.epochs[0].budget is not None
+    assert on.probe is None  # one worker has no network
+    epoch = off.epochs[0]
+    assert [epoch.budget, epoch.no_budget, epoch.cpu, epoch.gpu, off.probe] == [None] * 5
+    assert (tmp_path / "on" / "steps.parquet").exists()
+    assert not (tmp_path / "off" / "steps.parquet").exists()
+    assert on.results[-1].weights_sha256 == off.results[-1].weights_sha256

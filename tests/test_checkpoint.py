@@ -1,0 +1,169 @@
+"""Checkpoints: what comes back is what was saved, or the one before it, or an error."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.records import digest, make_epochs, make_point
+from unet_scaling.checkpoint import (
+    EpochSoFar,
+    Progress,
+    Trained,
+    load_checkpoint,
+    remove_checkpoints,
+    save_checkpoint,
+)
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.files import PAUSES_SECONDS
+from unet_scaling.identity import Identity
+from unet_scaling.worker import Group
+
+POINT = digest("point")
+
+
+def alone(tensor: Tensor) -> Tensor:
+    """The sum over one worker."""
+    return tensor
+
+
+GROUP = Group(Identity(rank=0, size=1, local_rank=0, launcher="none"), torch.device("cpu"), alone, {})
+
+
+def trained(steps: int) -> Trained:
+    """A small network with batch norm, after some steps of Adam."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 1, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(2, 1, 8, 8)).square().mean().backward()
+        optimizer.step()
+    return Trained(model, optimizer)
+
+
+def progress(epoch: int, step: int = 0) -> Progress:
+    return Progress(
+        point_sha256=POINT, epoch=epoch, step=step, epochs=make_epochs(make_point(), 100.0, 48), results=[]
+    )
+
+
+def save(folder: Path, state: Trained, epoch: int, step: int = 0) -> Path:
+    begun = EpochSoFar(torch.tensor(0.1 * step), seconds=1.5 * step)
+    save_checkpoint(folder, GROUP, state, progress(epoch, step), begun)
+    return folder / f"checkpoint-{epoch:05d}-{step:07d}.pt"
+
+
+def same(one: Trained, other: Trained) -> bool:
+    """Whether two have the same weights, statistics and optimizer state, bit for bit."""
+    states = [
+        [*each.model.state_dict().values(), *_tensors(each.optimizer.state_dict())] for each in (one, other)
+    ]
+    return all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+def _tensors(state: dict[str, dict[int, dict[str, Tensor]]]) -> list[Tensor]:
+    return [value for entry in state["state"].values() for value in entry.values()]
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    saved = trained(5)
+    random = torch.get_rng_state()
+    save(tmp_path, saved, 2, step=7)
+    torch.manual_seed(99)
+    fresh = trained(0)
+    found = load_checkpoint(tmp_path, GROUP, fresh, POINT)
+    assert found is not None
+    assert found[0] == progress(2, 7)
+    assert found[1].loss.item() == pytest.approx(0.7)
+    assert found[1].seconds == 10.5
+    assert same(fresh, saved)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    saved = trained(5)
+    save(tmp_path, saved, 1)
+    fresh = trained(0)
+    load_checkpoint(tmp_path, GROUP, fresh, POINT)
+    for state in (saved, fresh):
+        torch.manual_seed(11)
+        for _ in range(3):
+            state.optimizer.zero_grad()
+            state.model(torch.randn(2, 1, 8, 8)).square().mean().backward()
+            state.optimizer.step()
+    assert same(saved, fresh)
+
+
+def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+    paths = [save(tmp_path, trained(1), epoch, step) for epoch, step in ((0, 9), (1, 0), (1, 12), (10, 0))]
+    assert [path.exists() for path in paths] == [False, False, True, True]
+    assert len(list(tmp_path.iterdir())) == 4
+    remove_checkpoints(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_checkpoints_there_is_nothing_to_go_back_to(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path, GROUP, trained(0), POINT) is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "no checksum"])
+def test_a_damaged_one_is_passed_over_with_a_warning(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = trained(1)
+    save(tmp_path, older, 1)
+    newest = save(tmp_path, trained(2), 2)
+    content = newest.read_bytes()
+    if damage == "no checksum":
+        newest.with_name(newest.name + ".sha256").unlink()
+    else:
+        flipped = bytearray(content)
+        flipped[len(content) // 2] ^= 4
+        newest.write_bytes({"cut": content[:-1], "flip": bytes(flipped), "empty": b""}[damage])
+    fresh = trained(0)
+    found = load_checkpoint(tmp_path, GROUP, fresh, POINT)
+    assert found is not None
+    assert found[0].epoch == 1
+    assert same(fresh, older)
+    assert "warning" in capsys.readouterr().out
+
+
+def test_where_none_can_be_used_the_run_does_not_begin_anew_in_silence(tmp_path: Path) -> None:
+    for epoch in (1, 2):
+        save(tmp_path, trained(1), epoch).write_bytes(b"")
+    with pytest.raises(UserError, match=r"none of the checkpoints .* can be used: checkpoint-00002") as error:
+        load_checkpoint(tmp_path, GROUP, trained(0), POINT)
+    assert error.value.exit_code == EXIT_BAD_DATA
+
+
+def test_a_checkpoint_of_another_configuration_is_not_used(tmp_path: Path) -> None:
+    save(tmp_path, trained(1), 1)
+    with pytest.raises(UserError, match="none of the checkpoints"):
+        load_checkpoint(tmp_path, GROUP, trained(0), digest("another"))
+
+
+@pytest.mark.parametrize("tries_in_vain", [1, 3, 4])
+def test_a_lack_of_space_is_waited_for_and_then_said(
+    tries_in_vain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = save(tmp_path, trained(1), 1)
+    roomy = shutil.disk_usage(tmp_path)
+    told = [roomy._replace(free=1000)] * tries_in_vain + [roomy]
+    monkeypatch.setattr("unet_scaling.checkpoint.shutil.disk_usage", lambda _: told.pop(0))
+    monkeypatch.setattr("unet_scaling.files.time.sleep", lambda _: None)
+    if tries_in_vain > len(PAUSES_SECONDS):
+        with pytest.raises(UserError, match="has 0 MiB free"):
+            save(tmp_path, trained(2), 2)
+        assert len(list(tmp_path.glob("checkpoint-*.pt"))) == 1
+    else:
+        save(tmp_path, trained(2), 2)
+        assert told == []
+    assert old.exists()
+
+
+def test_a_checkpoint_holds_no_code(tmp_path: Path) -> None:
+    content = torch.load(save(tmp_path, trained(1), 1), weights_only=True)
+    assert set(content) == {"model", "optimizer", "workers", "progress"}

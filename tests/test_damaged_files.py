@@ -1,0 +1,224 @@
+"""Every file of the product, cut at a byte or with a byte flipped: the old value, the new one, or a report.
+
+Never another value in silence. Small files are damaged at every byte, large ones at a thousand.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm.states import Submission, read_submission, write_submission
+from slurm.study_folder import StudyFolder, failure_reason
+from tests.faults import Fault, attempt, fault_point
+from tests.records import write_run
+from tests.studies import make_images, make_point
+from tests.test_checkpoint import GROUP, POINT, save, trained
+from unet_scaling.checkpoint import load_checkpoint
+from unet_scaling.config import FRAMEWORKS, Study
+from unet_scaling.data.cache import build_cache, open_cache
+from unet_scaling.data.manifest import read_manifest
+from unet_scaling.errors import UserError
+from unet_scaling.failure import failures_reported
+from unet_scaling.files import checksum_path, read_verified, write_verified
+from unet_scaling.measures import PHASE_COLUMNS
+from unet_scaling.record import read_record
+from unet_scaling.step_sample import STEPS_NAME, StepSample
+from unet_scaling.study_file import read_claims, read_point
+from unet_scaling.weights import load_weights, save_weights
+
+MOST_PLACES = 1000
+REPORTED = (UserError, OSError, ValueError)
+# What nothing of the product reads back: text for people, Slurm and other tools.
+READ_BY_OTHERS = {
+    "log.csv": "the older study's layout, which has no room for a checksum; this project reads run.jsonl",
+    "output.log": "what workers print",
+    "job.sbatch": "written anew before each submission; only Slurm reads it",
+    ".lock": "empty",
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Files as the product writes them, and what the product reads out of them."""
+
+    damaged: list[Path]
+    read: Callable[[], object]
+    allowed: tuple[object, ...] = ()
+
+
+def study(folder: Path) -> StudyFolder:
+    tables = {
+        "data": {"folder": "/data", "image_height": 32, "image_width": 32},
+        "training": {"epochs": 12, "learning_rate": [0.001, 0.25]},
+        "claims": {"iou_margin": 0.02},
+    }
+    made = StudyFolder(folder, Study.model_validate({"name": "study", "workers": [1, 12], **tables}))
+    made.prepare()
+    return made
+
+
+def point_file(folder: Path) -> Sample:
+    made = study(folder)
+    path = made.run_folder(made.study.points()[0]) / "point.json"
+    return Sample([path], lambda: read_point(path))
+
+
+def study_file(folder: Path) -> Sample:
+    study(folder)
+    return Sample([folder / "study.json"], lambda: read_claims(folder))
+
+
+def job_file(folder: Path) -> Sample:
+    submission = Submission(token="run.1", attempts=1, status="queued", job="123456")
+    write_submission(folder, submission)
+    return Sample([folder / "job.json"], lambda: read_submission(folder))
+
+
+def error_file(folder: Path) -> Sample:
+    with pytest.raises(ArithmeticError), failures_reported(folder, make_point(folder), 1):
+        raise ArithmeticError("a fault of this test")
+
+    def read() -> str:
+        reason = failure_reason(folder)
+        if "cannot be read" in reason:
+            raise ValueError(reason)
+        return reason
+
+    return Sample([folder / "error.attempt1.worker0.json"], read)
+
+
+def record_file(folder: Path) -> Sample:
+    path = write_run(folder) / "run.jsonl"
+
+    def read() -> object:
+        record = read_record(path)
+        if not record.complete:
+            raise ValueError(record.problems)
+        return record
+
+    return Sample([path], read)
+
+
+def checkpoint_files(folder: Path) -> Sample:
+    older, newer = save(folder, trained(1), 1), save(folder, trained(2), 2, 3)
+
+    def read() -> object:
+        state = trained(0)
+        found = load_checkpoint(folder, GROUP, state, POINT)
+        assert found is not None
+        values = [*state.model.state_dict().values(), found[1].loss]
+        return found[0], found[1].seconds, [value.tolist() for value in values]
+
+    whole = read()
+    sample = Sample([newer, newer.with_name(newer.name + ".sha256")], read)
+    content = newer.read_bytes()
+    newer.write_bytes(b"")
+    before = read()
+    newer.write_bytes(content)
+    assert older.exists()
+    assert before != whole
+    return Sample(sample.damaged, read, allowed=(before,))
+
+
+def weights_files(folder: Path) -> Sample:
+    path = folder / "weights.pt"
+    save_weights(trained(1).model, path)
+
+    def read() -> object:
+        model = trained(0).model
+        load_weights(model, path)
+        return [value.tolist() for value in model.state_dict().values()]
+
+    return Sample([path, folder / "weights.pt.sha256"], read)
+
+
+def steps_files(folder: Path) -> Sample:
+    steps = StepSample(workers=2, seed=1)
+    steps.add(0, 0, np.random.default_rng(1).random((2, 3, len(PHASE_COLUMNS))))
+    content = steps.parquet()
+    assert content is not None
+    path = folder / STEPS_NAME
+    write_verified(path, content)
+    return Sample([path, checksum_path(path)], lambda: read_verified(path))
+
+
+def manifest_files(folder: Path) -> Sample:
+    path = make_images(folder / "data", count=2) / "manifest.json"
+    return Sample([path, path.with_name("manifest.json.sha256")], lambda: read_manifest(path))
+
+
+def cache_files(folder: Path) -> Sample:
+    images = make_images(folder / "data", count=2)
+    manifest, data = read_manifest(images / "manifest.json"), make_point(images).data
+    place = build_cache(manifest, images, data, folder / "cache")
+
+    def read() -> object:
+        build_cache(manifest, images, data, folder / "cache")
+        opened = open_cache(manifest, images, data, folder / "cache")
+        return [np.asarray(array).tolist() for array in (opened.images, opened.masks, opened.boxes)]
+
+    return Sample(sorted(place.iterdir()), read)
+
+
+SAMPLES: dict[str, Callable[[Path], Sample]] = {
+    "point.json": point_file,
+    "study.json": study_file,
+    "job.json": job_file,
+    "error.attempt*.worker*.json": error_file,
+    "run*.jsonl": record_file,
+    "checkpoint-*.pt*": checkpoint_files,
+    "weights.pt*": weights_files,
+    "steps.parquet*": steps_files,
+    "manifest.json*": manifest_files,
+    "cache": cache_files,
+}
+
+
+def damages(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """The content cut before, and with one bit flipped in, each place; of many places some, and the ends."""
+    stride = max(1, len(content) // MOST_PLACES)
+    for place in sorted({*range(0, len(content), stride), *range(max(0, len(content) - 90), len(content))}):
+        yield f"cut at {place}", content[:place]
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        yield f"flipped at {place}", bytes(flipped)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_damage_is_reported_or_changes_nothing(name: str, tmp_path: Path) -> None:
+    sample = SAMPLES[name](tmp_path)
+    expected = sample.read()
+    reports = 0
+    for path in sample.damaged:
+        content = path.read_bytes()
+        for what, damaged in damages(content):
+            path.write_bytes(damaged)
+            try:
+                found = sample.read()
+            except REPORTED:
+                reports += 1
+            else:
+                assert found in (expected, *sample.allowed), f"{path.name} {what}"
+                reports += found != expected
+        path.write_bytes(content)
+    assert sample.read() == expected
+    assert reports > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_run_leaves_no_file_that_is_not_listed_here(framework: str, images: Path, tmp_path: Path) -> None:
+    """Of an attempt that fails after some checkpoints, and of the next one, which completes."""
+    point, run = fault_point(images, framework, checkpoint_minutes=1e-6), tmp_path / "run"
+    assert attempt(run, point, Fault("exception", 5, every_step_is_safe=True)).state.state == "failed"
+    left = {path.name for path in run.iterdir()}
+    assert attempt(run, point).record.complete
+    left |= {path.name for path in run.iterdir()}
+    listed = {name for name in left if any(fnmatch(name, pattern) for pattern in SAMPLES)}
+    assert left - listed <= READ_BY_OTHERS.keys()
+    missing = {pattern for pattern in SAMPLES if not any(fnmatch(name, pattern) for name in left)}
+    assert missing == {"study.json", "job.json", "manifest.json*", "cache"}

@@ -1,0 +1,95 @@
+"""One worker fails, dies, lacks memory, meets a NaN or a signal: real processes, both frameworks."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_done, trained
+from unet_scaling.config import FRAMEWORKS
+from unet_scaling.interruption import STOP_AT_VARIABLE
+
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("framework", FRAMEWORKS)]
+EVERY_STEP = 1e-6  # minutes between checkpoints
+PATIENCE_SECONDS = 90  # a shared machine starts slowly; training.timeout_seconds is 300
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGUSR2"])
+def test_a_signal_to_one_worker_stops_all_in_order_and_nothing_changes(
+    signal: str, framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    """In the middle of an epoch, with evaluations in between and two passes to a step."""
+    point, run = fault_point(images, framework), tmp_path / "run"
+    stopped = attempt(run, point, Fault(signal, STEPS + 4, every_step_is_safe=True))
+    assert set(stopped.codes.values()) == {75}
+    assert stopped.state.state == "stopped"
+    assert signal in stopped.state.reason
+    assert stopped.position == (1, 4)
+    assert stopped.errors == []
+    resumed = attempt(run, point)
+    assert steps_done(resumed) == STEPS + 4
+    assert trained(resumed.record) == undisturbed[framework]
+    assert checkpoints(run) == []
+
+
+def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(
+    framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    point, run = fault_point(images, framework), tmp_path / "run"
+    stopped = attempt(run, point, variable=(STOP_AT_VARIABLE, str(time.time())))
+    assert set(stopped.codes.values()) == {75}
+    assert (stopped.state.state, stopped.position) == ("stopped", (0, 1))
+    assert "the job's time is nearly over" in stopped.state.reason
+    resumed = attempt(run, point)
+    assert steps_done(resumed) == 1
+    assert trained(resumed.record) == undisturbed[framework]
+
+
+def test_a_killed_worker_costs_one_interval_and_nothing_changes(
+    framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    point, run = fault_point(images, framework, checkpoint_minutes=EVERY_STEP), tmp_path / "run"
+    killed = attempt(run, point, Fault("kill", 6, every_step_is_safe=True))
+    assert 1 not in killed.codes
+    assert killed.codes.get(0) != 0
+    assert killed.seconds < PATIENCE_SECONDS
+    assert (killed.state.state, bool(killed.state.reason)) == ("failed", True)
+    newest = run / checkpoints(run)[-1]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    resumed = attempt(run, point)
+    assert f"{newest} cannot be used" in resumed.output
+    assert steps_done(resumed) == 4
+    assert trained(resumed.record) == undisturbed[framework]
+
+
+@pytest.mark.parametrize("what", ["exception", "device memory", "host memory"])
+def test_the_worker_that_failed_first_is_named(
+    what: str, framework: str, images: Path, tmp_path: Path
+) -> None:
+    failed = attempt(tmp_path / "run", fault_point(images, framework), Fault(what, 3))
+    assert failed.seconds < PATIENCE_SECONDS
+    assert failed.codes[1] == (1 if what == "exception" else 2)
+    assert failed.codes.get(0) != 0
+    assert failed.state.state == "failed"
+    assert failed.state.reason.startswith("worker 1 on ")
+    cause = failed.errors[-1]
+    assert (cause["worker"], cause["attempt"]) == (1, 1)
+    if what == "exception":
+        assert "a fault of this test" in failed.state.reason
+        assert "ArithmeticError" in cause["traceback"]
+    else:
+        assert "out of memory with training.batch_per_worker = 1 images of 32 x 32, peak " in cause["message"]
+
+
+@pytest.mark.parametrize("what", ["nan", "infinity"])
+def test_a_number_that_is_not_finite_on_one_worker_ends_all_as_diverged(
+    what: str, framework: str, images: Path, tmp_path: Path
+) -> None:
+    point, run = fault_point(images, framework, checkpoint_minutes=EVERY_STEP), tmp_path / "run"
+    diverged = attempt(run, point, Fault(what, 5, every_step_is_safe=True))
+    assert set(diverged.codes.values()) == {70}
+    assert diverged.state.state == "diverged"
+    assert "epoch 0, up to its step 5" in diverged.state.reason
+    assert diverged.record.results == ()
+    assert checkpoints(run) == [f"checkpoint-00000-000000{step}.pt" for step in (3, 4)]
+    assert not (run / "weights.pt").exists()

@@ -1,0 +1,93 @@
+"""Files are the old or the new one, on a disk that fails for a moment or for good."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from unet_scaling import files
+from unet_scaling.files import checksum_path, read_verified, write_atomically, write_verified
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between tries, which do not take their time here."""
+    pauses: list[float] = []
+    monkeypatch.setattr("unet_scaling.files.time.sleep", pauses.append)
+    return pauses
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, times: int, number: int) -> None:
+    """Let the next `times` syncs of a file fail."""
+    real, left = os.fsync, [times]
+
+    def fsync(descriptor: int) -> None:
+        if left[0] > 0:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr("unet_scaling.files.os.fsync", fsync)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
+def test_an_error_that_passes_is_waited_for(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: list[float]
+) -> None:
+    failing(monkeypatch, 2, number)
+    write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+    assert len(impatient) == 2
+
+
+def test_an_error_that_stays_is_raised_and_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: list[float]
+) -> None:
+    write_atomically(tmp_path / "file", "old")
+    failing(monkeypatch, 100, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert impatient == list(files.PAUSES_SECONDS)
+
+
+def test_an_error_that_waiting_does_not_cure_is_raised_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: list[float]
+) -> None:
+    failing(monkeypatch, 1, errno.EACCES)
+    with pytest.raises(PermissionError):
+        write_atomically(tmp_path / "file", "new")
+    assert impatient == []
+
+
+def test_files_are_private_unless_said_otherwise(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "private", "")
+    write_atomically(tmp_path / "readable", "", files.READABLE)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("private", "readable")]
+    assert modes == [0o600, 0o644]
+
+
+def test_a_damaged_file_does_not_match_its_checksum_at_any_byte(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    write_verified(path, bytes(range(64)))
+    assert read_verified(path) == bytes(range(64))
+    for place in range(64):
+        damaged = bytearray(range(64))
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"weights.pt does not match .*weights.pt.sha256"):
+            read_verified(path)
+    for length in range(64):
+        path.write_bytes(bytes(range(length)))
+        with pytest.raises(ValueError, match="does not match"):
+            read_verified(path)
+
+
+def test_a_file_without_its_checksum_is_not_read(tmp_path: Path) -> None:
+    write_verified(tmp_path / "weights.pt", b"content")
+    checksum_path(tmp_path / "weights.pt").unlink()
+    with pytest.raises(FileNotFoundError):
+        read_verified(tmp_path / "weights.pt")

@@ -1,0 +1,100 @@
+"""A disk that is full for a moment, or for good: real workers, both frameworks; and no room in /dev/shm."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm.study_folder import run_state
+from tests.faults import (
+    FILLER_NAME,
+    SECONDS_FULL_VARIABLE,
+    STEPS,
+    Fault,
+    attempt,
+    checkpoints,
+    fault_point,
+    steps_done,
+    trained,
+)
+from tests.studies import TINY_STUDY
+from unet_scaling.config import FRAMEWORKS, PROJECT
+
+pytestmark = pytest.mark.slow
+both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
+needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+EVERY_STEP = 1e-6  # minutes between checkpoints
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A run folder on a file system of 4 MiB."""
+    place = tmp_path / "run"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", place], check=True)
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@needs_mounts
+@both_frameworks
+def test_a_disk_that_is_full_for_some_seconds_is_waited_for(
+    framework: str, images: Path, small_disk: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    point = fault_point(images, framework, checkpoint_minutes=EVERY_STEP)
+    fault = Fault("full disk", STEPS + 3, worker=0, every_step_is_safe=True)
+    done = attempt(small_disk, point, fault, variable=(SECONDS_FULL_VARIABLE, "3"))
+    assert steps_done(done) == 0
+    assert trained(done.record) == undisturbed[framework]
+
+
+@needs_mounts
+@both_frameworks
+def test_a_disk_that_stays_full_ends_the_run_loudly_and_leaves_what_was_there(
+    framework: str, images: Path, small_disk: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    point, run = fault_point(images, framework, checkpoint_minutes=EVERY_STEP), small_disk
+    failed = attempt(run, point, Fault("full disk", STEPS + 3, worker=0, every_step_is_safe=True))
+    assert failed.state.state == "failed"
+    assert "the checkpoint could not be written, the run stops" in failed.output
+    assert not failed.record.damaged
+    assert checkpoints(run) == [f"checkpoint-00001-000000{step}.pt" for step in (1, 2)]
+    (run / FILLER_NAME).unlink()
+    resumed = attempt(run, point)
+    assert steps_done(resumed) == STEPS + 2
+    assert trained(resumed.record) == undisturbed[framework]
+
+
+@both_frameworks
+def test_a_checkpoint_that_may_not_be_written_ends_the_run_with_the_reason(
+    framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    """A limit of the process, which every user can have: the record still fits, checkpoints do not."""
+    point, run = fault_point(images, framework, checkpoint_minutes=EVERY_STEP), tmp_path / "run"
+    failed = attempt(run, point, Fault("file size", 5, worker=0, every_step_is_safe=True))
+    assert "the checkpoint could not be written, the run stops: [Errno 27]" in failed.state.reason
+    assert checkpoints(run) == [f"checkpoint-00000-000000{step}.pt" for step in (3, 4)]
+    resumed = attempt(run, point)
+    assert steps_done(resumed) == 4
+    assert trained(resumed.record) == undisturbed[framework]
+
+
+@needs_mounts
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="a /dev/shm of its own needs unshare")
+def test_without_room_in_shared_memory_horovod_says_so_and_native_ddp_needs_none(
+    images: Path, tmp_path: Path
+) -> None:
+    study = tmp_path / "tiny.toml"
+    study.write_text(TINY_STUDY.format(data=images, workers=[2], epochs=1))
+    mounted = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+    submission = [PROJECT / "slurm" / "submission.sh", study, "--local", "--logs", tmp_path / "logs"]
+    command = ["unshare", "--mount", "sh", "-c", mounted, "sh", *map(str, submission)]
+    subprocess.run(command, check=False, timeout=300)
+    native, horovod = (run_state(tmp_path / "logs" / "tiny" / f"{name}-w02-r1") for name in FRAMEWORKS)
+    assert native.state == "complete"
+    assert horovod.state == "failed"
+    assert "/dev/shm of " in horovod.reason
+    assert "has 0.1 MiB free, MPI needs more" in horovod.reason

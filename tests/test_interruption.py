@@ -1,0 +1,103 @@
+"""Requests to stop only set a flag; the clock counts as one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from slurm.render import DEAF_AT_FIRST
+from unet_scaling.interruption import SIGNALS, STOP_AT_VARIABLE, Interruption
+
+
+@pytest.fixture(autouse=True)
+def handlers_restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+WORKER = """
+import os, sys, time
+from unet_scaling import interruption
+interruption.GRACE_SECONDS = 1
+def give_up(error):
+    print(error, file=sys.stderr, flush=True)
+    os._exit(1)
+worker = interruption.Interruption()
+worker.listen(give_up)
+print("ready", flush=True)
+while not (sys.argv[1] == "obeys" and worker.reason()):
+    time.sleep(0.1)
+worker.obeyed()
+time.sleep(3)
+sys.exit(75)
+"""
+
+
+@pytest.mark.parametrize(("manner", "code"), [("waits for ever", 1), ("obeys", 75)])
+def test_after_sigterm_a_worker_leaves_in_time_with_or_without_a_safe_point(manner: str, code: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, manner], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        worker.terminate()
+        _, errors = worker.communicate(timeout=60)
+    assert worker.returncode == code
+    assert ("no safe point within 1 s" in errors) == (code == 1)
+
+
+EARLY = """
+import os, signal
+from unet_scaling.interruption import Interruption
+os.kill(os.getpid(), signal.SIGUSR2)
+worker = Interruption()
+worker.listen(print)
+print("before:", worker.reason())
+os.kill(os.getpid(), signal.SIGUSR2)
+print("after:", worker.reason())
+"""
+
+
+def test_a_signal_that_comes_before_python_listens_ends_nothing() -> None:
+    command = ["sh", "-c", DEAF_AT_FIRST, "sh", sys.executable, "-c", EARLY]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["before: ", "after: asked to stop by SIGUSR2"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR2])
+def test_a_signal_is_noted_and_nothing_else_happens(number: signal.Signals) -> None:
+    interruption = Interruption()
+    interruption.listen(print)
+    assert interruption.reason() == ""
+    os.kill(os.getpid(), number)
+    assert interruption.reason() == f"asked to stop by {number.name}"
+
+
+def test_the_end_of_the_jobs_time_is_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STOP_AT_VARIABLE, str(time.time() + 100))
+    interruption = Interruption()
+    assert interruption.reason() == ""
+    later = time.monotonic() + 101
+    monkeypatch.setattr("unet_scaling.interruption.time.monotonic", lambda: later)
+    assert interruption.reason() == "the job's time is nearly over"
+
+
+def test_a_wall_clock_that_jumps_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STOP_AT_VARIABLE, str(time.time() + 100))
+    interruption = Interruption()
+    monkeypatch.setattr("unet_scaling.interruption.time.time", lambda: 1e11)
+    assert interruption.reason() == ""
+
+
+def test_without_a_limit_there_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STOP_AT_VARIABLE, raising=False)
+    interruption = Interruption()
+    monkeypatch.setattr("unet_scaling.interruption.time.monotonic", lambda: 1e11)
+    assert interruption.reason() == ""

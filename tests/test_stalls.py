@@ -1,0 +1,89 @@
+"""A worker stalls, or never joins: the others say so, and the whole launch ends within the time-out."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults import Fault, attempt, fault_point
+from unet_scaling.config import FRAMEWORKS
+from unet_scaling.patience import limit_waiting, waiting
+
+both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
+LIMIT_SECONDS = 10
+# With the start on a shared machine; faulty.STALL_SECONDS are more, and a stopped one is so for ever.
+PATIENCE_SECONDS = 120
+
+
+@pytest.mark.slow
+@both_frameworks
+@pytest.mark.parametrize(("what", "worker"), [("sleep", 1), ("stop", 1), ("stop", 0)])
+def test_a_worker_that_stalls_is_named_and_ended_with_the_others(
+    what: str, worker: int, framework: str, images: Path, tmp_path: Path
+) -> None:
+    """Asleep in Python, or stopped with all its threads: also worker 0, on which Horovod looks for stalls."""
+    point, other = fault_point(images, framework, timeout_seconds=LIMIT_SECONDS), 1 - worker
+    stalled = attempt(tmp_path / "run", point, Fault(what, 5, worker))
+    assert stalled.seconds < PATIENCE_SECONDS
+    assert stalled.codes == {other: 1}
+    assert stalled.state.state == "failed"
+    assert stalled.state.reason.startswith(f"worker {other} on ")
+    assert "waited 10 s (training.timeout_seconds) in train_epoch for another worker" in stalled.state.reason
+    assert stalled.state.reason.endswith(f"no such word from worker {worker}")
+    assert [report["worker"] for report in stalled.errors] == [other]
+    assert "train_epoch" in stalled.errors[0]["traceback"]
+
+
+@pytest.mark.slow
+@both_frameworks
+def test_a_worker_told_to_end_while_it_waits_for_a_lost_one_leaves_in_time_and_says_so(
+    framework: str, images: Path, tmp_path: Path
+) -> None:
+    """As srun tells the others when one has died; training.timeout_seconds is 300."""
+    lost = attempt(tmp_path / "run", fault_point(images, framework), Fault("stop", 5, 1, others="SIGTERM"))
+    assert lost.seconds < PATIENCE_SECONDS
+    assert lost.codes == {0: 1}
+    assert "SIGTERM, and no safe point within 15 s: has another worker died?" in lost.state.reason
+    assert lost.errors[0]["during"] == "train_epoch"
+
+
+@pytest.mark.slow
+@both_frameworks
+def test_a_worker_that_never_joins_is_waited_for_no_longer(
+    framework: str, images: Path, tmp_path: Path
+) -> None:
+    point = fault_point(images, framework, timeout_seconds=LIMIT_SECONDS)
+    stalled = attempt(tmp_path / "run", point, Fault("stop", 0))
+    assert stalled.seconds < PATIENCE_SECONDS
+    words = {
+        "pytorch_native": "no worker 1 after 10 s (training.timeout_seconds)",
+        "horovod": "waited 10 s (training.timeout_seconds) in join_group",
+    }
+    assert stalled.state.state == "failed"
+    assert words[framework] in stalled.state.reason
+
+
+@pytest.mark.slow
+@both_frameworks
+def test_a_worker_that_fails_before_it_has_joined_is_not_waited_for_at_all(
+    framework: str, images: Path, tmp_path: Path
+) -> None:
+    """One worker takes all cores of this machine, so that none are left for the other."""
+    cores = len(os.sched_getaffinity(0))
+    failed = attempt(tmp_path / "run", fault_point(images, framework), cores_each=cores)
+    assert failed.seconds < PATIENCE_SECONDS
+    assert failed.state.state == "failed"
+    assert f"worker 1 has no {cores} cores left" in failed.state.reason
+
+
+def test_only_waiting_counts_and_not_the_time_between() -> None:
+    gave_up = threading.Event()
+    limit_waiting(0.1, gave_up.set)
+    with waiting:
+        pass
+    time.sleep(0.5)
+    assert not gave_up.is_set()
+    with waiting, waiting:
+        assert gave_up.wait(timeout=60)

@@ -1,0 +1,55 @@
+"""The time from the start of a process to its first epoch, in its parts."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scenes import alone
+from tests.studies import make_point, train
+from unet_scaling import startup
+from unet_scaling.measures import STARTUP_COLUMNS, Startup
+from unet_scaling.startup import StartupClock, process_age
+
+
+def test_a_process_knows_its_age() -> None:
+    program = "from unet_scaling.startup import process_age; import time; time.sleep(1); print(process_age())"
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 1 <= float(done.stdout) <= time.perf_counter() - begin + 0.1
+
+
+def test_parts_follow_the_marks() -> None:
+    now = time.perf_counter()
+    clock = StartupClock(opened=now)
+    for moment in (now + 1, now + 3, now + 6, now + 10, now + 15):
+        clock.mark(moment)
+    found = clock.startup(alone())
+    assert found is not None
+    assert [getattr(found, column) for column in STARTUP_COLUMNS[1:]] == [[1.0], [2.0], [3.0], [4.0], [5.0]]
+    age = process_age()
+    assert age is not None
+    assert 0 < found.imports_seconds[0] <= age
+
+
+def test_where_a_process_does_not_know_its_start_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "STAT", Path("/nowhere"))
+    clock = StartupClock(opened=time.perf_counter())
+    for _ in range(5):
+        clock.mark()
+    assert clock.startup(alone()) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch_native", "horovod"])
+def test_a_run_records_the_start_of_every_worker(framework: str, images: Path, tmp_path: Path) -> None:
+    begin = time.perf_counter()
+    record = train(tmp_path, make_point(images, framework, 2))
+    whole = time.perf_counter() - begin
+    assert isinstance(record.startup, Startup)
+    parts = [getattr(record.startup, column) for column in STARTUP_COLUMNS]
+    assert all(len(part) == 2 for part in parts)
+    assert min(record.startup.imports_seconds) > 0.1
+    assert all(0 < sum(worker) < whole for worker in zip(*parts, strict=True))
