@@ -1,7 +1,8 @@
 """Run a twin with known faults, one per epoch: python tests/injected.py TRAIN_PY RUN_FOLDER SECONDS.
 
 What a fault costs is known, so that the budget of the run can be held against it. Nothing of the twin
-is changed: what it calls sleeps, or shares its core with a busy thread.
+is changed: what it calls sleeps, or shares its core with a busy thread. A sleep lasts as long as the
+machine lets it, so how long each one took is written beside the run folder.
 """
 
 import hashlib
@@ -11,8 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from unet_scaling.data.cache import ImageSet
@@ -28,7 +32,7 @@ BUSY_WORKER = 0
 
 
 def near(record: Record, seconds: float, *epochs: int) -> float:
-    """A third of a fault, and what other processes took of a step: how long a worker waited for its core.
+    """A tenth of a fault, and what other processes took of a step: how long a worker waited for its core.
 
     At most half of the fault is allowed for, so that a fault in a wrong part is always told.
     """
@@ -36,7 +40,24 @@ def near(record: Record, seconds: float, *epochs: int) -> float:
     for line in (record.epochs[epoch] for epoch in epochs):
         for worker in line.cpu or []:
             stolen += (worker.training_runqueue_seconds or 0.0) / line.steps
-    return 0.35 * seconds + min(stolen, 0.1 * seconds)
+    return 0.1 * seconds + min(stolen, 0.4 * seconds)
+
+
+def slept(folder: Path, record: Record) -> npt.NDArray[np.float64]:
+    """Seconds that each worker slept in each step [epochs, steps, workers]."""
+    workers, steps = len(record.epochs[0].worker_seconds), record.epochs[0].steps
+    seconds = np.zeros((EPOCHS, steps, workers))
+    for rank in range(workers):
+        notes = [line.split() for line in _notes(folder, rank).read_text().splitlines()]
+        for epoch in range(EPOCHS):
+            of_epoch = [float(duration) for noted, duration in notes if int(noted) == epoch]
+            # What sleeps after the steps of its epoch is evaluation.
+            seconds[epoch, : len(of_epoch), rank] = of_epoch[:steps]
+    return seconds
+
+
+def _notes(folder: Path, rank: int) -> Path:
+    return Path(f"{folder}.slept{rank}")
 
 
 class Now:
@@ -45,12 +66,16 @@ class Now:
     epoch = WARMUP
 
 
-def sleeping(original: Callable[..., Any], due: Callable[[], bool], seconds: float) -> Callable[..., Any]:
+def sleeping(
+    original: Callable[..., Any], due: Callable[[], bool], seconds: float, notes: TextIO
+) -> Callable[..., Any]:
     """The function, after a sleep where it is due."""
 
     def slow(*arguments: Any, **options: Any) -> Any:
         if due():
+            begun = time.perf_counter()
             time.sleep(seconds)
+            print(Now.epoch, time.perf_counter() - begun, file=notes)
         return original(*arguments, **options)
 
     return slow
@@ -75,20 +100,21 @@ def noting_the_epoch(original: Callable[..., Any], rank: int) -> Callable[..., I
     return steps
 
 
-def inject(seconds: float) -> None:
+def inject(folder: Path, seconds: float) -> None:
     rank = identify(os.environ).rank
+    notes = _notes(folder, rank).open("w", buffering=1)
     patches: list[tuple[Any, str, Callable[[], bool]]] = [
         (ImageSet, "gather", lambda: Now.epoch == LOADER),
         (UNet, "forward", lambda: Now.epoch == FORWARD and rank == SLOW_WORKER and torch.is_grad_enabled()),
         (torch.optim.Adam, "step", lambda: Now.epoch == OPTIMIZER),
     ]
     for owner, name, due in patches:
-        setattr(owner, name, sleeping(getattr(owner, name), due, seconds))
+        setattr(owner, name, sleeping(getattr(owner, name), due, seconds, notes))
     RunData.steps = noting_the_epoch(RunData.steps, rank)  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
     train, folder, fault_seconds = sys.argv[1:]
-    inject(float(fault_seconds))
+    inject(Path(folder), float(fault_seconds))
     sys.argv = [train, folder]
     runpy.run_path(train, run_name="__main__")
