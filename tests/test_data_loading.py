@@ -38,6 +38,21 @@ if __name__ == "__main__":
     print(1 + sum(1 for _ in steps))
 """
 
+ENDED_WHILE_LOADING = """
+import sys
+from benchmarks.scenes import alone
+from pathlib import Path
+from tests.studies import make_point
+from unet_scaling.data.loader import load_data
+from unet_scaling.phases import NO_CLOCK
+
+if __name__ == "__main__":
+    point = make_point(Path(sys.argv[1]), loading="decode", loader_workers=2)
+    steps = load_data(point, alone()).steps(0, NO_CLOCK)
+    next(steps)
+    print("over")
+"""
+
 
 def batches(images: Path, **options: Any) -> list[Batch]:
     """All batches of two epochs; the first epoch is begun once before, as a rehearsal does."""
@@ -69,13 +84,23 @@ def test_an_image_that_cannot_be_decoded_is_bad_data_in_any_process(tmp_path: Pa
 
 def test_a_signal_to_all_processes_of_a_job_step_leaves_the_loaders(images: Path, tmp_path: Path) -> None:
     """As srun sends it: to the worker, which stops at its next safe point, and to what it started."""
-    program = tmp_path / "stopped.py"
-    program.write_text(STOPPED_WHILE_LOADING)
+    assert run_program(STOPPED_WHILE_LOADING, images, tmp_path) == (0, "19\n", "")
+
+
+def test_a_program_that_ends_in_the_middle_of_loading_ends(images: Path, tmp_path: Path) -> None:
+    """Its loaders, deaf to SIGTERM, do not keep it."""
+    assert run_program(ENDED_WHILE_LOADING, images, tmp_path) == (0, "over\n", "")
+
+
+def run_program(text: str, images: Path, folder: Path) -> tuple[int, str, str]:
+    """Exit code and output of a program in a session of its own."""
+    program = folder / "program.py"
+    program.write_text(text)
     done = subprocess.run(
         [sys.executable, str(program), str(images)], env=os.environ | {"PYTHONPATH": str(PROJECT)},
         capture_output=True, text=True, start_new_session=True, timeout=120,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "19\n"), done.stderr
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_processes_without_anything_to_decode_are_refused() -> None:
@@ -89,6 +114,6 @@ def test_workers_with_loaders_of_their_own_train_the_same(
     framework: str, images: Path, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"loading": "decode", "loader_workers": 1}
-    plain = train(tmp_path / "plain", make_point(images, framework, 2, epochs=2))
-    ahead = train(tmp_path / "ahead", make_point(images, framework, 2, epochs=2, **options))
+    plain = train(tmp_path / "plain", make_point(images, framework, 2, epochs=2), cores_each=1)
+    ahead = train(tmp_path / "ahead", make_point(images, framework, 2, epochs=2, **options), cores_each=1)
     assert [epoch.loss for epoch in ahead.epochs] == [epoch.loss for epoch in plain.epochs]

@@ -4,9 +4,10 @@ The processes come from a fork server: forking this one would copy the threads a
 one thread, on the cores of its worker. They live as long as the run, and end with their worker.
 """
 
+import atexit
 import signal
 from collections.abc import Iterator
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import active_children, forkserver, resource_tracker
 from typing import Any, Protocol
 
 import numpy as np
@@ -88,9 +89,19 @@ def _as_it_is(batch: Any) -> Any:  # noqa: ANN401  # DataLoader types a batch as
 
 def _start_server_deaf_to(signals: tuple[signal.Signals, ...]) -> None:
     """Slurm signals every process of a step; a worker must still have its loaders while it stops in order."""
-    resource_tracker.ensure_running()  # which would let SIGTERM through again when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # that lets SIGTERM through again
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    atexit.unregister(_end_the_deaf)
+    atexit.register(_end_the_deaf)
+
+
+def _end_the_deaf() -> None:
+    """multiprocessing would ask them by SIGTERM, and wait for ever."""
+    for process in active_children():
+        if process.daemon:
+            process.kill()
