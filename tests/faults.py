@@ -92,9 +92,11 @@ def attempt(
         launch([*program, json.dumps(asdict(fault or Fault()))], point.workers, output, cores_each)
     seconds = time.monotonic() - began
     require_private(folder)
+    # A worker that was killed while it noted its code has left none.
     codes = {
-        int(path.name.rpartition("exit")[2]): int(path.read_text())
+        int(path.name.rpartition("exit")[2]): int(code)
         for path in folder.parent.glob(f"{folder.name}.exit*")
+        if (code := path.read_text())
     }
     if len(codes) == point.workers:
         # Whoever is killed may leave the temporary file that it was writing, and nothing else.
