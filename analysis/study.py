@@ -11,6 +11,9 @@ from unet_scaling.options import Claims
 from unet_scaling.record_lines import Header
 
 NAN = float("nan")
+# What one curve has in common, and what one point of it.
+SERIES = ["options", "framework", "knobs"]
+POINT = [*SERIES, "workers"]
 EPOCH_COLUMNS = (
     "run", "epoch", "seconds", "fastest_worker_seconds", "images", "steps", "loss", "learning_rate", "warmup",
 )  # fmt: skip

@@ -16,14 +16,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.findings.speedup import SERIES
 from analysis.findings.verdict import NAMES
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.prediction.outlook import law_predictions, predictions
 from analysis.prediction.scaling_laws import SIMPLE_LAWS, Counts, Vector, term_matrix
 from analysis.prediction.step_time import STEP_TERMS, fit_step_time
-from analysis.study import Study
+from analysis.study import SERIES, Study
 
 SPLIT = [*SERIES, "fitted_on", "workers"]
 # Milliseconds of compute, transfer, transfer between nodes, latency and imbalance, as in STEP_TERMS.

@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.findings.speedup import POINT
 from analysis.loading.ping_pongs import hosts_floor_seconds
 from analysis.statistics.interval_batches import median_intervals
-from analysis.study import Study
+from analysis.study import POINT, Study
 from unet_scaling.config import Point
 
 FLOAT32_BYTES = 4

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
 from analysis.findings.comparison import PAIR, paired_launches, paired_logarithms, paired_runs
-from analysis.findings.speedup import NO_BASELINE, NONE, POINT, own_baseline, repeats_key
+from analysis.findings.speedup import NO_BASELINE, NONE, own_baseline, repeats_key
 from analysis.findings.verdict import NAMES
 from analysis.statistics.intervals import bounds
 from analysis.statistics.launches import Launches, launches_of
-from analysis.study import Study
+from analysis.study import POINT, Study
 
 MOST_REST = 0.02
 _BOUNDED = [f"{name}{end}" for name in PARTS for end in ("", "_low", "_high")]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.figures.series import KEY, Inputs, evenly
+from analysis.figures.series import Inputs, evenly
 from analysis.findings.cost import iou_curves
+from analysis.study import POINT
 from unet_scaling.config import Framework
 
 MOST_COUNTS = 6
@@ -17,7 +18,7 @@ MOST_VERTICES = 400
 
 @dataclass(frozen=True)
 class Courses:
-    """Rows have KEY, workers, step (number of the epoch or evaluation) and the quantities drawn.
+    """Rows have POINT, step (number of the epoch or evaluation) and the quantities drawn.
 
     medians  one row per point and step: medians over all runs of the point
     runs     one row per run and step, of the first 5 runs of every point that has more than one
@@ -67,22 +68,22 @@ def counts_drawn(inputs: Inputs, options: str, framework: Framework) -> Sequence
 
 def _courses(table: pd.DataFrame, runs: pd.DataFrame, columns: list[str]) -> Courses:
     """`number` of the table is the place of a run among the runs."""
-    point = runs.groupby([*KEY, "workers"], sort=False)
-    points = runs.loc[~runs.duplicated([*KEY, "workers"]), [*KEY, "workers"]].reset_index(drop=True)
+    point = runs.groupby(POINT, sort=False)
+    points = runs.loc[~runs.duplicated(POINT), POINT].reset_index(drop=True)
     of_run, among = point.ngroup().to_numpy(), point.cumcount().to_numpy()
     several = (point["run"].transform("size") > 1).to_numpy()
     table = table.assign(point=of_run[table["number"]])
     medians = table.groupby(["point", "step"], as_index=False)[columns].median()
     thin = table[(several & (among < MOST_THIN))[table["number"]]]
     return Courses(
-        medians.join(points, on="point")[[*KEY, "workers", "step", *columns]],
-        thin.join(points, on="point")[[*KEY, "workers", "number", "step", *columns]],
+        medians.join(points, on="point")[[*POINT, "step", *columns]],
+        thin.join(points, on="point")[[*POINT, "number", "step", *columns]],
     )
 
 
 def _runs_drawn(inputs: Inputs) -> pd.DataFrame:
     """The runs of the series and worker counts that have a line, numbered from 0."""
-    runs = inputs.study.runs[[*KEY, "workers", "run"]]
+    runs = inputs.study.runs[[*POINT, "run"]]
     parts = []
     for options in inputs.options:
         for series in inputs.series(options):

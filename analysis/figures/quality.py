@@ -20,8 +20,9 @@ from analysis.figures.marks import (
     single_runs,
 )
 from analysis.figures.over_workers import IOU, draw_quantity
-from analysis.figures.series import KEY, Inputs, Series
+from analysis.figures.series import Inputs, Series
 from analysis.figures.sheet import sheet
+from analysis.study import SERIES
 
 PANEL = (3.9, 3.1)
 
@@ -53,8 +54,8 @@ def has_differences(inputs: Inputs) -> bool:
 
 def paired_differences(inputs: Inputs) -> pd.DataFrame:
     """Of every run drawn, its IoU minus that of the same repeat of its series on 1 worker."""
-    alone = inputs.runs.loc[inputs.runs["workers"] == 1, [*KEY, "repeat", "iou"]]
-    runs = inputs.runs.merge(alone, on=[*KEY, "repeat"], suffixes=("", "_alone"))
+    alone = inputs.runs.loc[inputs.runs["workers"] == 1, [*SERIES, "repeat", "iou"]]
+    runs = inputs.runs.merge(alone, on=[*SERIES, "repeat"], suffixes=("", "_alone"))
     return runs.assign(difference=runs["iou"] - runs["iou_alone"])
 
 

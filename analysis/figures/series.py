@@ -10,13 +10,12 @@ import pandas as pd
 from analysis.budget.losses import NO_LOSSES, Losses
 from analysis.figures.looks import LINE_STYLES, LOOKS, LineStyle, Look, printable
 from analysis.findings.verdict import NAMES, Verdict
-from analysis.study import Study
+from analysis.study import POINT, Study
 from unet_scaling.config import Framework
 
 MOST_OPTIONS = 6
 MOST_KNOBS = len(LINE_STYLES)
 MOST_RUNS = 20
-KEY = ["options", "framework", "knobs"]
 
 
 @dataclass(frozen=True)
@@ -100,14 +99,14 @@ class Inputs:
 
         They stand on the baseline of their point, so that they scatter about its median.
         """
-        runs = self.study.runs[[*KEY, "workers", "repeat", "iou"]].assign(
+        runs = self.study.runs[[*POINT, "repeat", "iou"]].assign(
             throughput=self.study.runs[self.study.throughput]
         )
         runs = runs[runs["options"].isin(self.options)]
-        runs = runs[runs.groupby([*KEY, "workers"]).cumcount() < MOST_RUNS]
+        runs = runs[runs.groupby(POINT).cumcount() < MOST_RUNS]
         baseline = (self.points["throughput"] / self.points["speedup"]).rename("baseline")
-        of_point = pd.concat([self.points[[*KEY, "workers", "repeats"]], baseline], axis=1)
-        runs = runs.merge(of_point, on=[*KEY, "workers"], how="left")
+        of_point = pd.concat([self.points[[*POINT, "repeats"]], baseline], axis=1)
+        runs = runs.merge(of_point, on=POINT, how="left")
         runs["speedup"] = runs["throughput"] / runs["baseline"]
         runs["efficiency"] = runs["speedup"] / runs["workers"]
         return runs.assign(deviation=1 - runs["efficiency"])

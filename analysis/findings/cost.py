@@ -12,13 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.findings.speedup import SERIES
 from analysis.statistics.interval_batches import median_intervals
 from analysis.statistics.intervals import Interval
-from analysis.study import NAN, Study
+from analysis.study import NAN, POINT, Study
 
 CLOCK = "training seconds only: without start, evaluation and checkpoints"
-POINT = [*SERIES, "workers"]
 SECONDS_PER_HOUR = 3600
 STEPS_OF_IOU = 100
 DIGITS_COMPARED = 9

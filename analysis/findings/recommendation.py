@@ -25,10 +25,9 @@ from analysis.findings.candidates import (
 )
 from analysis.findings.verdict import NAMES
 from analysis.statistics.intervals import FEWEST_REPEATS
-from analysis.study import Study
+from analysis.study import POINT, Study
 from unet_scaling.config import Framework
 
-POINT = ["options", "framework", "knobs", "workers"]
 MOST_NAMED = 4
 
 # Of one set of options: rows of `comparison.compare` by workers, knobs of native DDP and of Horovod.

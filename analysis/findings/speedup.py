@@ -8,10 +8,8 @@ from numpy.typing import NDArray
 
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, bounds, coverage
 from analysis.statistics.launches import Launches, launches_of
-from analysis.study import Study
+from analysis.study import POINT, SERIES, Study
 
-SERIES = ["options", "framework", "knobs"]
-POINT = [*SERIES, "workers"]
 COLUMNS = (
     "framework",
     "workers",

@@ -13,12 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.findings.speedup import POINT
 from analysis.findings.verdict import NAMES
 from analysis.statistics.blocks import epoch_blocks
 from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.statistics.launches import launches_of
-from analysis.study import NAN, Study
+from analysis.study import NAN, POINT, Study
 
 FEWEST_BLOCKS = 8
 TREND_SIGNIFICANCE = 0.001

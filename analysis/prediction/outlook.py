@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.findings.speedup import SERIES
 from analysis.findings.verdict import NAMES
 from analysis.prediction.scaling_laws import Counts, Vector, simple_law
 from analysis.prediction.step_time import STEP_TERMS, StepTime, fit_step_time
 from analysis.processes import spread
 from analysis.statistics.intervals import FEWEST_REPEATS, UNKNOWN, Interval
-from analysis.study import NAN, Study
+from analysis.study import NAN, SERIES, Study
 
 FEWEST_COUNTS = 3
 SERIES_AT_ONCE = 10

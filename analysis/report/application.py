@@ -21,13 +21,13 @@ from analysis.report.words import (
     unit_of,
     with_interval,
 )
+from analysis.study import POINT
 
 TRAININGS = (1, 10, 100)
 FIGURES = {
     "speedup": "Speed-up over 1 worker against the ideal",
     "efficiency": "Efficiency: speed-up divided by workers",
 }
-KEYS = ["options", "framework", "knobs", "workers"]
 
 
 def application_text(report: Report, pictures: Pictures) -> str:
@@ -36,7 +36,7 @@ def application_text(report: Report, pictures: Pictures) -> str:
         f"# Scaling of {escaped(report.study.name)}: for an application for compute time",
         "Copy what you need. Every number is of this report; what it does not know, it does not say.",
     ]
-    rows = report.points.merge(report.cost, on=KEYS, suffixes=("", "_of_cost"))
+    rows = report.points.merge(report.cost, on=POINT, suffixes=("", "_of_cost"))
     of_options: dict[str, list[Row]] = {}
     for row in rows.to_dict("records"):
         of_options.setdefault(row["options"], []).append(row)

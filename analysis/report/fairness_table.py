@@ -13,10 +13,9 @@ from analysis.findings.verdict import NAMES
 from analysis.loading.fairness import same_seed
 from analysis.loading.options import shared_options
 from analysis.report.words import clean, count, listed, repeats_text
-from analysis.study import Study
+from analysis.study import POINT, Study
 from unet_scaling.record_lines import Header
 
-POINT = ["options", "framework", "knobs", "workers"]
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
 WITHOUT_RECORD = "logs in the older layout do not say"
 

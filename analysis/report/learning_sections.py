@@ -9,8 +9,7 @@ from analysis.report.pictures import Pictures
 from analysis.report.speed_sections import both_knobs
 from analysis.report.view import Cell, Column, Section, figure, grid, mark, series, whole
 from analysis.report.words import Row, clean, sentence, unit_of
-
-POINT = ["options", "framework", "knobs", "workers"]
+from analysis.study import POINT
 
 
 def iou_section(report: Report, pictures: Pictures) -> Section:
