@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.budget.point_facts import Facts, facts_of
 from analysis.findings.verdict import NAMES
 from analysis.loading.fairness import is_sharing
-from analysis.study import Study
+from analysis.study import POINT, Study
 
 WORTH_SAYING = 0.03
 INPUT_BOUND, INPUT_SLOWER = 0.25, 0.05
@@ -83,7 +83,7 @@ def diagnosis_table(diagnoses: list[Diagnosis]) -> pd.DataFrame:
 def _refused_for_sharing(study: Study) -> Iterator[Diagnosis]:
     """Points whose runs were refused because two workers had one device: of each, the first run."""
     refused = study.left_out[study.left_out["reason"].map(is_sharing).astype(bool)]
-    for row in refused.drop_duplicates(["options", "framework", "knobs", "workers"]).to_dict("records"):
+    for row in refused.drop_duplicates(POINT).to_dict("records"):
         place = str(row["options"]), str(row["framework"]), str(row["knobs"]), int(row["workers"])
         cure = "one device and its own cores for each worker: --gpus-per-task and --cpus-per-task"
         told = "two workers share a device, so each has half of it"
@@ -133,7 +133,8 @@ def _contended(facts: Facts) -> bool:
 
 
 def _slower_compute(facts: Facts) -> Finding | None:
-    lost = facts.losses["compute"]
+    """What one slow worker alone takes longer is told of that worker."""
+    lost = facts.losses["compute"] - (facts.straggler.share if facts.straggler else 0)
     if not lost >= WORTH_SAYING or _contended(facts):
         return None
     evidence = (
@@ -156,16 +157,16 @@ def _shared_cores(facts: Facts) -> Finding | None:
 
 
 def _straggling_host(facts: Facts) -> Finding | None:
-    lost, straggler = facts.losses["imbalance"], facts.straggler
-    if not lost >= WORTH_SAYING or straggler is None:
+    waited, straggler = facts.losses["imbalance"], facts.straggler
+    if not waited >= WORTH_SAYING or straggler is None:
         return None
     seen = f"in {straggler.seen} of {straggler.runs} runs"
     exclude = f"--exclude={straggler.name}, or " if straggler.is_host else ""
     return Finding(
-        lost,
+        waited + straggler.share,
         f"all wait for {straggler.name}",
-        f"imbalance takes {_percent(lost)}; {straggler.name} works {_percent(straggler.slower)} longer than "
-        f"the others {seen}",
+        f"imbalance takes {_percent(waited)}; {straggler.name} works {_percent(straggler.slower)} longer "
+        f"than the others {seen}",
         f"{exclude}a look at the clock, the memory and the other jobs of {straggler.name}",
     )
 

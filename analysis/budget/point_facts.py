@@ -7,10 +7,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
-from analysis.findings.speedup import POINT, SERIES
 from analysis.loading.fairness import share_cores
 from analysis.statistics.launches import launches_of
-from analysis.study import NAN, Study
+from analysis.study import NAN, POINT, SERIES, Study
 from unet_scaling.config import Framework, Point
 
 SLOWER = 0.05
@@ -38,11 +37,15 @@ class Processor:
 
 @dataclass(frozen=True)
 class Straggler:
-    """A host, or a worker where all are on one, that is slower than the others in most of its runs."""
+    """A host, or a worker where all are on one, that is slower than the others in most of its runs.
+
+    `slower` is by how much longer it works than they do, `share` how much of all workers' time that is.
+    """
 
     name: str
     is_host: bool
     slower: float
+    share: float
     seen: int
     runs: int
 
@@ -153,20 +156,19 @@ def _straggler(budgets: pd.DataFrame) -> Straggler | None:
     several = budgets.groupby("run", observed=True)["host"].nunique().gt(1).all()
     names = budgets["host"] if several else "worker " + budgets["worker"].astype(str)
     busy = (budgets["worker_seconds"] - budgets["sync_seconds"]).astype(float)
-    table = pd.DataFrame({"run": budgets["run"].astype(str), "name": names, "busy": busy})
+    whole = budgets.groupby("run", observed=True)["worker_seconds"].transform("sum").astype(float)
+    table = pd.DataFrame(
+        {"run": budgets["run"].astype(str), "name": names, "busy": busy, "part": busy / whole}
+    )
     means = table.groupby(["run", "name"])["busy"].mean().unstack("name")
-    excess = pd.Series({name: _excess(means, str(name)) for name in means.columns}, dtype=object)
-    found = [
-        Straggler(
-            str(name),
-            bool(several),
-            float(each[each > SLOWER].median()),
-            int((each > SLOWER).sum()),
-            len(each),
-        )
-        for name, each in excess.items()
-        if len(each) and 2 * (each > SLOWER).sum() > len(each)
-    ]
+    parts = table.groupby(["run", "name"])["part"].sum().unstack("name")
+    found = []
+    for name in means.columns:
+        excess = _excess(means, name)
+        seen = excess[excess > SLOWER]
+        if 2 * len(seen) > len(excess):
+            share = (parts[name] * excess / (1 + excess))[seen.index].median()
+            found.append(Straggler(name, bool(several), seen.median(), share, len(seen), len(excess)))
     return max(found, key=lambda each: each.slower, default=None)
 
 
