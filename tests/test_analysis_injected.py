@@ -7,9 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.budget.diagnosis import Diagnosis, diagnose
+from analysis.budget.network import network_table
 from analysis.budget.shares import PARTS
 from analysis.budget.tables import MOST_REST, budget_table
 from analysis.loading.load import load_study
+from analysis.study import Study
 from slurm.local import launch
 from tests import injected
 from tests.studies import make_point, make_run
@@ -18,8 +21,11 @@ from unet_scaling.record import RECORD_NAME, RecordWriter, read_record
 from unet_scaling.record_lines import End
 
 FAULT_SECONDS = 0.2
+# Steps of some 50 ms: a busy thread takes a core for some milliseconds at a time, and must meet the compute.
+OPTIONS = {"batch_per_worker": 1, "shared_devices": False, "width": 32, "image_height": 64, "image_width": 64}
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"),
 ]
 
@@ -36,7 +42,7 @@ class Pair:
 def pair(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     folders = []
     for workers, seconds in ((1, 0.0), (2, FAULT_SECONDS)):
-        options = {"epochs": injected.EPOCHS, "batch_per_worker": 1, "shared_devices": False}
+        options = OPTIONS | {"epochs": injected.EPOCHS}
         point = make_point(images, request.param, workers=workers, **options)
         folder = make_run(tmp_path_factory.mktemp(request.param) / point.run, point)
         wrapper = [str(PROJECT / "tests" / "injected.py"), str(PROJECT / request.param / "train.py")]
@@ -46,8 +52,8 @@ def pair(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.
     return Pair(*folders)
 
 
-def budget_of(pair: Pair, epoch: int, study: Path) -> "pd.Series[float]":
-    """The row of budget_table where this epoch alone is used: all others are flagged as warm-up.
+def study_of(pair: Pair, epoch: int, study: Path) -> Study:
+    """Both runs where this epoch alone is used: all others are flagged as warm-up.
 
     The run on 1 worker has no fault: its sound epoch is the baseline of every fault.
     """
@@ -63,9 +69,13 @@ def budget_of(pair: Pair, epoch: int, study: Path) -> "pd.Series[float]":
         for line in [record.header, *probe, *epochs, *record.results, End(status="complete")]:
             writer.write(line)
         writer.close()
-    table = budget_table(load_study(study))
-    assert len(table) == 1
-    return table.iloc[0]
+    return load_study(study)
+
+
+def budget_of(pair: Pair, epoch: int, study: Path) -> "pd.Series[float]":
+    """The one row of budget_table."""
+    (row,) = (row for _, row in budget_table(study_of(pair, epoch, study)).iterrows())
+    return row
 
 
 @pytest.mark.parametrize(
@@ -90,6 +100,44 @@ def test_a_fault_lands_in_its_part(pair: Pair, fault: int, own_part: str, tmp_pa
         assert added == pytest.approx(expected[part], abs=near), part
     assert faulty[list(PARTS)].sum() == pytest.approx(faulty["deviation"])
     assert faulty["rest_of_step"] < MOST_REST
+
+
+def test_a_busy_thread_on_a_worker_s_core_slows_its_compute(pair: Pair, tmp_path: Path) -> None:
+    """Of what the kernel says that the training thread waited for the core, most is compute: the thread
+    that carries its gradients waits for the same core, and that is wire."""
+    record = read_record(pair.together / RECORD_NAME)
+    waited = []
+    for epoch in (injected.SOUND, injected.BUSY):
+        facts = (record.epochs[epoch].cpu or [])[injected.BUSY_WORKER]
+        if facts.training_runqueue_seconds is None:
+            pytest.skip("this kernel does not tell how long a thread waited for a core")
+        waited.append(facts.training_runqueue_seconds / record.epochs[epoch].steps)
+    sound, busy = (
+        budget_of(pair, epoch, tmp_path / str(epoch))["compute"] * _step_seconds(pair, epoch)
+        for epoch in (injected.SOUND, injected.BUSY)
+    )
+    of_all_workers = (waited[1] - waited[0]) / len(record.epochs[0].worker_seconds)
+    assert busy - sound > of_all_workers / 2
+
+
+def test_a_busy_thread_is_named_as_core_contention(pair: Pair, tmp_path: Path) -> None:
+    (found,) = (each for each in _diagnoses(pair, injected.BUSY, tmp_path) if each.rule == "core contention")
+    assert "the training thread waits for a core" in found.evidence
+
+
+def test_a_slow_loader_is_named_first(pair: Pair, tmp_path: Path) -> None:
+    assert _diagnoses(pair, injected.LOADER, tmp_path)[0].rule == "input-bound"
+
+
+def test_a_slow_worker_is_named_first_and_not_the_compute_of_all(pair: Pair, tmp_path: Path) -> None:
+    found = _diagnoses(pair, injected.FORWARD, tmp_path)
+    assert found[0].finding == f"all wait for worker {injected.SLOW_WORKER}"
+    assert "slower compute" not in {each.rule for each in found}
+
+
+def _diagnoses(pair: Pair, epoch: int, folder: Path) -> list[Diagnosis]:
+    study = study_of(pair, epoch, folder / "study")
+    return diagnose(study, budget_table(study), network_table(study))
 
 
 def _step_seconds(pair: Pair, epoch: int) -> float:
