@@ -13,7 +13,7 @@ from tests.cluster import VirtualCluster, bring_up, skip_without_cluster, wait_u
 from tests.disks import full, small_disk
 from tests.faults import trained
 from tests.sweeps import Row, Sweep
-from unet_scaling.record import RECORD_NAME, Record, read_record
+from unet_scaling.record import RECORD_NAME, Record, attempt_records, read_record
 
 pytestmark = pytest.mark.slow
 # 38 training images give 9 steps to an epoch of 2 workers on one host, and 6 to one of 3 workers on two.
@@ -103,6 +103,27 @@ def test_a_requeued_job_and_a_lost_node_change_nothing(
     sweep.wait_for("complete", 240)
     assert {row["run"]: row["job"] for row in sweep.rows()} == before
     assert all(record.header and record.header.resumed for record in records(sweep).values())
+    require_undisturbed(sweep, undisturbed)
+
+
+def test_a_limit_shorter_than_the_run_is_met_again_and_again(
+    cluster: VirtualCluster, images: Path, tmp_path: Path, undisturbed: Trained
+) -> None:
+    """Of two minutes for each job, 45 s are for start-up and training, and the training takes over 80 s."""
+    sweep = make(cluster, images, tmp_path, "limit", pace=0.4)
+    short = sweep.site.replace('time = "00:30:00"', 'time = "00:02:00"')
+    sweep.site = f"stop_seconds = 75\n{short}"
+    sweep.prepare([2], EPOCHS)
+    assert sweep.submit().returncode == 0
+    sweep.wait_for("complete", 780)
+    assert all(row["attempt"] >= 3 for row in sweep.rows())
+    for folder in sweep.run_folders():
+        ends = [read_record(path).end for path in attempt_records(folder)]
+        assert {end.status if end else "none" for end in ends} == {"stopped"}
+        header = read_record(folder / RECORD_NAME).header
+        assert header
+        assert header.resumed
+        assert header.resumed.repeated_epochs == 0
     require_undisturbed(sweep, undisturbed)
 
 
