@@ -6,6 +6,9 @@ PYTHON := .venv/bin/python
 DEMO_DATA ?=
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
+# Most of their time tests wait; each file belongs to one process, and those that compare times run alone.
+TEST_PROCESSES ?= 2
+IN_PROCESSES := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -16,11 +19,11 @@ demo: ## install, compare both frameworks at 1 and 2 workers on this machine, wr
 
 test: ## install what the tests need and run them all
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest $(IN_PROCESSES) $(PYTEST_OPTIONS)
 
 quick: ## the tests that start no training and no cluster
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not slow" $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest -m "not slow" $(IN_PROCESSES) $(PYTEST_OPTIONS)
 
 soak: ## a small study on a virtual cluster under every kind of fault; five minutes, needs root
 	@environment/install.sh --tests

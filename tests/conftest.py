@@ -1,6 +1,6 @@
 """Fixtures that several test files share."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.cluster import virtual_cluster as virtual_cluster
 from tests.faults import undisturbed as undisturbed
+from tests.machine import the_machine
 from tests.studies import make_images
 
 # A busy machine is slow; that is no finding of a property test.
@@ -16,10 +17,22 @@ settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on many real processes get a second try, for the machine may be busy; the summary counts them."""
+    """Tests on many real processes come first, so that of several test processes none is left with them.
+
+    They get a second try, for the machine may be busy; the summary counts it.
+    """
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test, with the fixtures that are made for it."""
+    with the_machine(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

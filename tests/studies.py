@@ -76,11 +76,11 @@ def make_run(folder: Path, point: Point) -> Path:
     return folder
 
 
-def train(folder: Path, point: Point) -> Record:
-    """Train a point with real workers, which share all cores; its record, read back."""
+def train(folder: Path, point: Point, cores_each: int | None = None) -> Record:
+    """Train a point with real workers, which share all cores unless each has some; its record."""
     make_run(folder, point)
     program = [str(PROJECT / point.framework / "train.py"), str(folder)]
-    code = launch(program, point.workers, folder / "output.log", cores_each=None)
+    code = launch(program, point.workers, folder / "output.log", cores_each)
     assert code == 0, (folder / "output.log").read_text()
     record = read_record(folder / "run.jsonl")
     assert record.complete, record.problems

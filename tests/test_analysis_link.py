@@ -51,6 +51,7 @@ exec taskset --cpu-list "${{cores[$SLURM_PROCID]}}" "$@"
 CORES = sorted(os.sched_getaffinity(0))
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.skipif(len(CORES) < 2, reason="two workers need a core each"),
 ]
 

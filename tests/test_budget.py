@@ -22,6 +22,7 @@ FAULT_SECONDS = 0.2
 OPTIONS: dict[str, Any] = {"epochs": injected.EPOCHS, "batch_per_worker": 1, "shared_devices": False}
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.alone,
     pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"),
 ]
 

@@ -47,7 +47,7 @@ from unet_scaling.errors import UserError
 from unet_scaling.study_file import read_study
 
 # Throughputs are compared; what else the machine does can turn one.
-pytestmark = pytest.mark.flaky(reruns=2)
+pytestmark = [pytest.mark.alone, pytest.mark.flaky(reruns=2)]
 
 CPU = torch.device("cpu")
 QUICK = Options(samples=6, seconds=1)

@@ -11,6 +11,7 @@ from unet_scaling.measures import Phase
 from unet_scaling.phases import NO_CLOCK, Clock, HostClock, phase_clock
 
 NAP = 0.05
+pytestmark = pytest.mark.alone
 
 
 class Slow(torch.autograd.Function):
