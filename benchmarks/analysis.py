@@ -213,7 +213,7 @@ def _print(repeats: Sequence[Sequence[Measured]], part: str) -> None:
     largest = measured[-1]
     for value, allowed, unit in (
         (largest.seconds, SECONDS_ALLOWED, "s wall"),
-        (largest.peak_resident_bytes / 1e9, GIGABYTES_ALLOWED, "GB, shared pages counted for each process"),
+        (largest.peak_bytes / 1e9, GIGABYTES_ALLOWED, "GB, pages that processes share counted once"),
     ):
         print(f"the largest study {'stays within' if value < allowed else 'exceeds'} {allowed} {unit}")
     print(json.dumps({"part": part, "repeats": [[asdict(one) for one in every] for every in repeats]}))

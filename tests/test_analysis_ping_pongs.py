@@ -10,7 +10,7 @@ from analysis.loading.load import load_study
 from analysis.loading.ping_pongs import hosts_floor_seconds, pair_table, read_ping_pongs
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.records import make_point, make_workers
-from unet_scaling.ping_pong import Pair, PingPong
+from unet_scaling.ping_pong import Pair, PingPong, write_ping_pong
 from unet_scaling.study_file import PING_PONG_NAME
 
 
@@ -33,7 +33,7 @@ def write(folder: Path, *pairs: Pair) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     hosts = sorted({host for pair in pairs for host in pair.hosts})
     content = PingPong(mpi="MPICH", hosts=hosts, pairs=list(pairs))
-    (folder / PING_PONG_NAME).write_text(content.model_dump_json())
+    write_ping_pong(folder / PING_PONG_NAME, content)
 
 
 def test_a_pair_is_one_row_whichever_host_led(tmp_path: Path) -> None:

@@ -25,9 +25,10 @@ from unet_scaling.errors import UserError
 from unet_scaling.failure import failures_reported
 from unet_scaling.files import checksum_path, read_verified, write_verified
 from unet_scaling.measures import PHASE_COLUMNS
+from unet_scaling.ping_pong import Pair, PingPong, read_ping_pong, write_ping_pong
 from unet_scaling.record import read_record
 from unet_scaling.step_sample import STEPS_NAME, StepSample
-from unet_scaling.study_file import read_claims, read_point
+from unet_scaling.study_file import PING_PONG_NAME, read_claims, read_point
 from unet_scaling.weights import load_weights, save_weights
 
 MOST_PLACES = 1000
@@ -76,6 +77,17 @@ def job_file(folder: Path) -> Sample:
     submission = Submission(token="run.1", attempts=1, status="queued", job="123456")
     write_submission(folder, submission)
     return Sample([folder / "job.json"], lambda: read_submission(folder))
+
+
+def ping_pong_file(folder: Path) -> Sample:
+    numbers: dict[str, list[float]] = {"median_seconds": [1e-4, 0.0123], "minimum_seconds": [9e-5, 0.0101]}
+    pair = Pair(
+        ranks=(0, 1), hosts=("a", "b"), medium="network", bytes=[1, 4096], repeats=[3, 12], **numbers,
+        latency_seconds=1e-4, bytes_per_second=333_008.1,
+    )  # fmt: skip
+    path = folder / PING_PONG_NAME
+    write_ping_pong(path, PingPong(mpi="MPICH 5", hosts=["a", "b"], pairs=[pair]))
+    return Sample([path], lambda: read_ping_pong(path))
 
 
 def error_file(folder: Path) -> Sample:
@@ -168,6 +180,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     "point.json": point_file,
     "study.json": study_file,
     "job.json": job_file,
+    PING_PONG_NAME: ping_pong_file,
     "error.attempt*.worker*.json": error_file,
     "run*.jsonl": record_file,
     "checkpoint-*.pt*": checkpoint_files,
@@ -221,4 +234,4 @@ def test_a_run_leaves_no_file_that_is_not_listed_here(framework: str, images: Pa
     listed = {name for name in left if any(fnmatch(name, pattern) for pattern in SAMPLES)}
     assert left - listed <= READ_BY_OTHERS.keys()
     missing = {pattern for pattern in SAMPLES if not any(fnmatch(name, pattern) for name in left)}
-    assert missing == {"study.json", "job.json", "manifest.json*", "cache"}
+    assert missing == {"study.json", "job.json", PING_PONG_NAME, "manifest.json*", "cache"}

@@ -6,7 +6,7 @@ import pytest
 
 from slurm.local import launch
 from unet_scaling.errors import UserError
-from unet_scaling.ping_pong import SIZES, PingPong, choose_pairs
+from unet_scaling.ping_pong import SIZES, choose_pairs, read_ping_pong
 
 MODULE = ["-m", "unet_scaling.ping_pong"]
 
@@ -36,7 +36,7 @@ def test_one_process_is_told_to_bring_another() -> None:
 def test_two_processes_of_one_host_measure_shared_memory(tmp_path: Path) -> None:
     code = launch([*MODULE, str(tmp_path / "net.json")], 2, tmp_path / "output.log", cores_each=None)
     assert code == 0, (tmp_path / "output.log").read_text()
-    found = PingPong.model_validate_json((tmp_path / "net.json").read_text())
+    found = read_ping_pong(tmp_path / "net.json")
     (pair,) = found.pairs
     assert pair.medium == "shared memory"
     assert pair.ranks == (0, 1)

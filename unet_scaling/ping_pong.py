@@ -9,6 +9,7 @@ Apart from training, so that native DDP never initialises MPI.
 
 import argparse
 import itertools
+import json
 import random
 import socket
 import statistics
@@ -21,7 +22,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unet_scaling.errors import UserError, run_program
-from unet_scaling.files import write_atomically
+from unet_scaling.files import read_sealed, write_sealed
 from unet_scaling.measures import Line
 
 SIZES = tuple(4**power for power in range(0, 13))  # 1 B ... 16 MiB
@@ -54,6 +55,15 @@ class PingPong(Line):
     mpi: str = Field(description="the library, in its own words")
     hosts: list[str]
     pairs: list[Pair]
+
+
+def write_ping_pong(path: Path, found: PingPong) -> None:
+    write_sealed(path, found.model_dump(mode="json"))
+
+
+def read_ping_pong(path: Path) -> PingPong:
+    """What was written; ValueError where it is damaged, OSError where it cannot be read."""
+    return PingPong.model_validate_json(json.dumps(read_sealed(path)))
 
 
 def choose_pairs(hosts: Sequence[str]) -> list[tuple[int, int]]:
@@ -150,8 +160,7 @@ def main() -> None:
         found += [each for each in world.allgather(measured) if each is not None]
     if world.Get_rank() == 0:
         library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
-        content = PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=found)
-        write_atomically(output, content.model_dump_json(indent=2) + "\n")
+        write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=found))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from pydantic import ValidationError
 
 from analysis.study import NAN, PING_PONG_COLUMNS
-from unet_scaling.ping_pong import PingPong
+from unet_scaling.ping_pong import PingPong, read_ping_pong
 from unet_scaling.study_file import PING_PONG_NAME
 
 
@@ -23,8 +22,8 @@ def read_ping_pongs(study: Path) -> tuple[pd.DataFrame, list[str]]:
     for path in sorted(study.glob(f"*/{PING_PONG_NAME}")):
         place = path.parent.name
         try:
-            rows += _rows(place, PingPong.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError) as error:
+            rows += _rows(place, read_ping_pong(path))
+        except (OSError, ValueError) as error:
             problems.append(f"{place}: {PING_PONG_NAME} cannot be read: {str(error).splitlines()[0]}")
     return pd.DataFrame(rows, columns=list(PING_PONG_COLUMNS)), problems
 
