@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.cluster import virtual_cluster as virtual_cluster
 from tests.faults import undisturbed as undisturbed
-from tests.machine import the_machine
+from tests.machine import make_locks, the_machine
 from tests.studies import make_images
 
 # A busy machine is slow; that is no finding of a property test.
@@ -16,13 +16,19 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on many real processes come first, so that of several test processes none is left with them.
+def pytest_configure(config: pytest.Config) -> None:
+    make_locks(config)
 
-    They get a second try, for the machine may be busy; the summary counts it.
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What must be alone comes first, then what starts many processes: at the end no process waits for long.
+
+    Tests on many real processes get a second try, for the machine may be busy; the summary counts it.
     """
-    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow_files)
+    alone, slow = (
+        {item.path for item in items if item.get_closest_marker(name)} for name in ("alone", "slow")
+    )
+    items.sort(key=lambda item: (item.path not in alone, item.path not in slow))
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.flaky(reruns=1))

@@ -7,8 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Of all test sessions of this user: two of them disturb each other as two processes of one do.
-LOCKS = Path(tempfile.gettempdir()) / f"unet-scaling-tests-{os.getuid()}"
+import pytest
+
+LOCKS_VARIABLE = "UNET_SCALING_TEST_LOCKS"
+
+
+def make_locks(config: pytest.Config) -> None:
+    """For all processes of this test session, which inherit the name of the folder."""
+    if LOCKS_VARIABLE not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="unet-scaling-tests-")
+        os.environ[LOCKS_VARIABLE] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 @contextmanager
@@ -17,8 +26,8 @@ def the_machine(alone: bool) -> Iterator[None]:
 
     Who waits for the machine keeps the entrance, so that nobody slips in before.
     """
-    LOCKS.mkdir(exist_ok=True)
-    with (LOCKS / "entrance").open("w") as entrance, (LOCKS / "machine").open("w") as machine:
+    locks = Path(os.environ[LOCKS_VARIABLE])
+    with (locks / "entrance").open("w") as entrance, (locks / "machine").open("w") as machine:
         fcntl.flock(entrance, fcntl.LOCK_EX)
         fcntl.flock(machine, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(entrance, fcntl.LOCK_UN)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unet_scaling.allocator import KEEP_MEMORY
 from unet_scaling.config import Framework, Point
 from unet_scaling.measures import Probe
 from unet_scaling.record import RECORD_NAME, RecordWriter
@@ -70,6 +71,7 @@ def make_workers(
             device_uuid="" if device == "cpu" else f"GPU-{number}",
             cores=list(range(number * cores_each, (number + 1) * cores_each)),
             threads=cores_each,
+            allocator=dict(KEEP_MEMORY),
         )
         for number in range(workers)
     ]

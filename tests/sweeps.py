@@ -17,7 +17,7 @@ from unet_scaling.config import PROJECT
 SUBMISSION = str(PROJECT / "slurm" / "submission.sh")
 VIRTUAL = (PROJECT / "slurm" / "clusters" / "virtual.toml").read_text()
 ON_THE_WAY = {"queued", "running", "unknown"}
-POLL_SECONDS = 1.0  # each look starts a python
+POLL_SECONDS = 2.0  # each look starts a python, which takes its time from the runs
 SHOWN_LINES = 15
 Row = dict[str, Any]
 

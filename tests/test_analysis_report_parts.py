@@ -80,6 +80,16 @@ def test_gpu_workers_that_could_use_the_same_cores_are_marked(tmp_path: Path) ->
     assert "2 runs" in fact(study, "workers share nothing")
 
 
+def test_another_setting_of_the_allocator_is_marked_and_none_is_not_known(tmp_path: Path) -> None:
+    other = [each.model_copy(update={"allocator": {}}) for each in make_workers(2)]
+    unknown = [each.model_copy(update={"allocator": None}) for each in make_workers(2)]
+    different = write_pair(tmp_path / "different", native={}, horovod={"workers": other})
+    assert marks(different)["same way of computing"] == "no"
+    older = write_pair(tmp_path / "older", native={"workers": unknown}, horovod={"workers": unknown})
+    assert marks(older)["same way of computing"] == "not known"
+    assert "fp32, not compiled, gradients as they are" in fact(older, "same way of computing")
+
+
 def test_one_framework_after_the_other_is_not_interleaved(tmp_path: Path) -> None:
     for day, framework in (("30", "pytorch_native"), ("31", "horovod")):
         for repeat in (1, 2):

@@ -91,7 +91,6 @@ def test_two_submissions_at_once_queue_each_run_once(sweep: Sweep) -> None:
     assert [sum(name.startswith(place) for name in names) for place in places] == [1, 1]
 
 
-@pytest.mark.alone
 def test_a_killed_worker_ends_its_run_within_half_a_minute(sweep: Sweep) -> None:
     # MPI's workers wait by spinning: on two cores, each further one costs far more than its share.
     sweep.prepare([3], epochs=4000, more='budget = "off"\n')

@@ -14,6 +14,7 @@ from analysis.loading.fairness import same_seed
 from analysis.loading.options import shared_options
 from analysis.report.words import clean, count, listed, repeats_text
 from analysis.study import POINT, Study
+from unet_scaling.options import Training
 from unet_scaling.record_lines import Header
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
@@ -43,6 +44,7 @@ def fairness_table(study: Study) -> pd.DataFrame:
         "same images evaluated": _evaluated,
         "same nodes": _nodes,
         "same devices, cores and threads": _cores,
+        "same way of computing": _computing,
         "workers share nothing": _shared,
         "same software": _software,
     }
@@ -112,6 +114,26 @@ def _cores(headers: Headers) -> Check:
     ]
     mark = YES if len(facts) == 1 else NO
     return Check("same devices, cores and threads", mark, _some(told, count_of="kind of worker"))
+
+
+def _computing(headers: Headers) -> Check:
+    """The options are equal within a set of them; the allocator is set by whoever launched the workers."""
+    name = "same way of computing"
+    workers = [worker for header in headers.values() for worker in header.workers]
+    settings = {tuple(sorted((worker.allocator or {}).items())) for worker in workers}
+    if len(settings) > 1:
+        return Check(name, NO, f"workers had {len(settings)} settings of their memory allocator")
+    used = sorted({_way_of_computing(header.point.training) for header in headers.values()})
+    if any(worker.allocator is None for worker in workers):
+        return Check(name, NOT_KNOWN, f"{_or(used)}; how memory was allocated is not recorded")
+    return Check(name, YES, f"both frameworks: {_or(used)}; one setting of the memory allocator")
+
+
+def _way_of_computing(training: Training) -> str:
+    compiled = "compiled" if training.compile else "not compiled"
+    compression = training.gradient_compression
+    gradients = "gradients as they are" if compression == "none" else f"gradients in {compression}"
+    return f"{training.precision}, {compiled}, {gradients}"
 
 
 def _shared(headers: Headers) -> Check:
