@@ -2,12 +2,10 @@
 
 import json
 import os
-import shutil
 import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +19,7 @@ from unet_scaling.identity import CORES_VARIABLE, Identity, identify, job_id
 from unet_scaling.patience import waiting
 from unet_scaling.provenance import versions
 from unet_scaling.record_lines import WorkerFacts
-
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-# MPICH died with two workers and 1 MiB, and lived with 4.
-LEAST_SHARED_BYTES = 2 * 2**20
+from unet_scaling.shared_memory import prepare_shared_memory
 
 
 @dataclass(frozen=True)
@@ -90,17 +85,8 @@ def identify_worker(point: Point) -> Identity:
             f"or by the mpiexec of the MPI that environment/check.py names"
         )
     if point.framework == "horovod":
-        _require_shared_memory()
+        prepare_shared_memory()
     return identity
-
-
-def _require_shared_memory() -> None:
-    """MPI keeps buffers there, and dies by a bus error, in silence, where they do not fit."""
-    if SHARED_MEMORY.is_dir() and (free := shutil.disk_usage(SHARED_MEMORY).free) < LEAST_SHARED_BYTES:
-        raise UserError(
-            f"{SHARED_MEMORY} of {socket.gethostname()} has {free / 2**20:.1f} MiB free, MPI needs more: "
-            f"remove what fills it; in a container, bind the host's or ask for more (--shm-size)"
-        )
 
 
 def own_device(identity: Identity, point: Point) -> torch.device:
