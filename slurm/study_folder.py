@@ -136,21 +136,27 @@ def run_state(folder: Path) -> RunState:
     if record.complete:
         return RunState("complete")
     if record.end is not None and not record.problems:
-        return RunState(record.end.status, record.end.reason)
+        attempt = record.header.attempt if record.header else 0
+        later = failure_reason(folder, after=attempt)
+        reason = f"{record.end.reason}; a later attempt failed: {later}" if later else record.end.reason
+        return RunState(record.end.status, reason)
     if record.damaged:
         return RunState("invalid", record.problems[0])
     return RunState("failed", failure_reason(folder) or "the record has no end; see output.log")
 
 
-def failure_reason(folder: Path) -> str:
-    """The message of the first worker that failed in the newest attempt; empty where none left one."""
+def failure_reason(folder: Path, after: int = 0) -> str:
+    """The message of the first worker that failed in the newest attempt; empty where none left one.
+
+    `after` leaves out the attempts up to that one.
+    """
     try:
         reports = [_report(path) for path in sorted(folder.glob("error.attempt*.worker*.json"))]
     except (OSError, ValueError) as error:
         return f"a report of a worker that failed in {folder} cannot be read: {error}"
-    if not reports:
+    newest = max((report["attempt"] for report in reports), default=0)
+    if newest <= after:
         return ""
-    newest = max(report["attempt"] for report in reports)
     told = sorted((report for report in reports if report["attempt"] == newest), key=lambda told: told["utc"])
     first = told[0]
     reason = f"worker {first['worker']} on {first['host']}: {first['message']}"

@@ -10,6 +10,7 @@ import pytest
 from slurm.attempts import MOST_FRUITLESS, gained, may_be_tried_again
 from tests.records import make_header, make_point, write_run
 from unet_scaling.config import PROJECT
+from unet_scaling.failure import failures_reported
 from unet_scaling.record import RECORD_NAME, RecordWriter, set_record_aside
 from unet_scaling.record_lines import End, Resumed
 
@@ -62,6 +63,17 @@ def test_a_run_that_stopped_in_order_is_requeued(tmp_path: Path) -> None:
     assert calls(tmp_path / "run") == ["requeue 77"]
     assert done.stdout == "run run: stopped for this test\njob 77 is requeued\n"
     assert done.returncode == 75
+
+
+def test_an_attempt_that_died_before_its_record_is_named_beside_the_stop(tmp_path: Path) -> None:
+    """It may have met a passing fault: the run is still one that stopped, and is started again."""
+    folder = tmp_path / "run"
+    stopped(folder, (2, 5))
+    with pytest.raises(RuntimeError), failures_reported(folder, make_point(), attempt=2):
+        raise RuntimeError("no way to the others")
+    done = after_run(folder, "--requeue", restarts=1)
+    assert "run run: stopped for this test; a later attempt failed: worker 0 on" in done.stdout
+    assert "no way to the others\njob 77 is requeued\n" in done.stdout
 
 
 def test_where_slurm_refuses_to_requeue_its_words_are_told(tmp_path: Path) -> None:
