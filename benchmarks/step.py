@@ -94,18 +94,18 @@ class VariedTraining(ReferenceTraining):
 class OwnTraining:
     """The project's own step, in a process alone: nothing to average, nothing to wait for."""
 
-    def __init__(self, point: Point) -> None:
+    def __init__(self, point: Point, dtype: torch.dtype = torch.float32) -> None:
         group = alone()
-        self.model = build_model(point, group.device, nn.BatchNorm2d).train()
+        self.model = build_model(point, group.device, nn.BatchNorm2d).to(dtype).train()
         optimizer = build_optimizer(self.model, point)
         functions = (lambda _: nullcontext(), lambda _: None, lambda updated: updated.step())
         self._step = Step(self.model, optimizer, *functions, point)
-        self._point, self._device = point, group.device
+        self._point, self._device, self._dtype = point, group.device, dtype
 
     def step(self, images: Tensor, masks: Tensor) -> Tensor:
         """One step on uint8 images and masks as the cache holds them."""
         floats = to_device(images, masks, self._device, self._point.training.channels_last)
-        return self._step.take([Batch(*floats)], NO_CLOCK)
+        return self._step.take([Batch(*(each.to(self._dtype) for each in floats))], NO_CLOCK)
 
 
 def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
@@ -151,19 +151,26 @@ def arms(point: Point, only: list[str]) -> list[Arm]:
 def agreement(point: Point, steps: int) -> dict[str, float]:
     """Largest relative difference of the losses over the steps, of each two trainings."""
     images = ReferenceImages(point)
-    trainings = {"reference": ReferenceTraining(point), "float64": ReferenceTraining(point)}
-    trainings["float64"].model.double()
-    own = OwnTraining(point)
-    losses: dict[str, list[float]] = {"reference": [], "float64": [], "own": []}
+    references = {"reference": ReferenceTraining(point), "reference in float64": ReferenceTraining(point)}
+    references["reference in float64"].model.double()
+    own = {"own": OwnTraining(point), "own in float64": OwnTraining(point, torch.float64)}
+    losses: dict[str, list[float]] = {name: [] for name in (*references, *own)}
     turns = cycle(epoch_batches(point, images, 0))
     for _ in range(steps):
         pictures, masks = images.batch(next(turns))
-        losses["reference"].append(trainings["reference"].step(pictures, masks))
-        losses["float64"].append(trainings["float64"].step(pictures.double(), masks.double()))
+        for name, training in references.items():
+            dtype = next(training.model.parameters()).dtype
+            losses[name].append(training.step(pictures.to(dtype), masks.to(dtype)))
         bytes_ = (pictures * 255).round().to(torch.uint8), masks[:, 0].to(torch.uint8)
-        losses["own"].append(own.step(*bytes_).item())
+        for name, ours in own.items():
+            losses[name].append(ours.step(*bytes_).item())
     found = {name: np.array(values) for name, values in losses.items()}
-    pairs = (("own", "reference"), ("own", "float64"), ("reference", "float64"))
+    pairs = (
+        ("own in float64", "reference in float64"),
+        ("own", "reference"),
+        ("own", "reference in float64"),
+        ("reference", "reference in float64"),
+    )
     return {
         f"{one} against {other}": float((abs(found[one] - found[other]) / found[other]).max())
         for one, other in pairs
@@ -194,7 +201,7 @@ def main() -> None:
         point = reference_point(folder, height, width, options.batch, compile=options.compile)
         if options.agree:
             for name, difference in agreement(point, options.steps).items():
-                print(f"{name:>26}: {difference:.1e} relative, over {options.steps} steps")
+                print(f"{name:>44}: {difference:.1e} relative, over {options.steps} steps")
             return None
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
         found = in_turn(arms(point, options.only), options.rounds, warmups=2)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from benchmarks.reference_mode import ReferenceTraining
+from benchmarks.step import agreement
 from tests.studies import make_point
 from unet_scaling.errors import UserError
 from unet_scaling.training import build_model, learning_rate
@@ -75,6 +76,13 @@ def test_a_relu_in_place_gives_the_gradients_of_one_that_is_not() -> None:
         assert one.grad is not None
         assert other.grad is not None
         torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_twenty_steps_are_those_of_reference_mode_but_for_rounding(images: Path) -> None:
+    """In float64. In float32 rounding decides: Adam divides gradients by their size, also noise."""
+    point = make_point(images, learning_rate=1e-3, batch_per_worker=4)
+    found = agreement(point, steps=20)
+    assert found["own in float64 against reference in float64"] < 1e-5
 
 
 def test_synchronized_norm_on_a_cpu_is_refused() -> None:
