@@ -108,10 +108,11 @@ def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
     training = 0.9 * scale * steps.seconds(worker)
     communication = scale * steps.contended["communication"]
     switches = round(scale * steps.contended["switches"])
+    runqueue = steps.contended.get("runqueue")  # a kernel may not tell
     return CpuFacts(
         process_seconds=training + communication,
         thread_seconds={"training": training, "communication": communication, "other": 0.0},
-        training_runqueue_seconds=scale * steps.contended["runqueue"],
+        training_runqueue_seconds=None if runqueue is None else scale * runqueue,
         training_voluntary_switches=10,
         training_involuntary_switches=switches,
         process_voluntary_switches=10,

@@ -15,7 +15,8 @@ from tests.records import make_workers, write_run
 from unet_scaling.config import PROJECT, Framework
 from unet_scaling.record_lines import WorkerFacts
 
-BUSY_HELPER = {"communication": 0.05, "runqueue": 0.0, "switches": 20.0}
+BUSY_HELPER = {"communication": 0.05, "switches": 20.0}
+POLLING_HELPER = BUSY_HELPER | {"runqueue": 0.0}
 NO_CORE = {"communication": 0.0, "runqueue": 0.02, "switches": 0.0}
 TWO_HOSTS = [*make_workers(2, host="node1"), *make_workers(2, host="node2")]
 FOUR = [each.model_copy(update={"worker": number}) for number, each in enumerate(TWO_HOSTS)]
@@ -165,6 +166,7 @@ SOUND = Steps()
         ("input-bound", Steps(data_wait=0.02, contended=NO_CORE), {}),
         ("core contention", Steps(forward=0.04), {}),
         ("core contention", Steps(contended=BUSY_HELPER), {}),
+        ("core contention", Steps(data_wait=0.02, contended=POLLING_HELPER), {}),
         # What waits for a core is too little to be what was lost, or waits where it has nothing else to do.
         ("core contention", Steps(forward=0.2, contended=NO_CORE), {}),
         ("core contention", Steps(forward=0.04, sync=0.03, wire=0.03, contended=NO_CORE), {}),

@@ -13,10 +13,10 @@ from analysis.budget.shares import PARTS
 from analysis.budget.tables import MOST_REST, budget_table
 from analysis.loading.load import load_study
 from analysis.study import Study
-from slurm.local import launch
 from tests import injected
-from tests.studies import make_point, make_run
-from unet_scaling.config import FRAMEWORKS, PROJECT
+from tests.injected_runs import run_with_faults
+from tests.studies import make_point
+from unet_scaling.config import FRAMEWORKS
 from unet_scaling.record import RECORD_NAME, RecordWriter, read_record
 from unet_scaling.record_lines import End
 
@@ -44,11 +44,7 @@ def pair(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.
     for workers, seconds in ((1, 0.0), (2, FAULT_SECONDS)):
         options = OPTIONS | {"epochs": injected.EPOCHS}
         point = make_point(images, request.param, workers=workers, **options)
-        folder = make_run(tmp_path_factory.mktemp(request.param) / point.run, point)
-        wrapper = [str(PROJECT / "tests" / "injected.py"), str(PROJECT / request.param / "train.py")]
-        code = launch([*wrapper, str(folder), str(seconds)], workers, folder / "output.log", cores_each=1)
-        assert code == 0, (folder / "output.log").read_text()
-        folders.append(folder)
+        folders.append(run_with_faults(lambda: tmp_path_factory.mktemp(request.param), point, seconds))
     return Pair(*folders)
 
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 from pyarrow import parquet
 
-from slurm.local import launch
 from tests import injected
-from tests.studies import make_point, make_run, train
-from unet_scaling.config import FRAMEWORKS, PROJECT
+from tests.injected_runs import run_with_faults
+from tests.studies import make_point, train
+from unet_scaling.config import FRAMEWORKS
 from unet_scaling.measures import PHASE_COLUMNS
 from unet_scaling.record import Record, read_record
 
@@ -58,10 +58,7 @@ def typical(seconds: Seconds) -> float:
 def run(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Injected:
     framework: str = request.param
     point = make_point(images, framework, workers=2, **OPTIONS)
-    folder = make_run(tmp_path_factory.mktemp(framework) / "run", point)
-    wrapper = [str(PROJECT / "tests" / "injected.py"), str(PROJECT / framework / "train.py")]
-    code = launch([*wrapper, str(folder), str(FAULT_SECONDS)], 2, folder / "output.log", cores_each=1)
-    assert code == 0, (folder / "output.log").read_text()
+    folder = run_with_faults(lambda: tmp_path_factory.mktemp(framework), point, FAULT_SECONDS)
     table = parquet.read_table(folder / "steps.parquet")
     columns = {name: table[name].to_numpy() for name in table.column_names}
     columns["imbalance_seconds"] = columns["sync_seconds"] - columns["wire_seconds"]

@@ -124,12 +124,16 @@ def _core_contention(facts: Facts) -> Finding | None:
 
 
 def _contended(facts: Facts) -> bool:
-    """Whether the training thread's waiting for a core, or helper threads, can be half of what was lost."""
+    """Whether the training thread's waiting for a core can be half of what was lost.
+
+    Where a kernel does not tell how long that was: whether helper threads can, and it is taken off its core.
+    """
     processor = facts.processor
     half = EXPLAINS * (facts.losses["compute"] + facts.losses["data_wait"])
+    if not math.isnan(processor.runqueue):
+        return processor.runqueue >= max(WAITS_FOR_A_CORE, half)
     helper = processor.communication >= max(HELPER_TAKES, half)
-    waits = processor.runqueue >= max(WAITS_FOR_A_CORE, half)
-    return waits or (helper and processor.switches >= TAKEN_OFF_PER_STEP)
+    return helper and processor.switches >= TAKEN_OFF_PER_STEP
 
 
 def _slower_compute(facts: Facts) -> Finding | None:
