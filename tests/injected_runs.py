@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slurm.local import launch
-from tests.injected import SOUND
+from tests.injected import BUSY, SOUND
 from tests.studies import make_run
 from unet_scaling.config import PROJECT, Point
 from unet_scaling.record import RECORD_NAME, Record, read_record
@@ -30,15 +30,15 @@ def run_with_faults(make_folder: Callable[[], Path], point: Point, seconds: floa
 
 
 def taken_by_others(record: Record) -> float:
-    """Largest share of a worker's sound epoch in which it neither worked nor waited for core or gradients.
+    """Largest share of a worker's time in which it neither worked nor waited for core or gradients.
 
-    The host of a virtual machine does that, and its kernel does not know.
+    Of the epochs without a sleep. The host of a virtual machine takes it, and its kernel does not know.
     """
-    epoch = record.epochs[SOUND]
-    assert epoch.budget is not None
-    shares = []
-    for worker, facts in enumerate(epoch.cpu or []):
-        explained = facts.thread_seconds["training"] + (facts.training_runqueue_seconds or 0.0)
-        explained += epoch.budget.sync_seconds[worker]
-        shares.append(1 - explained / epoch.worker_seconds[worker])
-    return max(shares, default=0.0)
+    shares = [0.0]
+    for epoch in (record.epochs[SOUND], record.epochs[BUSY]):
+        assert epoch.budget is not None
+        for worker, facts in enumerate(epoch.cpu or []):
+            explained = facts.thread_seconds["training"] + (facts.training_runqueue_seconds or 0.0)
+            explained += epoch.budget.sync_seconds[worker]
+            shares.append(1 - explained / epoch.worker_seconds[worker])
+    return max(shares)
