@@ -17,6 +17,7 @@ from unet_scaling.options import HorovodKnobs
 from unet_scaling.patience import waiting
 from unet_scaling.recording import recording
 from unet_scaling.run_folder import open_run
+from unet_scaling.shared_memory import prepare_shared_memory_for_mpi
 from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
 from unet_scaling.worker import Group, identify_worker, own_device
 
@@ -26,6 +27,7 @@ def join_group(point: Point) -> Group:
     identity = identify_worker(point)
     device = own_device(identity, point)
     environ.update(horovod_environment(point))
+    prepare_shared_memory_for_mpi()
     with waiting:
         hvd.init()
     assert (hvd.rank(), hvd.size()) == (identity.rank, identity.size), f"{identity}, Horovod {hvd.rank()}"

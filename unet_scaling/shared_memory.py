@@ -1,4 +1,7 @@
-"""Shared memory, through which MPI joins the workers of a host: is there room, what did dead ones leave."""
+"""Shared memory of a host, through which processes hand over tensors and MPI joins workers.
+
+Whether MPI finds room there, and nothing that dead workers left.
+"""
 
 import os
 import shutil
@@ -19,7 +22,7 @@ LEFT_BY_MPI = "mpich_shm_*"
 LEAST_AGE_SECONDS = 5.0
 
 
-def prepare_shared_memory() -> None:
+def prepare_shared_memory_for_mpi() -> None:
     """Before MPI looks: take away what it must not find. Raises UserError where there is no room for it."""
     if not SHARED_MEMORY.is_dir():
         return

@@ -19,7 +19,6 @@ from unet_scaling.identity import CORES_VARIABLE, Identity, identify, job_id
 from unet_scaling.patience import waiting
 from unet_scaling.provenance import versions
 from unet_scaling.record_lines import WorkerFacts
-from unet_scaling.shared_memory import prepare_shared_memory
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,6 @@ def identify_worker(point: Point) -> Identity:
             f"(launcher: {identity.launcher}); start it with {point.workers} tasks by srun, "
             f"or by the mpiexec of the MPI that environment/check.py names"
         )
-    if point.framework == "horovod":
-        prepare_shared_memory()
     return identity
 
 
