@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 
 from analysis.findings.verdict import NAMES
-from analysis.loading.fairness import same_seed
+from analysis.loading.fairness import same_seed, share_cores
 from analysis.loading.options import shared_options
 from analysis.report.words import clean, count, listed, repeats_text
 from analysis.study import POINT, Study
@@ -137,16 +137,11 @@ def _way_of_computing(training: Training) -> str:
 
 
 def _shared(headers: Headers) -> Check:
-    sharing = [run for run, header in headers.items() if _share_cores(header)]
+    sharing = [run for run, header in headers.items() if share_cores(header)]
     if sharing:
         fact = f"devices are owned, but GPU workers of {count(len(sharing), 'run')} could use the same cores"
         return Check("workers share nothing", NO, fact)
     return Check("workers share nothing", YES, "every worker had a device, or cores, of its own")
-
-
-def _share_cores(header: Header) -> bool:
-    cores = [(worker.host, core) for worker in header.workers for core in worker.cores]
-    return len(set(cores)) < len(cores)
 
 
 def _software(headers: Headers) -> Check:

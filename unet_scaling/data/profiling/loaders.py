@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,12 +18,12 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from unet_scaling.data.profiling.results import LoaderCount, Spread
 from unet_scaling.data.profiling.subject import Batches, Source, Subject
 from unet_scaling.progress import progress
+from unet_scaling.shared_memory import SHARED_MEMORY
 
 ROUNDS = 3
 MOST_PROCESSES = 32
 BATCHES_AHEAD = 2  # of each process: waiting to be taken, while it works on the next one
 ENOUGH_BATCHES, ENOUGH_SECONDS = 8, 0.5  # of each process; fewer where they take long
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where processes hand over tensors
 
 
 @dataclass(frozen=True)
