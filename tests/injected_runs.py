@@ -11,6 +11,7 @@ from tests.studies import make_run
 from unet_scaling.config import PROJECT, Point
 from unet_scaling.record import RECORD_NAME, Record, read_record
 
+FAULT_SECONDS = 0.2
 TRIES = 3
 MOST_TAKEN = 0.15
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+needs_a_core_each = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"
+)
 LOCKS_VARIABLE = "UNET_SCALING_TEST_LOCKS"
 
 

@@ -1,6 +1,5 @@
 """The loss budget of real runs with known faults: each lands in its own part, the same in both frameworks."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,20 +13,16 @@ from analysis.budget.tables import MOST_REST, budget_table
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests import injected
-from tests.injected_runs import run_with_faults
+from tests.injected_runs import FAULT_SECONDS, run_with_faults
+from tests.machine import needs_a_core_each
 from tests.studies import make_point
 from unet_scaling.config import FRAMEWORKS
 from unet_scaling.record import RECORD_NAME, RecordWriter, read_record
 from unet_scaling.record_lines import End
 
-FAULT_SECONDS = 0.2
 # Steps of some 50 ms: a busy thread takes a core for some milliseconds at a time, and must meet the compute.
 OPTIONS = {"batch_per_worker": 1, "shared_devices": False, "width": 32, "image_height": 64, "image_width": 64}
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.alone,
-    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, needs_a_core_each]
 
 
 @dataclass(frozen=True)
@@ -99,8 +94,8 @@ def test_a_fault_lands_in_its_part(pair: Pair, fault: int, own_part: str, tmp_pa
 
 
 def test_a_busy_thread_on_a_worker_s_core_slows_its_compute(pair: Pair, tmp_path: Path) -> None:
-    """Of what the kernel says that the training thread waited for the core, much is compute, 0.4 to 0.85 as
-    seen so far: the thread that carries its gradients waits for the same core, and that is wire."""
+    """Of what the kernel says that the training thread waited for the core, much is compute: the thread
+    that carries its gradients waits for the same core, and that is wire."""
     record = read_record(pair.together / RECORD_NAME)
     waited = []
     for epoch in (injected.SOUND, injected.BUSY):

@@ -12,6 +12,7 @@ from analysis.loading.load import load_study
 from analysis.study import Study
 from slurm.cluster_rehearsal.network import burst_bytes
 from tests.cluster import bring_up
+from tests.machine import needs_a_core_each
 from tests.studies import make_images
 from unet_scaling.config import FRAMEWORKS, PROJECT
 
@@ -49,11 +50,7 @@ cores=({cores})
 exec taskset --cpu-list "${{cores[$SLURM_PROCID]}}" "$@"
 """
 CORES = sorted(os.sched_getaffinity(0))
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.alone,
-    pytest.mark.skipif(len(CORES) < 2, reason="two workers need a core each"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, needs_a_core_each]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The loss budget against known truths: faults injected into real workers land in their own parts."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,16 @@ import pytest
 from pyarrow import parquet
 
 from tests import injected
-from tests.injected_runs import run_with_faults
+from tests.injected_runs import FAULT_SECONDS, run_with_faults
+from tests.machine import needs_a_core_each
 from tests.studies import make_point, train
 from unet_scaling.config import FRAMEWORKS
 from unet_scaling.measures import PHASE_COLUMNS
 from unet_scaling.record import Record, read_record
 
 Seconds = npt.NDArray[np.float64]
-FAULT_SECONDS = 0.2
 OPTIONS: dict[str, Any] = {"epochs": injected.EPOCHS, "batch_per_worker": 1, "shared_devices": False}
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.alone,
-    pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, needs_a_core_each]
 
 
 @dataclass(frozen=True)

@@ -151,10 +151,10 @@ def each_meets_its_limit(sweep: Sweep, attempt: int) -> None:
 
 def gained_an_epoch(sweep: Sweep, run: str, attempt: int) -> bool:
     path = sweep.logs / sweep.name / run / RECORD_NAME
-    header = read_record(path).header if path.exists() else None
-    if header is None or header.attempt != attempt:
+    record = read_record(path) if path.exists() else None
+    if record is None or record.header is None or record.header.attempt != attempt:
         return False
-    return len(read_record(path).epochs) > (header.resumed.epoch if header.resumed else 0)
+    return len(record.epochs) > (record.header.resumed.epoch if record.header.resumed else 0)
 
 
 def limit_job(sweep: Sweep, job: str, minutes: int) -> None:
