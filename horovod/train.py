@@ -1,15 +1,16 @@
 """Train the U-Net of one run folder with Horovod."""
 
 from contextlib import AbstractContextManager, nullcontext
-from os import environ
 
 import horovod.torch as hvd
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 from horovod.torch import SyncBatchNorm
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_scaling.checkpoint import Trained
-from unet_scaling.config import Point, horovod_environment
+from unet_scaling.config import Point
+from unet_scaling.controller import controller
 from unet_scaling.data.loader import load_data
 from unet_scaling.errors import run_worker
 from unet_scaling.evaluation import evaluate
@@ -17,24 +18,22 @@ from unet_scaling.options import HorovodKnobs
 from unet_scaling.patience import waiting
 from unet_scaling.recording import recording
 from unet_scaling.run_folder import open_run
-from unet_scaling.shared_memory import prepare_shared_memory_for_mpi
 from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
 from unet_scaling.worker import Group, identify_worker, own_device
 
 
 def join_group(point: Point) -> Group:
-    """Meet the other workers through the launcher's MPI."""
+    """Meet the other workers through the launcher's MPI, or by TCP where Gloo is to control them."""
     identity = identify_worker(point)
     device = own_device(identity, point)
-    environ.update(horovod_environment(point))
-    prepare_shared_memory_for_mpi()
-    with waiting:
+    with controller(identity, point, RendezvousHTTPServer, RendezvousHandler), waiting:
         hvd.init()
+        hvd.barrier()
     assert (hvd.rank(), hvd.size()) == (identity.rank, identity.size), f"{identity}, Horovod {hvd.rank()}"
-    controller = "MPI" if hvd.mpi_enabled() else "Gloo"
+    used = "MPI" if hvd.mpi_enabled() else "Gloo"
     built = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
-    transport = {"controller": controller, "built with": " ".join(name for name in built if built[name])}
-    return Group(identity, device, sum_over_workers, transport)
+    facts = {"controller": used, "built with": " ".join(filter(built.get, built))}
+    return Group(identity, device, sum_over_workers, facts)
 
 
 def distribute(model: nn.Module, optimizer: Optimizer, point: Point) -> tuple[nn.Module, Optimizer]:

@@ -37,6 +37,17 @@ def test_tuned_communication_changes_no_result(framework: str, images: Path, tmp
     assert compressed != expected
 
 
+@pytest.mark.slow
+def test_horovod_under_gloo_trains_as_under_mpi(images: Path, tmp_path: Path) -> None:
+    mpi = make_point(images, "horovod", 2, epochs=2)
+    gloo = mpi.model_copy(update={"horovod": HorovodKnobs(controller="gloo")})
+    expected = losses(tmp_path / "mpi", mpi)
+    record = train(tmp_path / "gloo", gloo, cores_each=1)
+    assert record.header is not None
+    assert record.header.transport["controller"] == "Gloo"
+    assert [epoch.loss for epoch in record.epochs] == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_static_graph_has_one_pass_per_step() -> None:
     point = make_point(Path("/images"), accumulate=2)
     with pytest.raises(ValueError, match=HELD_BACK):

@@ -188,6 +188,7 @@ def test_knobs_of_horovod_reach_its_environment() -> None:
         "I_MPI_WAIT_MODE": "1",
     }
     assert set(HorovodKnobs(yield_when_idle=False).environment().values()) == {"0"}
+    assert set(HorovodKnobs(controller="gloo").environment().values()) == {"gloo"}
 
 
 def test_a_horovod_point_of_the_first_records_keeps_its_digest(study: Path) -> None:

@@ -12,10 +12,9 @@ import pytest
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_point, make_run
 from unet_scaling.config import FRAMEWORKS, PROJECT, Point
+from unet_scaling.options import HorovodKnobs
 from unet_scaling.record_lines import WorkerFacts
 from unet_scaling.worker import different_versions, shared_devices
-
-SCRIPT = str(PROJECT / "pytorch_native" / "train.py")
 
 
 def free_port() -> int:
@@ -26,10 +25,11 @@ def free_port() -> int:
 
 def start(folder: Path, rank: int, port: int, **variables: str) -> "subprocess.Popen[str]":
     """One of two workers, as torchrun would start it."""
+    point = Point.model_validate_json((folder / "point.json").read_text())
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     environment = os.environ | place | {"MASTER_PORT": str(port)} | variables
     return subprocess.Popen(
-        [sys.executable, SCRIPT, str(folder)],
+        [sys.executable, str(PROJECT / point.framework / "train.py"), str(folder)],
         env=environment,
         text=True,
         stdout=subprocess.PIPE,
@@ -72,9 +72,16 @@ def test_workers_of_two_jobs_on_one_port_part_before_training(images: Path, tmp_
     assert all("'job': '71'" in text for _, text in outcomes)
 
 
+def meeting_by_tcp(images: Path, framework: str, **options: object) -> Point:
+    """Of two workers; Horovod meets by TCP where Gloo is its controller."""
+    knobs = HorovodKnobs(controller="gloo") if framework == "horovod" else None
+    return make_point(images, framework, 2, **options).model_copy(update={"horovod": knobs})
+
+
 @pytest.mark.slow
-def test_a_taken_port_is_named(images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, workers=2))
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_taken_port_is_named(framework: str, images: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", meeting_by_tcp(images, framework))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -92,6 +99,25 @@ def test_a_worker_that_never_comes_is_named_with_those_that_came(images: Path, t
     assert (
         f"no worker 1 after 3 s (training.timeout_seconds); the others are on {socket.gethostname()}" in text
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_where_worker_0_never_comes_the_others_say_where_they_looked(
+    framework: str, images: Path, tmp_path: Path
+) -> None:
+    port, point = free_port(), meeting_by_tcp(images, framework, timeout_seconds=3)
+    ((code, text),) = finish([start(make_run(tmp_path / "run", point), 1, port)])
+    assert code == 2
+    assert f"worker 1 of 2 on {socket.gethostname()} could not meet the others at 127.0.0.1:{port}" in text
+
+
+@pytest.mark.slow
+def test_under_gloo_worker_0_waits_no_longer_than_it_is_told(images: Path, tmp_path: Path) -> None:
+    point = meeting_by_tcp(images, "horovod", timeout_seconds=3)
+    ((code, text),) = finish([start(make_run(tmp_path / "run", point), 0, free_port())])
+    assert code != 0
+    assert "waited 3 s (training.timeout_seconds) in join_group for another worker" in text
 
 
 @pytest.mark.slow

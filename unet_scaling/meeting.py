@@ -33,7 +33,7 @@ def meeting(identity: Identity) -> Iterator[tuple[str, int]]:
     host, port = meeting_point(os.environ) if identity.size > 1 else ("localhost", 0)
     try:
         yield host, port
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise UserError(
             f"worker {identity.rank} of {identity.size} on {socket.gethostname()} could not meet the "
             f"others at {host}:{port}: {str(error).splitlines()[0]}. "

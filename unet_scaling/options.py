@@ -119,6 +119,7 @@ YOUNGER_OPTIONS = (
     ("pytorch_native", "static_graph"),
     ("horovod", "yield_when_idle"),
     ("horovod", "groups"),
+    ("horovod", "controller"),
 )
 
 
@@ -145,6 +146,9 @@ class HorovodKnobs(Section):
     yield_when_idle: bool | None = Field(
         None, description="a waiting MPI leaves its core to other threads (Open MPI, Intel MPI)"
     )
+    controller: Literal["mpi", "gloo"] | None = Field(
+        None, description="what workers negotiate over, and without GPUs sum over; default: MPI"
+    )
 
     def environment(self) -> dict[str, str]:
         """The variables by which Horovod and its MPI take these options, to be set before they start."""
@@ -157,6 +161,9 @@ class HorovodKnobs(Section):
             # MPICH has no such option, and did not hold the core where the other two did.
             wait = str(int(self.yield_when_idle))
             variables |= {"OMPI_MCA_mpi_yield_when_idle": wait, "I_MPI_WAIT_MODE": wait}
+        if self.controller is not None:
+            # Both alike: Horovod 0.28.1 crashes where MPI controls what Gloo sums.
+            variables |= {"HOROVOD_CONTROLLER": self.controller, "HOROVOD_CPU_OPERATIONS": self.controller}
         return variables
 
 
