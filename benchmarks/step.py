@@ -138,12 +138,15 @@ def arms(point: Point, only: list[str]) -> list[Arm]:
         told = {"kind": kind, "point": chosen.model_dump(), "variant": vars(variant) if variant else {}}
         return Arm(name, MODULE, told, settings)
 
-    compiled = point.model_copy(update={"training": point.training.model_copy(update={"compile": True})})
+    def with_options(**options: object) -> Point:
+        return point.model_copy(update={"training": point.training.model_copy(update=options)})
+
     found = [arm("reference mode", "reference", point, None, {})]
     found += [arm(name, "reference", point, variant, env) for name, (variant, env) in VARIANTS.items()]
     found += [
         arm("this project, eager", "own", point, None, KEEP_MEMORY),
-        arm("this project, compiled", "own", compiled, None, KEEP_MEMORY),
+        arm("this project, compiled", "own", with_options(compile=True), None, KEEP_MEMORY),
+        arm("this project, bf16", "own", with_options(precision="bf16"), None, KEEP_MEMORY),
     ]
     return [one for one in found if not only or one.name in ("reference mode", *only)]
 

@@ -1,17 +1,22 @@
-"""The loss budget of real runs over a link of known rate: the transfer of the gradients is the wire."""
+"""The loss budget of real runs on two hosts: over a link of known rate, and with one slow host."""
 
 import os
 import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network import gradient_bytes, network_table
 from analysis.budget.tables import MOST_REST, budget_table
 from analysis.loading.load import load_study
 from analysis.study import Study
 from slurm.cluster_rehearsal.network import burst_bytes
-from tests.cluster import bring_up
+from tests import slow_host
+from tests.cluster import VirtualCluster, bring_up
 from tests.machine import needs_a_core_each
 from tests.studies import make_images
 from unet_scaling.config import FRAMEWORKS, PROJECT
@@ -29,6 +34,8 @@ folder = "{images}"
 image_height = 32
 image_width = 32
 foreground = "255"
+[model]
+width = {width}
 [training]
 epochs = 2
 batch_per_worker = 1
@@ -36,11 +43,11 @@ rate_scaling = "none"
 """
 SITE = """
 launcher = "srun"
-launcher_arguments = ["--mpi=pmi2", "{own_core}"]
+launcher_arguments = ["--mpi=pmi2", "{wrapper}"]
 gpus_per_node = 1
 cores_per_worker = 1
 time = "00:30:00"
-ping_pong = true
+ping_pong = {ping_pong}
 [environment]
 UCX_TLS = "tcp,self"
 """
@@ -49,27 +56,51 @@ OWN_CORE = """#!/bin/bash
 cores=({cores})
 exec taskset --cpu-list "${{cores[$SLURM_PROCID]}}" "$@"
 """
+SLOW_HOST = "node2"
+SLOW = """#!/bin/bash
+cores=({cores})
+if [ "$SLURMD_NODENAME" = {host} ]; then set -- {python} {program} "${{@:2}}"; fi
+exec taskset --cpu-list "${{cores[$SLURM_PROCID]}}" "$@"
+"""
 CORES = sorted(os.sched_getaffinity(0))
 pytestmark = [pytest.mark.slow, pytest.mark.alone, needs_a_core_each]
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Both frameworks on 1 and 2 hosts: three steps of each epoch, each little more than a transfer."""
-    root = tmp_path_factory.mktemp("link")
-    images = make_images(root / "images", count=8)
-    own_core = root / "own_core"
-    own_core.write_text(OWN_CORE.format(cores=" ".join(map(str, CORES))))
-    own_core.chmod(0o755)
-    (root / "link.toml").write_text(STUDY.format(images=images))
-    (root / "site.toml").write_text(SITE.format(own_core=own_core))
-    places = [root / "link.toml", "--cluster", root / "site.toml", "--logs", root / "logs"]
-    command = [str(PROJECT / "slurm" / "submission.sh"), *map(str, places), "--one-allocation", "--wait"]
+def hosts() -> Iterator[VirtualCluster]:
     shape = ("--hosts", "2", "--gpus-per-host", "1", "--cores-per-host", "2", "--link-rate", RATE)
     with bring_up("link", *shape) as cluster:
-        done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=420)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def study(hosts: VirtualCluster, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Both frameworks on 1 and 2 hosts: three steps of each epoch, each little more than a transfer."""
+    wrapper = OWN_CORE.format(cores=" ".join(map(str, CORES)))
+    return trained(hosts, tmp_path_factory.mktemp("link"), wrapper, width=8, ping_pong="true")
+
+
+@pytest.fixture(scope="module")
+def slowed(hosts: VirtualCluster, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The same with so small a network that its transfer is short, and one host slow."""
+    cores = " ".join(map(str, CORES))
+    wrapper = SLOW.format(cores=cores, host=SLOW_HOST, python=sys.executable, program=slow_host.__file__)
+    return trained(hosts, tmp_path_factory.mktemp("slow"), wrapper, width=1, ping_pong="false")
+
+
+def trained(hosts: VirtualCluster, root: Path, wrapper: str, width: int, ping_pong: str) -> Study:
+    """A study whose workers a script starts, as its job leaves it."""
+    images = make_images(root / "images", count=8)
+    script = root / "wrapper"
+    script.write_text(wrapper)
+    script.chmod(0o755)
+    (root / "study.toml").write_text(STUDY.format(images=images, width=width))
+    (root / "site.toml").write_text(SITE.format(wrapper=script, ping_pong=ping_pong))
+    places = [root / "study.toml", "--cluster", root / "site.toml", "--logs", root / "logs"]
+    command = [str(PROJECT / "slurm" / "submission.sh"), *map(str, places), "--one-allocation", "--wait"]
+    done = subprocess.run(command, env=hosts.environment, capture_output=True, text=True, timeout=420)
     assert done.returncode == 0, done.stdout + done.stderr
-    return load_study(root / "logs" / "link")
+    return load_study(root / "logs" / "study")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -102,6 +133,25 @@ def test_the_ping_pong_of_the_job_finds_the_rate_between_the_hosts(study: Study)
     assert found == pytest.approx(BYTES_PER_SECOND, rel=NEAR)
     for row in network_table(study).to_dict("records"):
         assert row["hosts_floor_seconds"] == pytest.approx(row["wire_seconds"] * (1 - free), rel=NEAR)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_slow_host_is_named_with_what_it_costs(slowed: Study, framework: str) -> None:
+    (found,) = _stragglers(slowed, framework)
+    assert found.finding == f"all wait for {SLOW_HOST}"
+    assert f"--exclude={SLOW_HOST}" in found.try_next
+    runs = slowed.runs[(slowed.runs["framework"] == framework) & (slowed.runs["workers"] == 2)]
+    assert found.at_stake * runs["step_seconds"].item() == pytest.approx(slow_host.SECONDS, rel=NEAR)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_hosts_that_are_alike_are_not_accused(study: Study, framework: str) -> None:
+    assert _stragglers(study, framework) == []
+
+
+def _stragglers(study: Study, framework: str) -> list[Diagnosis]:
+    found = diagnose(study, budget_table(study), network_table(study))
+    return [each for each in found if each.rule == "straggling host" and each.framework == framework]
 
 
 def _row(table: pd.DataFrame, framework: str) -> "pd.Series[float]":

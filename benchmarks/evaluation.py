@@ -1,0 +1,94 @@
+"""How much faster the test images are evaluated than in reference mode; in both they pass one by one.
+
+    .venv/bin/python -m benchmarks.evaluation [--size 256x192] [--images 100] [--rounds 10] [--json FILE]
+
+A fifth of the images are test images. Both arms count their pixels with the same weights on one thread, and
+this program ends with an error where they do not find the same IoU. Reference mode decodes each image; the
+project has them in its cache, reads its counts once, and also hashes its weights and averages its batch norm.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks import reference_mode
+from benchmarks.arms import Arm, Measured, column, in_turn, serve, table, timed, write_json
+from benchmarks.scenes import SIZES, alone, indents, reference_point
+from unet_scaling.allocator import KEEP_MEMORY
+from unet_scaling.config import Point
+from unet_scaling.data.loader import load_data
+from unet_scaling.evaluation import evaluate
+from unet_scaling.training import build_model
+
+MODULE = "benchmarks.evaluation"
+REFERENCE, OWN = "reference mode", "this project"
+TEST_SHARE = 0.2
+# The two round differently, and an untrained network leaves some pixels at the threshold.
+SAME_IOU = 1e-3
+
+
+def evaluation_of(kind: str, point: Point) -> Callable[[], float | None]:
+    """Evaluate all test images in the way of an arm; returns the IoU."""
+    group = alone()
+    if kind == OWN:
+        model, data = build_model(point, group.device, nn.BatchNorm2d), load_data(point, group)
+        return lambda: evaluate(model, data, group, []).iou
+    torch.manual_seed(point.seed)
+    plain = reference_mode.PlainUNet(point.data.channels, point.model.width, point.model.depth)
+    images = reference_mode.ReferenceImages(point)
+    return lambda: reference_mode.evaluate(plain, point, images)
+
+
+def work_of(kind: str, point: Point) -> Callable[[], Measured]:
+    """One timed evaluation, with the IoU that it found."""
+    evaluation, found = evaluation_of(kind, point), [float("nan")]
+
+    def once() -> None:
+        found[0] = evaluation() or 0.0
+
+    return lambda: timed(once) | {"iou": found[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=SIZES, default="256x192")
+    parser.add_argument("--files", choices=SIZES, default="1024x768", help="size of the pictures on disk")
+    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.arm:
+        told = json.loads(options.arm)
+        return serve(work_of(told["kind"], Point.model_validate(told["point"])))
+    with tempfile.TemporaryDirectory() as root:
+        os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
+        folder = indents(Path(root), options.images, *SIZES[options.files])
+        point = reference_point(folder, *SIZES[options.size], 1, test_share=TEST_SHARE)
+        environments = {REFERENCE: {}, OWN: KEEP_MEMORY}
+        arms = [
+            Arm(kind, MODULE, {"kind": kind, "point": point.model_dump()}, environment)
+            for kind, environment in environments.items()
+        ]
+        found = in_turn(arms, options.rounds)
+    ious = {kind: column(measured, "iou")[0] for kind, measured in found.items()}
+    if abs(ious[OWN] - ious[REFERENCE]) > SAME_IOU:
+        sys.exit(f"error: the arms do not find the same IoU: {ious}")
+    tested = round(TEST_SHARE * options.images)
+    print(f"{tested} test images, {options.size} from {options.files}, one thread, {options.rounds} rounds")
+    print(table(found, REFERENCE, tested, "ms per image"))
+    write_json(options.json, found, REFERENCE)
+    return None
+
+
+if __name__ == "__main__":
+    main()
