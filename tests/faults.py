@@ -3,6 +3,7 @@
 import json
 import stat
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from slurm.local import launch
 from slurm.study_folder import RunState, run_state
+from tests.cluster import wait_until
 from tests.studies import make_point, make_run
 from unet_scaling.config import FRAMEWORKS, PROJECT, Point
 from unet_scaling.record import RECORD_NAME, Record, read_record
@@ -91,6 +93,8 @@ def attempt(
         patch.setenv(*variable)
         launch([*program, json.dumps(asdict(fault or Fault()))], point.workers, output, cores_each)
     seconds = time.monotonic() - began
+    # Hydra does not wait for those whom it ends; one of them may be writing why.
+    wait_until(lambda: not at_work_on(folder), f"the workers of {folder} to end", seconds=30, pause=0.05)
     require_private(folder)
     # A worker that was killed while it noted its code has left none.
     codes = {
@@ -105,6 +109,16 @@ def attempt(
     path = folder / RECORD_NAME
     record = read_record(path) if path.exists() else Record(path, None, (), (), None, ("there is none",))
     return Outcome(codes, seconds, run_state(folder), record, output.read_text(), errors)
+
+
+def at_work_on(folder: Path) -> list[Path]:
+    """The processes, by their folders below /proc, that were started for a run folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(folder).encode() in (process / "cmdline").read_bytes().split(b"\0"):
+                found.append(process)
+    return found
 
 
 def require_private(folder: Path) -> None:
