@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,7 +58,8 @@ exec taskset --cpu-list "${{cores[$SLURM_PROCID]}}" "$@"
 SLOW_HOST = "node2"
 SLOW = """#!/bin/bash
 cores=({cores})
-if [ "$SLURMD_NODENAME" = {host} ]; then set -- {python} {program} "${{@:2}}"; fi
+export PYTHONPATH={project}
+if [ "$SLURMD_NODENAME" = {host} ]; then set -- "${{@:1:$#-2}}" {program} "${{@:$#-1}}"; fi
 exec taskset --cpu-list "${{cores[$SLURM_PROCID]}}" "$@"
 """
 CORES = sorted(os.sched_getaffinity(0))
@@ -84,7 +84,7 @@ def study(hosts: VirtualCluster, tmp_path_factory: pytest.TempPathFactory) -> St
 def slowed(hosts: VirtualCluster, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The same with so small a network that its transfer is short, and one host slow."""
     cores = " ".join(map(str, CORES))
-    wrapper = SLOW.format(cores=cores, host=SLOW_HOST, python=sys.executable, program=slow_host.__file__)
+    wrapper = SLOW.format(cores=cores, host=SLOW_HOST, project=PROJECT, program=slow_host.__file__)
     return trained(hosts, tmp_path_factory.mktemp("slow"), wrapper, width=1, ping_pong="false")
 
 
