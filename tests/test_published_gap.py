@@ -8,12 +8,10 @@ from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
 from unet_scaling.config import PROJECT
 
-MPIS = ("openmpi", "intel", "mpich")
 
-
-def contended(mpi: str) -> list[Diagnosis]:
-    study = load_study(PROJECT / "logs" / f"published_gap_{mpi}")
-    assert (len(study.runs), len(study.left_out)) == (60, 0)
+def contended(name: str, runs: int = 60) -> list[Diagnosis]:
+    study = load_study(PROJECT / "logs" / f"published_gap_{name}")
+    assert (len(study.runs), len(study.left_out)) == (runs, 0)
     found = diagnose(study, budget_table(study), network_table(study))
     return [each for each in found if each.rule == "core contention"]
 
@@ -28,3 +26,8 @@ def test_a_waiting_mpi_that_keeps_its_core_is_named_with_both_loadings(mpi: str)
 
 def test_mpich_leaves_the_core_and_is_not_accused() -> None:
     assert contended("mpich") == []
+
+
+def test_with_gloo_as_controller_nothing_polls() -> None:
+    (found,) = contended("controller", runs=30)
+    assert (found.framework, found.knobs) == ("horovod", "controller=mpi")

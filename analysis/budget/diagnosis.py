@@ -118,9 +118,10 @@ def _core_contention(facts: Facts) -> Finding | None:
         evidence.append(f"the training thread waits for a core {_percent(processor.runqueue)} of the time")
     evidence.append(f"it is taken off its core {processor.switches:.1f} times a step")
     evidence.append(f"cores per worker: {processor.cores:g}")
-    knob = "horovod.yield_when_idle = true (why_yield.toml), " if facts.framework == "horovod" else ""
+    knobs = 'yield_when_idle = true (why_yield.toml), controller = "gloo" (why_controller.toml)'
+    cure = f"horovod.{knobs}, " if facts.framework == "horovod" else ""
     finding = "threads compete for the worker's cores"
-    return Finding(lost, finding, "; ".join(evidence), f"{knob}more cores per worker (why_cores.toml)")
+    return Finding(lost, finding, "; ".join(evidence), f"{cure}more cores per worker (why_cores.toml)")
 
 
 def _contended(facts: Facts) -> bool:
