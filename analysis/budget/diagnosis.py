@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.budget.point_facts import Facts, facts_of
+from analysis.budget.point_facts import Facts, Straggler, facts_of
 from analysis.findings.verdict import NAMES
 from analysis.loading.fairness import is_sharing
 from analysis.study import POINT, Study
@@ -163,7 +163,7 @@ def _shared_cores(facts: Facts) -> Finding | None:
 
 def _straggling_host(facts: Facts) -> Finding | None:
     waited, straggler = facts.losses["imbalance"], facts.straggler
-    if not waited >= WORTH_SAYING or straggler is None:
+    if not waited >= WORTH_SAYING or straggler is None or not _holds_up(straggler, waited):
         return None
     seen = f"in {straggler.seen} of {straggler.runs} runs"
     exclude = f"--exclude={straggler.name}, or " if straggler.is_host else ""
@@ -176,11 +176,18 @@ def _straggling_host(facts: Facts) -> Finding | None:
     )
 
 
+def _holds_up(straggler: Straggler, waited: float) -> bool:
+    """Whether what it works longer can be half of what the workers wait for each other."""
+    return straggler.of_step >= EXPLAINS * waited
+
+
 def _taking_turns(facts: Facts) -> Finding | None:
-    lost = facts.losses["imbalance"]
-    if not lost >= WORTH_SAYING or facts.straggler is not None:
+    lost, straggler = facts.losses["imbalance"], facts.straggler
+    if not lost >= WORTH_SAYING or (straggler is not None and _holds_up(straggler, lost)):
         return None
     evidence = f"imbalance takes {_percent(lost)}; none is slower in most of the runs"
+    if straggler is not None:
+        evidence += f" but {straggler.name}, by {_percent(straggler.of_step)} of a step"
     cure = "training.accumulate (fewer waits), nodes without other jobs"
     return Finding(lost, "workers wait for each other in turn", evidence, cure)
 

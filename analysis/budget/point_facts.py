@@ -39,12 +39,14 @@ class Processor:
 class Straggler:
     """A host, or a worker where all are on one, that is slower than the others in most of its runs.
 
-    `slower` is by how much longer it works than they do, `share` how much of all workers' time that is.
+    `slower` is by how much longer it works than they do, `of_step` how much of a step and `share` how much
+    of all workers' time that is.
     """
 
     name: str
     is_host: bool
     slower: float
+    of_step: float
     share: float
     seen: int
     runs: int
@@ -162,13 +164,17 @@ def _straggler(budgets: pd.DataFrame) -> Straggler | None:
     )
     means = table.groupby(["run", "name"])["busy"].mean().unstack("name")
     parts = table.groupby(["run", "name"])["part"].sum().unstack("name")
+    of_steps = len(budgets["worker"].unique()) * table.groupby(["run", "name"])["part"].mean().unstack("name")
     found = []
     for name in means.columns:
         excess = _excess(means, name)
         seen = excess[excess > SLOWER]
         if 2 * len(seen) > len(excess):
-            share = (parts[name] * excess / (1 + excess))[seen.index].median()
-            found.append(Straggler(name, bool(several), seen.median(), share, len(seen), len(excess)))
+            longer = (excess / (1 + excess))[seen.index]
+            of_step, share = ((part[name] * longer).median() for part in (of_steps, parts))
+            found.append(
+                Straggler(name, bool(several), seen.median(), of_step, share, len(seen), len(excess))
+            )
     return max(found, key=lambda each: each.slower, default=None)
 
 
