@@ -5,6 +5,7 @@ starts. An arm that waits for its turn uses no processor. The unit is the round:
 that turns, so that a drift of the machine meets all of them alike, and ratios are taken within rounds.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -18,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats  # type: ignore[import-untyped]
 
+from benchmarks.scenes import SIZES
 from unet_scaling.config import PROJECT
 
+REFERENCE, OWN = "reference mode", "this project"
 Measured = dict[str, float]
 Numbers = npt.NDArray[np.float64]
 
@@ -52,6 +55,18 @@ class Estimate:
 
     def __format__(self, spec: str) -> str:
         return f"{self.median:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+
+def options_parser(description: str | None, size: str, rounds: int) -> argparse.ArgumentParser:
+    """What every comparison of arms can be asked; `--arm` is how an arm is started."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=SIZES, default=size)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    return parser
 
 
 def serve(work: Callable[[], Measured]) -> None:

@@ -7,7 +7,6 @@ this program ends with an error where they do not find the same IoU. Reference m
 project has them in its cache, reads its counts once, and also hashes its weights and averages its batch norm.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -19,7 +18,19 @@ import torch
 from torch import nn
 
 from benchmarks import reference_mode
-from benchmarks.arms import Arm, Measured, column, in_turn, serve, table, timed, write_json
+from benchmarks.arms import (
+    OWN,
+    REFERENCE,
+    Arm,
+    Measured,
+    column,
+    in_turn,
+    options_parser,
+    serve,
+    table,
+    timed,
+    write_json,
+)
 from benchmarks.scenes import SIZES, alone, indents, reference_point
 from unet_scaling.allocator import KEEP_MEMORY
 from unet_scaling.config import Point
@@ -28,7 +39,6 @@ from unet_scaling.evaluation import evaluate
 from unet_scaling.training import build_model
 
 MODULE = "benchmarks.evaluation"
-REFERENCE, OWN = "reference mode", "this project"
 TEST_SHARE = 0.2
 # The two round differently, and an untrained network leaves some pixels at the threshold.
 SAME_IOU = 1e-3
@@ -57,15 +67,9 @@ def work_of(kind: str, point: Point) -> Callable[[], Measured]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", choices=SIZES, default="256x192")
+    parser = options_parser(__doc__, size="256x192", rounds=10)
     parser.add_argument("--files", choices=SIZES, default="1024x768", help="size of the pictures on disk")
     parser.add_argument("--images", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)

@@ -7,7 +7,6 @@ cache gathers bytes, and on a CPU worker a step then makes floats of them, which
 and cache are in the page cache, as from the second epoch on.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
-from benchmarks.arms import Arm, Measured, in_turn, serve, table, timed, write_json
+from benchmarks.arms import REFERENCE, Arm, Measured, in_turn, options_parser, serve, table, timed, write_json
 from benchmarks.reference_mode import ReferenceImages, epoch_batches
 from benchmarks.scenes import SIZES, alone, indents, reference_point
 from unet_scaling.allocator import KEEP_MEMORY
@@ -26,7 +25,7 @@ from unet_scaling.phases import NO_CLOCK
 
 MODULE = "benchmarks.loader"
 KINDS = {
-    "reference mode": {},
+    REFERENCE: {},
     "decoded per step, as bytes": KEEP_MEMORY,
     "cache, bytes": KEEP_MEMORY,
     "cache, floats": KEEP_MEMORY,
@@ -44,7 +43,7 @@ def work_of(kind: str, point: Point) -> Callable[[], Measured]:
     """Loading one batch in the way of an arm."""
     reference = ReferenceImages(point)
     turns = cycle(list(epoch_batches(point, reference, 0)))
-    if kind == "reference mode":
+    if kind == REFERENCE:
         return lambda: timed(lambda: reference.batch(next(turns)))
     if "augmented" in kind:
         data = load_data(point, alone())
@@ -63,14 +62,8 @@ def options_of(kind: str) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", choices=SIZES, default="1024x768")
+    parser = options_parser(__doc__, size="1024x768", rounds=10)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)
@@ -85,8 +78,8 @@ def main() -> None:
             arms.append(Arm(kind, MODULE, {"kind": kind, "point": point.model_dump()}, environment))
         found = in_turn(arms, options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, one thread, {options.rounds} rounds")
-    print(table(found, "reference mode", options.batch, "ms per pair"))
-    write_json(options.json, found, "reference mode")
+    print(table(found, REFERENCE, options.batch, "ms per pair"))
+    write_json(options.json, found, REFERENCE)
     return None
 
 

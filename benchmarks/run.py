@@ -9,7 +9,6 @@ seconds are from the launch to the end, with imports, evaluation and, for the pr
 round builds. `--epochs 1` and few images measure the start.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -20,7 +19,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.arms import Estimate, Measured, column, times_as_fast, write_json
+from benchmarks.arms import (
+    OWN,
+    REFERENCE,
+    Estimate,
+    Measured,
+    column,
+    options_parser,
+    times_as_fast,
+    write_json,
+)
 from benchmarks.reference_mode import train
 from benchmarks.scenes import SIZES, indents, reference_point
 from slurm.local import launch
@@ -28,8 +36,6 @@ from tests.studies import make_run
 from unet_scaling.config import PROJECT, Point
 from unet_scaling.measures import STARTUP_COLUMNS
 from unet_scaling.record import read_record
-
-REFERENCE, OWN = "reference mode", "this project"
 
 
 def own_run(folder: Path, point: Point) -> Measured:
@@ -104,19 +110,13 @@ def measured_in_turn(root: Path, point: Point, rounds: int) -> dict[str, list[Me
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", choices=SIZES, default="256x192")
+    parser = options_parser(__doc__, size="256x192", rounds=5)
     parser.add_argument("--files", choices=SIZES, default="1024x768", help="size of the pictures on disk")
     parser.add_argument("--images", type=int, default=80)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of each arm")
     parser.add_argument("--compile", action="store_true", help="the project's model is compiled")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.arm:
         trained = train(Point.model_validate(json.loads(options.arm)["point"]))

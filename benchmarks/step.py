@@ -9,7 +9,6 @@ the project's own step the bytes of its cache. All arms start from the same weig
 the same training in float64.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.arms import Arm, Measured, in_turn, serve, table, timed, write_json
+from benchmarks.arms import REFERENCE, Arm, Measured, in_turn, options_parser, serve, table, timed, write_json
 from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
 from benchmarks.scenes import SIZES, alone, indents, reference_point
 from unet_scaling.allocator import KEEP_MEMORY
@@ -141,14 +140,14 @@ def arms(point: Point, only: list[str]) -> list[Arm]:
     def with_options(**options: object) -> Point:
         return point.model_copy(update={"training": point.training.model_copy(update=options)})
 
-    found = [arm("reference mode", "reference", point, None, {})]
+    found = [arm(REFERENCE, "reference", point, None, {})]
     found += [arm(name, "reference", point, variant, env) for name, (variant, env) in VARIANTS.items()]
     found += [
         arm("this project, eager", "own", point, None, KEEP_MEMORY),
         arm("this project, compiled", "own", with_options(compile=True), None, KEEP_MEMORY),
         arm("this project, bf16", "own", with_options(precision="bf16"), None, KEEP_MEMORY),
     ]
-    return [one for one in found if not only or one.name in ("reference mode", *only)]
+    return [one for one in found if not only or one.name in (REFERENCE, *only)]
 
 
 def agreement(point: Point, steps: int) -> dict[str, float]:
@@ -181,19 +180,13 @@ def agreement(point: Point, steps: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--size", choices=SIZES, default="256x192")
+    parser = options_parser(__doc__, size="256x192", rounds=10)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1, help="of each arm")
-    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=[], help="arms beside reference mode, by their names")
     parser.add_argument("--agree", action="store_true")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compile", action="store_true", help="with --agree: the compiled model")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)
@@ -209,8 +202,8 @@ def main() -> None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
         found = in_turn(arms(point, options.only), options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, {options.threads} threads, {options.rounds} rounds")
-    print(table(found, "reference mode", options.batch, "ms per image"))
-    write_json(options.json, found, "reference mode")
+    print(table(found, REFERENCE, options.batch, "ms per image"))
+    write_json(options.json, found, REFERENCE)
     return None
 
 
