@@ -51,17 +51,14 @@ ping_pong = {ping_pong}
 UCX_TLS = "tcp,self"
 """
 # Each worker has a host of its own, but all hosts have the same cores.
-OWN_CORE = """#!/bin/bash
+WRAPPER = """#!/bin/bash
 cores=({cores})
+{first}
 exec taskset --cpu-list "${{cores[$SLURM_PROCID]}}" "$@"
 """
 SLOW_HOST = "node2"
-SLOW = """#!/bin/bash
-cores=({cores})
-export PYTHONPATH={project}
-if [ "$SLURMD_NODENAME" = {host} ]; then set -- "${{@:1:$#-2}}" {program} "${{@:$#-1}}"; fi
-exec taskset --cpu-list "${{cores[$SLURM_PROCID]}}" "$@"
-"""
+SLOW = """export PYTHONPATH={project}
+if [ "$SLURMD_NODENAME" = {host} ]; then set -- "${{@:1:$#-2}}" {program} "${{@:$#-1}}"; fi"""
 CORES = sorted(os.sched_getaffinity(0))
 pytestmark = [pytest.mark.slow, pytest.mark.alone, needs_a_core_each]
 
@@ -76,23 +73,21 @@ def hosts() -> Iterator[VirtualCluster]:
 @pytest.fixture(scope="module")
 def study(hosts: VirtualCluster, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Both frameworks on 1 and 2 hosts: three steps of each epoch, each little more than a transfer."""
-    wrapper = OWN_CORE.format(cores=" ".join(map(str, CORES)))
-    return trained(hosts, tmp_path_factory.mktemp("link"), wrapper, width=8, ping_pong="true")
+    return trained(hosts, tmp_path_factory.mktemp("link"), width=8, ping_pong="true")
 
 
 @pytest.fixture(scope="module")
 def slowed(hosts: VirtualCluster, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The same with so small a network that its transfer is short, and one host slow."""
-    cores = " ".join(map(str, CORES))
-    wrapper = SLOW.format(cores=cores, host=SLOW_HOST, project=PROJECT, program=slow_host.__file__)
-    return trained(hosts, tmp_path_factory.mktemp("slow"), wrapper, width=1, ping_pong="false")
+    slow = SLOW.format(project=PROJECT, host=SLOW_HOST, program=slow_host.__file__)
+    return trained(hosts, tmp_path_factory.mktemp("slow"), width=1, ping_pong="false", first=slow)
 
 
-def trained(hosts: VirtualCluster, root: Path, wrapper: str, width: int, ping_pong: str) -> Study:
-    """A study whose workers a script starts, as its job leaves it."""
+def trained(hosts: VirtualCluster, root: Path, width: int, ping_pong: str, first: str = "") -> Study:
+    """A study whose workers a script starts after it has done `first`, as its job leaves it."""
     images = make_images(root / "images", count=8)
     script = root / "wrapper"
-    script.write_text(wrapper)
+    script.write_text(WRAPPER.format(cores=" ".join(map(str, CORES)), first=first))
     script.chmod(0o755)
     (root / "study.toml").write_text(STUDY.format(images=images, width=width))
     (root / "site.toml").write_text(SITE.format(wrapper=script, ping_pong=ping_pong))
