@@ -28,7 +28,6 @@ def join_group(point: Point) -> Group:
     device = own_device(identity, point)
     with controller(identity, point, RendezvousHTTPServer, RendezvousHandler), waiting:
         hvd.init()
-        hvd.barrier()
     assert (hvd.rank(), hvd.size()) == (identity.rank, identity.size), f"{identity}, Horovod {hvd.rank()}"
     used = "MPI" if hvd.mpi_enabled() else "Gloo"
     built = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}

@@ -18,12 +18,13 @@ from unet_scaling.meeting import meeting
 from unet_scaling.shared_memory import prepare_shared_memory_for_mpi
 
 POLL_SECONDS = 0.05
+NEVER = 1e6  # seconds
 Server = Callable[[tuple[str, int], type, bool], HTTPServer]
 
 
 @contextmanager
 def controller(identity: Identity, point: Point, server: Server, handler: type) -> Iterator[None]:
-    """Inside, Horovod can start with the options of the point; all workers must have started at the end.
+    """Inside, Horovod can start with the options of the point.
 
     Server and handler are Horovod's own, which only its twin may import. Raises UserError where the
     shared memory of MPI is full, where the port is taken, and where nobody serves.
@@ -33,18 +34,23 @@ def controller(identity: Identity, point: Point, server: Server, handler: type) 
         prepare_shared_memory_for_mpi()
         yield
         return
+    patience = point.training.timeout_seconds
     with meeting(identity) as (host, port):
-        serving = server(("", port), handler, False) if identity.rank == 0 else None
-        if serving:
-            port = serving.server_port
-            Thread(target=serving.serve_forever, daemon=True).start()
-        patience = point.training.timeout_seconds
-        _wait_for_server(host, port, patience)
+        if identity.rank == 0:
+            port = _serve(server(("", port), handler, False))
+        else:
+            _wait_for_server(host, port, patience)
         os.environ.update(_gloo_environment(identity, host, port, patience + FALLBACK_SECONDS))
         yield
-        if serving:
-            serving.shutdown()
-            serving.server_close()
+
+
+def _serve(server: HTTPServer) -> int:
+    """Serve as long as this process lives, as the store of native DDP does; returns the port.
+
+    Nobody asks it to end, so it need not wake up to look.
+    """
+    Thread(target=server.serve_forever, args=[NEVER], daemon=True).start()
+    return server.server_port
 
 
 def _wait_for_server(host: str, port: int, patience: float) -> None:
