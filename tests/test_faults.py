@@ -56,7 +56,11 @@ def test_a_killed_worker_costs_one_interval_and_nothing_changes(
     assert (killed.state.state, bool(killed.state.reason)) == ("failed", True)
     newest = run / checkpoints(run)[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
+    half_written = [run / ".checkpoint-00000-0000006.pt.k1ll3d", run / ".error.attempt1.worker1.json.k1ll3d"]
+    for path in half_written:
+        path.touch(0o600)
     resumed = attempt(run, point)
+    assert not any(path.exists() for path in half_written)
     assert f"{newest} cannot be used" in resumed.output
     assert steps_done(resumed) == 4
     assert trained(resumed.record) == undisturbed[framework]

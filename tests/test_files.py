@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from unet_scaling import files
-from unet_scaling.files import checksum_path, read_verified, write_atomically, write_verified
+from unet_scaling.files import (
+    checksum_path,
+    read_verified,
+    remove_unfinished,
+    write_atomically,
+    write_verified,
+)
 
 
 @pytest.fixture
@@ -61,6 +67,15 @@ def test_an_error_that_waiting_does_not_cure_is_raised_at_once(
     with pytest.raises(PermissionError):
         write_atomically(tmp_path / "file", "new")
     assert impatient == []
+
+
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    kept = ["checkpoint-00001-0000002.pt", ".job.json.abc123", "weights.pt"]
+    left = [".checkpoint-00001-0000003.pt.abc123", ".checkpoint-00001-0000003.pt.sha256.def456"]
+    for name in kept + left:
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path, "checkpoint-*")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
 def test_files_are_private_unless_said_otherwise(tmp_path: Path) -> None:

@@ -55,6 +55,12 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
     _sync_folder(path.parent)
 
 
+def remove_unfinished(folder: Path, names: str) -> None:
+    """Remove what writers of files of these names (a glob pattern) had begun when they were killed."""
+    for path in folder.glob(f".{names}.*"):
+        path.unlink(missing_ok=True)
+
+
 def _sync_folder(folder: Path) -> None:
     """Make the new name survive a power failure, where the file system offers that."""
     descriptor = os.open(folder, os.O_RDONLY)

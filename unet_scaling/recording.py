@@ -12,6 +12,9 @@ from torch import nn
 
 from unet_scaling import provenance
 from unet_scaling.checkpoint import (
+    PATTERN as CHECKPOINTS,
+)
+from unet_scaling.checkpoint import (
     EpochSoFar,
     Progress,
     Trained,
@@ -23,7 +26,8 @@ from unet_scaling.cpu_facts import thread_ids
 from unet_scaling.data.loader import RunData
 from unet_scaling.errors import EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
 from unet_scaling.evaluation import evaluation_is_due
-from unet_scaling.files import write_atomically, write_verified
+from unet_scaling.failure import error_name
+from unet_scaling.files import remove_unfinished, write_atomically, write_verified
 from unet_scaling.measures import Line
 from unet_scaling.meter import BudgetMeter, Meter
 from unet_scaling.probe import probe_network
@@ -33,8 +37,10 @@ from unet_scaling.run_folder import RunFolder
 from unet_scaling.safe_points import Position, SafePoints, Start
 from unet_scaling.startup import StartupClock
 from unet_scaling.step_sample import STEPS_NAME
-from unet_scaling.weights import save_weights, weights_sha256
+from unet_scaling.weights import WEIGHTS_NAME, save_weights, weights_sha256
 from unet_scaling.worker import Group, meet
+
+LOG_NAME = "log.csv"
 
 
 @contextmanager
@@ -178,8 +184,8 @@ class Recording:
         """Write the last result, what a complete run leaves, and then the line that says it is complete."""
         self.result(result)
         if self._writer is not None:
-            save_weights(model, self._run.path / "weights.pt")
-            write_atomically(self._run.path / "log.csv", older_log(self.epochs, result))
+            save_weights(model, self._run.path / WEIGHTS_NAME)
+            write_atomically(self._run.path / LOG_NAME, older_log(self.epochs, result))
             self._write_steps()
         self._write(End(status="complete"))
         if self._group.rank == 0:
@@ -238,11 +244,19 @@ def _resumed(folder: Path, progress: Progress) -> Resumed:
 def _claim_record(run: RunFolder) -> RecordWriter:
     record = run.path / RECORD_NAME
     try:
+        _remove_unfinished(run)
         if record.exists():
             set_record_aside(run.path)
         return RecordWriter(record)
     except OSError as error:
         raise UserError(f"the record cannot be written: {error}") from None
+
+
+def _remove_unfinished(run: RunFolder) -> None:
+    """What killed workers of earlier attempts were writing; the largest, a checkpoint, may fill a quota."""
+    earlier = [error_name(attempt, "*") for attempt in range(1, run.attempt)]
+    for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, *earlier):
+        remove_unfinished(run.path, names)
 
 
 def older_log(epochs: list[Epoch], result: Result) -> str:

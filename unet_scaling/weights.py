@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.files import read_verified, write_verified
 
+WEIGHTS_NAME = "weights.pt"
+
 
 def weights_sha256(model: nn.Module) -> str:
     """SHA-256 over names, types, shapes and values of all parameters and buffers."""
