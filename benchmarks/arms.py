@@ -23,6 +23,7 @@ from benchmarks.scenes import SIZES
 from unet_scaling.config import PROJECT
 
 REFERENCE, OWN = "reference mode", "this project"
+PEAK = "peak_memory_bytes"
 Measured = dict[str, float]
 Numbers = npt.NDArray[np.float64]
 
@@ -81,6 +82,12 @@ def timed(work: Callable[[], object]) -> Measured:
     begin, processor = time.perf_counter(), time.process_time()
     work()
     return {"seconds": time.perf_counter() - begin, "processor_seconds": time.process_time() - processor}
+
+
+def with_peak_memory(measured: Measured) -> Measured:
+    """The same, with the most memory that this process ever held (Linux)."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return measured | {PEAK: 1024 * float(status["VmHWM"].split()[0])}
 
 
 class _Process:
@@ -147,13 +154,16 @@ def times_as_fast(found: Mapping[str, Sequence[Measured]], baseline: str, key: s
 
 
 def table(found: Mapping[str, Sequence[Measured]], baseline: str, per: float, unit: str) -> str:
-    """One line per arm: its median time divided by `per`, and how much faster than the baseline it is."""
+    """One line per arm: its median time divided by `per`, how much faster it is, and its memory."""
+    has_peak = all(PEAK in one for measured in found.values() for one in measured)
     lines = [f"{'':>34}  {unit:>26}  {'times as fast':>20}  {'by processor seconds':>20}"]
+    lines[0] += f"  {'peak memory':>11}" if has_peak else ""
     by_wall = times_as_fast(found, baseline, "seconds")
     by_processor = times_as_fast(found, baseline, "processor_seconds")
     for name, measured in found.items():
         times = Estimate.of(1000 * column(measured, "seconds") / per)
         lines.append(f"{name:>34}  {times:>.2f}  {by_wall[name]:>.2f}  {by_processor[name]:>.2f}")
+        lines[-1] += f"  {max(column(measured, PEAK)) / 1e9:8.2f} GB" if has_peak else ""
     return "\n".join(lines)
 
 

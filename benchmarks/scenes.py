@@ -13,7 +13,7 @@ from unet_scaling.data.synthetic import make
 from unet_scaling.identity import Identity
 from unet_scaling.worker import Group
 
-SIZES = {"256x192": (192, 256), "1024x768": (768, 1024)}
+SIZES = {"64x48": (48, 64), "128x96": (96, 128), "256x192": (192, 256), "1024x768": (768, 1024)}
 SEED = 11
 
 

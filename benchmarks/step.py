@@ -22,10 +22,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.arms import REFERENCE, Arm, Measured, in_turn, options_parser, serve, table, timed, write_json
+from benchmarks.arms import (
+    REFERENCE,
+    Arm,
+    Measured,
+    in_turn,
+    options_parser,
+    serve,
+    table,
+    timed,
+    with_peak_memory,
+    write_json,
+)
 from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
 from benchmarks.scenes import SIZES, alone, indents, reference_point
-from unet_scaling.allocator import KEEP_MEMORY
+from unet_scaling.allocator import KEEP_MEMORY, PRELOAD
 from unet_scaling.config import Point
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.loader import Batch
@@ -129,10 +140,10 @@ def work_of(point: Point, told: dict[str, object]) -> Callable[[], Measured]:
         assert isinstance(variant, dict)
         training = VariedTraining(point, Variant(**variant)) if variant else ReferenceTraining(point)
     turns: Iterator[tuple[Tensor, Tensor]] = cycle(batches_of(point, as_bytes=told["kind"] == "own"))
-    return lambda: timed(lambda: training.step(*next(turns)))
+    return lambda: with_peak_memory(timed(lambda: training.step(*next(turns))))
 
 
-def arms(point: Point, only: list[str]) -> list[Arm]:
+def arms(point: Point, only: list[str], preload: str | None) -> list[Arm]:
     def arm(name: str, kind: str, chosen: Point, variant: Variant | None, settings: dict[str, str]) -> Arm:
         told = {"kind": kind, "point": chosen.model_dump(), "variant": vars(variant) if variant else {}}
         return Arm(name, MODULE, told, settings)
@@ -147,6 +158,8 @@ def arms(point: Point, only: list[str]) -> list[Arm]:
         arm("this project, compiled", "own", with_options(compile=True), None, KEEP_MEMORY),
         arm("this project, bf16", "own", with_options(precision="bf16"), None, KEEP_MEMORY),
     ]
+    if preload:
+        found.append(arm("this project, preloaded", "own", point, None, {PRELOAD: preload}))
     return [one for one in found if not only or one.name in (REFERENCE, *only)]
 
 
@@ -184,6 +197,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1, help="of each arm")
     parser.add_argument("--only", nargs="*", default=[], help="arms beside reference mode, by their names")
+    parser.add_argument("--preload", metavar="LIBRARY", help="an allocator to compare, such as tcmalloc's")
     parser.add_argument("--agree", action="store_true")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compile", action="store_true", help="with --agree: the compiled model")
@@ -200,7 +214,7 @@ def main() -> None:
                 print(f"{name:>44}: {difference:.1e} relative, over {options.steps} steps")
             return None
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
-        found = in_turn(arms(point, options.only), options.rounds, warmups=2)
+        found = in_turn(arms(point, options.only, options.preload), options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, {options.threads} threads, {options.rounds} rounds")
     print(table(found, REFERENCE, options.batch, "ms per image"))
     write_json(options.json, found, REFERENCE)

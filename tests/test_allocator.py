@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from slurm.local import launch
-from unet_scaling.allocator import KEEP_MEMORY
+from unet_scaling.allocator import KEEP_MEMORY, PRELOAD, allocator_settings
 
 PAGE = 4096
 TAKE_AND_GIVE_BACK = """
@@ -49,3 +49,17 @@ def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.T
     assert launch(["-c", program], 1, output, cores_each=None) == 0
     for name, value in KEEP_MEMORY.items():
         assert f'"{name}": "{value}"' in output.read_text()
+
+
+def test_the_record_gets_the_settings_and_which_allocator_was_preloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (*KEEP_MEMORY, PRELOAD):
+        monkeypatch.delenv(name, raising=False)
+    assert allocator_settings() == {}
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
+    monkeypatch.setenv(PRELOAD, "/site/somebody/libtcmalloc_minimal.so.4:libother.so")
+    assert allocator_settings() == {
+        "MALLOC_TRIM_THRESHOLD_": "1000",
+        "LD_PRELOAD": "libtcmalloc_minimal.so.4 libother.so",
+    }

@@ -24,7 +24,9 @@ class WorkerFacts(Line):
     device_uuid: str = Field(description="of the GPU; empty for a CPU worker")
     cores: list[NonNegativeInt] = Field(description="the processors that this process may run on")
     threads: PositiveInt = Field(description="of one operation")
-    allocator: dict[str, str] | None = Field(None, description="settings of glibc's, as it found them")
+    allocator: dict[str, str] | None = Field(
+        None, description="settings of glibc's and what was preloaded, as it found them"
+    )
 
 
 class Resumed(Line):

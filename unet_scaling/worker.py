@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.allocator import KEEP_MEMORY
+from unet_scaling.allocator import allocator_settings
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
 from unet_scaling.identity import CORES_VARIABLE, Identity, identify, job_id
@@ -202,5 +202,5 @@ def _own_facts(group: Group) -> WorkerFacts:
         device_uuid=uuid,
         cores=sorted(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
-        allocator={name: os.environ[name] for name in KEEP_MEMORY if name in os.environ},
+        allocator=allocator_settings(),
     )
