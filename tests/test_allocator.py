@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from slurm.local import launch
-from unet_scaling.allocator import KEEP_MEMORY, PRELOAD, allocator_settings
+from unet_scaling.allocator import KEEP_MEMORY, PRELOAD
+from unet_scaling.config import PROJECT
 
 PAGE = 4096
 TAKE_AND_GIVE_BACK = """
@@ -51,15 +52,17 @@ def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.T
         assert f'"{name}": "{value}"' in output.read_text()
 
 
-def test_the_record_gets_the_settings_and_which_allocator_was_preloaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in (*KEEP_MEMORY, PRELOAD):
-        monkeypatch.delenv(name, raising=False)
-    assert allocator_settings() == {}
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")
-    monkeypatch.setenv(PRELOAD, "/site/somebody/libtcmalloc_minimal.so.4:libother.so")
-    assert allocator_settings() == {
-        "MALLOC_TRIM_THRESHOLD_": "1000",
-        "LD_PRELOAD": "libtcmalloc_minimal.so.4 libother.so",
-    }
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
+def test_the_record_gets_the_settings_and_what_was_preloaded_indeed() -> None:
+    program = "from unet_scaling.allocator import allocator_settings; print(allocator_settings())"
+    plain = {name: value for name, value in os.environ.items() if name not in (*KEEP_MEMORY, PRELOAD)}
+    chosen = {"MALLOC_TRIM_THRESHOLD_": "1000", PRELOAD: "/no/such/liballocator.so:libutil.so.1"}
+    for environment, expected in (
+        ({}, {}),
+        (chosen, {"MALLOC_TRIM_THRESHOLD_": "1000", PRELOAD: "libutil.so.1"}),
+    ):
+        command = [sys.executable, "-c", program]
+        told = subprocess.run(
+            command, cwd=PROJECT, env=plain | environment, capture_output=True, text=True, check=True
+        )
+        assert told.stdout.strip() == str(expected)

@@ -5,6 +5,7 @@ every page of them is then cleared and mapped anew. It reads these variables bef
 launcher sets them. Needs neither torch nor a network.
 """
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -21,7 +22,17 @@ PRELOAD = "LD_PRELOAD"
 
 
 def allocator_settings() -> dict[str, str]:
-    """What this process found set: glibc's variables, and preloaded libraries without their folders."""
+    """What this process found set: glibc's variables, and the preloaded libraries without their folders."""
     found = {name: os.environ[name] for name in KEEP_MEMORY if name in os.environ}
-    libraries = os.environ.get(PRELOAD, "").replace(":", " ").split()
-    return found | ({PRELOAD: " ".join(Path(library).name for library in libraries)} if libraries else {})
+    asked = os.environ.get(PRELOAD, "").replace(":", " ").split()
+    loaded = [Path(library).name for library in asked if _is_loaded(library)]
+    return found | ({PRELOAD: " ".join(loaded)} if loaded else {})
+
+
+def _is_loaded(library: str) -> bool:
+    """ld.so goes on without a library that it cannot preload."""
+    try:
+        ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
