@@ -21,12 +21,14 @@ from pathlib import Path
 
 from benchmarks.arms import (
     OWN,
+    PEAK,
     REFERENCE,
     Estimate,
     Measured,
     column,
     options_parser,
     times_as_fast,
+    with_peak_memory,
     write_json,
 )
 from benchmarks.reference_mode import train
@@ -56,7 +58,7 @@ def own_run(folder: Path, point: Point) -> Measured:
     if record.startup and cpu and cpu[0].peak_memory_bytes:
         parts = {name: getattr(record.startup, name)[0] for name in STARTUP_COLUMNS}
         found |= parts | {"first_step_seconds": sum(parts.values())}
-        found["peak_memory_bytes"] = cpu[0].peak_memory_bytes
+        found[PEAK] = cpu[0].peak_memory_bytes
     budget = record.epochs[-1].budget
     if budget:
         found["data_wait_share"] = budget.data_wait_seconds[0] / budget.worker_sums()[0]
@@ -120,8 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.arm:
         trained = train(Point.model_validate(json.loads(options.arm)["point"]))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps(trained | {"peak_memory_bytes": peak}))
+        print(json.dumps(with_peak_memory(trained)))
         return
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     with tempfile.TemporaryDirectory() as root:

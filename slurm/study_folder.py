@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unet_scaling.config import PROJECT, Point, Study
-from unet_scaling.errors import UserError, WaitedTooLongError
+from unet_scaling.errors import UserError, WaitedTooLongError, report_name
 from unet_scaling.files import PRIVATE, open_to_append, read_sealed, write_sealed
 from unet_scaling.record import RECORD_NAME, read_record
 from unet_scaling.study_file import POINT_NAME, STUDY_NAME, read_point
@@ -151,7 +151,7 @@ def failure_reason(folder: Path, after: int = 0) -> str:
     `after` leaves out the attempts up to that one.
     """
     try:
-        reports = [_report(path) for path in sorted(folder.glob("error.attempt*.worker*.json"))]
+        reports = [_report(path) for path in sorted(folder.glob(report_name("*", "*")))]
     except (OSError, ValueError) as error:
         return f"a report of a worker that failed in {folder} cannot be read: {error}"
     newest = max((report["attempt"] for report in reports), default=0)

@@ -26,7 +26,7 @@ from unet_scaling.record_lines import Epoch, Result
 from unet_scaling.worker import Group
 
 KEPT = 2
-PATTERN = "checkpoint-*.pt"
+CHECKPOINTS = "checkpoint-*.pt"
 UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError, EOFError)
 
 
@@ -172,7 +172,7 @@ def _read(path: Path, point_sha256: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def _newest_first(folder: Path) -> Iterator[Path]:
-    return iter(sorted(folder.glob(PATTERN), reverse=True))
+    return iter(sorted(folder.glob(CHECKPOINTS), reverse=True))
 
 
 def _remove(path: Path) -> None:

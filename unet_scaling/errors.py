@@ -1,4 +1,4 @@
-"""The one error a user can cause, and the exit codes by which programs tell how they ended."""
+"""The one error a user can cause, and how programs tell how they ended: exit codes, reports of workers."""
 
 import os
 import stat
@@ -47,6 +47,11 @@ class WaitedTooLongError(Exception):
 
 class NoSafePointError(Exception):
     """This worker was told to end, and the others did not come to where all stop in order."""
+
+
+def report_name(attempt: int | str, worker: int | str) -> str:
+    """The file in a run folder that says why a worker of an attempt failed; "*" stands for any of them."""
+    return f"error.attempt{attempt}.worker{worker}.json"
 
 
 def run_program(main: Callable[[], int | None]) -> None:

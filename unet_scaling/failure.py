@@ -39,11 +39,6 @@ def failures_reported(folder: Path, point: Point, attempt: int) -> Iterator[None
         raise explained from error
 
 
-def error_name(attempt: int, worker: int | str) -> str:
-    """The file of a worker's report in the run folder; "*" stands for any worker."""
-    return f"error.attempt{attempt}.worker{worker}.json"
-
-
 def give_up_waiting(folder: Path, point: Point, attempt: int) -> None:
     """End this worker, which waited for another one too long. Called in a thread: the main one waits."""
     limit, part = point.training.timeout_seconds, _part_of_main(_main_stack())
@@ -84,7 +79,7 @@ def _write(folder: Path, point: Point, attempt: int, error: Exception, part: str
         "traceback": trace,
     }
     try:
-        write_sealed(folder / error_name(attempt, worker), report)
+        write_sealed(folder / errors.report_name(attempt, worker), report)
     except OSError as problem:
         print(f"error: the reason could not be written: {problem}", file=sys.stderr, flush=True)
 

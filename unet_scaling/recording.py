@@ -12,9 +12,7 @@ from torch import nn
 
 from unet_scaling import provenance
 from unet_scaling.checkpoint import (
-    PATTERN as CHECKPOINTS,
-)
-from unet_scaling.checkpoint import (
+    CHECKPOINTS,
     EpochSoFar,
     Progress,
     Trained,
@@ -24,9 +22,8 @@ from unet_scaling.checkpoint import (
 )
 from unet_scaling.cpu_facts import thread_ids
 from unet_scaling.data.loader import RunData
-from unet_scaling.errors import EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
+from unet_scaling.errors import EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError, report_name
 from unet_scaling.evaluation import evaluation_is_due
-from unet_scaling.failure import error_name
 from unet_scaling.files import remove_unfinished, write_atomically, write_verified
 from unet_scaling.measures import Line
 from unet_scaling.meter import BudgetMeter, Meter
@@ -254,7 +251,7 @@ def _claim_record(run: RunFolder) -> RecordWriter:
 
 def _remove_unfinished(run: RunFolder) -> None:
     """What killed workers of earlier attempts were writing; the largest, a checkpoint, may fill a quota."""
-    earlier = [error_name(attempt, "*") for attempt in range(1, run.attempt)]
+    earlier = [report_name(attempt, "*") for attempt in range(1, run.attempt)]
     for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, *earlier):
         remove_unfinished(run.path, names)
 
