@@ -20,6 +20,7 @@ import numpy.typing as npt
 from scipy import stats  # type: ignore[import-untyped]
 
 from benchmarks.scenes import SIZES
+from unet_scaling.allocator import keep_memory
 from unet_scaling.config import PROJECT
 
 REFERENCE, OWN = "reference mode", "this project"
@@ -71,10 +72,14 @@ def options_parser(description: str | None, size: str, rounds: int) -> argparse.
 
 
 def serve(work: Callable[[], Measured]) -> None:
-    """In the process of an arm: say that it is ready, then work once for every line that comes in."""
+    """In the process of an arm: say that it is ready, then work once for every line that comes in.
+
+    Memory is kept once it has worked, as a worker keeps it from its rehearsal on.
+    """
     print(json.dumps({}), flush=True)
     for _ in sys.stdin:
         print(json.dumps(work()), flush=True)
+        keep_memory()
 
 
 def timed(work: Callable[[], object]) -> Measured:

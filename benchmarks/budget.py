@@ -5,9 +5,8 @@
 First what all marks and hooks of one step cost by themselves. Then, for each framework at 1 and 2
 workers, each worker on cores of its own: two steps with the budget over two without, the order within a
 pair alternating, hooks taken off in between; the median ratio and its 95 % interval (a bootstrap over the
-pairs), of the seconds and of the CPU seconds of worker 0's training thread. glibc's allocator is told to
-keep its memory: else whether it happens to return some after a step moves both by more than what is to be
-seen.
+pairs), of the seconds and of the CPU seconds of worker 0's training thread. Memory is kept from step to
+step, as in training: else whether glibc happens to return some moves both by more than what is to be seen.
 """
 
 import argparse
@@ -36,7 +35,6 @@ from unet_scaling.training import Step, build_model, build_optimizer
 
 RESULT = "seconds.json"
 PARAMETERS = 82
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
 TRIALS = 300
 STEPS = 2  # of a block
 WARMUP_PAIRS = 5
@@ -82,11 +80,13 @@ def work(folder: Path, pairs: int) -> None:
     point = read_point(folder / "point.json")
     program = twin(point.framework)
     group = program.join_group(point)
-    batches = next(load_data(point, group).steps(0, NO_CLOCK))
+    data = load_data(point, group)
+    batches = next(data.steps(0, NO_CLOCK))
     model = build_model(point, group.device, program.SyncBatchNorm)
     replica, optimizer = program.distribute(model, build_optimizer(model, point), point)
     functions = (program.hold_gradients, program.wait_for_gradients, program.update)
     step = Step(replica, optimizer, *functions, point)
+    step.rehearse(data)
     found = []
     for pair in range(-WARMUP_PAIRS, pairs):
         measured = {}
@@ -152,7 +152,7 @@ def main() -> None:
     if options.worker:
         return work(options.worker, options.pairs)
     with tempfile.TemporaryDirectory() as root:
-        os.environ.update(KEEP_MEMORY, UNET_SCALING_CACHE=f"{root}/cache")
+        os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"
         make_images(Path(root) / "images", count=40, height=options.image, width=options.image)
         print(f"marks and hooks of one step: {1e6 * cost_of_a_step():.0f} microseconds")
         print("      framework  workers  step without  seconds, with / without  CPU seconds, with / without")

@@ -3,21 +3,26 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from benchmarks.scenes import indents
 from slurm.local import launch
-from unet_scaling.allocator import KEEP_MEMORY, PRELOAD
+from unet_scaling.allocator import KEEP_MEMORY, PRELOAD, SWITCH
 from unet_scaling.config import PROJECT
 
 PAGE = 4096
 TAKE_AND_GIVE_BACK = """
 import resource
 import torch
+from unet_scaling.allocator import keep_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
+torch.ones(2**24)
+keep_memory()
 for _ in range(10):
     torch.ones(2**24)
 before = faults()
@@ -27,14 +32,49 @@ print((faults() - before) / 4)
 """
 
 
-def faults_per_tensor(environment: dict[str, str]) -> float:
-    """Pages mapped anew for each tensor of 64 MiB that takes the place of one before it."""
+# As a worker trains: a rehearsal, then steps.
+TRAIN = """
+import resource
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+import torch
+from benchmarks.scenes import alone, reference_point
+from unet_scaling.data.loader import load_data
+from unet_scaling.phases import NO_CLOCK
+from unet_scaling.training import Step, build_model, build_optimizer
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+point = reference_point(Path(sys.argv[1]), 128, 128, 4)
+data = load_data(point, alone())
+model = build_model(point, torch.device("cpu"), torch.nn.BatchNorm2d)
+functions = (lambda _: nullcontext(), lambda _: None, lambda updated: updated.step())
+step = Step(model, build_optimizer(model, point), *functions, point)
+step.rehearse(data)
+batches = next(data.steps(0, NO_CLOCK))
+for _ in range(3):
+    step.take(batches, NO_CLOCK)
+before = faults()
+for _ in range(4):
+    step.take(batches, NO_CLOCK)
+print((faults() - before) / 4)
+"""
+
+
+def printed_by(program: str, environment: dict[str, str], *arguments: str) -> float:
     plain = {name: value for name, value in os.environ.items() if name not in KEEP_MEMORY}
     done = subprocess.run(
-        [sys.executable, "-c", TAKE_AND_GIVE_BACK], env=plain | environment, capture_output=True,
-        text=True, check=True,
+        [sys.executable, "-c", program, *arguments], cwd=PROJECT, env=plain | environment,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     return float(done.stdout)
+
+
+def faults_per_tensor(environment: dict[str, str]) -> float:
+    """Pages mapped anew for each tensor of 64 MiB that takes the place of one before it."""
+    return printed_by(TAKE_AND_GIVE_BACK, environment)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
@@ -42,6 +82,15 @@ def test_a_tensor_of_the_next_step_gets_the_pages_of_the_last() -> None:
     pages = 2**26 / PAGE
     assert faults_per_tensor({}) > pages / 2**9 / 2  # huge pages, where the system gives them unasked
     assert faults_per_tensor(KEEP_MEMORY) < 8
+    assert faults_per_tensor(KEEP_MEMORY | {SWITCH: "0"}) > pages / 2**9 / 2  # as a cluster file may ask
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
+def test_a_step_after_the_rehearsal_maps_next_to_nothing(tmp_path: Path) -> None:
+    folder = str(indents(tmp_path, 10, 128, 128))
+    cache = {"UNET_SCALING_CACHE": str(tmp_path / "cache")}
+    assert printed_by(TRAIN, KEEP_MEMORY | cache, folder) < 64
+    assert printed_by(TRAIN, KEEP_MEMORY | cache | {SWITCH: "0"}, folder) > 1024
 
 
 def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -56,10 +105,10 @@ def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.T
 def test_the_record_gets_the_settings_and_what_was_preloaded_indeed() -> None:
     program = "from unet_scaling.allocator import allocator_settings; print(allocator_settings())"
     plain = {name: value for name, value in os.environ.items() if name not in (*KEEP_MEMORY, PRELOAD)}
-    chosen = {"MALLOC_TRIM_THRESHOLD_": "1000", PRELOAD: "/no/such/liballocator.so:libutil.so.1"}
+    chosen = {"MALLOC_MMAP_THRESHOLD_": "1000", PRELOAD: "/no/such/liballocator.so:libutil.so.1"}
     for environment, expected in (
         ({}, {}),
-        (chosen, {"MALLOC_TRIM_THRESHOLD_": "1000", PRELOAD: "libutil.so.1"}),
+        (chosen, {"MALLOC_MMAP_THRESHOLD_": "1000", PRELOAD: "libutil.so.1"}),
     ):
         command = [sys.executable, "-c", program]
         told = subprocess.run(

@@ -1,22 +1,27 @@
-"""Settings of the memory allocator, for every worker of both frameworks alike.
+"""How workers of both frameworks keep the memory of a step for the next one.
 
 By default glibc gives the large tensors of a step back to the system and takes them again in the next one:
-every page of them is then cleared and mapped anew. It reads these variables before Python starts, so the
-launcher sets them. Needs neither torch nor a network.
+every page of them is then cleared and mapped anew. Kept in its heap they cost nothing; but what lasts, and
+was allocated between them, leaves holes that they do not fit. So the first step still maps each of them
+apart, and what lasts from it (kernels, for the most part) lies close together; `keep_memory` comes after it.
+The launcher asks for it; glibc reads its variables before Python starts. Needs neither torch nor a network.
 """
 
 import ctypes
 import os
 from pathlib import Path
 
-# Bytes that are kept: at the end of the heap, and of blocks that would have a mapping of their own.
-KEPT_BYTES = 2**40
+SWITCH = "UNET_SCALING_KEEP_MEMORY"
 KEEP_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
-    "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
-    # Asks for huge pages, from glibc 2.35 on; older ones pass over it.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    SWITCH: "1",
+    # Bytes from which on a block has a mapping of its own; named, or glibc raises it as it goes.
+    "MALLOC_MMAP_THRESHOLD_": str(2**17),
+    # Huge pages (from glibc 2.35 on; older ones pass over it), and no lists of small blocks that are free and
+    # yet part the large ones beside them.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
 }
+# Of malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 # A library loaded before all others may bring an allocator that takes the place of glibc's.
 PRELOAD = "LD_PRELOAD"
 
@@ -27,6 +32,17 @@ def allocator_settings() -> dict[str, str]:
     asked = os.environ.get(PRELOAD, "").replace(":", " ").split()
     loaded = [Path(library).name for library in asked if _is_loaded(library)]
     return found | ({PRELOAD: " ".join(loaded)} if loaded else {})
+
+
+def keep_memory() -> None:
+    """Where the launcher asked for it, take large blocks from glibc's heap from now on, and never shrink it.
+
+    Nothing happens under another C library or allocator.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if os.environ.get(SWITCH) == "1" and mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def _is_loaded(library: str) -> bool:

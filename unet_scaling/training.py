@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unet_scaling.allocator import keep_memory
 from unet_scaling.checkpoint import EpochSoFar
 from unet_scaling.config import Point
 from unet_scaling.data.loader import Batch, RunData
@@ -139,6 +140,7 @@ class Step:
         self.optimizer.zero_grad()
         for buffer, before in zip(self.model.buffers(), statistics, strict=True):
             buffer.copy_(before)
+        keep_memory()
 
     def take(self, batches: list[Batch], clock: Clock) -> Tensor:
         """Average the gradients of all batches of all workers and update; returns this worker's mean loss."""
