@@ -40,6 +40,7 @@ from unet_scaling.allocator import KEEP_MEMORY, PRELOAD
 from unet_scaling.config import Point
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.loader import Batch
+from unet_scaling.data.mask_bits import pack
 from unet_scaling.model import UNet
 from unet_scaling.phases import NO_CLOCK
 from unet_scaling.training import Step, build_model, build_optimizer
@@ -118,6 +119,11 @@ class OwnTraining:
         return self._step.take([Batch(*(each.to(self._dtype) for each in floats))], NO_CLOCK)
 
 
+def packed_bits(masks: Tensor) -> Tensor:
+    """float32 masks [b, 1, H, W] as the cache holds them."""
+    return torch.from_numpy(pack(masks[:, 0].numpy().astype(np.uint8)))
+
+
 def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
     """The first batches of the point, collated as floats or as the bytes that they are in the cache."""
     images = ReferenceImages(point)
@@ -125,7 +131,7 @@ def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
     for indices, _ in zip(epoch_batches(point, images, 0), range(DIFFERENT_BATCHES), strict=False):
         pictures, masks = images.batch(indices)
         if as_bytes:
-            pictures, masks = (pictures * 255).round().to(torch.uint8), masks[:, 0].to(torch.uint8)
+            pictures, masks = (pictures * 255).round().to(torch.uint8), packed_bits(masks)
         found.append((pictures, masks))
     return found
 
@@ -176,7 +182,7 @@ def agreement(point: Point, steps: int) -> dict[str, float]:
         for name, training in references.items():
             dtype = next(training.model.parameters()).dtype
             losses[name].append(training.step(pictures.to(dtype), masks.to(dtype)))
-        bytes_ = (pictures * 255).round().to(torch.uint8), masks[:, 0].to(torch.uint8)
+        bytes_ = (pictures * 255).round().to(torch.uint8), packed_bits(masks)
         for name, ours in own.items():
             losses[name].append(ours.step(*bytes_).item())
     found = {name: np.array(values) for name, values in losses.items()}

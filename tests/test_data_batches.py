@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.data_folders import refused
 from unet_scaling.data import batches
+from unet_scaling.data.mask_bits import pack
 from unet_scaling.errors import UserError
 
 counts = st.integers(1, 16)
@@ -116,11 +117,12 @@ def test_the_refusal_names_the_largest_numbers_that_would_do() -> None:
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_bytes_become_floats_on_the_device(channels_last: bool) -> None:
     images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
-    masks = torch.ones(2, 4, 5, dtype=torch.uint8)
-    moved, targets = batches.to_device(images, masks, torch.device("cpu"), channels_last)
+    masks = (torch.arange(2 * 4 * 5, dtype=torch.uint8) % 3 == 0).reshape(2, 4, 5)
+    packed = torch.from_numpy(pack(masks.numpy().astype(np.uint8)))
+    moved, targets = batches.to_device(images, packed, torch.device("cpu"), channels_last)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert moved.is_contiguous(memory_format=layout)
     torch.testing.assert_close(moved, images.float() / 255)
-    assert targets.shape == (2, 1, 4, 5)
-    assert targets.dtype == torch.float32
+    assert torch.equal(targets, masks.unsqueeze(1).float())
+    assert targets.is_contiguous()
     assert images.dtype == torch.uint8

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.data_folders import blob, make_folder, noise, options, refused, save
 from unet_scaling.config import PROJECT
@@ -18,6 +19,7 @@ from unet_scaling.data import cache
 from unet_scaling.data.cache import DecodedImages, build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import Manifest, write_manifest
+from unet_scaling.data.mask_bits import packed_width, unpack
 from unet_scaling.errors import UserError
 from unet_scaling.options import Data
 
@@ -93,8 +95,8 @@ def test_both_ways_of_loading_give_the_same(
         assert ours.equal(theirs)
     images, masks = cached.gather(indices)
     assert images.shape == (4, data.channels, data.image_height, data.image_width)
-    assert masks.shape == (4, data.image_height, data.image_width)
-    assert set(masks.flatten().tolist()) == {0, 1}
+    assert masks.shape == (4, data.image_height, packed_width(data.image_width))
+    assert set(unpack(masks, data.image_width).flatten().tolist()) == {0, 1}
     np.testing.assert_array_equal(cached.boxes, decoded.boxes)
     assert cached.stems == decoded.stems == ("p0", "p1", "p2", "p3", "p4")
 
@@ -104,7 +106,8 @@ def test_pixels_arrive_unchanged_where_the_size_fits(folder: Path, root: Path, m
     build_cache(manifest, folder, data, root)
     found = open_cache(manifest, folder, data, root)
     np.testing.assert_array_equal(found.images[3, :, :, 0], noise(seed=3))
-    np.testing.assert_array_equal(found.masks[3], blob(value=1))
+    mask = unpack(torch.from_numpy(found.masks[3].copy()), blob().shape[1])
+    np.testing.assert_array_equal(mask, blob(value=1))
 
 
 def test_boxes_say_where_the_picture_is(folder: Path, root: Path, manifest: Manifest) -> None:
@@ -302,7 +305,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(
 def test_too_little_space_is_noticed_before_any_work(
     folder: Path, root: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5 * 16 * 16 * 2 - 1))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5 * 16 * (16 + 2) - 1))
     with pytest.raises(UserError) as caught:
         build_cache(manifest, folder, options(folder), root)
     assert refused(caught, 2, root, "MiB are free", "UNET_SCALING_CACHE", "data.loading")

@@ -188,7 +188,7 @@ def test_small_shared_memory_limits_the_loader_processes(
         assert counts_to_try(subject, 6, ()) == ([0, 1, 2, 3, 4, 6], [])
         assert counts_to_try(subject, 16, ())[0] == [0, 1, 2, 3, 4, 8, 16]
         assert counts_to_try(subject, 2, (9, 3))[0] == [0, 3, 9]
-        batch_bytes = 2 * 32 * 32 * 2
+        batch_bytes = 2 * 32 * (32 + 32 // 8)
         free = replace_free(batch_bytes * 3 * 2 * 2)
         monkeypatch.setattr("shutil.disk_usage", free)
         counts, notes = counts_to_try(subject, 6, ())

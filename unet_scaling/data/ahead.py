@@ -28,7 +28,7 @@ class Source(Protocol):
     """What batches come from."""
 
     def gather(self, indices: Indices) -> Pixels:
-        """uint8 images [b, channels, height, width] and masks [b, height, width]."""
+        """uint8 images [b, channels, height, width] and packed masks [b, height, ceil(width / 8)]."""
 
 
 class DecodingAhead:

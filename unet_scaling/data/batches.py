@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unet_scaling.data.mask_bits import unpack
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
 
 Indices = npt.NDArray[np.int64]
@@ -87,7 +88,7 @@ def require_enough(train_images: int, workers: int, batch: int, accumulate: int)
 def to_device(
     images: Tensor, masks: Tensor, device: torch.device, channels_last: bool
 ) -> tuple[Tensor, Tensor]:
-    """uint8 images [b, C, H, W] and masks [b, H, W] to float32 on the device.
+    """uint8 images [b, C, H, W] and packed masks [b, H, ceil(W / 8)] to float32 on the device.
 
     Images become 0..1, masks [b, 1, H, W] of 0 and 1. The bytes travel, the conversion is the
     device's: a quarter of the transfer.
@@ -104,7 +105,7 @@ def to_floats(images: Tensor, masks: Tensor, channels_last: bool) -> tuple[Tenso
     """float32 images of 0..1 and masks [b, 1, H, W], converted where the bytes are."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     floats = images.to(torch.float32, memory_format=layout)
-    return floats.div_(255), masks.unsqueeze(1).to(torch.float32)
+    return floats.div_(255), unpack(masks, images.shape[-1]).unsqueeze(1).to(torch.float32)
 
 
 def _permutations(rows: int, count: int, key: list[int]) -> Indices:

@@ -3,7 +3,7 @@
 A cache is a folder named by the SHA-256 of the data and of every option that changes a pixel:
 
     images.npy   uint8 [n, height, width, channels]
-    masks.npy    uint8 [n, height, width], 0 and 1
+    masks.npy    uint8 [n, height, ceil(width / 8)]: a bit for each pixel
     boxes.npy    int32 [n, 4]: top, left, height, width of the picture within its padding
     cache.json   what it was made from, and the SHA-256 of the three
 
@@ -30,12 +30,13 @@ from unet_scaling.data.fitting import Bytes, fitted_box
 from unet_scaling.data.foreground import parse_foreground
 from unet_scaling.data.loading import collate, load_pair
 from unet_scaling.data.manifest import Manifest
+from unet_scaling.data.mask_bits import pack, packed_width
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.files import read_sealed, write_sealed
 from unet_scaling.options import Data
 
-CACHE_FORMAT = 2  # to be raised whenever the same file and options give other pixels
+CACHE_FORMAT = 3  # to be raised whenever the same file and options give other pixels
 ARRAYS = ("images.npy", "masks.npy", "boxes.npy")
 FACTS_NAME = "cache.json"
 BUILDING_PREFIX = ".building-"
@@ -52,7 +53,7 @@ class ImageSet:
     stems: tuple[str, ...]
 
     def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """uint8 images [b, channels, height, width], stored channels-last, and masks [b, height, width]."""
+        """uint8 images [b, channels, height, width], stored channels-last, and packed masks."""
         images = torch.from_numpy(self.images[indices])
         return images.permute(0, 3, 1, 2), torch.from_numpy(self.masks[indices])
 
@@ -85,6 +86,11 @@ def cache_path(manifest: Manifest, data: Data, cache_root: Path) -> Path:
     """Where the cache of these data and options is, or would be."""
     canonical = json.dumps(_ingredients(manifest, data), sort_keys=True)
     return cache_root / hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def pair_bytes(data: Data) -> int:
+    """What an image with its mask takes in the cache, and on its way to the device."""
+    return data.image_height * (data.image_width * data.channels + packed_width(data.image_width))
 
 
 def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> Path:
@@ -123,8 +129,7 @@ def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -
         raise UserError(
             f"{place}: no sound cache of {folder} ({error}); remove it and build it again", EXIT_BAD_DATA
         ) from None
-    shape = (len(manifest.pairs), data.image_height, data.image_width)
-    expected = [(*shape, data.channels), shape, (len(manifest.pairs), 4)]
+    expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
     found = [array.shape for array in (images, masks, boxes)]
     if found != expected or not np.array_equal(boxes, _boxes(manifest, data)):
         raise UserError(
@@ -187,19 +192,24 @@ def _rename_unless_there(building: Path, place: Path) -> None:
 
 def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) -> None:
     """Written as streams: on a full disk a write fails, where a mapped page would end the process."""
-    shape = (len(manifest.pairs), data.image_height, data.image_width)
     load = partial(load_pair, folder, data, verified=True)
     with (building / "images.npy").open("wb") as images, (building / "masks.npy").open("wb") as masks:
-        for file, dimensions in ((images, (*shape, data.channels)), (masks, shape)):
-            header = {"descr": "|u1", "fortran_order": False, "shape": dimensions}
+        for file, shape in zip((images, masks), _shapes(manifest, data), strict=True):
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
         for image, mask in map_in_order(load, manifest.pairs, "decoding"):
             images.write(image.tobytes())
-            masks.write(mask.tobytes())
+            masks.write(pack(mask).tobytes())
         for file in (images, masks):
             file.flush()
             os.fsync(file.fileno())
     np.save(building / "boxes.npy", _boxes(manifest, data))
+
+
+def _shapes(manifest: Manifest, data: Data) -> list[tuple[int, ...]]:
+    """Of images and packed masks."""
+    rows = (len(manifest.pairs), data.image_height)
+    return [(*rows, data.image_width, data.channels), (*rows, packed_width(data.image_width))]
 
 
 def _boxes(manifest: Manifest, data: Data) -> npt.NDArray[np.int32]:
@@ -212,7 +222,7 @@ def _stems(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _require_space(manifest: Manifest, data: Data, cache_root: Path) -> None:
-    needed = len(manifest.pairs) * data.image_height * data.image_width * (data.channels + 1)
+    needed = len(manifest.pairs) * pair_bytes(data)
     free = shutil.disk_usage(cache_root).free
     if free < needed:
         raise UserError(

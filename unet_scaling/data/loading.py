@@ -15,6 +15,7 @@ from unet_scaling.data.fitting import Bytes, fit_image, fit_mask
 from unet_scaling.data.foreground import parse_foreground
 from unet_scaling.data.images import Pixels, decode, read_bytes, to_image, to_mask_values
 from unet_scaling.data.manifest import FileEntry, PairEntry
+from unet_scaling.data.mask_bits import pack
 from unet_scaling.data.pairs import IMAGES, MASKS
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.options import Data
@@ -70,9 +71,9 @@ def fit_pair(data: Data, image: Bytes, mask: Bytes) -> tuple[Bytes, Bytes]:
 
 
 def collate(pairs: Sequence[tuple[Bytes, Bytes]]) -> tuple[Tensor, Tensor]:
-    """uint8 images [b, channels, height, width], stored channels-last, and masks [b, height, width]."""
+    """uint8 images [b, channels, height, width], stored channels-last, and packed masks."""
     images = torch.from_numpy(np.stack([image for image, _ in pairs]))
-    return images.permute(0, 3, 1, 2), torch.from_numpy(np.stack([mask for _, mask in pairs]))
+    return images.permute(0, 3, 1, 2), torch.from_numpy(pack(np.stack([mask for _, mask in pairs])))
 
 
 def _require_same_size(path: Path, pixels: Pixels, pair: PairEntry) -> None:

@@ -19,6 +19,7 @@ from unet_scaling.data.cache import (
     cache_path,
     default_cache_root,
     open_cache,
+    pair_bytes,
 )
 from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.data.profiling.results import LoadingName
@@ -56,8 +57,7 @@ class Subject:
 
     def decoded_bytes(self, images: int) -> int:
         """What so many images with their masks take in the cache, and on their way to the device."""
-        data = self.point.data
-        return images * data.image_height * data.image_width * (data.channels + 1)
+        return images * pair_bytes(self.point.data)
 
 
 @contextmanager
