@@ -5,6 +5,7 @@
 
 A step begins with a collated batch and ends with the weights updated: reference mode gets floats in memory,
 the project's own step the bytes of its cache. All arms start from the same weights and see the same batches.
+"Its convolutions alone" are what is left of the project's step where everything else costs nothing.
 `--agree` prints how far the losses of both are from each other after some steps, and how far each is from
 the same training in float64.
 """
@@ -34,6 +35,7 @@ from benchmarks.arms import (
     with_peak_memory,
     write_json,
 )
+from benchmarks.convolutions import ConvolutionsAlone
 from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
 from benchmarks.scenes import SIZES, alone, indents, reference_point
 from unet_scaling.allocator import KEEP_MEMORY, PRELOAD
@@ -138,6 +140,9 @@ def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
 
 def work_of(point: Point, told: dict[str, object]) -> Callable[[], Measured]:
     """What an arm does when it is asked: one step on the next batch."""
+    if told["kind"] == "convolutions":
+        convolutions = ConvolutionsAlone(point)
+        return lambda: with_peak_memory(timed(convolutions.step))
     training: OwnTraining | ReferenceTraining
     if told["kind"] == "own":
         training = OwnTraining(point)
@@ -162,6 +167,7 @@ def arms(point: Point, only: list[str], preload: str | None) -> list[Arm]:
     found += [
         arm("this project, eager", "own", point, None, KEEP_MEMORY),
         arm("this project, compiled", "own", with_options(compile=True), None, KEEP_MEMORY),
+        arm("its convolutions alone", "convolutions", point, None, KEEP_MEMORY),
         arm("this project, bf16", "own", with_options(precision="bf16"), None, KEEP_MEMORY),
     ]
     if preload:

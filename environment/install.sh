@@ -62,8 +62,9 @@ command -v "$python" >/dev/null || fail "$python not found; set PYTHON to a Pyth
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "$("$python" --version) is too old; set PYTHON to a Python of 3.11 or newer"
 
-# A site's MPI is one found outside the environment that this script makes.
-site_mpicxx=$(PATH=$(printf '%s' "$PATH" | tr ':' '\n' | grep -vxF "$venv/bin" | paste -sd:) \
+# A site's MPI is one found outside the environment that this script makes, and outside one that is activated.
+activated=${VIRTUAL_ENV:-$venv}
+site_mpicxx=$(PATH=$(printf '%s' "$PATH" | tr ':' '\n' | grep -vxF -e "$venv/bin" -e "$activated/bin" | paste -sd:) \
     command -v mpicxx || true)
 if [ "$mpi" = auto ]; then
     if [ -n "$site_mpicxx" ]; then mpi=site; else mpi=mpich; fi
