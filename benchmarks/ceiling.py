@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 from benchmarks.arms import Estimate, Measured, column, timed
+from benchmarks.convolutions import convolutions_met
 from benchmarks.scenes import SIZES, indents, reference_point
 from benchmarks.step import OwnTraining, batches_of
 from unet_scaling.config import Point
-from unet_scaling.model import UNet
 
 SIDE = 2048
 COPIED = 2**26  # numbers of float32
@@ -31,21 +31,11 @@ BACKWARD_PER_FORWARD = 2
 
 def forward_operations(point: Point, batch: int) -> float:
     """Floating-point operations of all convolutions of one forward pass."""
-    model = UNet(point.data.channels, point.model.width, point.model.depth)
     found = 0.0
-
-    def count(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        nonlocal found
-        assert isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
+    for layer, inputs, outputs in convolutions_met(point, 1):
         # Each weight meets every pixel of the output, in a transposed convolution of the input.
-        pixels = (output if isinstance(layer, nn.Conv2d) else inputs[0])[0, 0].numel()
+        pixels = (outputs if isinstance(layer, nn.Conv2d) else inputs)[2:].numel()
         found += 2.0 * layer.weight.numel() * pixels * batch
-
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
-            layer.register_forward_hook(count)
-    with torch.no_grad():
-        model(torch.zeros(1, point.data.channels, point.data.image_height, point.data.image_width))
     return found
 
 

@@ -7,29 +7,39 @@ from benchmarks.scenes import alone
 from unet_scaling.config import Point
 from unet_scaling.training import build_model
 
+Convolution = nn.Conv2d | nn.ConvTranspose2d
+Met = tuple[Convolution, torch.Size, torch.Size]
+
+
+def convolutions_met(point: Point, batch: int) -> list[Met]:
+    """Every convolution of a forward pass in its order, with the sizes of its input and output."""
+    model = build_model(point, alone().device, nn.BatchNorm2d)
+    met: list[Met] = []
+
+    def meet(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(layer, Convolution)
+        met.append((layer, inputs[0].shape, output.shape))
+
+    layers = [layer for layer in model.modules() if isinstance(layer, Convolution)]
+    hooks = [layer.register_forward_hook(meet) for layer in layers]
+    with torch.no_grad():
+        model(torch.zeros(batch, point.data.channels, point.data.image_height, point.data.image_width))
+    for hook in hooks:
+        hook.remove()
+    return met
+
 
 class ConvolutionsAlone:
     """Forward and backward of every convolution of the network, on random channels-last tensors."""
 
     def __init__(self, point: Point) -> None:
-        self._met: list[tuple[nn.Module, Tensor, Tensor]] = []
-        model = build_model(point, alone().device, nn.BatchNorm2d)
-        for layer in model.modules():
-            if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
-                layer.register_forward_hook(self._meet)
-        shape = (point.training.batch_per_worker, point.data.channels)
-        with torch.no_grad():
-            model(torch.zeros(*shape, point.data.image_height, point.data.image_width))
-        for layer in model.modules():
-            layer._forward_hooks.clear()
-
-    def _meet(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        is_first = not self._met  # nobody asks for the gradient of the images
-        image = _random(inputs[0].shape).requires_grad_(not is_first)
-        self._met.append((layer, image, _random(output.shape)))
+        self._work: list[tuple[nn.Module, Tensor, Tensor]] = []
+        for layer, inputs, outputs in convolutions_met(point, point.training.batch_per_worker):
+            is_first = not self._work  # nobody asks for the gradient of the images
+            self._work.append((layer, _random(inputs).requires_grad_(not is_first), _random(outputs)))
 
     def step(self) -> None:
-        for layer, image, gradient in self._met:
+        for layer, image, gradient in self._work:
             wanted = [*layer.parameters(), *([image] if image.requires_grad else [])]
             torch.autograd.grad(layer(image), wanted, gradient)
 

@@ -121,9 +121,10 @@ class OwnTraining:
         return self._step.take([Batch(*(each.to(self._dtype) for each in floats))], NO_CLOCK)
 
 
-def packed_bits(masks: Tensor) -> Tensor:
-    """float32 masks [b, 1, H, W] as the cache holds them."""
-    return torch.from_numpy(pack(masks[:, 0].numpy().astype(np.uint8)))
+def as_cached(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 images and masks [b, 1, H, W] as the bytes and bits that they are in the cache."""
+    bits = pack(masks[:, 0].numpy().astype(np.uint8))
+    return (images * 255).round().to(torch.uint8), torch.from_numpy(bits)
 
 
 def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
@@ -133,7 +134,7 @@ def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
     for indices, _ in zip(epoch_batches(point, images, 0), range(DIFFERENT_BATCHES), strict=False):
         pictures, masks = images.batch(indices)
         if as_bytes:
-            pictures, masks = (pictures * 255).round().to(torch.uint8), packed_bits(masks)
+            pictures, masks = as_cached(pictures, masks)
         found.append((pictures, masks))
     return found
 
@@ -188,7 +189,7 @@ def agreement(point: Point, steps: int) -> dict[str, float]:
         for name, training in references.items():
             dtype = next(training.model.parameters()).dtype
             losses[name].append(training.step(pictures.to(dtype), masks.to(dtype)))
-        bytes_ = (pictures * 255).round().to(torch.uint8), packed_bits(masks)
+        bytes_ = as_cached(pictures, masks)
         for name, ours in own.items():
             losses[name].append(ours.step(*bytes_).item())
     found = {name: np.array(values) for name, values in losses.items()}

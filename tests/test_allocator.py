@@ -9,17 +9,19 @@ import pytest
 
 from benchmarks.scenes import indents
 from slurm.local import launch
-from unet_scaling.allocator import KEEP_MEMORY, PRELOAD, SWITCH
+from unet_scaling.allocator import GLIBC_PREFIX, KEEP_MEMORY, PRELOAD, SWITCH
 from unet_scaling.config import PROJECT
 
 PAGE = 4096
-TAKE_AND_GIVE_BACK = """
+FAULTS = """
 import resource
-import torch
-from unet_scaling.allocator import keep_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+"""
+TAKE_AND_GIVE_BACK = """
+import torch
+from unet_scaling.allocator import keep_memory
 
 torch.ones(2**24)
 keep_memory()
@@ -30,11 +32,8 @@ for _ in range(4):
     torch.ones(2**24)
 print((faults() - before) / 4)
 """
-
-
 # As a worker trains: a rehearsal, then steps.
 TRAIN = """
-import resource
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -43,9 +42,6 @@ from benchmarks.scenes import alone, reference_point
 from unet_scaling.data.loader import load_data
 from unet_scaling.phases import NO_CLOCK
 from unet_scaling.training import Step, build_model, build_optimizer
-
-def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 point = reference_point(Path(sys.argv[1]), 128, 128, 4)
 data = load_data(point, alone())
@@ -63,11 +59,20 @@ print((faults() - before) / 4)
 """
 
 
+def without_settings() -> dict[str, str]:
+    """This environment as if nobody had set anything of the allocator."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in KEEP_MEMORY and not name.startswith(GLIBC_PREFIX)
+    }
+
+
 def printed_by(program: str, environment: dict[str, str], *arguments: str) -> float:
-    plain = {name: value for name, value in os.environ.items() if name not in KEEP_MEMORY}
+    """The number that a program prints, which may ask for faults()."""
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=PROJECT, env=plain | environment,
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-c", FAULTS + program, *arguments], cwd=PROJECT,
+        env=without_settings() | environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return float(done.stdout)
 
@@ -104,11 +109,11 @@ def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.T
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
 def test_the_record_gets_the_settings_and_what_was_preloaded_indeed() -> None:
     program = "from unet_scaling.allocator import allocator_settings; print(allocator_settings())"
-    plain = {name: value for name, value in os.environ.items() if name not in (*KEEP_MEMORY, PRELOAD)}
-    chosen = {"MALLOC_MMAP_THRESHOLD_": "1000", PRELOAD: "/no/such/liballocator.so:libutil.so.1"}
+    plain = {name: value for name, value in without_settings().items() if name != PRELOAD}
+    chosen = {"MALLOC_TRIM_THRESHOLD_": "1000", PRELOAD: "/no/such/liballocator.so:libutil.so.1"}
     for environment, expected in (
         ({}, {}),
-        (chosen, {"MALLOC_MMAP_THRESHOLD_": "1000", PRELOAD: "libutil.so.1"}),
+        (chosen, {"MALLOC_TRIM_THRESHOLD_": "1000", PRELOAD: "libutil.so.1"}),
     ):
         command = [sys.executable, "-c", program]
         told = subprocess.run(

@@ -124,5 +124,7 @@ def test_bytes_become_floats_on_the_device(channels_last: bool) -> None:
     assert moved.is_contiguous(memory_format=layout)
     torch.testing.assert_close(moved, images.float() / 255)
     assert torch.equal(targets, masks.unsqueeze(1).float())
+    assert targets.shape == (2, 1, 4, 5)
+    assert targets.dtype == torch.float32
     assert targets.is_contiguous()
     assert images.dtype == torch.uint8

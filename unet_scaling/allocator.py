@@ -20,6 +20,7 @@ KEEP_MEMORY = {
     # yet part the large ones beside them.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
 }
+GLIBC_PREFIX = "MALLOC_"  # of all its variables but the tunables
 # Of malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 # A library loaded before all others may bring an allocator that takes the place of glibc's.
@@ -28,7 +29,11 @@ PRELOAD = "LD_PRELOAD"
 
 def allocator_settings() -> dict[str, str]:
     """What this process found set: glibc's variables, and the preloaded libraries without their folders."""
-    found = {name: os.environ[name] for name in KEEP_MEMORY if name in os.environ}
+    found = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name in KEEP_MEMORY or name.startswith(GLIBC_PREFIX)
+    }
     asked = os.environ.get(PRELOAD, "").replace(":", " ").split()
     loaded = [Path(library).name for library in asked if _is_loaded(library)]
     return found | ({PRELOAD: " ".join(loaded)} if loaded else {})

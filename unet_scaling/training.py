@@ -130,7 +130,8 @@ class Step:
     def rehearse(self, data: RunData) -> None:
         """Take a step but for the update, and leave no trace: what lacks memory shows before the first epoch.
 
-        DDP also rearranges its buckets after a first step, and does so in a resumed run too.
+        DDP also rearranges its buckets after a first step, and does so in a resumed run too. What a first
+        step allocates for good is there now, so memory is kept from here on.
         """
         if self.point.training.epochs == 0:
             return

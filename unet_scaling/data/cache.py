@@ -36,7 +36,7 @@ from unet_scaling.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.files import read_sealed, write_sealed
 from unet_scaling.options import Data
 
-CACHE_FORMAT = 3  # to be raised whenever the same file and options give other pixels
+CACHE_FORMAT = 3  # to be raised whenever the same file and options give other arrays
 ARRAYS = ("images.npy", "masks.npy", "boxes.npy")
 FACTS_NAME = "cache.json"
 BUILDING_PREFIX = ".building-"
