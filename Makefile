@@ -1,14 +1,16 @@
-# The commands of the project. `make demo` and `make test` need nothing but Python 3.11 and a C++ compiler.
+# The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick soak check format twins clean
+.PHONY: help demo test quick verify soak check format twins clean
 
 PYTHON := .venv/bin/python
 DEMO_DATA ?=
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
-# Most of their time tests wait; each file belongs to one process, and those that compare times run alone.
+# Most of their time tests wait; each file belongs to one process.
 TEST_PROCESSES ?= 2
 IN_PROCESSES := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# Beside a comparison of measured times nothing else runs.
+ONE_AFTER_THE_OTHER := -n 0
 
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -17,17 +19,24 @@ demo: ## install, compare both frameworks at 1 and 2 workers on this machine, wr
 	@environment/install.sh
 	@slurm/demo.sh "$(DEMO_DATA)" $(DEMO_OPTIONS)
 
-test: ## install what the tests need and run them all
+test: ## install what the tests need and run all that shows the product works
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest $(IN_PROCESSES) $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest -m "not verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS)
 
 quick: ## the tests that start no training and no cluster
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not slow" $(IN_PROCESSES) $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest -m "not slow and not verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS)
 
-soak: ## a small study on a virtual cluster under every kind of fault; five minutes, needs root
+verify: ## the long part: comparisons of times, then faults and soak on a virtual cluster, which needs root
 	@environment/install.sh --tests
-	UNET_SCALING_SOAK=1 $(PYTHON) -m pytest tests/test_soak.py $(PYTEST_OPTIONS)
+	@failed=0; \
+	$(PYTHON) -m pytest -m timing $(ONE_AFTER_THE_OTHER) $(PYTEST_OPTIONS) || failed=1; \
+	$(PYTHON) -m pytest -m "verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS) || failed=1; \
+	exit $$failed
+
+soak: ## of make verify, the small study on a virtual cluster under every kind of fault alone; five minutes
+	@environment/install.sh --tests
+	$(PYTHON) -m pytest tests/test_soak.py $(PYTEST_OPTIONS)
 
 check: ## ruff, shellcheck, and mypy on every file
 	@environment/install.sh --tests

@@ -3,6 +3,8 @@
   python -m analysis logs/STUDY             the records of a study
   python -m analysis --reference FOLDER     logs in the older layout: log_N.csv is native DDP on N
                                             workers, log_hvd_N.csv Horovod
+      [--images M --batch B]                what an epoch had: gives the speed-up by steps
+      [--names "MirroredStrategy,Horovod"]  what the two arms are, where it is not native DDP
 
 Writes to the report folder:
   report.html      the report: one file that needs nothing else, to be opened in a browser
@@ -23,20 +25,24 @@ import argparse
 import gc
 from pathlib import Path
 
+from analysis.loading.arm_names import arm_names
+from analysis.loading.epoch_work import epoch_work
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.report.assemble import make_report
 from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.files import write_report
-from analysis.study import Study
+from analysis.study import NAMES, Study
 from unet_scaling.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
+
+OF_REFERENCE = ("images", "batch", "names")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Make the report that the command line asks for."""
     options = _parser().parse_args(arguments)
     source: Path = options.reference or options.study
-    study = load_reference(source) if options.reference else load_study(source)
+    study = _reference(options) if options.reference else load_study(_only_records(options))
     _require_runs(study, source)
     gc.freeze()  # the study stays until the end: no search for garbage, in no process, goes through it again
     report = make_report(study)
@@ -48,6 +54,21 @@ def main(arguments: list[str] | None = None) -> int:
     print_report(report)
     print(f"\nreport: {folder}")
     return EXIT_OK
+
+
+def _reference(options: argparse.Namespace) -> Study:
+    names = NAMES if options.names is None else arm_names(options.names)
+    return load_reference(options.reference, epoch_work(options.images, options.batch), names)
+
+
+def _only_records(options: argparse.Namespace) -> Path:
+    """The folder of a study, whose records state what the options of older logs do."""
+    given = [name for name in OF_REFERENCE if getattr(options, name) is not None]
+    if given:
+        options_given = " and ".join(f"--{name}" for name in given)
+        raise UserError(f"{options_given}: only with --reference; the records of a study state it themselves")
+    study: Path = options.study
+    return study
 
 
 def _require_runs(study: Study, source: Path) -> None:
@@ -63,6 +84,19 @@ def _parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("study", nargs="?", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
     source.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of logs in the older layout")
+    parser.add_argument(
+        "--images",
+        type=int,
+        metavar="M",
+        help="with --reference: training images of an epoch over all workers, every pass counted "
+        "(published study: 1120 images x 80 %% x 2 passes = 1792)",
+    )
+    parser.add_argument(
+        "--batch", type=int, metavar="B", help="with --reference: images of a worker's step (published: 16)"
+    )
+    parser.add_argument(
+        "--names", metavar="A,B", help="with --reference: what log_N.csv and log_hvd_N.csv are called"
+    )
     parser.add_argument(
         "--output",
         type=Path,

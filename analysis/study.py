@@ -11,11 +11,15 @@ from unet_scaling.options import Claims
 from unet_scaling.record_lines import Header
 
 NAN = float("nan")
+Names = Mapping[Framework, str]
+NAMES: Names = {"pytorch_native": "native DDP", "horovod": "Horovod"}
+SHORT_NAMES: Names = {"pytorch_native": "DDP", "horovod": "Horovod"}
 # What one curve has in common, and what one point of it.
 SERIES = ["options", "framework", "knobs"]
 POINT = [*SERIES, "workers"]
 EPOCH_COLUMNS = (
     "run", "epoch", "seconds", "fastest_worker_seconds", "images", "steps", "loss", "learning_rate", "warmup",
+    "stalled",
 )  # fmt: skip
 EVALUATION_COLUMNS = (
     "run", "epochs", "training_seconds", "images", "true_positive", "false_positive", "false_negative",
@@ -24,7 +28,7 @@ EVALUATION_COLUMNS = (
 BUDGET_COLUMNS = (
     "run", "worker", "host", "epochs", "seconds", "images", "steps", "worker_seconds", *PHASE_COLUMNS,
     "wire_seconds", "process_cpu_seconds", "training_cpu_seconds", "communication_cpu_seconds",
-    "runqueue_seconds", "involuntary_switches", "cores", "frequency_mhz", "no_budget",
+    "helper_cpu_seconds", "waiting_seconds", "cores", "frequency_mhz", "no_budget",
 )  # fmt: skip
 PROBE_COLUMNS = ("run", "bytes", "repeats", "median_seconds", "minimum_seconds")
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
@@ -39,8 +43,11 @@ class Run:
     """One usable run. What is not known is NaN or None, never 0.
 
     `options` and `knobs` are labels of what varies in the study, in both frameworks or in one only.
-    Times are of the epochs after the warm-up: `seconds_per_epoch` is their median, the throughputs and
-    `step_seconds` are sums over sums.
+    `hosts` are those of all its attempts, and `started_utc` is the first one's. Times are of the epochs
+    after the warm-up that did not stall: `seconds_per_epoch` is their median, the throughputs and
+    `step_seconds` are sums over sums. `busy_share` is the share of a worker's time that went to other
+    processes, `disturbed` why the launch counts as disturbed (unet_scaling/disturbance.py), empty where it
+    does not, and `stalls` names its stalled epochs.
     """
 
     run: str
@@ -67,6 +74,9 @@ class Run:
     devices: str
     cores_per_worker: str
     started_utc: str
+    busy_share: float = NAN
+    disturbed: str = ""
+    stalls: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,11 +105,13 @@ class Study:
     epochs       one row per epoch of these runs, warm-up included: EPOCH_COLUMNS
     evaluations  one row per evaluation of these runs: EVALUATION_COLUMNS
     left_out     one row per `LeftOut`
-    budgets      one row per worker of these runs, sums over the epochs after the warm-up: BUDGET_COLUMNS;
+    budgets      one row per worker of these runs, sums over the epochs in use: BUDGET_COLUMNS;
                  analysis/measured.py says what each is
     probes       one row per message size of these runs' probes: PROBE_COLUMNS
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
     headers      the header of each of these runs; none for logs in the older layout
+    unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
+    names        what the arms are called in every output; of records always NAMES
     claims       what the study wants decided: margin of IoU, floor of efficiency, target IoU
     throughput   the column of `runs` that is the study's throughput; `unit` is its unit
     iou_scope    what the IoU was computed on
@@ -114,6 +126,7 @@ class Study:
     left_out: pd.DataFrame
     headers: Mapping[str, Header]
     claims: Claims = Claims()  # noqa: RUF009  (frozen)
+    names: Names = field(default_factory=lambda: NAMES)
     axes: tuple[str, ...] = ()
     throughput: str = "images_per_second"
     unit: str = "images / s"
@@ -123,6 +136,12 @@ class Study:
     budgets: pd.DataFrame = field(default_factory=lambda: _nothing(BUDGET_COLUMNS))
     probes: pd.DataFrame = field(default_factory=lambda: _nothing(PROBE_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
+    unknown_attempts: tuple[str, ...] = ()
+
+    @property
+    def short_names(self) -> Names:
+        """What the arms are called where room is short: names that a user gave are not shortened."""
+        return SHORT_NAMES if self.names == NAMES else self.names
 
 
 def run_table(rows: Sequence[Run]) -> pd.DataFrame:

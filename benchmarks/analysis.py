@@ -14,6 +14,7 @@ import argparse
 import functools
 import itertools
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def launch(framework: Framework, workers: int, number: int, epochs: int) -> tupl
                 seconds=float(each.max()),
                 worker_seconds=each.tolist(),
                 images=IMAGES,
-                steps=max(1, IMAGES // (16 * workers)),
+                steps=math.ceil(IMAGES / (16 * workers)),
                 loss=0.7 / (epoch + 1),
                 learning_rate=1e-3 * workers,
                 warmup=epoch == 0,

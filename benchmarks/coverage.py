@@ -1,32 +1,40 @@
 """How often the intervals hold the truth, and how small a difference 5 repeats resolve, by simulation.
 
-    .venv/bin/python -m benchmarks.coverage [--studies 2000]
+    .venv/bin/python -m benchmarks.coverage [--studies 2000] [--table coverage] [--table null] ...
 
 Simulates the throughput of launches from noise models of known truth and passes it through the code of
 the analysis. Throughput of an epoch is exp(block + launch + epoch noise); the block is what all launches
-of one repeat have in common. Prints the percentage of studies whose 95 % interval holds the truth, then
-the percentage that finds a difference, with the false alarms of the steadiness check. A few minutes.
+of one repeat have in common. Prints the percentage of studies whose 95 % interval holds the truth, the
+percentage that finds a difference, the percentage that calls a framework faster where none is, and the
+false alarms of the steadiness check and of the rule for outlying launches. A few minutes.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.findings.comparison import compare, repeats_needed
+from analysis.findings.comparison import FASTER, SUGGESTED, compare, repeats_needed, withhold
+from analysis.findings.fairness_table import fairness_checks
 from analysis.findings.speedup import summarise
-from analysis.findings.steadiness import run_steadiness
+from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
+from slurm.study_folder import in_launch_order
 from unet_scaling.config import FRAMEWORKS
+from unet_scaling.config import Study as StudyFile
 
 Array = NDArray[np.float64]
 SEED = 7
 STUDIES_AT_ONCE = 500
 IMAGES = 1000
 WORKERS = (1, 4)
+FIVE_COUNTS = (1, 2, 4, 8, 16)
+# From the first launch of a study to the last.
+DRIFT = 0.10
+EPOCHS = 2
 
 
 @dataclass(frozen=True)
@@ -92,14 +100,18 @@ def simulate(
 def study_of(rows: pd.DataFrame, throughput: Array) -> Study:
     """A study of these runs from the throughput of each of their epochs, (runs, epochs)."""
     runs = rows.assign(run=[f"run{number}" for number in range(len(rows))], knobs="", iou=np.nan, nodes=1.0)
+    runs = runs.assign(busy_share=0.0, disturbed="", stalls="")
     epochs = throughput.shape[1]
     seconds = IMAGES / throughput
     runs["images_per_second"] = epochs * IMAGES / seconds.sum(axis=1)
     runs["epochs_per_second"] = runs["images_per_second"] / IMAGES
     runs["images_per_epoch"] = float(IMAGES)
+    runs["steps_per_epoch"] = 1.0
     runs["seconds_per_epoch"] = np.median(seconds, axis=1)
     table = pd.DataFrame({"run": np.repeat(runs["run"].to_numpy(), epochs), "seconds": seconds.ravel()})
-    table = table.assign(epoch=np.tile(np.arange(epochs), len(runs)), images=IMAGES, warmup=False)
+    table = table.assign(
+        epoch=np.tile(np.arange(epochs), len(runs)), images=IMAGES, warmup=False, stalled=False
+    )
     evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
     return Study("simulated", runs, table, evaluations, left_out_table([]), headers={})
 
@@ -123,7 +135,7 @@ def coverages(noise: Noise, repeats: int, studies: int) -> list[float]:
         study = simulate(random, noise, size, repeats, 1.03)
         apart = simulate(random, noise, size, repeats, 1.03, paired=False)
         paired, unpaired = (of_four_workers(each) for each in (study, apart))
-        ratios = compare(study)
+        ratios = compare(study, family=["options"])
         found.append([
             holds(paired, "throughput", true_throughput(noise, WORKERS[-1])),
             holds(paired, "speedup", WORKERS[-1]),
@@ -143,7 +155,7 @@ def of_four_workers(study: Study) -> pd.DataFrame:
 def resolved(noise: Noise, ratio: float, repeats: int, studies: int) -> float:
     """Percentage of studies that call native DDP faster where it is, by `ratio`."""
     study = simulate(np.random.default_rng(SEED), noise, studies, repeats, ratio)
-    return 100 * float((compare(study)["outcome"] == "native DDP faster").mean())
+    return 100 * float((compare(study, family=["options"])["outcome"] == "native DDP faster").mean())
 
 
 def false_alarms(noise: Noise, correlation: float, runs: int) -> float:
@@ -154,6 +166,97 @@ def false_alarms(noise: Noise, correlation: float, runs: int) -> float:
         pace[:, epoch] = correlation * pace[:, epoch - 1] + np.sqrt(1 - correlation**2) * pace[:, epoch]
     rows = pd.DataFrame({"options": "", "framework": "horovod", "workers": 1, "repeat": np.arange(runs)})
     return 100 * float((run_steadiness(study_of(rows, np.exp(pace)))["steady"] == "no").mean())
+
+
+def steady_launches(random: np.random.Generator, size: int) -> Array:
+    """2 % of noise in each launch."""
+    return random.normal(0, 0.02, size)
+
+
+def stragglers(random: np.random.Generator, size: int) -> Array:
+    """1 % of noise, and one launch in five slowed by an exponential of 20 % on average."""
+    slowed = np.where(random.random(size) < 0.2, random.exponential(0.2, size), 0.0)
+    return random.normal(0, 0.01, size) - slowed
+
+
+def bimodal(random: np.random.Generator, size: int) -> Array:
+    """1 % of noise, and half of the launches 10 % slower."""
+    return random.normal(0, 0.01, size) - 0.1 * (random.random(size) < 0.5)
+
+
+@dataclass(frozen=True)
+class NullCell:
+    """Studies in which both frameworks are equally fast; `drift` slows the machine from start to end."""
+
+    name: str
+    launch: Callable[[np.random.Generator, int], Array]
+    drift: float = 0.0
+    one_after_the_other: bool = False
+
+
+NULL_CELLS = (
+    NullCell("2 % launch", steady_launches),
+    NullCell("stragglers", stragglers),
+    NullCell("bimodal", bimodal),
+    NullCell("2 % launch, 10 % drift, interleaved", steady_launches, DRIFT),
+    NullCell("2 % launch, 10 % drift, one arm after the other", steady_launches, DRIFT, True),
+)
+
+
+def null_study(cell: NullCell, studies: int, workers: Sequence[int], repeats: int) -> Study:
+    """Many studies in one, an `options` each, whose runs start in the order in which they are launched."""
+    random = np.random.default_rng(SEED)
+    rows = pd.concat([_launched(cell, number, workers, repeats) for number in range(studies)])
+    rows = rows.reset_index(drop=True)
+    started = pd.Timestamp("2025-01-31T12:00:00Z") + pd.to_timedelta(rows["place"], unit="min")
+    rows["started_utc"] = started.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    last = 2 * len(workers) * repeats - 1
+    pace = cell.launch(random, len(rows)) + np.log1p(-cell.drift * rows["place"].to_numpy() / last)
+    throughput = rows["workers"].to_numpy() * np.exp(pace)
+    rows = rows.assign(hosts="node", training_seconds=0.0).drop(columns="place")
+    return study_of(rows, np.repeat(throughput[:, None], EPOCHS, axis=1))
+
+
+def _launched(cell: NullCell, number: int, workers: Sequence[int], repeats: int) -> pd.DataFrame:
+    """The runs of one study; `place` is that in the order of their launches."""
+    file = {"name": "null", "workers": list(workers), "repeats": repeats, "seed": number}
+    tables = {
+        "data": {"folder": "/data", "image_height": 32, "image_width": 32},
+        "training": {"epochs": EPOCHS, "batch_per_worker": 1},
+    }
+    points = in_launch_order(StudyFile.model_validate({**file, **tables}))
+    if cell.one_after_the_other:
+        points = sorted(points, key=lambda point: point.framework == "horovod")
+    runs = [(point.framework, point.workers, point.repeat) for point in points]
+    table = pd.DataFrame(runs, columns=["framework", "workers", "repeat"])
+    return table.assign(options=f"{number:05d}", place=np.arange(len(table)))
+
+
+def false_claims(study: Study, *, fairness: bool = True) -> tuple[float, float]:
+    """Percentage of studies with any "is faster", and with any "suggests that ... is faster".
+
+    Without `fairness` they are at least as many as a report claims: its checks only withhold.
+    """
+    compared = compare(study, family=["options"])
+    if fairness:
+        compared = withhold(compared, fairness_checks(study))
+    claims = [
+        compared["outcome"].isin(words).groupby(compared["options"]).any() for words in (FASTER, SUGGESTED)
+    ]
+    faster, suggested = (100 * float(each.mean()) for each in claims)
+    return faster, suggested
+
+
+def false_outliers(points: int, launches: int, noise: float, studies: int) -> float:
+    """Percentage of launches named as outliers where all are of one noise."""
+    random = np.random.default_rng(SEED)
+    named = 0
+    for _ in range(studies):
+        rows = pd.MultiIndex.from_product([range(points), range(launches)], names=["workers", "repeat"])
+        table = rows.to_frame(index=False).assign(options="", framework="horovod")
+        study = study_of(table, np.exp(random.normal(0, noise, (len(table), 1))))
+        named += len(outlying_launches(study))
+    return 100 * named / (studies * points * launches)
 
 
 def coverage_lines(studies: int, repeats: Sequence[int]) -> Iterator[str]:
@@ -197,14 +300,45 @@ def alarm_lines(runs: int) -> Iterator[str]:
             yield f"| {epochs} | 2 % | {correlation:g} | {found:.2f} |"
 
 
+def null_lines(studies: int) -> Iterator[str]:
+    """How often a framework is called faster where none is: anywhere in a study, so at any worker count."""
+    yield '| noise | worker counts | repeats | "is faster" in % of studies | "suggests" in % |'
+    yield "|---|--:|--:|--:|--:|"
+    for repeats, workers in ((5, WORKERS[-1:]), (5, FIVE_COUNTS), (10, WORKERS[-1:]), (3, WORKERS[-1:])):
+        for cell in NULL_CELLS:
+            faster, suggested = false_claims(
+                null_study(cell, studies, workers, repeats), fairness=cell.one_after_the_other
+            )
+            yield f"| {cell.name} | {len(workers)} | {repeats} | {faster:.1f} | {suggested:.1f} |"
+
+
+def outlier_lines(studies: int) -> Iterator[str]:
+    """False names of outlying launches."""
+    yield "| points | launches of each | noise of a launch | named in % of launches |"
+    yield "|--:|--:|--:|--:|"
+    for points, launches in ((1, 5), (4, 3), (4, 5), (10, 5)):
+        for noise in (0.02, 0.05, 0.1, 0.2):
+            found = false_outliers(points, launches, noise, studies)
+            yield f"| {points} | {launches} | {100 * noise:g} % | {found:.2f} |"
+
+
 def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--studies", type=int, default=2000, help="simulated for each row of the tables")
-    studies = parser.parse_args().studies
-    tables = (coverage_lines(studies, (3, 4, 6, 7, 10, 20)), power_lines(studies), alarm_lines(10 * studies))
-    for lines in tables:
-        for line in lines:
+    names = ("coverage", "power", "null", "alarms", "outliers")
+    parser.add_argument("--table", action="append", choices=names, help="only these; default: all")
+    options = parser.parse_args()
+    studies = options.studies
+    tables = {
+        "coverage": lambda: coverage_lines(studies, (3, 4, 6, 7, 10, 20)),
+        "power": lambda: power_lines(studies),
+        "null": lambda: null_lines(studies),
+        "alarms": lambda: alarm_lines(10 * studies),
+        "outliers": lambda: outlier_lines(studies),
+    }
+    for name in options.table or names:
+        for line in tables[name]():
             print(line, flush=True)
         print()
 

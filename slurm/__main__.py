@@ -3,15 +3,18 @@
 import argparse
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from slurm.cluster import read_cluster
 from slurm.local import run_study
+from slurm.local_plan import show_plan
+from slurm.preflight import require_known, require_throughput
 from slurm.render import Places
 from slurm.status import ACTIVE, WATCH_SECONDS, cancel_study, show, study_rows
-from slurm.study_folder import StudyFolder, logs_folder
+from slurm.study_folder import logs_folder, open_study_folder
 from slurm.submit import Submitter
 from unet_scaling.config import PROJECT
 from unet_scaling.errors import UserError, run_program
@@ -19,6 +22,12 @@ from unet_scaling.study_file import read_study
 from unet_scaling.validation import setting
 
 PLAIN_WIDTH = 160
+# Options that exclude each other, and why.
+CONFLICTS = (
+    ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
+    ("local", "one_allocation", "an allocation is a job of Slurm; leave one of them out"),
+    ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
+)
 PROGRAM = "slurm/submission.sh"
 EPILOG = f"""\
 examples
@@ -38,10 +47,18 @@ def main() -> None:
         look_or_cancel(sys.argv[1], console)
         return
     arguments = submission_arguments()
+    require_compatible(arguments)
     study = read_study(arguments.study, dict(arguments.set), arguments.name)
-    folder = StudyFolder(arguments.logs / study.name, study)
+    require_throughput(study)
+    require_known(study, arguments.force)
+    folder = open_study_folder(arguments.logs / study.name, study)
+    if folder.study.name != study.name:
+        console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
+    if arguments.local and arguments.dry_run:
+        show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
+        return
     if arguments.local:
-        run_study(folder, console)
+        run_study(folder, console, arguments.repeat_disturbed, arguments.force)
         return
     submitter = Submitter(
         folder=folder,
@@ -50,6 +67,7 @@ def main() -> None:
         console=console,
         one_allocation=arguments.one_allocation,
         force=tuple(arguments.force),
+        repeat_disturbed=arguments.repeat_disturbed,
     )
     if arguments.dry_run:
         submitter.dry_run()
@@ -60,6 +78,18 @@ def main() -> None:
         console.print(f"watch it with: {PROGRAM} status {study.name} --watch")
 
 
+def require_compatible(arguments: argparse.Namespace) -> None:
+    """Raise UserError for options of which one would have to be ignored."""
+    for one, other, advice in CONFLICTS:
+        if getattr(arguments, one) and getattr(arguments, other):
+            names = " and ".join("--" + name.replace("_", "-") for name in (one, other))
+            raise UserError(f"{names} do not go together: {advice}")
+    keys = [key for key, _ in arguments.set] + ["name"] * (arguments.name is not None)
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice:
+        raise UserError(f"--set {twice}=...: {twice} is given twice on the command line; leave one out")
+
+
 def submit_and_wait(submitter: Submitter) -> None:
     """Submit, wait, and submit again what was interrupted, until nothing is left to do.
 
@@ -68,6 +98,7 @@ def submit_and_wait(submitter: Submitter) -> None:
     while True:
         try:
             queued = submitter.submit()
+            submitter = replace(submitter, force=())  # once; else a forced run would start anew each time
         except UserError:
             wait_for_active(submitter.folder.path)
             raise
@@ -75,9 +106,10 @@ def submit_and_wait(submitter: Submitter) -> None:
             break
     rows = study_rows(submitter.folder.path)
     show(submitter.folder.path, submitter.console, as_json=False, watch=False)
-    if any(row.state != "complete" for row in rows):
+    wanted = [row for row in rows if not row.surplus]
+    if any(row.state != "complete" for row in wanted):
         raise UserError(
-            f"{sum(row.state != 'complete' for row in rows)} of {len(rows)} runs are not complete"
+            f"{sum(row.state != 'complete' for row in wanted)} of {len(wanted)} runs are not complete"
         )
 
 
@@ -95,8 +127,9 @@ def look_or_cancel(command: str, console: Console) -> None:
     parser.add_argument("study", help="name of a study below logs/, or its folder")
     parser.add_argument("--logs", type=Path, default=logs_folder(), help="where study folders are")
     if command == "status":
-        parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
-        parser.add_argument("--watch", action="store_true", help="refresh until no run is queued or running")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--json", action="store_true", help="a list of objects instead of a table")
+        form.add_argument("--watch", action="store_true", help="refresh until no run is queued or running")
     arguments = parser.parse_args(sys.argv[2:])
     named = arguments.logs / arguments.study
     folder = named if named.is_dir() else Path(arguments.study)
@@ -120,7 +153,7 @@ def submission_arguments() -> argparse.Namespace:
     )
     where.add_argument("--local", action="store_true", help="run on this machine with mpiexec, without Slurm")
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the scripts and the cost, queue nothing"
+        "--dry-run", action="store_true", help="print what would run and the cost; start nothing"
     )
     parser.add_argument(
         "--wait", action="store_true", help="stay until all is done; resubmit what was interrupted"
@@ -133,7 +166,12 @@ def submission_arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="RUN",
-        help="submit this run in any case (may be repeated)",
+        help="run this run in any case, also a complete one (may be repeated)",
+    )
+    parser.add_argument(
+        "--repeat-disturbed",
+        action="store_true",
+        help="launch complete runs again that other programs or a stall disturbed",
     )
     parser.add_argument("--name", help="folder below logs/ (default: the study's name)")
     parser.add_argument(

@@ -1,12 +1,12 @@
 """The cluster file: where a study runs, and the geometry of a job for each worker count."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveInt, StringConstraints, field_validator, model_validator
 
+from slurm.sbatch_options import require_free
 from unet_scaling.config import PROJECT
 from unet_scaling.errors import UserError
 from unet_scaling.validation import Section, read_toml, validated
@@ -15,11 +15,6 @@ from unet_scaling.validation import Section, read_toml, validated
 Option = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
-OWN_OPTIONS = (
-    "job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "time", "partition", "account",
-    "output", "error", "open-mode", "requeue", "no-requeue", "signal", "parsable", "wrap", "array",
-    "J", "N", "n", "c", "t", "p", "A", "o", "e",
-)  # fmt: skip
 
 
 class Cluster(Section):
@@ -50,9 +45,7 @@ class Cluster(Section):
     @classmethod
     def _not_those_of_the_geometry(cls, options: list[str]) -> list[str]:
         for option in options:
-            name = re.match(r"--?([A-Za-z-]+)", option)
-            if name is None or name.group(1) in OWN_OPTIONS:
-                raise ValueError(f"{option!r}: not an option, or one that the submission sets itself")
+            require_free(option)
         return options
 
     @model_validator(mode="after")

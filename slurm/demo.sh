@@ -8,6 +8,17 @@ data=${1:-}
 shift || true
 cd "$root"
 
+dry=no
+for option in "$@"; do
+    case $option in
+        --dry-run) dry=yes ;;
+        --name | --name=* | --logs | --logs=*)
+            echo "error: $option: the demo has its own folder; use slurm/submission.sh for a study of yours" >&2
+            exit 2
+            ;;
+    esac
+done
+
 if [ -z "$data" ]; then
     study=demo
     options=()
@@ -22,4 +33,5 @@ else
 fi
 
 slurm/submission.sh slurm/studies/demo.toml --local "${options[@]}" "$@"
+[ "$dry" = no ] || exit 0
 .venv/bin/python -m analysis "logs/$study"

@@ -1,20 +1,26 @@
 """Launch a study on this machine with mpiexec: every worker on its own cores, for both frameworks alike."""
 
+import ctypes
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
 
-from slurm.study_folder import OUTPUT_NAME, StudyFolder
+from slurm.local_plan import take_over, to_repeat
+from slurm.quiet import disturbed_reason, say_whether_quiet, set_disturbed_aside
+from slurm.study_folder import OUTPUT_NAME, StudyFolder, cores_per_worker
 from unet_scaling.allocator import KEEP_MEMORY
-from unet_scaling.config import PROJECT, Point, Study
+from unet_scaling.config import PROJECT, Point
+from unet_scaling.disturbance import disturbance
 from unet_scaling.errors import EXIT_BUG, EXIT_DIVERGED, UserError
 from unet_scaling.files import open_to_append
 from unet_scaling.identity import CORES_VARIABLE, FIRST_PORT, PORTS
@@ -32,15 +38,8 @@ MPI_ENVIRONMENT = {
 }
 
 
-def cores_per_worker(study: Study, cores: int) -> int:
-    """Equal at every worker count: what the largest one leaves to each; a UserError where that is none."""
-    largest = max(study.workers)
-    if largest > cores:
-        raise UserError(
-            f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {cores}; "
-            f"the largest worker count here is {cores}"
-        )
-    return cores // largest
+# From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
+PR_SET_PDEATHSIG = 1
 
 
 def launch(program: Sequence[str], workers: int, output: Path, cores_each: int | None) -> int:
@@ -53,12 +52,23 @@ def launch(program: Sequence[str], workers: int, output: Path, cores_each: int |
     environment = _environment() | ({CORES_VARIABLE: str(cores_each)} if cores_each else {})
     with open_to_append(output) as sink:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment
-        )
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment,
+            close_fds=False, preexec_fn=partial(_end_with, os.getpid()),
+        )  # fmt: skip
         try:
             return process.wait()
         finally:
             _end(process)
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process, soon mpiexec, when the launcher dies by whatever signal.
+
+    mpiexec and its workers also hold the lock of the study (StudyFolder.locked) until the last has ended.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(EXIT_BUG)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -110,24 +120,59 @@ def _free_port() -> int:
     raise UserError(f"no free port between {FIRST_PORT} and {FIRST_PORT + PORTS}")
 
 
-def run_study(folder: StudyFolder, console: Console) -> None:
-    """Run what is not complete, one run after the other; raise UserError at the end where runs failed."""
+def run_study(
+    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
+) -> None:
+    """Run what is not complete, one run after the other; raise UserError at the end where runs failed.
+
+    Of these, launches that were disturbed are then made once more; `repeat_disturbed`: and of all others.
+    """
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
     with folder.locked():
         points = folder.prepare()
+        take_over(folder, points, force)
         missing = [point for point in points if folder.state(point).state != "complete"]
         console.print(
             f"{folder.study.name}: {len(points)} runs, {len(points) - len(missing)} complete already"
         )
         console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
-        for number, point in enumerate(missing, start=1):
-            console.print(f"[{number}/{len(missing)}] {point.run} ...", end=" ", markup=False)
-            begin = time.monotonic()
-            program = [str(PROJECT / point.framework / "train.py"), str(folder.run_folder(point))]
-            launch(program, point.workers, folder.run_folder(point) / OUTPUT_NAME, share)
-            console.print(_outcome(folder, point, time.monotonic() - begin), markup=False)
+        judged = points if repeat_disturbed else missing
+        if judged:
+            say_whether_quiet(console)
+        _run_all(folder, missing, share, console)
+        _run_all(folder, _to_launch_again(folder, judged, console), share, console, again=True)
     _require_all_complete(folder, points)
+
+
+def _run_all(
+    folder: StudyFolder, points: Sequence[Point], share: int, console: Console, again: bool = False
+) -> None:
+    """Launch these runs one after the other; `again`: they are complete, and their records are set aside."""
+    for number, point in enumerate(points, start=1):
+        console.print(f"[{number}/{len(points)}] {point.run} ...", end=" ", markup=False)
+        begin = time.monotonic()
+        if again:
+            # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
+            set_disturbed_aside(folder.run_folder(point))
+        program = [str(PROJECT / point.framework / "train.py"), str(folder.run_folder(point))]
+        launch(program, point.workers, folder.run_folder(point) / OUTPUT_NAME, share)
+        console.print(_outcome(folder, point, time.monotonic() - begin), markup=False)
+
+
+def _to_launch_again(folder: StudyFolder, points: Sequence[Point], console: Console) -> list[Point]:
+    """Return the points whose launches were disturbed and are made again, and print which are not."""
+    again = to_repeat(folder, points)
+    if again:
+        console.print(
+            f"{len(again)} disturbed, launched again; their records are kept as run.disturbed*.jsonl"
+        )
+    for point in points:
+        complete = folder.state(point).state == "complete"
+        if complete and point not in again and disturbed_reason(folder.run_folder(point)):
+            text = f"{point.run}: disturbed again and again; it stays as it is, and the report says so"
+            console.print(text, markup=False)
+    return again
 
 
 def _outcome(folder: StudyFolder, point: Point, seconds: float) -> str:
@@ -143,6 +188,8 @@ def _outcome(folder: StudyFolder, point: Point, seconds: float) -> str:
     parts = [f"complete in {seconds:.0f} s"]
     parts += [f"{speed:.1f} images/s"] if speed else []
     parts += [f"IoU {iou:.3f}"] if iou is not None else []
+    reason = disturbance(record).reason
+    parts += [f"disturbed: {reason}"] if reason else []
     return ", ".join(parts)
 
 

@@ -1,13 +1,14 @@
 """What can be known before anything is queued: images, environment, shapes that Slurm would refuse."""
 
+import difflib
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, try_out
-from unet_scaling.config import Point
-from unet_scaling.errors import UserError
+from unet_scaling.config import Point, Study
+from unet_scaling.errors import EXIT_BAD_DATA, UserError
 
 PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
 
@@ -16,13 +17,39 @@ def check_before_submission(cluster: Cluster, points: Sequence[Point]) -> None:
     """Raise UserError for what would fail every run: images, environment, an impossible worker count."""
     for point in points:
         geometry(cluster, point.workers)
+    check_inputs(points)
+
+
+def check_inputs(points: Sequence[Point]) -> None:
+    """Raise UserError where a framework is not installed, or images were never checked (65)."""
     for framework in sorted({point.framework for point in points}):
         _require_installed(framework)
     for folder, manifest in sorted({(point.data.folder, point.data.manifest_path) for point in points}):
         if not manifest.is_file():
             raise UserError(
                 f"{manifest} does not exist: the images are not checked; "
-                f"run python -m unet_scaling.data check {folder}"
+                f"run python -m unet_scaling.data check {folder}",
+                EXIT_BAD_DATA,
+            )
+
+
+def require_throughput(study: Study) -> None:
+    """Raise UserError where the study has runs that train and yet can have no throughput."""
+    if any(point.training.epochs == 1 for point in study.points()):
+        raise UserError(
+            f"study {study.name}: training.epochs: found 1; the first epoch warms up and is not counted, so "
+            "that no speed would come of it; use 2 or more, or 0 to evaluate only"
+        )
+
+
+def require_known(study: Study, runs: Sequence[str]) -> None:
+    """Raise UserError for a name given to --force that is no run of the study."""
+    known = [point.run for point in study.points()]
+    for run in runs:
+        if run not in known:
+            near = difflib.get_close_matches(run, known, n=3, cutoff=0) or known[:3]
+            raise UserError(
+                f"--force {run}: study {study.name} has no such run; it has {', '.join(near)}, ..."
             )
 
 

@@ -134,17 +134,27 @@ def _queued(jobs: Sequence[str]) -> dict[str, JobState]:
 
 def _ended(jobs: Sequence[str]) -> dict[str, JobState]:
     """Jobs in the accounting database; nothing where the site has none."""
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,NodeList,End"]
+    columns = "--format=JobID,State,ExitCode,NodeList,End"
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", columns]
     try:
         answer = _call([*command, f"--jobs={','.join(jobs)}"])
     except (UnreachableError, UserError):
         return {}
     found = {}
     for line in answer.splitlines():
-        job, state, nodes, end = line.split("|", maxsplit=3)
+        job, said, code, nodes, end = line.split("|", maxsplit=4)
+        state, _, reason = said.partition(" ")
         if job in jobs and state:
-            found[job] = JobState(state.split()[0], state.partition(" ")[2], nodes, end)
+            found[job] = JobState(state, reason or _why_failed(state, code), nodes, end)
     return found
+
+
+def _why_failed(state: str, code: str) -> str:
+    """Return why a job FAILED, from sacct's `exit code:signal`; of other ends the state says it."""
+    exit_code, _, signal = code.partition(":")
+    if state != "FAILED":
+        return ""
+    return f"by signal {signal}" if signal not in ("", "0") else f"with exit code {exit_code}"
 
 
 def _find_for(token: str, seconds: float) -> str | None:

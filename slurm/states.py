@@ -69,7 +69,7 @@ def combine(folder: Path, submission: Submission | None, jobs: dict[str, JobStat
     """The state of a run. `jobs` is None where Slurm could not be asked."""
     recorded = run_state(folder)
     if submission is None:
-        return recorded
+        return RunState("resumable", recorded.reason) if recorded.state == "stopped" else recorded
     if submission.status == "rejected":
         return RunState("rejected", submission.reason)
     if jobs is None:

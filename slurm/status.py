@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from slurm.scheduler import UnreachableError, cancel
 from slurm.states import read_submission, study_states
+from slurm.study_folder import recorded_study
 from unet_scaling.config import Point
 from unet_scaling.errors import UserError
 from unet_scaling.record import RECORD_NAME, Record, read_record
@@ -22,6 +23,7 @@ from unet_scaling.study_file import POINT_NAME, read_point
 
 WATCH_SECONDS = 10
 ACTIVE = ("queued", "running", "unknown")
+SURPLUS = "not in the study any more"
 STYLES = {
     "complete": "green", "running": "cyan", "queued": "blue", "waiting": "dim", "resumable": "yellow",
     "unknown": "yellow", "lost": "red", "failed": "red", "rejected": "red", "diverged": "magenta",
@@ -31,7 +33,10 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One run. `hosts`, `epochs_done` and `expected_end` are of its newest attempt."""
+    """One run. `hosts`, `epochs_done` and `expected_end` are of its newest attempt.
+
+    `surplus`: the study had it once, and no longer has.
+    """
 
     run: str
     framework: str
@@ -45,6 +50,7 @@ class Row:
     epochs_done: int
     epochs: int
     expected_end: str | None
+    surplus: bool = False
 
 
 def study_rows(folder: Path) -> list[Row]:
@@ -53,8 +59,14 @@ def study_rows(folder: Path) -> list[Row]:
     if not points:
         raise UserError(f"{folder} holds no runs; slurm/submission.sh STUDY.toml makes them")
     states = study_states({run_folder.name: run_folder for run_folder in points})
+    study = recorded_study(folder)
+    wanted = {point.run for point in study.points()} if study else {point.run for point in points.values()}
     rows = [
-        _row(path, point, states[path.name].state, states[path.name].reason) for path, point in points.items()
+        replace(
+            _row(path, point, states[path.name].state, states[path.name].reason),
+            surplus=path.name not in wanted,
+        )
+        for path, point in points.items()
     ]
     return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))
 
@@ -105,9 +117,11 @@ def show(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
 
 
 def status_table(name: str, rows: Sequence[Row]) -> Table:
-    counted = Counter(row.state for row in rows)
+    counted = Counter(row.state for row in rows if not row.surplus)
+    surplus = sum(row.surplus for row in rows)
     caption = ", ".join(f"{count} {state}" for state, count in counted.most_common())
-    table = Table(title=f"{name}: {len(rows)} runs", caption=caption, box=None, pad_edge=False)
+    caption += f"; {surplus} more that the study no longer has" if surplus else ""
+    table = Table(title=f"{name}: {len(rows) - surplus} runs", caption=caption, box=None, pad_edge=False)
     for column in ("run", "state", "job", "attempt", "hosts", "epochs", "ends", "why"):
         table.add_column(column, overflow="fold")
     for row in rows:
@@ -119,7 +133,7 @@ def status_table(name: str, rows: Sequence[Row]) -> Table:
             Text(row.hosts),
             f"{row.epochs_done}/{row.epochs}",
             row.expected_end or "",
-            Text(row.reason),
+            Text("; ".join(filter(None, [SURPLUS * row.surplus, row.reason]))),
         )
     return table
 

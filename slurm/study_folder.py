@@ -6,20 +6,24 @@ import random
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from unet_scaling.config import PROJECT, Point, Study
-from unet_scaling.errors import UserError, WaitedTooLongError, report_name
+from unet_scaling.errors import BUS_ERROR, UserError, WaitedTooLongError, report_name
 from unet_scaling.files import PRIVATE, open_to_append, read_sealed, write_sealed
 from unet_scaling.record import RECORD_NAME, read_record
-from unet_scaling.study_file import POINT_NAME, STUDY_NAME, read_point
+from unet_scaling.study_file import PATH_KEYS, POINT_NAME, STUDY_NAME, read_point
+from unet_scaling.validation import validated
 
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
+# The stacks of all threads of some workers, and what their launcher adds.
+LAST_WORDS_BYTES = 2**16
+LOCK_NAME = ".lock"
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,7 @@ class StudyFolder:
         Raises UserError where a folder holds a run of another configuration, and changes none then.
         """
         points = in_launch_order(self.study)
-        for point in points:
-            self._require_same(point)
+        self.require_same(points)
         for point in points:
             folder = self.run_folder(point)
             try:
@@ -69,16 +72,18 @@ class StudyFolder:
         """Keep a second launcher out of this study while the first one works on it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = open_to_append(self.path / ".lock")
+            lock = open_to_append(self.path / LOCK_NAME)
         except OSError as error:
             raise UserError(f"the study folder {self.path} cannot be written: {error}") from None
         with lock, ExitStack() as stack:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(f"another submission is working on {self.path}; wait for it to end") from None
+                raise UserError(_who_works_on(self.path)) from None
             except OSError:
                 stack.enter_context(self._claimed())
+            # Workers inherit it: where the launcher is killed, they keep others out as long as they live.
+            os.set_inheritable(lock.fileno(), True)
             yield
 
     @contextmanager
@@ -99,15 +104,75 @@ class StudyFolder:
         finally:
             claim.unlink()
 
-    def _require_same(self, point: Point) -> None:
-        path = self.run_folder(point) / POINT_NAME
-        if path.exists():
-            there = read_point(path)
+    def require_same(self, points: Sequence[Point]) -> None:
+        """Raise UserError where the folder holds a run of another configuration than its point now has."""
+        for point in points:
+            path = self.run_folder(point) / POINT_NAME
+            there = read_point(path) if path.exists() else point
             if there != point:
+                key, was, now = _first_difference(there, point)
                 raise UserError(
-                    f"{path} holds another configuration: {_first_difference(there, point)}; "
-                    f"give this study another name (--name), or move {self.path} away"
+                    f"{path} holds another configuration: {key} is {was!r} there, {now!r} in the study; "
+                    f"{_way_on(key, was)}give this study another name (--name), or move {self.path} away"
                 )
+
+
+def open_study_folder(path: Path, study: Study) -> StudyFolder:
+    """Return the folder of a study; one that was renamed keeps the name that its runs were made with."""
+    recorded = recorded_study(path)
+    if recorded is not None and recorded.name != study.name:
+        study = study.model_copy(update={"name": recorded.name})
+    return StudyFolder(path, study)
+
+
+def recorded_study(path: Path) -> Study | None:
+    """Return the study of this folder as it was last submitted; None where none was.
+
+    Raises UserError where the file is not that of a study.
+    """
+    try:
+        return validated(Study, read_sealed(path / STUDY_NAME), str(path / STUDY_NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path / STUDY_NAME} cannot be read: {error}; remove it: slurm/submission.sh writes it again"
+        ) from None
+
+
+def _who_works_on(path: Path) -> str:
+    """Return in words which processes hold the lock of this study, and what to do."""
+    holders = _holders(path / LOCK_NAME)
+    if not holders:
+        return f"another submission is working on {path}, perhaps on another machine; wait for it to end"
+    named = ", ".join(f"{process} ({name})" for process, name in holders.items())
+    return (
+        f"another submission is working on {path}, or workers of one that was killed: processes {named} "
+        f"on {socket.gethostname()}; wait for their end, or: kill {next(iter(holders))}"
+    )
+
+
+def _holders(lock: Path) -> dict[int, str]:
+    """Return the processes of this machine that have the file open, the oldest first, with their names."""
+    holders = {}
+    for process in sorted(int(path.name) for path in Path("/proc").glob("[0-9]*")):
+        place = Path("/proc", str(process))
+        with suppress(OSError):  # it has ended, or is another user's
+            if any(link.samefile(lock) for link in (place / "fd").iterdir() if link.exists()):
+                holders[process] = (place / "comm").read_text().strip()
+    holders.pop(os.getpid(), None)
+    return holders
+
+
+def cores_per_worker(study: Study, cores: int) -> int:
+    """Equal at every worker count: what the largest one leaves to each; a UserError where that is none."""
+    largest = max(study.workers)
+    if largest > cores:
+        raise UserError(
+            f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {cores}; "
+            f"the largest worker count here is {cores}"
+        )
+    return cores // largest
 
 
 def in_launch_order(study: Study) -> list[Point]:
@@ -142,7 +207,18 @@ def run_state(folder: Path) -> RunState:
         return RunState(record.end.status, reason)
     if record.damaged:
         return RunState("invalid", record.problems[0])
-    return RunState("failed", failure_reason(folder) or "the record has no end; see output.log")
+    return RunState("failed", failure_reason(folder) or _no_end(folder))
+
+
+def _no_end(folder: Path) -> str:
+    """Where no worker could say why it ended: what its last words on standard error mean, if anything."""
+    output = folder / OUTPUT_NAME
+    if output.exists() and BUS_ERROR.encode() in output.read_bytes()[-LAST_WORDS_BYTES:]:
+        return (
+            "a worker ended by a bus error: a file that was mapped into memory was cut while it was in use, "
+            f"or /dev/shm is full; see {OUTPUT_NAME}"
+        )
+    return f"the record has no end; see {OUTPUT_NAME}"
 
 
 def failure_reason(folder: Path, after: int = 0) -> str:
@@ -184,11 +260,21 @@ def _silent(reports: Sequence[dict[str, Any]]) -> str:
     return f"; no such word from worker {', '.join(map(str, others))}" if others else ""
 
 
-def _first_difference(there: Point, asked: Point) -> str:
-    """The first key in which two points differ, with both values."""
+def _first_difference(there: Point, asked: Point) -> tuple[str, object, object]:
+    """Return the first key in which two points differ, with both values."""
     one, other = _flat(there.model_dump()), _flat(asked.model_dump())
     key = next(key for key in other if one.get(key) != other[key])
-    return f"{key} is {one.get(key)!r} there, {other[key]!r} in the study"
+    return key, one.get(key), other[key]
+
+
+def _way_on(key: str, was: object) -> str:
+    """Return how runs that were made for another path can go on; empty where no path differs."""
+    if tuple(key.split(".")) not in PATH_KEYS:
+        return ""
+    return (
+        f"to go on with these runs, let {was} lead to the same images (a link will do) "
+        f"and add --set {key}={was}; else "
+    )
 
 
 def _flat(table: dict[str, object], prefix: str = "") -> dict[str, object]:

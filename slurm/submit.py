@@ -11,6 +11,7 @@ from rich.console import Console
 from slurm.attempts import may_be_tried_again
 from slurm.cluster import Cluster
 from slurm.preflight import check_before_submission, estimate, refused_shapes
+from slurm.quiet import disturbed_reason, may_be_repeated, set_disturbed_aside
 from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import LimitError, RejectedError, UnreachableError, find, inherited_variables
 from slurm.scheduler import submit as submit_job
@@ -36,11 +37,13 @@ class Submitter:
     console: Console
     one_allocation: bool = False
     force: tuple[str, ...] = ()
+    repeat_disturbed: bool = False
     patience_seconds: float = 3600.0
 
     def dry_run(self) -> None:
         """Print every script and the estimate; write nothing, queue nothing."""
         points = in_launch_order(self.folder.study)
+        self.folder.require_same(points)
         check_before_submission(self.cluster, points)
         if self.one_allocation:
             place = self.folder.path / "allocation-1"
@@ -82,6 +85,8 @@ class Submitter:
             if state.state in ("queued", "running", "unknown"):
                 raise UserError(f"--force {point.run}: it is {state.state}; cancel it, or wait for its end")
             return True
+        if state.state == "complete" and self._is_to_be_repeated(point):
+            return True
         if state.state not in SUBMITTABLE:
             return False
         if run_state(self.folder.run_folder(point)).state == "complete":
@@ -98,12 +103,27 @@ class Submitter:
             return False
         return True
 
+    def _is_to_be_repeated(self, point: Point) -> bool:
+        """Whether --repeat-disturbed asks for this complete run."""
+        folder = self.folder.run_folder(point)
+        reason = disturbed_reason(folder) if self.repeat_disturbed else ""
+        if not reason:
+            return False
+        repeated = may_be_repeated(folder)
+        outcome = "launched again" if repeated else "disturbed again and again, so it stays as it is"
+        self.console.print(f"{point.run}: {reason}; {outcome}", markup=False)
+        return repeated
+
     def _set_records_aside(self, points: Sequence[Point]) -> None:
-        """Keep the record of an attempt that --force repeats; a complete run would not start again."""
+        """Keep the record of a launch that is repeated; a complete run would not start again."""
         for point in points:
             folder = self.folder.run_folder(point)
-            if point.run in self.force and run_state(folder).state == "complete":
+            if run_state(folder).state != "complete":
+                continue
+            if point.run in self.force:
                 set_record_aside(folder)
+            elif self.repeat_disturbed:
+                set_disturbed_aside(folder)
 
     def _settle(self, points: Sequence[Point]) -> None:
         """Find out what became of submissions whose answer was lost; a UserError where Slurm is silent."""

@@ -19,8 +19,8 @@ class Steps:
     """Seconds of each phase of a step: one number for all workers, or one for each.
 
     `sync` of a worker is wire and what it waits for others beyond it. `late` is what one worker alone takes
-    at the end of an epoch. `contended` are CPU seconds of helper threads and of waiting for a core, and
-    involuntary switches, of a step.
+    at the end of an epoch. `contended` are CPU seconds of helper threads, of other processes and of
+    waiting for a core, and involuntary switches, of a step.
     """
 
     data_wait: float | Sequence[float] = 0.010
@@ -55,16 +55,28 @@ def write_budget_run(
     budget: str | None = "on",
     options: Mapping[str, Mapping[str, Any]] | None = None,
     label: str = "",
+    about: Mapping[str, object] | None = None,
+    stalled: Mapping[int, Steps] | None = None,
 ) -> Path:
-    """Write a run whose steps take this long, times `pace`. `budget` None: none could be known."""
+    """Write a run whose steps take this long, times `pace`. `budget` None: none could be known.
+
+    `about` replaces fields of the header; `stalled` the steps of these epochs.
+    """
     each = steps or Steps()
     point = make_point(framework, workers, repeat, options=options, label=label)
     images = STEPS * workers * point.training.batch_per_worker * point.training.accumulate
     epochs = [
-        _epoch(number, each, workers, images, pace * (4 if number == 0 else 1), budget)
+        _epoch(
+            number,
+            (stalled or {}).get(number, each),
+            workers,
+            images,
+            pace * (4 if number == 0 else 1),
+            budget,
+        )
         for number in range(point.training.epochs)
     ]
-    header = {"workers": list(facts or make_workers(workers, cores_each=each.cores))}
+    header = {"workers": list(facts or make_workers(workers, cores_each=each.cores)), **(about or {})}
     measured = Measured(epochs, probe)
     return write_run(
         folder, framework, workers, repeat, options=options, label=label, header=header, measured=measured
@@ -101,7 +113,7 @@ def _budget(steps: Steps, workers: int, scale: float) -> Budget:
         name: [scale * steps.of_worker(name.removesuffix("_seconds"), worker) for worker in range(workers)]
         for name in PHASE_COLUMNS
     }
-    return Budget(wire_seconds=scale * steps.wire, **phases)
+    return Budget.model_validate(phases | {"wire_seconds": scale * steps.wire})
 
 
 def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
@@ -109,10 +121,12 @@ def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
     communication = scale * steps.contended["communication"]
     switches = round(scale * steps.contended["switches"])
     runqueue = steps.contended.get("runqueue")  # a kernel may not tell
+    other = steps.contended.get("other")  # nor do older records
     return CpuFacts(
         process_seconds=training + communication,
         thread_seconds={"training": training, "communication": communication, "other": 0.0},
         training_runqueue_seconds=None if runqueue is None else scale * runqueue,
+        other_seconds=None if other is None else scale * other,
         training_voluntary_switches=10,
         training_involuntary_switches=switches,
         process_voluntary_switches=10,

@@ -1,6 +1,6 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, the order of tests, and what is said of those that did not run."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.cluster import virtual_cluster as virtual_cluster
 from tests.faults import undisturbed as undisturbed
-from tests.machine import make_locks, the_machine
+from tests.injected_runs import injected_pair as injected_pair
+from tests.not_run import NotRun
 from tests.studies import make_images
 
 # A busy machine is slow; that is no finding of a property test.
@@ -17,28 +18,13 @@ settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    make_locks(config)
+    config.pluginmanager.register(NotRun(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What must be alone comes first, then what starts many processes: at the end no process waits for long.
-
-    Tests on many real processes get a second try, for the machine may be busy; the summary counts it.
-    """
-    alone, slow = (
-        {item.path for item in items if item.get_closest_marker(name)} for name in ("alone", "slow")
-    )
-    items.sort(key=lambda item: (item.path not in alone, item.path not in slow))
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test, with the fixtures that are made for it."""
-    with the_machine(alone=item.get_closest_marker("alone") is not None):
-        return (yield)
+    """Start with what starts many processes: at the end no test process waits long for another."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ OPTIONS: dict[str, Any] = {
 STEPS = 9
 FILLER_NAME = "filler"
 SECONDS_FULL_VARIABLE = "SECONDS_FULL"
+FLIPPED_VARIABLE = "FILE_TO_FLIP"
 FILE_BYTES = 40_000
 SECRET = "a-token-that-nobody-may-read"
 

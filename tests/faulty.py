@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.faults import FILE_BYTES, FILLER_NAME, SECONDS_FULL_VARIABLE, Fault
+from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling import errors, safe_points
 from unet_scaling.identity import identify
 from unet_scaling.training import Step
@@ -107,6 +107,13 @@ def limit_file_size(*_: Any) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, resource.RLIM_INFINITY))
 
 
+def flip_a_file(*_: Any) -> None:
+    path = Path(os.environ[FLIPPED_VARIABLE])
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 def claim_another_python(*_: Any) -> None:
     platform.python_version = lambda: "3.99.0"
 
@@ -124,6 +131,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "device memory": lack_device_memory,
     "full disk": fill_the_disk,
     "file size": limit_file_size,
+    "flip a file": flip_a_file,
     "another python": claim_another_python,
     "host memory": lack_host_memory,
 }

@@ -26,6 +26,7 @@ from unet_scaling.model import UNet
 from unet_scaling.record import Record
 
 WARMUP, SOUND, LOADER, FORWARD, OPTIMIZER, BUSY = range(6)
+SLEEPING = (LOADER, FORWARD, OPTIMIZER)
 EPOCHS = 6
 SLOW_WORKER = 1
 BUSY_WORKER = 0

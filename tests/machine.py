@@ -1,37 +1,90 @@
-"""Who may use this machine while a test runs: several test processes share it, a test of times is alone."""
+"""Whether this machine was quiet enough, while something was measured, for its times to be compared.
 
-import fcntl
+A comparison of times on a machine that others use says nothing: such a test is skipped, with the share that
+others took. On a quiet machine it is judged, and may fail.
+"""
+
 import os
-import tempfile
-from collections.abc import Iterator
+import time
+from collections import defaultdict
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+
+from unet_scaling.cpu_facts import busy_seconds
+from unet_scaling.disturbance import DISTURBED_SHARE
+from unet_scaling.record import Record
 
 needs_a_core_each = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"
 )
-LOCKS_VARIABLE = "UNET_SCALING_TEST_LOCKS"
-
-
-def make_locks(config: pytest.Config) -> None:
-    """For all processes of this test session, which inherit the name of the folder."""
-    if LOCKS_VARIABLE not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="unet-scaling-tests-")
-        os.environ[LOCKS_VARIABLE] = folder.name
-        config.add_cleanup(folder.cleanup)
+# Of the time of a worker: some of it is waiting for memory and files, also where its host takes nothing.
+MOST_UNEXPLAINED = 0.15
 
 
 @contextmanager
-def the_machine(alone: bool) -> Iterator[None]:
-    """Wait until nothing runs that must be alone, or for `alone` until nothing runs at all.
+def quiet_machine() -> Iterator[None]:
+    """Skip the test where others took too much of its cores meanwhile, by the kernel's own account.
 
-    Who waits for the machine keeps the entrance, so that nobody slips in before.
+    What this process and its children took, which must have ended, is not others'.
     """
-    locks = Path(os.environ[LOCKS_VARIABLE])
-    with (locks / "entrance").open("w") as entrance, (locks / "machine").open("w") as machine:
-        fcntl.flock(entrance, fcntl.LOCK_EX)
-        fcntl.flock(machine, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(entrance, fcntl.LOCK_UN)
-        yield
+    began, busy, own = time.monotonic(), _core_seconds(), _own_seconds()
+    yield
+    offered = (time.monotonic() - began) * len(os.sched_getaffinity(0))
+    taken = (_core_seconds() - busy) - (_own_seconds() - own)
+    skip_if_taken(taken / offered)
+
+
+def skip_where_disturbed(record: Record, asleep: Container[int] = (), most: float = DISTURBED_SHARE) -> None:
+    """Skip the test where the record of its run says that others took too much of a worker's time.
+
+    `asleep` are the epochs in which the test lets workers sleep.
+    """
+    skip_if_taken(taken_by_others(record), most)
+    skip_if_taken(unexplained(record, asleep), MOST_UNEXPLAINED)
+
+
+def skip_if_taken(share: float, most: float = DISTURBED_SHARE) -> None:
+    """Skip the test where others took more of the cores than a comparison of times allows."""
+    if share > most:
+        pytest.skip(f"others took {share:.0%} of these cores meanwhile, at most {most:.0%} may be")
+
+
+def taken_by_others(record: Record) -> float:
+    """Return the largest share of a worker's time that its cores gave to other processes."""
+    offered: dict[int, float] = defaultdict(float)
+    taken: dict[int, float] = defaultdict(float)
+    for epoch in record.epochs:
+        for worker, facts in enumerate(epoch.cpu or []):
+            offered[worker] += epoch.worker_seconds[worker] * facts.cores
+            taken[worker] += facts.other_seconds or 0.0
+    return max((taken[worker] / offered[worker] for worker in offered), default=0.0)
+
+
+def unexplained(record: Record, asleep: Container[int] = ()) -> float:
+    """Return the largest share of an epoch in which a worker neither worked nor waited for core or gradients.
+
+    The host of a virtual machine takes it, and the kernel here may not know.
+    """
+    shares = [0.0]
+    for epoch in record.epochs:
+        if epoch.epoch in asleep or epoch.budget is None:
+            continue
+        for worker, facts in enumerate(epoch.cpu or []):
+            explained = facts.thread_seconds["training"] + (facts.training_runqueue_seconds or 0.0)
+            explained += epoch.budget.sync_seconds[worker]
+            shares.append(1 - explained / epoch.worker_seconds[worker])
+    return max(shares)
+
+
+def _core_seconds() -> float:
+    """Return for how long the cores of this process were not idle; skip the test where that is not known."""
+    seconds = busy_seconds(os.sched_getaffinity(0))
+    if seconds is None:
+        pytest.skip("this system does not tell how busy its cores are")
+    return seconds
+
+
+def _own_seconds() -> float:
+    return sum(os.times()[:4])

@@ -167,7 +167,33 @@ RECORDS = (
     Case("fractional epoch", change(SECOND, epoch=1.5), ":3: epoch.epoch: Input should be a valid integer"),
     Case("unknown key", change(SECOND, accuracy=0.9), ":3: epoch.accuracy: Extra inputs are not permitted"),
     Case("missing key", change(SECOND, steps=...), ":3: epoch.steps: Field required"),
-    Case("format 4", change(HEADER, format=4), ":1: header.format: Input should be 1, 2 or 3"),
+    Case("format 5", change(HEADER, format=5), ":1: header.format: Input should be 1, 2, 3 or 4"),
+    Case(
+        "epoch of a nanosecond",
+        change(SECOND, seconds=1e-9, worker_seconds=[1e-9]),
+        "epoch 1: 48 images, 6 steps in 1e-09 s cannot be",
+    ),
+    Case(
+        "epoch of ten million million years",
+        change(SECOND, seconds=1e300, worker_seconds=[1e300]),
+        "epoch 1: 48 images, 6 steps in 1e+300 s cannot be",
+    ),
+    Case(
+        "more images than there are",
+        change(HEADER, train_images=47),
+        "epoch 0 has 48 images, all passes over the training set 47 (and 2 more)",
+    ),
+    Case(
+        "more images than its steps take",
+        change(SECOND, images=49),
+        "epoch 1 has 49 images, 6 steps of 8 have fewer",
+    ),
+    Case(
+        "fewer images than its steps take",
+        change(SECOND, images=40),
+        "epoch 1 has 40 images, 6 steps of 8 have more",
+    ),
+    Case("loss beyond float32", change(SECOND, loss=1e300), "a loss of 1e+300 is beyond float32"),
     Case("unknown status", change(END, status="done"), ":6: end.status: Input should be 'complete'"),
     Case("IoU above 1", change(RESULT, iou=1.2), ":5: result.iou: Input should be less than or equal to 1"),
     Case("IoU not of its counts", change(RESULT, iou=0.9), "iou is 0.9, but the counts give 0.8"),
@@ -196,7 +222,7 @@ RECORDS = (
         lambda lines: change(THIRD, seconds=1.7e308, worker_seconds=[1.7e308])(
             change(SECOND, seconds=1.7e308, worker_seconds=[1.7e308])(lines)
         ),
-        "its epochs inf s",
+        "in 1.7e+308 s cannot be",
     ),
     Case(
         "digest of another point",

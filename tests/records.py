@@ -1,6 +1,7 @@
 """Plausible complete runs for tests, written with the real models and the real writer."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from unet_scaling.measures import Probe
 from unet_scaling.record import RECORD_NAME, RecordWriter
 from unet_scaling.record_lines import End, Epoch, Header, Result, WorkerFacts
 
+# More than any test's epoch has.
+TRAIN_IMAGES = 1_000_000
 PIXELS = 1_000_000
 WARMUP_SLOWDOWN = 4.0
 
@@ -72,6 +75,7 @@ def make_workers(
             cores=list(range(number * cores_each, (number + 1) * cores_each)),
             threads=cores_each,
             allocator=dict(KEEP_MEMORY),
+            environment={},
         )
         for number in range(workers)
     ]
@@ -90,7 +94,7 @@ def make_header(point: Point, **changes: object) -> Header:
         "transport": {"backend": "gloo" if point.framework == "pytorch_native" else "mpi"},
         "job": {},
         "manifest_sha256": digest("manifest"),
-        "train_images": 48,
+        "train_images": TRAIN_IMAGES,
         "test_images": 12,
         "initial_weights_sha256": digest(f"weights of seed {point.seed}"),
         "workers": make_workers(point.workers),
@@ -100,13 +104,14 @@ def make_header(point: Point, **changes: object) -> Header:
 
 def make_epochs(point: Point, images_per_second: float, images_per_epoch: int) -> list[Epoch]:
     """Epochs of equal throughput, after a first one that is slow and flagged warm-up."""
+    of_step = point.training.batch_per_worker * point.training.accumulate * point.workers
     return [
         Epoch(
             epoch=number,
             seconds=seconds,
             worker_seconds=[seconds] * point.workers,
             images=images_per_epoch,
-            steps=max(1, images_per_epoch // (point.training.batch_per_worker * point.workers)),
+            steps=math.ceil(images_per_epoch / of_step),
             loss=0.7 / (number + 1),
             learning_rate=point.training.learning_rate * point.workers,
             warmup=number == 0,
@@ -130,7 +135,7 @@ def make_result(header: Header, epochs: list[Epoch], iou: float | None) -> Resul
         true_positive=true_positive,
         false_positive=(union - true_positive) // 2,
         false_negative=union - true_positive - (union - true_positive) // 2,
-        true_negative=9 * PIXELS,
+        true_negative=10 * PIXELS - union,
         iou=true_positive / union if union else None,
         dice=2 * true_positive / (union + true_positive) if union else None,
         image_iou=true_positive / union if union else None,
@@ -190,8 +195,8 @@ def write_record(
     measured: Measured | None = None,
 ) -> None:
     """Write the record of a run of this point into its folder."""
-    first_line = make_header(point, **(header or {}))
     epochs = measured.epochs if measured else make_epochs(point, images_per_second, images_per_epoch)
+    first_line = make_header(point, **(header or {}))
     probe = [measured.probe] if measured and measured.probe else []
     writer = RecordWriter(folder / RECORD_NAME)
     for line in [first_line, *probe, *epochs, make_result(first_line, epochs, iou), *([end] if end else [])]:

@@ -39,10 +39,25 @@ class Sweep:
         (self.folder / f"{self.name}.toml").write_text(text)
 
     def pace(self, seconds: float) -> None:
-        """Let every step take at least so long, so that a run lasts on any machine."""
-        words = ["--mpi=pmi2", sys.executable, str(PROJECT / "tests" / "paced.py"), str(seconds)]
+        """Let every step take at least so long, so that a run lasts on any machine until `let_go`."""
+        self._set_pace(seconds)
+        words = ["--mpi=pmi2", sys.executable, str(PROJECT / "tests" / "paced.py"), str(self._pace_file)]
         self.site = re.sub("launcher_arguments.*", f"launcher_arguments = {json.dumps(words)}", self.site)
         self.site += f'PYTHONPATH = "{PROJECT}"\n'
+
+    def let_go(self) -> None:
+        """Let the steps, also of runs under way, be as fast as they can."""
+        self._set_pace(0)
+
+    @property
+    def _pace_file(self) -> Path:
+        return self.folder / f"{self.name}.pace"
+
+    def _set_pace(self, seconds: float) -> None:
+        """Whole at any moment: steps read it meanwhile."""
+        new = self._pace_file.with_suffix(".new")
+        new.write_text(str(seconds))
+        new.replace(self._pace_file)
 
     def command(self, *options: str) -> list[str]:
         site = self.folder / "site.toml"

@@ -125,7 +125,7 @@ def test_the_page_has_budget_difference_floor_and_diagnosis(report: Report, pict
         "Where the lost efficiency went",
         "Horovod&#39;s time above DDP",
         "why_fusion.toml",
-        "floor, ms",
+        "one message, ms",
     ):
         assert words in text
 

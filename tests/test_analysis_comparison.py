@@ -6,8 +6,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.findings.comparison import compare, repeats_needed
-from benchmarks.coverage import Noise, resolved, simulate
+from analysis.findings.check import Check
+from analysis.findings.comparison import compare, holm, repeats_needed, withhold
+from analysis.findings.verdict import verdicts
+from analysis.study import Study
+from benchmarks.coverage import (
+    NULL_CELLS,
+    WORKERS,
+    Noise,
+    NullCell,
+    false_claims,
+    null_study,
+    resolved,
+    simulate,
+)
 from tests.simulated import Throughputs, sentence_of, study_from, verdict_list
 
 
@@ -18,7 +30,7 @@ def test_all_common_worker_counts_are_compared() -> None:
     found = compare(study_from({**both, **more, **far}))
     assert found["workers"].tolist() == [1, 8]
     assert found["ratio"].tolist() == pytest.approx([1.1, 0.9])
-    assert found["outcome"].tolist() == ["native DDP faster", "Horovod faster"]
+    assert found["outcome"].tolist() == ["suggests native DDP faster", "suggests Horovod faster"]
     assert found["coverage"].tolist() == [0.75, 0.75]
 
 
@@ -165,3 +177,153 @@ def test_missing_middle_points_leave_the_others_comparable() -> None:
     }
     found = compare(study_from({key: value for key, value in both.items() if key != ("horovod", 2)}))
     assert found["workers"].tolist() == [1, 4]
+
+
+NATIVE_12_PERCENT: Throughputs = {
+    ("pytorch_native", 4): [108.0, 112.0, 115.0, 112.0, 110.0],
+    ("horovod", 4): [100.0] * 5,
+}
+
+
+@pytest.mark.parametrize(("repeats", "claims"), [(3, False), (4, False), (5, True), (6, True)])
+def test_fewer_than_five_repeats_only_suggest(repeats: int, claims: bool) -> None:
+    native = [112.0, 112.5, 111.5, 112.0, 112.2, 111.8][:repeats]
+    sentence = sentence_of({("pytorch_native", 4): native, ("horovod", 4): [100.0] * repeats})
+    is_faster = "native DDP is 12 % faster than Horovod ["
+    said = f"At 4 workers {'' if claims else f'{repeats} repeats suggest that '}{is_faster}"
+    assert sentence.startswith(said)
+    assert claims or sentence.endswith("; 5 or more can show it)")
+
+
+def test_holm_asks_more_of_the_first_of_many_and_stops_at_the_first_that_fails() -> None:
+    significance, adjusted, tests = holm(np.array([0.04, 0.001, 0.012, 0.5, 0.013]))
+    assert tests.tolist() == [5.0] * 5
+    assert adjusted == pytest.approx([0.08, 0.005, 0.048, 0.5, 0.048])
+    assert significance == pytest.approx([0.025, 0.01, 0.0125, 0.025, 0.05 / 3])
+    assert ((np.array([0.04, 0.001, 0.012, 0.5, 0.013]) <= significance) == (adjusted <= 0.05)).all()
+
+
+def test_a_difference_that_one_count_would_show_is_not_claimed_among_five() -> None:
+    """A paired t-test gives it 2 %: enough alone, not for the best of five."""
+    native = [100.0, 101.0, 102.0, 103.0, 104.0]
+    alone: Throughputs = {("pytorch_native", 16): native, ("horovod", 16): [100.0] * 5}
+    others: Throughputs = {
+        (name, workers): [99.0, 101.0, 100.0, 98.0, 102.0][:: 1 if name == "horovod" else -1]
+        for workers in (1, 2, 4, 8)
+        for name in ("pytorch_native", "horovod")
+    }
+    assert compare(study_from(alone))["outcome"].tolist() == ["native DDP faster"]
+    found = compare(study_from({**alone, **others}))
+    assert found["outcome"].tolist() == ["no significant difference"] * 5
+    assert found["ratio_low"].iloc[-1] < 1
+    assert found["comparisons"].tolist() == [5.0] * 5
+
+
+def test_withholds_faster_where_fairness_forbids_it_and_says_why() -> None:
+    study = study_from(NATIVE_12_PERCENT)
+    order = Check("order", "no", "all runs of native DDP started before any of Horovod's", withholds=True)
+    remark = Check("equal repeats", "no", "3 to 5 per point")
+    compared = withhold(compare(study), [order, remark])
+    assert compared["outcome"].tolist() == ["withheld"]
+    (verdict,) = verdicts(study, compared)
+    assert verdict.sentence.startswith(
+        "At 4 workers no verdict on speed: native DDP measured 12 % faster than Horovod [8, 1"
+    )
+    assert "but the fairness table says no to: order (94 % interval" in verdict.sentence
+    assert withhold(compare(study), [remark])["outcome"].tolist() == ["native DDP faster"]
+
+
+def test_withholds_at_the_points_concerned_alone() -> None:
+    more: Throughputs = {(name, 2): values for (name, _), values in NATIVE_12_PERCENT.items()}
+    pairs = frozenset({("", "", "", 4)})
+    check = Check("same nodes", "no", "other hosts", withholds=True, pairs=pairs)
+    found = withhold(compare(study_from({**NATIVE_12_PERCENT, **more})), [check])
+    assert found["outcome"].tolist() == ["native DDP faster", "withheld"]
+
+
+def test_withholds_a_suggestion_too_and_leaves_no_difference_as_it_is() -> None:
+    check = Check("order", "no", "one after the other", withholds=True)
+    for native, outcome in (([112.0, 112.5, 111.5], "withheld"), ([99.0, 100.0, 101.5], None)):
+        study = study_from({("pytorch_native", 2): native, ("horovod", 2): [100.0] * 3})
+        (found,) = withhold(compare(study), [check])["outcome"]
+        assert found == (outcome or "no significant difference")
+
+
+def test_withholds_faster_where_the_medians_of_the_table_name_the_other() -> None:
+    """In every repeat native DDP is ahead, but it lacks the fast repeats that Horovod has."""
+    study = study_from(
+        {
+            ("pytorch_native", 2): [52.0, 53.0, 54.0, 55.4, 56.0],
+            ("horovod", 2): [46.0, 47.5, 48.0, 49.0, 50.5, 70.0, 71.0, 72.0, 73.0, 74.0, 75.0],
+        }
+    )
+    (row,) = compare(study).to_dict("records")
+    assert row["ratio_low"] > 1 > row["ratio_of_medians"]
+    assert row["outcome"] == "withheld"
+    (verdict,) = verdict_list(study)
+    assert "the medians over all launches name the other framework (their ratio is 0.771)" in str(verdict)
+
+
+def test_says_why_the_table_shows_another_order_where_no_difference_is_claimed() -> None:
+    native, horovod = [55.4, 40.0, 75.0, 45.0, 70.0], [49.0, 58.7, 68.0, 60.0, 50.0]
+    sentence = sentence_of({("pytorch_native", 2): native, ("horovod", 2): horovod})
+    assert "no significant difference between native DDP and Horovod: ratio 1.103" in sentence
+    assert "the medians over all launches have the ratio 0.944" in sentence
+
+
+@pytest.mark.parametrize("cell", NULL_CELLS[:4], ids=lambda cell: cell.name)
+def test_equal_frameworks_are_rarely_called_faster(cell: NullCell) -> None:
+    """Of 400 studies more than 9 % would be false with a probability below 1 in 1,000 if 5 % are."""
+    faster, suggested = false_claims(null_study(cell, 400, WORKERS[-1:], 5))
+    assert faster <= 9
+    assert suggested == 0
+
+
+def test_three_repeats_never_call_a_framework_faster() -> None:
+    faster, suggested = false_claims(null_study(NULL_CELLS[0], 200, WORKERS[-1:], 3))
+    assert faster == 0
+    assert suggested <= 11
+
+
+def test_one_arm_after_the_other_is_never_called_faster() -> None:
+    assert false_claims(null_study(NULL_CELLS[4], 200, WORKERS[-1:], 5)) == (0, 0)
+
+
+def in_unequal_conditions(horovod: float, **of_horovod: float) -> Study:
+    """Five repeats on 2 workers, Horovod at this throughput and with these columns; native DDP with 0."""
+    study = study_from({("pytorch_native", 2): [100.0] * 5, ("horovod", 2): [horovod] * 5})
+    slower = study.runs["framework"] == "horovod"
+    busy = np.where(slower, of_horovod.get("busy_share", 0.0), 0.0)
+    clocks = np.where(slower, of_horovod.get("frequency_mhz", 3000.0), 3000.0)
+    budgets = pd.DataFrame({"run": study.runs["run"], "frequency_mhz": clocks})
+    return replace(study, runs=study.runs.assign(busy_share=busy), budgets=budgets)
+
+
+@pytest.mark.parametrize(
+    ("study", "told"),
+    [
+        (in_unequal_conditions(96.0, busy_share=0.033), "other processes took 3.3 % more of the slower"),
+        (in_unequal_conditions(96.0, frequency_mhz=2860.0), "its cores ran at 2860 MHz, those of the faster"),
+        (in_unequal_conditions(0.01), "differ by no factor above 10: read the records"),
+    ],
+)
+def test_withholds_faster_where_something_else_may_be_most_of_the_difference(study: Study, told: str) -> None:
+    (row,) = compare(study).to_dict("records")
+    assert row["outcome"] == "withheld"
+    assert told in row["doubts"]
+    (verdict,) = verdicts(study, compare(study))
+    assert "no verdict on speed" in str(verdict)
+
+
+def test_small_inequalities_do_not_withhold_a_large_difference() -> None:
+    study = in_unequal_conditions(80.0, busy_share=0.033, frequency_mhz=2950.0)
+    (row,) = compare(study).to_dict("records")
+    assert (row["outcome"], row["doubts"]) == ("native DDP faster", "")
+
+
+def test_the_ratio_of_medians_is_of_the_launches_that_count_for_speed() -> None:
+    study = study_from({("pytorch_native", 2): [100.0, 50.0, 101.0, 102.0], ("horovod", 2): [100.0] * 4})
+    slow = study.runs["images_per_second"] == 50.0
+    disturbed = replace(study, runs=study.runs.assign(disturbed=np.where(slow, "busy", "")))
+    (row,) = compare(disturbed).to_dict("records")
+    assert row["ratio_of_medians"] == pytest.approx(1.01)

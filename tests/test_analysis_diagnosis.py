@@ -18,6 +18,8 @@ from unet_scaling.record_lines import WorkerFacts
 BUSY_HELPER = {"communication": 0.05, "switches": 20.0}
 POLLING_HELPER = BUSY_HELPER | {"runqueue": 0.0}
 NO_CORE = {"communication": 0.0, "runqueue": 0.02, "switches": 0.0}
+OWN_HELPER = {"communication": 0.02, "runqueue": 0.02, "switches": 3000.0}
+OTHER_PROGRAM = {"communication": 0.0, "runqueue": 0.02, "switches": 0.0, "other": 0.02}
 TWO_HOSTS = [*make_workers(2, host="node1"), *make_workers(2, host="node2")]
 FOUR = [each.model_copy(update={"worker": number}) for number, each in enumerate(TWO_HOSTS)]
 GPUS_ON_ONE_CORE = [each.model_copy(update={"cores": [0]}) for each in make_workers(2, device="H200")]
@@ -44,16 +46,30 @@ def findings(
     one: Sequence[WorkerFacts] | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     turns: bool = False,
+    about: Mapping[str, object] | None = None,
+    paces: Sequence[float] = (1.0, 1.0, 1.0),
 ) -> dict[str, Diagnosis]:
     """What is found in three repeats on 1 and on several workers.
 
-    `turns`: in each repeat another worker is slow.
+    `turns`: in each repeat another worker is slow. `about` replaces fields of the headers; `paces` are of the
+    repeats on several workers.
     """
-    for repeat in (1, 2, 3):
-        write_budget_run(folder, framework, 1, repeat, alone or Steps(), facts=one, options=options)
+    for repeat, pace in enumerate(paces, start=1):
+        write_budget_run(
+            folder, framework, 1, repeat, alone or Steps(), facts=one, options=options, about=about
+        )
         several = _slow_one(repeat) if turns else steps
         write_budget_run(
-            folder, framework, workers, repeat, several, probe=make_probe(), facts=facts, options=options
+            folder,
+            framework,
+            workers,
+            repeat,
+            several,
+            pace=pace,
+            probe=make_probe(),
+            facts=facts,
+            options=options,
+            about=about,
         )
     study = load_study(folder)
     assert study.left_out.empty, study.left_out["reason"].tolist()
@@ -88,13 +104,27 @@ def _slow_one(repeat: int) -> Steps:
         ),
         (
             "core contention",
-            Steps(forward=0.04, contended=NO_CORE),
+            Steps(forward=0.04, contended=OWN_HELPER),
             {"framework": "pytorch_native"},
             "waits for a core 18.3 %",
             "more cores per worker",
         ),
         ("slower compute", Steps(forward=0.04), {}, "compute takes 9.2 %", "fewer workers per host"),
-        ("slower compute", Steps(forward=0.2, contended=NO_CORE), {}, "does not explain it", "fewer workers"),
+        ("machine busy", Steps(forward=0.04, contended=NO_CORE), {}, "3 of 6 launches", "without other work"),
+        (
+            "machine busy",
+            Steps(forward=0.04, contended=OTHER_PROGRAM),
+            {"alone": Steps(contended=OTHER_PROGRAM)},
+            "6 of 6 launches lost 5.0 % or more",
+            "without other work",
+        ),
+        (
+            "slower compute",
+            Steps(forward=0.2, contended=OWN_HELPER),
+            {},
+            "does not explain it",
+            "fewer workers",
+        ),
         (
             "shared cores",
             Steps(),
@@ -173,13 +203,18 @@ SOUND = Steps()
     [
         ("input-bound", Steps(data_wait=0.012), {}),
         ("input-bound", Steps(data_wait=0.02, contended=NO_CORE), {}),
+        ("machine busy", Steps(forward=0.04, contended=OWN_HELPER), {}),
+        ("machine busy", Steps(forward=0.04), {}),
         ("core contention", Steps(forward=0.04), {}),
+        ("core contention", Steps(forward=0.04, contended=NO_CORE), {}),
+        ("core contention", Steps(forward=0.04, contended=OTHER_PROGRAM), {}),
         ("core contention", Steps(contended=BUSY_HELPER), {}),
         ("core contention", Steps(data_wait=0.02, contended=POLLING_HELPER), {}),
         # What waits for a core is too little to be what was lost, or waits where it has nothing else to do.
-        ("core contention", Steps(forward=0.2, contended=NO_CORE), {}),
+        ("core contention", Steps(forward=0.2, contended=OWN_HELPER), {}),
         ("core contention", Steps(forward=0.04, sync=0.03, wire=0.03, contended=NO_CORE), {}),
         ("core contention", Steps(forward=0.04, contended=BUSY_HELPER, cores=12), {"alone": Steps(cores=12)}),
+        ("slower compute", Steps(forward=0.04, contended=OWN_HELPER), {}),
         ("slower compute", Steps(forward=0.04, contended=NO_CORE), {}),
         ("slower compute", Steps(forward=0.031), {}),
         ("shared cores", SOUND, {"facts": make_workers(2, device="H200"), "one": GPUS_ON_ONE_CORE[:1]}),
@@ -205,6 +240,47 @@ def test_a_rule_is_silent_where_it_is_not(
     tmp_path: Path, rule: str, steps: Steps, more: dict[str, Any]
 ) -> None:
     assert rule not in findings(tmp_path, steps, **more)
+
+
+MPI = {
+    "Open MPI v5.0.11, package: Open MPI user@localhost Distribution": True,
+    "Intel(R) MPI Library 2021.16 for Linux* OS": True,
+    "MPICH Version:      5.0.2": False,
+}
+
+
+@pytest.mark.parametrize(("library", "can_yield"), MPI.items())
+def test_the_advice_knows_the_mpi_in_use(tmp_path: Path, library: str, can_yield: bool) -> None:
+    about = {"versions": {"mpi": library}, "transport": {"controller": "MPI"}}
+    found = findings(tmp_path, Steps(forward=0.04, contended=OWN_HELPER), about=about)["core contention"]
+    assert ("yield_when_idle" in found.try_next) == can_yield
+    assert 'controller = "gloo"' in found.try_next
+
+
+def test_no_mpi_knob_is_advised_under_gloo(tmp_path: Path) -> None:
+    about = {"versions": {"mpi": next(iter(MPI))}, "transport": {"controller": "Gloo"}}
+    found = findings(tmp_path, Steps(forward=0.04, contended=OWN_HELPER), about=about)["core contention"]
+    assert found.try_next == "more cores per worker (why_cores.toml)"
+
+
+def test_how_often_a_polling_thread_yields_is_no_evidence(tmp_path: Path) -> None:
+    found = findings(tmp_path, Steps(forward=0.04, contended=OWN_HELPER))["core contention"]
+    assert "taken off" not in found.evidence
+    assert "3000" not in found.evidence
+
+
+def test_a_busy_machine_is_all_that_is_said(tmp_path: Path) -> None:
+    loaded = Steps(forward=0.09, sync=(0.05, 0.02), wire=0.02, contended=OTHER_PROGRAM)
+    assert set(findings(tmp_path, loaded)) == {"machine busy"}
+
+
+def test_a_clock_that_does_not_differ_is_no_evidence(tmp_path: Path) -> None:
+    assert "MHz" not in str(findings(tmp_path, Steps(forward=0.04))["slower compute"])
+
+
+def test_no_finding_rests_on_a_median_whose_interval_holds_zero(tmp_path: Path) -> None:
+    """The median launch is 5 % slower than on 1 worker, and one of three is 3 % faster."""
+    assert findings(tmp_path, SOUND, paces=(0.97, 1.05, 1.06)) == {}
 
 
 def test_every_rule_is_tested_both_ways() -> None:

@@ -1,19 +1,43 @@
 """Which runs may not be compared, and that the reason names the fact and both values."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analysis.findings.comparison import compare
+from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.verdict import verdicts
 from analysis.loading.fairness import refusals, remarks, sharing
 from analysis.loading.load import load_study
-from tests.records import digest, make_header, make_point, make_workers, write_run
+from tests.records import digest, make_header, make_point, make_workers, write_record, write_run
 from unet_scaling.config import Framework
-from unet_scaling.record_lines import Header
+from unet_scaling.record import RECORD_NAME, set_record_aside
+from unet_scaling.record_lines import AttemptFacts, End, Header, Resumed, WorkerFacts
 
 
 def header(framework: Framework = "pytorch_native", count: int = 1, **changes: object) -> Header:
     return make_header(make_point(framework, count), **changes)
+
+
+def with_settings(
+    count: int = 1, *, environment: dict[str, str] | None = None, allocator: dict[str, str] | None = None
+) -> list[WorkerFacts]:
+    """Workers that have these settings beside those of all."""
+    return [
+        worker.model_copy(
+            update={
+                "environment": (worker.environment or {}) | (environment or {}),
+                "allocator": (worker.allocator or {}) | (allocator or {}),
+            }
+        )
+        for worker in make_workers(count)
+    ]
+
+
+def by_number(headers: Sequence[Header]) -> dict[str, Header]:
+    return {str(number): each for number, each in enumerate(headers)}
 
 
 def test_unequal_test_sets_are_refused_naming_both_values(tmp_path: Path) -> None:
@@ -39,6 +63,9 @@ def test_unequal_test_sets_are_refused_naming_both_values(tmp_path: Path) -> Non
         ("cores per worker", {"workers": make_workers(1, cores_each=2)}),
         ("threads per worker", {"workers": make_workers(1, cores_each=2)}),
         ("version of torch", {"versions": {"python": "3.11.2", "torch": "2.12.0"}}),
+        ("environment NCCL_ALGO", {"workers": with_settings(environment={"NCCL_ALGO": "Tree"})}),
+        ("environment OMP_PROC_BIND", {"workers": with_settings(environment={"OMP_PROC_BIND": "1"})}),
+        ("allocator LD_PRELOAD", {"workers": with_settings(allocator={"LD_PRELOAD": "libjemalloc.so"})}),
     ],
 )
 def test_frameworks_must_agree_in(fact: str, change: dict[str, Any]) -> None:
@@ -46,6 +73,152 @@ def test_frameworks_must_agree_in(fact: str, change: dict[str, Any]) -> None:
     assert set(refused) == {"second"}
     assert f"{fact} is " in refused["second"]
     assert "in first" in refused["second"]
+
+
+def test_a_verdict_says_why_the_other_framework_has_no_usable_run(tmp_path: Path) -> None:
+    for repeat in (1, 2, 3):
+        write_run(tmp_path, repeat=repeat)
+        tuned = with_settings(environment={"NCCL_ALGO": "Tree"})
+        write_run(tmp_path, "horovod", repeat=repeat, header={"workers": tuned})
+    study = load_study(tmp_path)
+    assert verdicts(study, compare(study))[0].sentence == (
+        "no verdict: there is no usable run of Horovod: 3 runs left out, horovod-w01-r1 because "
+        "environment NCCL_ALGO is Tree, but not set in pytorch_native-w01-r1 and 2 more"
+    )
+
+
+@pytest.mark.parametrize("formats", [(1, 4), (4, 2), (3, 4)])
+def test_runs_are_compared_whatever_the_format_of_their_records(formats: tuple[int, int]) -> None:
+    versions = {"python": "3.11.2", "torch": "2.12.0"}
+    first = header(format=formats[0])
+    second = header("horovod", format=formats[1], commit="another", versions=versions)
+    refused = refusals({"first": first, "second": second})
+    assert "commit is another, but 0123456789abcdef0123456789abcdef01234567 in first" in refused["second"]
+    assert "version of torch is 2.12.0, but 2.13.0 in first" in refused["second"]
+
+
+def test_settings_that_are_not_recorded_are_no_reason_to_refuse() -> None:
+    unknown = [each.model_copy(update={"environment": None, "allocator": None}) for each in make_workers(1)]
+    assert refusals({"a": header(), "b": header("horovod", workers=unknown)}) == {}
+
+
+def test_variables_of_horovod_are_compared_among_its_runs_only() -> None:
+    stall = with_settings(environment={"HOROVOD_STALL_CHECK_TIME_SECONDS": "66", "HOROVOD_CYCLE_TIME": "1"})
+    tuned = with_settings(environment={"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"})
+    assert refusals({"a": header(), "b": header("horovod", workers=stall)}) == {}
+    assert refusals({"a": header(), "b": header("horovod", workers=tuned)}) == {}
+    refused = refusals({"a": header("horovod"), "b": header("horovod", workers=tuned)})
+    assert refused == {"b": "environment HOROVOD_HIERARCHICAL_ALLREDUCE is 1, but not set in a"}
+
+
+def test_knobs_may_set_variables_of_the_mpi_that_horovod_uses() -> None:
+    yielding = make_point("horovod", options={"horovod": {"yield_when_idle": True}})
+    workers = with_settings(environment={"OMPI_MCA_mpi_yield_when_idle": "1"})
+    assert refusals({"a": header("horovod"), "b": make_header(yielding, workers=workers)}) == {}
+
+
+def test_long_values_are_shown_where_they_differ() -> None:
+    long = {"GLIBC_TUNABLES": "a" * 70 + ":x"}
+    other = {"GLIBC_TUNABLES": "a" * 70 + ":y"}
+    runs = {
+        name: header(workers=with_settings(environment=value)) for name, value in (("a", long), ("b", other))
+    }
+    assert refusals(runs) == {"b": "environment GLIBC_TUNABLES is ...y, but ...x in a"}
+
+
+def test_clean_runs_are_not_refused_for_the_majority_of_changed_ones() -> None:
+    changed = {f"changed{n}": header(dirty=True, commit="later") for n in range(3)}
+    refused = refusals(changed | {"clean": header("horovod")})
+    assert set(refused) == set(changed)
+    assert refused["changed0"] == "uncommitted changes is True, but False in clean"
+
+
+def attempt(number: int = 1, **changes: object) -> AttemptFacts:
+    """The facts of an earlier attempt that differs from the last one in these."""
+    fields = {name: getattr(header(), name) for name in AttemptFacts.model_fields}
+    return AttemptFacts(**fields | {"attempt": number} | changes)
+
+
+@pytest.mark.parametrize(
+    ("fact", "change"),
+    [
+        ("commit", {"commit": "another"}),
+        ("manifest_sha256", {"manifest_sha256": digest("other images")}),
+        ("cores per worker", {"workers": make_workers(1, cores_each=2)}),
+        ("device", {"workers": make_workers(1, device="NVIDIA H200")}),
+        ("version of torch", {"versions": {"python": "3.11.2", "torch": "2.12.0"}}),
+        ("environment NCCL_ALGO", {"workers": with_settings(environment={"NCCL_ALGO": "Tree"})}),
+        ("allocator LD_PRELOAD", {"workers": with_settings(allocator={"LD_PRELOAD": "libjemalloc.so"})}),
+    ],
+)
+def test_a_run_whose_attempts_differ_is_refused_naming_both(fact: str, change: dict[str, Any]) -> None:
+    run = header(attempt=2, resumed=Resumed(epoch=1, step=0, repeated_epochs=0), earlier=[attempt(**change)])
+    refused = refusals({"resumed": run, "other": header("horovod")})
+    assert set(refused) == {"resumed"}
+    assert f"{fact} is " in refused["resumed"]
+    assert " in attempt 1, but " in refused["resumed"]
+    assert refused["resumed"].endswith("in attempt 2")
+
+
+def write_resumed(
+    study: Path, earlier: dict[str, Any] | None, *, kept: bool = True, format_: int = 3
+) -> None:
+    """A run of format 3, resumed after its first epoch, with the record of its first attempt beside it."""
+    resumed = {"attempt": 2, "resumed": Resumed(epoch=1, step=0, repeated_epochs=0), "format": format_}
+    point = make_point()
+    folder = write_run(study, end=None, header={"format": format_, **(earlier or {})})
+    set_record_aside(folder)
+    if not kept:
+        (folder / "run.attempt1.jsonl").unlink()
+    write_record(folder, point, header=resumed)
+
+
+def test_an_older_resumed_run_is_refused_by_the_record_of_its_first_attempt(tmp_path: Path) -> None:
+    write_resumed(tmp_path, {"workers": make_workers(1, cores_each=2), "commit": "another"})
+    left_out = load_study(tmp_path).left_out.iloc[0]
+    assert left_out["state"] == "refused"
+    assert "commit is another in attempt 1, but 0123456789" in left_out["reason"]
+    assert "cores per worker is 2 in attempt 1, but 1 in attempt 2" in left_out["reason"]
+
+
+def test_a_run_resumed_on_other_hosts_is_used_and_names_them(tmp_path: Path) -> None:
+    write_resumed(tmp_path, {"workers": make_workers(1, host="node7")})
+    study = load_study(tmp_path)
+    assert list(study.runs["hosts"]) == ["node7 node1"]
+    told = "pytorch_native-w01-r1 was resumed on other hosts: attempt 1 on node7, attempt 2 on node1"
+    assert told in study.notes
+    (check,) = [check for check in fairness_checks(study) if check.check == "same machine in all attempts"]
+    assert check.mark == "no"
+    assert "attempt 1 on node7" in check.fact
+
+
+def test_a_missing_record_of_an_earlier_attempt_is_said(tmp_path: Path) -> None:
+    write_resumed(tmp_path, None, kept=False)
+    study = load_study(tmp_path)
+    assert study.unknown_attempts == ("pytorch_native-w01-r1",)
+    assert any("where an earlier attempt of it ran" in note for note in study.notes)
+    (check,) = [check for check in fairness_checks(study) if check.check == "same machine in all attempts"]
+    assert check.mark == "not known"
+
+
+def test_an_attempt_that_trained_nothing_of_the_record_is_not_compared(tmp_path: Path) -> None:
+    """The second attempt began anew: nothing of the first is in its record."""
+    folder = write_run(tmp_path, end=None, header={"commit": "another"})
+    set_record_aside(folder)
+    write_record(folder, make_point(), header={"attempt": 2})
+    assert list(load_study(tmp_path).runs["run"]) == [folder.name]
+
+
+def test_an_attempt_that_died_before_its_first_checkpoint_is_not_compared(tmp_path: Path) -> None:
+    write_resumed(tmp_path, None)
+    folder = tmp_path / make_point().run
+    middle = {"attempt": 2, "resumed": Resumed(epoch=1, step=0, repeated_epochs=0), "commit": "another"}
+    (folder / RECORD_NAME).unlink()
+    write_record(folder, make_point(), header=middle, end=End(status="stopped"))
+    set_record_aside(folder)
+    write_record(folder, make_point(), header={**middle, "attempt": 3, "commit": header().commit})
+    study = load_study(tmp_path)
+    assert [facts.attempt for facts in study.headers[folder.name].attempts()] == [1, 3]
 
 
 def test_cores_may_differ_where_the_study_varies_them() -> None:
@@ -89,7 +262,7 @@ def test_hosts_may_differ_but_not_the_workers_on_each() -> None:
     assert refusals({"a": together, "b": elsewhere}) == {}
     refused = refusals({"a": together, "b": header("horovod", 2, workers=spread)})
     assert refused == {"b": "workers on each host is 1, 1, but 2 in a"}
-    assert any("different hosts" in remark for remark in remarks([together, elsewhere]))
+    assert any("different hosts" in remark for remark in remarks(by_number([together, elsewhere])))
 
 
 def test_workers_that_share_a_core_are_refused(tmp_path: Path) -> None:
@@ -115,9 +288,25 @@ def test_gpu_workers_that_share_cores_are_remarked_upon() -> None:
     gpus = [worker.model_copy(update={"cores": [0, 1]}) for worker in make_workers(2, device="V100")]
     run = header(count=2, workers=gpus)
     assert refusals({"a": run}) == {}
-    assert any("same cores" in remark for remark in remarks([run]))
+    assert any("same cores" in remark for remark in remarks(by_number([run])))
 
 
 def test_uncommitted_changes_are_remarked_upon() -> None:
-    assert remarks([header()]) == ()
-    assert "uncommitted changes" in remarks([header(dirty=True)])[0]
+    assert remarks(by_number([header()])) == ()
+    assert "uncommitted changes" in remarks(by_number([header(dirty=True)]))[0]
+
+
+def test_equal_remarks_on_many_resumed_runs_are_one() -> None:
+    unknown = [f"run{number}" for number in range(15)]
+    (remark,) = remarks({run: header() for run in unknown}, unknown)
+    assert remark.startswith("15 runs were resumed, and where an earlier attempt of each ran")
+    assert remark.endswith(": run0, run1, run2 and 12 more")
+
+
+def test_equal_remarks_on_many_moved_runs_are_one() -> None:
+    resumed = Resumed(epoch=1, step=0, repeated_epochs=0)
+    earlier = [attempt(workers=make_workers(1, host="node7"))]
+    moved = {f"run{each}": header(attempt=2, resumed=resumed, earlier=earlier) for each in range(5)}
+    (told,) = [remark for remark in remarks(moved) if "resumed on other hosts" in remark]
+    assert told.startswith("5 runs were resumed on other hosts: run0 (attempt 1 on node7, attempt 2 on")
+    assert told.endswith(" and 2 more")

@@ -27,11 +27,11 @@ from analysis.findings.comparison import compare
 from analysis.findings.cost import cost_table
 from analysis.findings.quality import iou_table
 from analysis.findings.speedup import summarise
-from analysis.findings.verdict import NAMES, verdicts
+from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.prediction.outlook import PREDICTION_COLUMNS, predictions
-from analysis.study import Study
+from analysis.study import NAMES, Study
 from tests.records import write_run
 from unet_scaling.config import Framework
 

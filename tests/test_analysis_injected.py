@@ -1,6 +1,6 @@
 """The loss budget of real runs with known faults: each lands in its own part, the same in both frameworks."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,40 +13,24 @@ from analysis.budget.tables import MOST_REST, budget_table
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests import injected
-from tests.injected_runs import FAULT_SECONDS, run_with_faults
+from tests.injected_runs import FAULT_SECONDS, InjectedPair
 from tests.machine import needs_a_core_each
-from tests.studies import make_point
-from unet_scaling.config import FRAMEWORKS
 from unet_scaling.record import RECORD_NAME, RecordWriter, read_record
 from unet_scaling.record_lines import End
 
-# Steps of some 50 ms: a busy thread takes a core for some milliseconds at a time, and must meet the compute.
-OPTIONS = {"batch_per_worker": 1, "shared_devices": False, "width": 32, "image_height": 64, "image_width": 64}
-pytestmark = [pytest.mark.slow, pytest.mark.alone, needs_a_core_each]
+pytestmark = [pytest.mark.slow, pytest.mark.timing, needs_a_core_each]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The folders of a run on 1 worker without faults and of one on 2 workers with them."""
-
-    alone: Path
-    together: Path
+@pytest.fixture
+def pair(injected_pair: InjectedPair) -> InjectedPair:
+    return injected_pair
 
 
-@pytest.fixture(scope="module", params=FRAMEWORKS)
-def pair(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folders = []
-    for workers, seconds in ((1, 0.0), (2, FAULT_SECONDS)):
-        options = OPTIONS | {"epochs": injected.EPOCHS}
-        point = make_point(images, request.param, workers=workers, **options)
-        folders.append(run_with_faults(lambda: tmp_path_factory.mktemp(request.param), point, seconds))
-    return Pair(*folders)
-
-
-def study_of(pair: Pair, epoch: int, study: Path) -> Study:
+def study_of(pair: InjectedPair, epoch: int, study: Path) -> Study:
     """Both runs where this epoch alone is used: all others are flagged as warm-up.
 
-    The run on 1 worker has no fault: its sound epoch is the baseline of every fault.
+    The run on 1 worker has no fault: its sound epoch is the baseline of every fault. What other programs did
+    meanwhile is no fault of these runs.
     """
     for folder, used in ((pair.alone, injected.SOUND), (pair.together, epoch)):
         record = read_record(folder / RECORD_NAME)
@@ -60,10 +44,11 @@ def study_of(pair: Pair, epoch: int, study: Path) -> Study:
         for line in [record.header, *probe, *epochs, *record.results, End(status="complete")]:
             writer.write(line)
         writer.close()
-    return load_study(study)
+    found = load_study(study)
+    return replace(found, runs=found.runs.assign(busy_share=0.0, disturbed=""))
 
 
-def budget_of(pair: Pair, epoch: int, study: Path) -> "pd.Series[float]":
+def budget_of(pair: InjectedPair, epoch: int, study: Path) -> "pd.Series[float]":
     """The one row of budget_table."""
     (row,) = (row for _, row in budget_table(study_of(pair, epoch, study)).iterrows())
     return row
@@ -74,7 +59,7 @@ def budget_of(pair: Pair, epoch: int, study: Path) -> "pd.Series[float]":
     [(injected.LOADER, "data_wait"), (injected.FORWARD, "compute"), (injected.OPTIMIZER, "optimizer")],
     ids=["loader", "forward of one worker", "optimizer"],
 )
-def test_a_fault_lands_in_its_part(pair: Pair, fault: int, own_part: str, tmp_path: Path) -> None:
+def test_a_fault_lands_in_its_part(pair: InjectedPair, fault: int, own_part: str, tmp_path: Path) -> None:
     """Against the sound epoch of the same launch, in seconds of a step: the mean over the workers in its
     own part; and as imbalance what each worker waited for the one that slept longest."""
     record = read_record(pair.together / RECORD_NAME)
@@ -93,7 +78,7 @@ def test_a_fault_lands_in_its_part(pair: Pair, fault: int, own_part: str, tmp_pa
     assert faulty["rest_of_step"] < MOST_REST
 
 
-def test_a_busy_thread_on_a_worker_s_core_slows_its_compute(pair: Pair, tmp_path: Path) -> None:
+def test_a_busy_thread_on_a_worker_s_core_slows_its_compute(pair: InjectedPair, tmp_path: Path) -> None:
     """Of what the kernel says that the training thread waited for the core, much is compute: the thread
     that carries its gradients waits for the same core, and that is wire."""
     record = read_record(pair.together / RECORD_NAME)
@@ -111,16 +96,16 @@ def test_a_busy_thread_on_a_worker_s_core_slows_its_compute(pair: Pair, tmp_path
     assert busy - sound > of_all_workers / 5
 
 
-def test_a_busy_thread_is_named_as_core_contention(pair: Pair, tmp_path: Path) -> None:
+def test_a_busy_thread_is_named_as_core_contention(pair: InjectedPair, tmp_path: Path) -> None:
     (found,) = (each for each in _diagnoses(pair, injected.BUSY, tmp_path) if each.rule == "core contention")
     assert "the training thread waits for a core" in found.evidence
 
 
-def test_a_slow_loader_is_named_first(pair: Pair, tmp_path: Path) -> None:
+def test_a_slow_loader_is_named_first(pair: InjectedPair, tmp_path: Path) -> None:
     assert _diagnoses(pair, injected.LOADER, tmp_path)[0].rule == "input-bound"
 
 
-def test_a_slow_worker_is_named_first_and_not_the_compute_of_all(pair: Pair, tmp_path: Path) -> None:
+def test_a_slow_worker_is_named_first_and_not_the_compute_of_all(pair: InjectedPair, tmp_path: Path) -> None:
     found = _diagnoses(pair, injected.FORWARD, tmp_path)
     assert found[0].finding == f"all wait for worker {injected.SLOW_WORKER}"
     # The machine may have been a little slower than in the launch on one worker; it is not half of this.
@@ -128,11 +113,11 @@ def test_a_slow_worker_is_named_first_and_not_the_compute_of_all(pair: Pair, tmp
     assert all(at_stake < found[0].at_stake / 2 for at_stake in others)
 
 
-def _diagnoses(pair: Pair, epoch: int, folder: Path) -> list[Diagnosis]:
+def _diagnoses(pair: InjectedPair, epoch: int, folder: Path) -> list[Diagnosis]:
     study = study_of(pair, epoch, folder / "study")
     return diagnose(study, budget_table(study), network_table(study))
 
 
-def _step_seconds(pair: Pair, epoch: int) -> float:
+def _step_seconds(pair: InjectedPair, epoch: int) -> float:
     line = read_record(pair.together / RECORD_NAME).epochs[epoch]
     return line.seconds / line.steps

@@ -4,18 +4,23 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 import analysis.loading.load
+from analysis.findings.comparison import compare
+from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, Study
-from tests.records import make_point, write_run
+from tests.records import digest, make_point, write_run
 from unet_scaling.config import Framework
 from unet_scaling.errors import EXIT_USAGE, UserError
 from unet_scaling.record import RECORD_NAME
-from unet_scaling.record_lines import End
+from unet_scaling.record_lines import End, Resumed
+
+RESUMED = Resumed(epoch=1, step=0, repeated_epochs=0)
 
 
 def reason(study: Study, run: str) -> str:
@@ -216,6 +221,84 @@ def test_an_unknown_iou_stays_unknown(tmp_path: Path) -> None:
     runs = load_study(tmp_path).runs
     assert len(runs) == 1
     assert runs[["iou", "dice"]].isna().all(axis=None)
+
+
+def test_two_folders_whose_names_print_alike_are_both_listed(tmp_path: Path) -> None:
+    write_run(tmp_path).rename(tmp_path / "run\x01")
+    write_run(tmp_path, repeat=2).rename(tmp_path / "run\\x01")
+    study = load_study(tmp_path)
+    assert set(study.runs["run"]) == {r"run\x01", r"run\\x01"}
+    assert set(study.runs["repeat"]) == {1, 2}
+
+
+@pytest.mark.parametrize("name", [RECORD_NAME, "point.json", "run.attempt1.jsonl"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = write_run(tmp_path, header={"attempt": 2, "resumed": RESUMED})
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    study = load_study(tmp_path)
+    if name == "run.attempt1.jsonl":
+        assert study.unknown_attempts == (folder.name,)
+    else:
+        assert "neither a regular file" in reason(study, folder.name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data": {"folder": "/scratch/nuclei", "manifest": "/scratch/checked.json"}},
+        {"training": {"checkpoint_minutes": 0, "timeout_seconds": 60}},
+    ],
+)
+def test_operational_options_do_not_separate_the_frameworks(
+    tmp_path: Path, options: dict[str, dict[str, Any]]
+) -> None:
+    for repeat in (1, 2, 3):
+        write_run(tmp_path, repeat=repeat)
+        write_run(tmp_path, "horovod", repeat=repeat, options=options)
+    study = load_study(tmp_path)
+    assert study.axes == ()
+    assert set(compare(study)["pairs"]) == {3}
+    assert study.headers["horovod-w01-r1"].point == make_point("horovod", options=options)
+    told = any("equal images were read from /data/nuclei, /scratch/nuclei" in note for note in study.notes)
+    assert told == ("data" in options)
+
+
+def test_folders_of_other_images_separate_the_frameworks(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    options = {"data": {"folder": "/data/cells"}}
+    write_run(tmp_path, "horovod", options=options, header={"manifest_sha256": digest("cells")})
+    study = load_study(tmp_path)
+    assert study.axes == ("data.folder",)
+    told = "data.folder is /data/nuclei here, but /data/cells in runs of Horovod"
+    assert told in str(verdicts(study, compare(study))[1])
+
+
+@pytest.mark.parametrize(
+    ("key", "here", "there"),
+    [("batch_per_worker", 8, 16), ("budget", "on", "off"), ("evaluate_every", 0, 3)],
+)
+def test_the_option_in_which_the_frameworks_differ_is_named_with_both_values(
+    tmp_path: Path, key: str, here: object, there: object
+) -> None:
+    for repeat in (1, 2, 3):
+        write_run(tmp_path, repeat=repeat, options={"training": {key: here}})
+        write_run(tmp_path, "horovod", repeat=repeat, options={"training": {key: there}})
+    study = load_study(tmp_path)
+    sentences = [verdict.sentence for verdict in verdicts(study, compare(study))]
+    told = "no verdict: no usable run of Horovod has the same options: "
+    assert f"{told}training.{key} is {here} here, but {there} in runs of Horovod" in sentences
+
+
+@pytest.mark.parametrize("folder", ["/lustre/nuclei", "/data/nuclei"])
+def test_a_folder_or_interval_that_a_study_varies_stays_an_option(tmp_path: Path, folder: str) -> None:
+    changed: dict[str, dict[str, Any]] = {"data": {"folder": folder}, "training": {"checkpoint_minutes": 1}}
+    write_run(tmp_path)
+    write_run(tmp_path, label="-changed", options=changed)
+    study = load_study(tmp_path)
+    assert len(study.runs) == 2
+    assert "training.checkpoint_minutes" in study.axes
+    assert ("data.folder" in study.axes) == (folder == "/lustre/nuclei")
 
 
 def test_folders_that_are_no_runs_are_not_listed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from analysis.budget.network import (
     gradient_bytes,
     latency_and_pace,
+    name_of_floor,
     network_table,
     parameter_count,
     seconds_of_message,
@@ -75,6 +76,20 @@ def test_the_floor_is_one_message_of_all_gradients(tmp_path: Path) -> None:
     assert row["wire_seconds"] == pytest.approx(0.007)
     assert row["latency_seconds"] == pytest.approx(2e-4, rel=0.02)
     assert row["bytes_per_second"] == pytest.approx(1e9, rel=0.02)
+
+
+def test_no_interval_of_a_network_reaches_below_zero(tmp_path: Path) -> None:
+    for repeat, latency in enumerate((1e-6, 2e-6, 4e-4), start=1):
+        steps = Steps(sync=0.007, wire=0.007)
+        write_budget_run(tmp_path, "horovod", 2, repeat, steps, probe=make_probe(latency, 1e9))
+    (row,) = network_table(load_study(tmp_path)).to_dict("records")
+    assert row["latency_seconds_low"] == 0
+    assert row["latency_seconds_high"] > row["latency_seconds"]
+
+
+def test_what_the_wire_lies_below_is_not_called_its_floor() -> None:
+    assert name_of_floor(wire_seconds=0.003, floor_seconds=0.002) == "floor"
+    assert name_of_floor(wire_seconds=0.001, floor_seconds=0.002) == "one message"
 
 
 def test_a_run_without_probe_or_budget_has_no_row(tmp_path: Path) -> None:

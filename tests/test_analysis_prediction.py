@@ -12,7 +12,15 @@ from scipy import optimize  # type: ignore[import-untyped]
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.prediction.outlook import fits, law_predictions, prediction_notes, predictions
-from analysis.prediction.scaling_laws import SIMPLE_LAWS, Counts, Vector, simple_law, term_matrix
+from analysis.prediction.scaling_laws import (
+    LAST_EFFICIENCY,
+    LAWS,
+    SIMPLE_LAWS,
+    Counts,
+    Vector,
+    simple_law,
+    term_matrix,
+)
 from analysis.prediction.step_time import STEP_TERMS, fit_designs, fit_step_time, refit
 from analysis.study import Study
 from benchmarks.prediction import compare_laws, coverage, simulated_launches
@@ -234,6 +242,37 @@ def test_the_simple_laws_are_exact_on_their_own_truths() -> None:
     assert simple_law("b/N", at, np.full(4, 3.0))(beyond)[0] == pytest.approx(3)
 
 
+def test_the_last_efficiency_stays_whatever_the_count() -> None:
+    at = counts_of((1, 2, 4))
+    seconds = simple_law(LAST_EFFICIENCY, at, np.array([1.0, 1.2, 1.5]))(counts_of((8, 16)))
+    assert seconds.tolist() == [1.5, 1.5]
+
+
+def test_every_comparison_of_laws_has_the_last_efficiency(tmp_path: Path) -> None:
+    study = study_of(tmp_path, {1: [0.1], 2: [0.12], 4: [0.125], 8: [0.15]})
+    assert set(LAWS) <= set(compare_laws(study).columns)
+    (row,) = law_predictions(study, LAST_EFFICIENCY).to_dict("records")
+    assert row["error"] == pytest.approx(0.15 / 0.125 - 1)
+    (fitted,) = fits(study).to_dict("records")
+    assert fitted["last_efficiency_error"] == pytest.approx(0.15 / 0.125 - 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "no_better"),
+    [
+        ({1: [0.10], 2: [0.12], 4: [0.15], 8: [0.15]}, True),
+        ({1: [0.10], 2: [0.101], 4: [0.103], 8: [0.107]}, False),
+    ],
+    ids=["it levels off at once", "latency"],
+)
+def test_says_where_the_model_predicts_no_better_than_the_last_efficiency(
+    tmp_path: Path, seconds: Mapping[int, Sequence[float]], no_better: bool
+) -> None:
+    (note,) = [note for note in prediction_notes(study_of(tmp_path, seconds)) if "without a model" in note]
+    assert note.startswith("native DDP: keeping the efficiency of the largest count fitted")
+    assert note.endswith("here the model predicts no better") == no_better
+
+
 @needs_v100
 def test_the_published_logs_are_predicted_better_than_by_the_simple_laws() -> None:
     found = compare_laws(load_reference(V100))
@@ -253,5 +292,6 @@ def test_logs_without_steps_are_predicted_in_their_own_unit_and_say_what_they_la
     assert (beyond["predicted"] < beyond["predicted_high"]).all()
     assert law_predictions(study, "b/N")["workers"].tolist() == [6, 8, 8] * 2
     notes = " ".join(prediction_notes(study))
+    assert notes.count("without a model") == 2
     assert "epochs / s" in notes
     assert "no launch-to-launch variation" in notes

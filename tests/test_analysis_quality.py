@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.findings.quality import iou_between_frameworks, iou_table
+from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
 from analysis.statistics.intervals import median_interval
 from analysis.study import Study
@@ -79,6 +80,13 @@ def test_medians_and_seeds_of_each_point(tmp_path: Path) -> None:
     assert found[["iou_low", "iou_high"]].to_list() == pytest.approx(median_interval([0.7, 0.9, 0.71]))
     assert (found["seeds"], found["test_images"], found["non_inferior"]) == (3, 12, "baseline")
     assert "12 test images" in found["why"]
+
+
+def test_no_interval_of_an_iou_leaves_0_to_1(tmp_path: Path) -> None:
+    study = study_of(tmp_path, {("horovod", 1): [0.0, 0.001, 0.004], ("horovod", 2): [1.0, 0.999, 0.9]})
+    for found in (iou_table(study), summarise(study)):
+        assert found["iou_low"].tolist()[0] == 0
+        assert found["iou_high"].tolist()[1] == 1
 
 
 def test_a_diverged_seed_forbids_a_yes_and_is_said(tmp_path: Path) -> None:

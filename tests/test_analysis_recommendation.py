@@ -8,7 +8,7 @@ import pytest
 
 from analysis.findings.comparison import compare
 from analysis.findings.cost import cost_table
-from analysis.findings.quality import iou_table
+from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
@@ -57,7 +57,20 @@ def comparisons_of(study: Study, outcome: str = "native DDP faster") -> pd.DataF
     """The same outcome on every worker count."""
     ratio = bounded("ratio", 1.003, 0.99, 1.01)
     rows = [{"workers": workers, **ratio, "outcome": outcome} for workers in (1, 2, 4)]
-    return pd.DataFrame(rows).assign(options="", native_knobs="", horovod_knobs="")
+    return pd.DataFrame(rows).assign(options="", native_knobs="", horovod_knobs="", doubts="", pairs=3)
+
+
+def recommended(
+    study: Study,
+    points: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    quality: pd.DataFrame | None = None,
+    baseline_doubt: str = "",
+) -> list[Recommendation]:
+    """The recommendations with the other tables as the study gives them."""
+    iou = iou_table(study) if quality is None else quality
+    between, cost = iou_between_frameworks(study), cost_table(study)
+    return recommend(study, points, comparisons, iou, between, cost, baseline_doubt)
 
 
 def advise(
@@ -69,7 +82,7 @@ def advise(
         framework, _, workers = name.rpartition("_")
         chosen = (quality["framework"] == framework) & (quality["workers"] == int(workers))
         quality.loc[chosen, "non_inferior"] = answer
-    (found,) = recommend(study, points, comparisons_of(study, outcome), quality, cost_table(study))
+    (found,) = recommended(study, points, comparisons_of(study, outcome), quality)
     return found
 
 
@@ -106,9 +119,10 @@ def test_only_a_framework_that_qualifies_is_named(study: Study) -> None:
     assert any("Horovod: its IoU is below that on 1 worker" in line for line in found.why)
 
 
-def test_not_enough_repeats_for_a_comparison_are_no_equality(study: Study) -> None:
+def test_not_enough_repeats_for_a_comparison_are_neither_a_difference_nor_equality(study: Study) -> None:
     found = advise(study, points_of(study, **SLOWER_HOROVOD), "not enough repeats")
-    assert found.framework == "pytorch_native"
+    assert found.framework is None
+    assert "no verdict on which is faster" in found.sentence
 
 
 def test_a_count_below_the_floor_is_excluded(study: Study) -> None:
@@ -151,8 +165,50 @@ def test_missing_evidence_on_the_iou_is_no_reason_for_one_worker(study: Study) -
 
 def test_one_worker_is_named_where_every_larger_count_is_excluded(study: Study) -> None:
     found = advise(study, points_of(study), **dict.fromkeys(ALL_LARGER, "no"))
-    assert found.workers == 1
+    assert (found.framework, found.workers) == (None, 1)
+    assert found.sentence.startswith("Do not scale out, train on 1 worker: ")
+    assert "native DDP on 4 workers: its IoU is below that on 1 worker" in found.sentence
     assert "no larger worker count keeps both an efficiency of 0.7 and an IoU not inferior" in found.sentence
+
+
+def test_does_not_scale_out_where_efficiencies_lie_wholly_below_the_floor(study: Study) -> None:
+    low = dict.fromkeys(ALL_LARGER, (0.4, 0.3, 0.5))
+    found = advise(study, points_of(study, **low))
+    assert (found.framework, found.workers) == (None, 1)
+    assert "Horovod on 2 workers: its efficiency of 0.400 [0.300, 0.500] is below the floor" in found.sentence
+
+
+def test_an_interval_that_holds_the_floor_excludes_nothing(study: Study) -> None:
+    """Slower than 1 worker by its median, as one slow launch can make it: no evidence, no "do not"."""
+    low, wide = (0.4, 0.3, 0.5), (0.45, 0.2, 1.341)
+    efficiencies = dict.fromkeys(ALL_LARGER, low) | {"horovod_2": wide}
+    found = advise(study, points_of(study, **efficiencies))
+    assert found.workers is None
+    assert "its efficiency of 0.450 [0.200, 1.341] may be below the floor" in found.sentence
+
+
+def test_names_no_framework_for_one_worker_of_which_one_is_noisy(study: Study) -> None:
+    low = dict.fromkeys(ALL_LARGER, (0.4, 0.3, 0.5))
+    noisy = (0.9, 0.64, 1.341)
+    found = advise(study, points_of(study, **low, pytorch_native_1=noisy))
+    assert (found.framework, found.workers) == (None, 1)
+    assert "Train with" not in found.sentence
+
+
+def test_an_efficiency_above_1_by_its_rounding_qualifies(study: Study) -> None:
+    assert advise(study, points_of(study, pytorch_native_4=(1.004, 1.002, 1.01))).workers == 4
+
+
+def test_a_doubt_stands_in_the_recommendation(study: Study) -> None:
+    """Which framework is faster is withheld, so both are named, with the reason."""
+    doubt = "other hosts (fairness: same nodes)"
+    comparisons = comparisons_of(study, "withheld").assign(doubts=doubt)
+    points = points_of(study, **SLOWER_HOROVOD)
+    (found,) = recommended(study, points, comparisons)
+    assert (found.framework, found.workers) == (None, 4)
+    assert "native DDP or Horovod on 4 workers" in found.sentence
+    assert "no verdict on which is faster" in found.sentence
+    assert found.sentence.endswith(f"; in doubt: {doubt}")
 
 
 def test_points_without_interval_are_never_recommended(study: Study) -> None:
@@ -243,8 +299,7 @@ def test_each_set_of_options_has_its_own_recommendation(tmp_path: Path) -> None:
                 options = {"training": {"precision": precision}}
                 write_run(tmp_path, "horovod", workers, repeat, options=options, label=precision)
     study = load_study(tmp_path)
-    tables = points_of(study), comparisons_of(study).iloc[:0], iou_table(study), cost_table(study)
-    found = recommend(study, *tables)
+    found = recommended(study, points_of(study), comparisons_of(study).iloc[:0])
     assert [each.options for each in found] == ["precision=bf16", "precision=fp32"]
     assert str(found[0]).startswith("[precision=bf16] Train with Horovod on 2 workers")
 
@@ -260,6 +315,56 @@ def test_from_runs_to_a_recommendation(tmp_path: Path) -> None:
                 point = (framework, workers, repeat)
                 write_run(tmp_path, *point, images_per_second=speed * noise, iou=0.8 + repeat / 1000)
     study = load_study(tmp_path)
-    (found,) = recommend(study, summarise(study), compare(study), iou_table(study), cost_table(study))
+    (found,) = recommended(study, summarise(study), compare(study))
     assert (found.framework, found.workers) == ("pytorch_native", 4)
     assert any("native DDP faster" in line for line in found.why)
+
+
+def test_a_baseline_that_one_point_shows_to_be_too_slow_recommends_nothing(study: Study) -> None:
+    """Efficiencies above 1 on 2 workers: then those on 4 are too high as well."""
+    slow = {f"{name}_2": (1.21, 1.20, 1.22) for name in ("pytorch_native", "horovod")}
+    found = advise(study, points_of(study, **slow))
+    assert found.workers is None
+    assert "the runs on 1 worker were slowed by something" in found.sentence
+    assert "1.21 [1.20, 1.22]" in found.sentence
+
+
+def test_a_framework_of_lower_iou_than_the_other_is_not_recommended(tmp_path: Path) -> None:
+    """It keeps the IoU of its own 1 worker, which is bad."""
+    for framework, iou, speed in (("pytorch_native", 0.85, 100.0), ("horovod", 0.30, 110.0)):
+        for workers in (1, 2, 4):
+            for repeat in (1, 2, 3):
+                throughput = speed * workers
+                point: tuple[Framework, int, int] = (framework, workers, repeat)  # type: ignore[assignment]
+                write_run(tmp_path, *point, images_per_second=throughput, iou=iou + repeat / 1000)
+    study = load_study(tmp_path)
+    (found,) = recommended(study, summarise(study), compare(study))
+    assert found.framework == "pytorch_native" or found.workers is None
+    assert any("its IoU is below that of native DDP on as many workers" in line for line in found.why)
+
+
+def test_the_doubts_of_the_baseline_stand_in_the_recommendation(study: Study) -> None:
+    doubt = "the fairness table says no to: same baseline"
+    (found,) = recommended(study, points_of(study), comparisons_of(study), baseline_doubt=doubt)
+    assert found.sentence.endswith(f"; in doubt: {doubt}")
+    alone = comparisons_of(study).assign(doubts=["machine quiet", "", ""])
+    (found,) = recommended(study, points_of(study), alone)
+    assert found.sentence.endswith("; in doubt: on 1 worker machine quiet")
+
+
+def test_a_recommendation_claims_no_more_than_the_verdict(study: Study) -> None:
+    points = points_of(study, horovod_4=(0.98, 0.97, 0.99))
+    suggested = comparisons_of(study, "suggests native DDP faster").assign(pairs=3)
+    (found,) = recommended(study, points, suggested)
+    assert "(faster, as 3 repeats suggest)" in found.sentence
+    few = comparisons_of(study, "not enough repeats").assign(pairs=0)
+    (found,) = recommended(study, points, few)
+    assert "native DDP or Horovod on 4 workers" in found.sentence
+    assert "no verdict on which is faster (0 repeats in common)" in found.sentence
+
+
+def test_says_that_the_other_framework_was_not_measured_on_as_many_workers(study: Study) -> None:
+    points = points_of(study)
+    points = points[(points["framework"] == "horovod") | (points["workers"] < 4)]
+    (found,) = recommended(study, points, comparisons_of(study).query("workers < 4"))
+    assert "(native DDP was not measured on 4 workers)" in found.sentence

@@ -1,6 +1,7 @@
 """The report as a user meets it: the command, its files and what it prints."""
 
 import csv
+import html
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ from analysis.report.files import write_whole
 from analysis.report.tables import csv_tables, table_files
 from analysis.study import LeftOut, left_out_table
 from tests.records import write_run
-from tests.report_studies import write_study
+from tests.report_studies import write_one_after_the_other, write_study
 from unet_scaling.config import PROJECT
 from unet_scaling.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
@@ -65,6 +66,14 @@ def full_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_study(tmp_path_factory.mktemp("logs") / "full")
     main([str(folder), "--output", str(folder / "elsewhere")])
     return folder / "elsewhere"
+
+
+@pytest.fixture(scope="module")
+def doubtful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a study whose frameworks had hosts of their own and ran one after the other."""
+    folder = write_one_after_the_other(tmp_path_factory.mktemp("logs") / "doubtful")
+    main([str(folder)])
+    return folder / "report"
 
 
 def write_small(folder: Path) -> Path:
@@ -295,6 +304,43 @@ def test_the_application_names_framework_workers_efficiency_and_cost(full_report
     assert "worker-hours, 100 trainings" in text
     assert "![" in text
     assert "(speedup.svg)" in text
+
+
+def test_every_no_of_the_fairness_table_stands_beside_the_verdict(
+    doubtful: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = [row for row in read_csv(doubtful / "fairness.csv") if row["mark"] == "no"]
+    assert {"same nodes", "order interleaved in time", "equal repeats"} <= {row["check"] for row in refused}
+    page = html.unescape((doubtful / "report.html").read_text())
+    answer = page[page.index('aria-label="The answer"') : page.index("<nav")]
+    text, application = ((doubtful / name).read_text() for name in ("summary.md", "application.md"))
+    before_tables = application[: application.index("| framework")]
+    shown = printed(doubtful.parent, capsys)
+    after_verdict = shown[shown.index("At 2 workers") :]
+    for row in refused:
+        for place in (answer, text, before_tables, after_verdict):
+            assert row["fact"] in place, row["check"]
+
+
+def test_faster_is_withheld_where_hosts_or_order_of_the_frameworks_differ(
+    doubtful: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = printed(doubtful.parent, capsys)
+    texts = [(doubtful / name).read_text() for name in ("report.html", "summary.md", "application.md")]
+    for text in (shown, *texts[:2]):
+        assert "At 2 workers no verdict on speed: native DDP measured 12 % faster than Horovod" in text
+    for text in (shown, *texts):
+        assert " is 12 % faster" not in text
+        assert "native DDP faster" not in text
+    outcomes = [row["outcome"] for row in read_csv(doubtful / "comparison.csv")]
+    assert outcomes == ["withheld", "withheld"]
+
+
+def test_a_recommendation_carries_what_speaks_against_the_comparison(doubtful: Path) -> None:
+    advice = (doubtful / "application.md").read_text()
+    assert "Train with native DDP or Horovod on 2 workers" in advice
+    assert "no verdict on which is faster" in advice
+    assert "; in doubt: " in advice
 
 
 def test_making_the_report_leaves_the_tables_of_the_study_alone(tmp_path: Path) -> None:

@@ -7,18 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.findings.fairness_table import Check, fairness_checks, fairness_table
 from analysis.loading.load import load_study
 from analysis.loading.options import flat_options
 from analysis.loading.reference import load_reference
-from analysis.report.fairness_table import fairness_table
 from analysis.report.markdown import escaped
 from analysis.report.provenance import origins
 from analysis.report.reproduction import reproduction
-from analysis.report.words import clean, number, with_interval
 from analysis.study import Study as Tables
+from analysis.text import clean, number, with_interval
 from tests.records import make_workers, write_run
 from tests.report_studies import write_study
 from unet_scaling.config import Point, Study
+from unet_scaling.record_lines import Resumed
+
+
+def check_of(study: Tables, name: str) -> Check:
+    (found,) = [check for check in fairness_checks(study) if check.check == name]
+    return found
 
 
 def marks(study: Tables) -> dict[str, str]:
@@ -50,8 +56,11 @@ def write_reference_log(path: Path) -> None:
     path.write_text("\n".join([",time_per_epoch,loss,lr,training_time,test_time,iou", *rows, ""]))
 
 
-def test_a_fair_study_is_marked_yes_in_every_row(tmp_path: Path) -> None:
-    assert set(marks(load_study(write_study(tmp_path))).values()) == {"yes"}
+def test_a_fair_study_is_marked_yes_in_every_row_but_those_of_the_processor(tmp_path: Path) -> None:
+    found = marks(load_study(write_study(tmp_path)))
+    not_recorded = {found.pop("same clock of the cores"), found.pop("machine quiet")}
+    assert not_recorded == {"not known"}
+    assert set(found.values()) == {"yes"}
 
 
 def test_logs_without_records_are_not_known_but_for_their_repeats(tmp_path: Path) -> None:
@@ -65,7 +74,16 @@ def test_logs_without_records_are_not_known_but_for_their_repeats(tmp_path: Path
 def test_other_hosts_of_one_framework_are_marked(tmp_path: Path) -> None:
     study = write_pair(tmp_path, native={}, horovod={"workers": make_workers(2, host="node2")})
     assert marks(study)["same nodes"] == "no"
-    assert "runs on 2 workers" in fact(study, "same nodes")
+    assert "at 2 workers node1 served native DDP, node2 Horovod" in fact(study, "same nodes")
+
+
+def test_a_version_that_one_framework_alone_recorded_is_not_known(tmp_path: Path) -> None:
+    without = {"versions": {"python": "3.11.2"}}
+    both = {"versions": {"python": "3.11.2", "torch": "2.13.0", "horovod": "0.28.1"}}
+    study = write_pair(tmp_path, native=without, horovod=both)
+    assert marks(study)["same software"] == "not known"
+    told = "only the runs of Horovod recorded the version of torch"
+    assert fact(study, "same software") == told
 
 
 def test_changes_that_no_commit_holds_leave_the_software_unknown(tmp_path: Path) -> None:
@@ -80,14 +98,39 @@ def test_gpu_workers_that_could_use_the_same_cores_are_marked(tmp_path: Path) ->
     assert "2 runs" in fact(study, "workers share nothing")
 
 
-def test_another_setting_of_the_allocator_is_marked_and_none_is_not_known(tmp_path: Path) -> None:
-    other = [each.model_copy(update={"allocator": {}}) for each in make_workers(2)]
-    unknown = [each.model_copy(update={"allocator": None}) for each in make_workers(2)]
-    different = write_pair(tmp_path / "different", native={}, horovod={"workers": other})
-    assert marks(different)["same way of computing"] == "no"
+def test_an_allocator_or_environment_that_is_not_recorded_is_not_known(tmp_path: Path) -> None:
+    unknown = [each.model_copy(update={"allocator": None, "environment": None}) for each in make_workers(2)]
     older = write_pair(tmp_path / "older", native={"workers": unknown}, horovod={"workers": unknown})
     assert marks(older)["same way of computing"] == "not known"
+    assert marks(older)["same environment"] == "not known"
     assert "fp32, not compiled, gradients as they are" in fact(older, "same way of computing")
+
+
+@pytest.mark.parametrize(
+    ("check", "lacking"),
+    [("same way of computing", "allocator"), ("same environment", "environment")],
+)
+def test_what_one_framework_alone_recorded_is_one_sided_and_names_it(
+    tmp_path: Path, check: str, lacking: str
+) -> None:
+    unknown = [each.model_copy(update={lacking: None}) for each in make_workers(2)]
+    neither = write_pair(tmp_path / "neither", native={"workers": unknown}, horovod={"workers": unknown})
+    assert not check_of(neither, check).one_sided
+    found = check_of(write_pair(tmp_path / "one", native={"workers": unknown}, horovod={}), check)
+    assert (found.mark, found.one_sided) == ("not known", True)
+    assert "only the runs of Horovod recorded" in found.fact
+
+
+def test_versions_that_one_framework_alone_recorded_are_one_sided(tmp_path: Path) -> None:
+    study = write_pair(tmp_path, native={"versions": {"python": "3.11.2"}}, horovod={})
+    assert check_of(study, "same software").one_sided
+
+
+def test_attempts_of_which_one_framework_alone_left_no_record_are_one_sided(tmp_path: Path) -> None:
+    resumed = {"format": 2, "attempt": 2, "resumed": Resumed(epoch=1, step=0, repeated_epochs=0)}
+    found = check_of(write_pair(tmp_path, native={}, horovod=resumed), "same machine in all attempts")
+    assert (found.mark, found.one_sided) == ("not known", True)
+    assert "only the runs of native DDP recorded" in found.fact
 
 
 def test_one_framework_after_the_other_is_not_interleaved(tmp_path: Path) -> None:
@@ -119,6 +162,30 @@ def test_unequal_work_at_one_worker_count_is_marked_with_its_share(tmp_path: Pat
     study = load_study(tmp_path)
     assert marks(study)["same work per epoch"] == "no"
     assert "25.0 %" in fact(study, "same work per epoch")
+
+
+def test_unequal_steps_at_one_worker_count_are_named_and_withhold(tmp_path: Path) -> None:
+    write_run(tmp_path, "pytorch_native", 2, images_per_epoch=16)
+    write_run(tmp_path, "horovod", 2, images_per_epoch=480)
+    found = check_of(load_study(tmp_path), "same work per epoch")
+    assert (found.mark, found.withholds, found.pairs) == ("no", True, frozenset((("", "", "", 2),)))
+    assert found.fact == "at 2 workers the steps of an epoch are 1 in native DDP and 30 in Horovod"
+
+
+def test_images_of_which_one_framework_had_less_than_half_withhold(tmp_path: Path) -> None:
+    write_run(tmp_path, "pytorch_native", 2, images_per_epoch=7)
+    write_run(tmp_path, "horovod", 2, images_per_epoch=16)
+    found = check_of(load_study(tmp_path), "same work per epoch")
+    assert (found.mark, found.withholds) == ("no", True)
+
+
+def test_other_numbers_of_pixels_evaluated_are_marked_and_withhold(tmp_path: Path) -> None:
+    study = write_pair(tmp_path, native={}, horovod={})
+    of_horovod = study.evaluations["run"].astype(str).str.startswith("horovod")
+    study.evaluations.loc[of_horovod, "true_negative"] = 5
+    found = check_of(study, "same images evaluated")
+    assert (found.mark, found.withholds) == ("no", True)
+    assert "1,000,005 to 10,000,000 pixels" in found.fact
 
 
 def test_origins_hold_every_value_that_the_records_have(tmp_path: Path) -> None:

@@ -122,6 +122,42 @@ def test_wide_noise_makes_no_outlier() -> None:
     assert outlying_launches(study_from({("horovod", 1): [60.0, 80.0, 100.0, 120.0, 140.0]})).empty
 
 
+ORDINARY: Throughputs = {
+    ("pytorch_native", 1): [100.0, 104.0, 101.0],
+    ("pytorch_native", 2): [180.0, 176.0, 190.0],
+    ("horovod", 1): [98.0, 101.0, 100.0],
+}
+
+
+@pytest.mark.parametrize(("outlier", "other"), [(1.25, 0.95), (1.92, 0.81), (0.8, 1.05), (0.52, 1.12)])
+def test_names_an_outlier_of_three_launches_whatever_its_size(outlier: float, other: float) -> None:
+    """The distance between the two others is a fifth of the outlier's: alone these three say nothing."""
+    points = {**ORDINARY, ("horovod", 2): [160.0, 160.0 * other, 160.0 * outlier]}
+    far = outlying_launches(study_from(points)).iloc[0]
+    assert (far["framework"], far["workers"], far["repeat"]) == ("horovod", 2, 3)
+    assert far["distance"] == pytest.approx(outlier - 1)
+
+
+def test_names_both_outliers_of_five_launches() -> None:
+    study = study_from({**ORDINARY, ("horovod", 4): [300.0, 303.0, 298.0, 375.0, 576.0]})
+    assert outlying_launches(study)["repeat"].tolist() == [5, 4]
+
+
+@pytest.mark.parametrize(("launches", "noise"), [(3, 0.05), (3, 0.2), (5, 0.05), (5, 0.2)])
+def test_rarely_names_a_launch_where_none_is_an_outlier(launches: int, noise: float) -> None:
+    random = np.random.default_rng(2)
+    points: Throughputs = {
+        ("horovod", workers): list(100 * np.exp(random.normal(0, noise, launches))) for workers in range(200)
+    }
+    study = study_from(points, epochs=2)
+    assert len(outlying_launches(study)) / len(study.runs) < 0.02
+
+
+def test_a_point_of_wide_noise_is_no_heap_of_outliers() -> None:
+    wide: Throughputs = {("horovod", 8): [600.0, 800.0, 1000.0, 1200.0, 1400.0]}
+    assert outlying_launches(study_from({**ORDINARY, **wide})).empty
+
+
 def test_two_launches_cannot_say_which_of_them_is_the_outlier() -> None:
     assert outlying_launches(study_from({("horovod", 1): [100.0, 50.0]})).empty
 

@@ -1,4 +1,4 @@
-"""The loss budget against known truths: faults injected into real workers land in their own parts."""
+"""The loss budget of real runs: what each holds, and, of known faults, that they land in their own parts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,37 +10,54 @@ import pytest
 from pyarrow import parquet
 
 from tests import injected
-from tests.injected_runs import FAULT_SECONDS, run_with_faults
-from tests.machine import needs_a_core_each
+from tests.injected_runs import FAULT_SECONDS, InjectedPair
+from tests.machine import needs_a_core_each, quiet_machine
 from tests.studies import make_point, train
 from unet_scaling.config import FRAMEWORKS
 from unet_scaling.measures import PHASE_COLUMNS
 from unet_scaling.record import Record, read_record
 
 Seconds = npt.NDArray[np.float64]
-OPTIONS: dict[str, Any] = {"epochs": injected.EPOCHS, "batch_per_worker": 1, "shared_devices": False}
-pytestmark = [pytest.mark.slow, pytest.mark.alone, needs_a_core_each]
+pytestmark = [pytest.mark.slow, needs_a_core_each]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A run's record and its steps.parquet, by column."""
+
+    record: Record
+    table: dict[str, npt.NDArray[Any]]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Steps":
+        table = parquet.read_table(folder / "steps.parquet")
+        columns = {name: table[name].to_numpy() for name in table.column_names}
+        columns["imbalance_seconds"] = columns["sync_seconds"] - columns["wire_seconds"]
+        return cls(read_record(folder / "run.jsonl"), columns)
+
+    def column(self, name: str, epoch: int, worker: int) -> Seconds:
+        """Seconds of each step."""
+        chosen = (self.table["epoch"] == epoch) & (self.table["worker"] == worker)
+        seconds: Seconds = self.table[name][chosen]
+        return seconds
 
 
 @dataclass(frozen=True)
 class Injected:
-    """A run with faults: its record, its steps.parquet, and seconds slept [epochs, steps, workers]."""
+    """A run with faults: its steps, and seconds slept [epochs, steps, workers]."""
 
-    record: Record
-    steps: dict[str, npt.NDArray[Any]]
+    steps: Steps
     slept: Seconds
 
-    def column(self, name: str, epoch: int, worker: int) -> Seconds:
-        """Seconds of each step."""
-        chosen = (self.steps["epoch"] == epoch) & (self.steps["worker"] == worker)
-        seconds: Seconds = self.steps[name][chosen]
-        return seconds
+    @property
+    def record(self) -> Record:
+        return self.steps.record
 
     def added(self, name: str, epoch: int, worker: int, sleeper: int | None = None) -> float:
         """Seconds per step above those of the sound epoch, and above what `sleeper` slept in each step."""
         slept = 0.0 if sleeper is None else self.slept[epoch, :, sleeper]
-        return typical(self.column(name, epoch, worker) - slept) - typical(
-            self.column(name, injected.SOUND, worker)
+        return typical(self.steps.column(name, epoch, worker) - slept) - typical(
+            self.steps.column(name, injected.SOUND, worker)
         )
 
 
@@ -49,18 +66,21 @@ def typical(seconds: Seconds) -> float:
     return float(np.quantile(seconds, 0.25))
 
 
+@pytest.fixture
+def run(injected_pair: InjectedPair) -> Injected:
+    steps = Steps.read(injected_pair.together)
+    return Injected(steps, injected.slept(injected_pair.together, steps.record))
+
+
 @pytest.fixture(scope="module", params=FRAMEWORKS)
-def run(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Injected:
-    framework: str = request.param
-    point = make_point(images, framework, workers=2, **OPTIONS)
-    folder = run_with_faults(lambda: tmp_path_factory.mktemp(framework), point, FAULT_SECONDS)
-    table = parquet.read_table(folder / "steps.parquet")
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    columns["imbalance_seconds"] = columns["sync_seconds"] - columns["wire_seconds"]
-    record = read_record(folder / "run.jsonl")
-    return Injected(record, columns, injected.slept(folder, record))
+def sound(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """A run of two workers, a core each, whose times nobody compares."""
+    folder = tmp_path_factory.mktemp(request.param)
+    train(folder, make_point(images, request.param, 2, epochs=2, shared_devices=False), cores_each=1)
+    return Steps.read(folder)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("epoch", "column"),
     [(injected.LOADER, "data_wait_seconds"), (injected.OPTIMIZER, "optimizer_seconds")],
@@ -74,6 +94,7 @@ def test_what_all_workers_wait_for_lands_in_its_own_phase(run: Injected, epoch: 
         assert all(abs(added) < near for added in found.values()), found
 
 
+@pytest.mark.timing
 def test_a_slow_forward_is_the_other_workers_imbalance_and_not_the_wire(run: Injected) -> None:
     slow, other = injected.SLOW_WORKER, 1 - injected.SLOW_WORKER
     near = injected.near(run.record, FAULT_SECONDS, injected.SOUND, injected.FORWARD)
@@ -86,6 +107,7 @@ def test_a_slow_forward_is_the_other_workers_imbalance_and_not_the_wire(run: Inj
         assert abs(run.added(column, injected.FORWARD, other)) < near
 
 
+@pytest.mark.timing
 def test_a_busy_thread_on_the_core_shows_in_the_processor_facts(run: Injected) -> None:
     sound, busy = (run.record.epochs[epoch] for epoch in (injected.SOUND, injected.BUSY))
     assert sound.cpu is not None
@@ -100,27 +122,32 @@ def test_a_busy_thread_on_the_core_shows_in_the_processor_facts(run: Injected) -
     assert after.training_runqueue_seconds is None or after.training_runqueue_seconds > 0
 
 
-def test_the_record_holds_the_same_phases_as_the_steps(run: Injected) -> None:
-    for epoch in run.record.epochs:
+def test_the_record_holds_the_same_phases_as_the_steps(sound: Steps) -> None:
+    for epoch in sound.record.epochs:
         assert epoch.budget is not None
         assert epoch.budget.worker_sums() == pytest.approx(epoch.worker_seconds, rel=1e-6)
-        chosen = run.steps["epoch"] == epoch.epoch
         for column in PHASE_COLUMNS:
-            sums = [run.steps[column][chosen & (run.steps["worker"] == worker)].sum() for worker in (0, 1)]
+            sums = [sound.column(column, epoch.epoch, worker).sum() for worker in (0, 1)]
             assert sums == pytest.approx(getattr(epoch.budget, column), abs=1e-8)
-        wire = run.steps["wire_seconds"][chosen & (run.steps["worker"] == 0)].sum()
+        wire = sound.column("wire_seconds", epoch.epoch, 0).sum()
         assert wire == pytest.approx(epoch.budget.wire_seconds, abs=1e-8)
 
 
-def test_little_is_left_over(run: Injected) -> None:
+@pytest.mark.timing
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_little_is_left_over(framework: str, images: Path, tmp_path: Path) -> None:
     """Steps of this tiny model are the hardest case: what is left is some tens of microseconds."""
+    with quiet_machine():
+        point = make_point(images, framework, 2, epochs=2, batch_per_worker=1, shared_devices=False)
+        train(tmp_path, point, cores_each=1)
+    found = Steps.read(tmp_path)
     for worker in (0, 1):
-        step = sum(typical(run.column(name, injected.SOUND, worker)) for name in PHASE_COLUMNS)
-        assert typical(run.column("rest_seconds", injected.SOUND, worker)) < 0.02 * step
+        step = sum(typical(found.column(name, 1, worker)) for name in PHASE_COLUMNS)
+        assert typical(found.column("rest_seconds", 1, worker)) < 0.02 * step
 
 
-def test_every_worker_tells_its_processor_facts(run: Injected) -> None:
-    for epoch in run.record.epochs:
+def test_every_worker_tells_its_processor_facts(sound: Steps) -> None:
+    for epoch in sound.record.epochs:
         assert epoch.cpu is not None
         for facts in epoch.cpu:
             assert facts.cores == 1
@@ -129,12 +156,14 @@ def test_every_worker_tells_its_processor_facts(run: Injected) -> None:
         assert epoch.gpu is None
 
 
-def test_the_network_is_probed_before_training(run: Injected) -> None:
-    probe = run.record.probe
+def test_the_network_is_probed_before_training(sound: Steps) -> None:
+    probe = sound.record.probe
     assert probe is not None
     assert probe.bytes[0] == 4
     assert probe.bytes[-1] >= 4**10
-    assert probe.median_seconds[-1] > probe.median_seconds[0]
+    assert probe.bytes == sorted(probe.bytes)
+    both = zip(probe.minimum_seconds, probe.median_seconds, strict=True)
+    assert all(0 < least <= median for least, median in both)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -1,5 +1,6 @@
 """Checkpoints: what comes back is what was saved, or the one before it, or an error."""
 
+import io
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from unet_scaling.checkpoint import (
     save_checkpoint,
 )
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.files import PAUSES_SECONDS
+from unet_scaling.files import PAUSES_SECONDS, write_verified
 from unet_scaling.identity import Identity
 from unet_scaling.worker import Group
 
@@ -143,6 +144,71 @@ def test_a_checkpoint_of_another_configuration_is_not_used(tmp_path: Path) -> No
     save(tmp_path, trained(1), 1)
     with pytest.raises(UserError, match="none of the checkpoints"):
         load_checkpoint(tmp_path, GROUP, trained(0), digest("another"))
+
+
+CONTENTS: dict[str, tuple[object, str]] = {
+    "nothing": (None, "it is empty"),
+    "a list": ([1, 2], "it holds a list"),
+    "weights alone": ({"weight": torch.ones(2)}, "its 'model' is a NoneType"),
+    "no workers": ({"model": {}, "optimizer": {}, "workers": [3], "progress": ""}, "validation error"),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_what_is_no_checkpoint_is_named_in_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held, said = CONTENTS[name]
+    buffer = io.BytesIO()
+    if held is not None:
+        torch.save(held, buffer)
+    write_verified(tmp_path / "checkpoint-00001-0000000.pt", buffer.getvalue())
+    with pytest.raises(UserError, match="none of the checkpoints") as error:
+        load_checkpoint(tmp_path, GROUP, trained(0), POINT)
+    assert error.value.exit_code == EXIT_BAD_DATA
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_checkpoint_of_another_number_of_workers_is_named(
+    workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(tmp_path, trained(1), 1)
+    state = torch.load(path, weights_only=True)
+    _rewrite(path, state | {"workers": state["workers"] * workers})
+    with pytest.raises(UserError, match="none of the checkpoints"):
+        load_checkpoint(tmp_path, GROUP, trained(0), POINT)
+    assert f"is of {workers} workers, this run has 1" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = save(tmp_path, trained(1), 1)
+    state = torch.load(path, weights_only=True)
+    _rewrite(path, state | {"model": {}})
+    with pytest.raises(UserError, match=r"does not fit this run: .*Missing key") as error:
+        load_checkpoint(tmp_path, GROUP, trained(0), POINT)
+    assert error.value.exit_code == EXIT_BAD_DATA
+    assert "\n" not in str(error.value)
+
+
+def test_a_lack_of_gpu_memory_is_not_blamed_on_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    path, later = save(tmp_path, trained(1), 1), trained(0)
+    monkeypatch.setattr(later.optimizer, "load_state_dict", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        load_checkpoint(tmp_path, GROUP, later, POINT)
+    assert path.exists()
+
+
+def _rewrite(path: Path, state: dict[str, object]) -> None:
+    """Another content with the right checksum."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_verified(path, buffer.getvalue())
 
 
 @pytest.mark.parametrize("tries_in_vain", [1, 3, 4])

@@ -91,7 +91,9 @@ def test_two_submissions_at_once_queue_each_run_once(sweep: Sweep) -> None:
     assert [sum(name.startswith(place) for name in names) for place in places] == [1, 1]
 
 
-def test_a_killed_worker_ends_its_run_within_half_a_minute(sweep: Sweep) -> None:
+@pytest.mark.verify
+def test_a_killed_worker_ends_its_run_long_before_the_others_time_out(sweep: Sweep) -> None:
+    """By the launcher, within seconds where the machine is quiet."""
     # MPI's workers wait by spinning: on two cores, each further one costs far more than its share.
     sweep.prepare([3], epochs=4000, more='budget = "off"\n')
     assert sweep.submit().returncode == 0
@@ -100,15 +102,17 @@ def test_a_killed_worker_ends_its_run_within_half_a_minute(sweep: Sweep) -> None
     for folder in sweep.run_folders():
         header = read_record(folder / "run.jsonl").header
         assert header is not None
+        timeout_seconds = header.point.training.timeout_seconds
         os.kill(header.workers[2].process, 9)
     sweep.wait_for("failed")
     assert all(row["reason"] for row in sweep.rows())
     jobs = ",".join(row["job"] for row in sweep.rows())
     ends = sweep.cluster.run("squeue", "--noheader", "--states=all", f"--jobs={jobs}", "--format=%e").split()
     assert len(ends) == 2
-    assert max(datetime.fromisoformat(end).timestamp() for end in ends) - killed < 30
+    assert max(datetime.fromisoformat(end).timestamp() for end in ends) - killed < timeout_seconds / 2
 
 
+@pytest.mark.verify
 def test_a_time_limit_too_short_leaves_a_resumable_run(sweep: Sweep) -> None:
     short = VIRTUAL.replace('time = "00:30:00"', 'time = "00:01:00"')
     sweep.site = f"stop_seconds = 30\nrequeue = false\n{short}"
@@ -119,13 +123,15 @@ def test_a_time_limit_too_short_leaves_a_resumable_run(sweep: Sweep) -> None:
     assert all(list(folder.glob("checkpoint-*.pt")) for folder in sweep.run_folders())
 
 
+@pytest.mark.verify
 def test_node_and_controller_failures_lose_and_double_nothing(images: Path, tmp_path: Path) -> None:
     """A node dies under a run; the controller is away while users ask and submit; all complete in the end."""
     options = ("--hosts", "2", "--gpus-per-host", "2", "--set", "SlurmdTimeout=5")
     with bring_up("faults", *options) as cluster:
         sweep = Sweep(cluster, tmp_path, images, "faults")
         sweep.site = f"requeue = false\n{VIRTUAL}"  # else Slurm itself starts the job again
-        sweep.prepare([2], epochs=300)
+        sweep.pace(0.2)  # so that neither run ends before the controller is away
+        sweep.prepare([2], epochs=60)
         assert sweep.submit().returncode == 0
         sweep.wait_for_first_epoch()
         before = {row["run"]: row["job"] for row in sweep.rows()}
@@ -140,6 +146,7 @@ def test_node_and_controller_failures_lose_and_double_nothing(images: Path, tmp_
         cluster.stop("controller")
         assert "unknown" in sweep.states() <= {"unknown", "complete"}
         assert "0 to submit" in sweep.submit().stdout
+        sweep.let_go()
         cluster.start("controller")
         sweep.wait_until(
             lambda rows: all(row["state"] != "unknown" for row in rows), "the controller to answer", 30

@@ -15,7 +15,7 @@ from tests.faults import trained
 from tests.sweeps import Row, Sweep
 from unet_scaling.record import RECORD_NAME, Record, attempt_records, read_record
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.verify]
 # 38 training images give 9 steps to an epoch of 2 workers on one host, and 6 to one of 3 workers on two.
 EPOCHS = 24
 # A checkpoint at the first safe point of each 1.2 s.
@@ -99,6 +99,7 @@ def test_a_requeued_job_and_a_lost_node_change_nothing(
             cluster.stop(stopped[-1])
 
     once_each_trains(sweep, strike)
+    sweep.let_go()
     sweep.wait_until(lambda rows: all(row["attempt"] == 2 for row in rows), "a second attempt of all", 240)
     for host in stopped:
         cluster.start(host)
@@ -117,6 +118,7 @@ def test_a_limit_that_comes_too_soon_is_met_twice_and_changes_nothing(
     assert sweep.submit().returncode == 0
     for attempt in (1, 2):
         each_meets_its_limit(sweep, attempt)
+    sweep.let_go()
     sweep.wait_for("complete", 400)
     assert {row["attempt"] for row in sweep.rows()} == {3}
     for folder in sweep.run_folders():
@@ -171,6 +173,7 @@ def test_a_disk_full_for_ten_seconds_costs_no_epoch(
     sweep.wait_for_first_epoch()
     with full(disk):
         time.sleep(10)
+    sweep.let_go()
     sweep.wait_for("complete", 240)
     assert all(row["attempt"] == 1 for row in sweep.rows())
     require_undisturbed(sweep, undisturbed)
@@ -184,6 +187,7 @@ def test_a_run_may_end_while_the_controller_is_away(
     assert sweep.submit().returncode == 0
     sweep.wait_for_first_epoch()
     cluster.stop("controller")
+    sweep.let_go()
     try:
         sweep.wait_for("complete", 240)
         other = make(cluster, images, tmp_path, "other", pace=0.0)

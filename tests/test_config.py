@@ -1,5 +1,6 @@
 """Studies: the product of their axes, and errors that name file, key, value and what is allowed."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from slurm.study_folder import StudyFolder
 from tests.studies import make_point
 from unet_scaling.config import PROJECT, Study
 from unet_scaling.errors import UserError
-from unet_scaling.options import Claims, HorovodKnobs
+from unet_scaling.options import TABLES, Claims, HorovodKnobs
 from unet_scaling.study_file import STUDY_NAME, read_claims, read_point, read_study
+from unet_scaling.validation import Section
 
 ABLATIONS = sorted((PROJECT / "slurm" / "studies").glob("why_*.toml"))
 STUDY = """
@@ -94,6 +96,90 @@ def test_errors_name_file_key_value_and_what_is_allowed(
         read_study(study, override)
     assert "sweep.toml" in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+# Each with the range that the error names.
+ABSURD = [
+    ("training.learning_rate", float("inf"), "at least 1e-30, at most 1e+30"),
+    ("training.learning_rate", float("nan"), "at least 1e-30, at most 1e+30"),
+    ("training.learning_rate", 0.0, "at least 1e-30"),
+    ("training.epochs", 2**63, "at least 0, at most 1000000"),
+    ("training.epochs", -1, "at least 0, at most 1000000"),
+    ("training.batch_per_worker", 2**40, "at most 1000000"),
+    ("training.accumulate", 2**40, "at most 1000000"),
+    ("training.warmup_epochs", 2**40, "at most 1000000"),
+    ("training.evaluate_every", 2**40, "at most 1000000"),
+    ("training.timeout_seconds", 10**10, "at least 1, at most 2592000"),
+    ("training.cores_per_worker", 2**40, "at least 1, at most 1000000"),
+    ("training.checkpoint_minutes", float("inf"), "at least 0, at most 525600"),
+    ("training.checkpoint_minutes", float("nan"), "at least 0, at most 525600"),
+    ("data.image_height", 2**40, "at least 1, at most 65536"),
+    ("data.image_width", 2**40, "at least 1, at most 65536"),
+    ("data.passes_per_epoch", 2**63, "at most 1000000"),
+    ("data.split_seed", 2**64, "at least 0, at most 9223372036854775807"),
+    ("data.loader_workers", 2**40, "at most 1000000"),
+    ("data.test_share", float("nan"), "more than 0, less than 1"),
+    ("data.augment_crop", float("nan"), "more than 0, at most 1"),
+    ("data.augment_contrast", float("inf"), "at least 0, less than 1"),
+    ("model.width", 2**40, "at most 1000000"),
+    ("model.depth", 99, "at least 1, at most 16"),
+    ("pytorch_native.bucket_cap_mb", float("inf"), "more than 0, at most 1048576"),
+    ("horovod.cycle_time_ms", float("inf"), "at least 0, at most 60000"),
+    ("horovod.fusion_threshold_mb", float("nan"), "at least 0, at most 1048576"),
+    ("horovod.groups", 2**40, "at most 1000000"),
+    ("claims.iou_margin", float("nan"), "more than 0, less than 1"),
+    ("claims.target_iou", float("inf"), "more than 0, less than 1"),
+    ("repeats", 2**63, "at least 1, at most 10000"),
+    ("repeats", 0, "at least 1, at most 10000"),
+    ("seed", 2**64, "at least 0, at most 9007199254740992"),
+    ("workers", [1, 2**40], "at least 1, at most 65536"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "allowed"), ABSURD, ids=lambda value: str(value)[:30])
+def test_refuses_numbers_beyond_any_study_with_their_range(
+    study: Path, key: str, value: object, allowed: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        read_study(study, {key: value})
+    worst = value[-1] if isinstance(value, list) else value
+    assert re.search(
+        rf"sweep\.toml: {key}(\.1)?: found {worst}; allowed: .*{re.escape(allowed)}", str(caught.value)
+    )
+
+
+def test_every_number_of_a_study_has_an_upper_limit() -> None:
+    tables: list[type[Section]] = [Study, *TABLES.values(), Claims]
+    for table in tables:
+        schema = table.model_json_schema()["properties"]
+        for key, described in schema.items():
+            kinds = [described, described.get("items", {}), *described.get("anyOf", [])]
+            numbers = [kind for kind in kinds if kind.get("type") in ("integer", "number")]
+            assert all({"maximum", "exclusiveMaximum", "enum"} & set(kind) for kind in numbers), key
+
+
+def test_refuses_an_axis_whose_value_makes_a_name_too_long(study: Path) -> None:
+    long = ",".join(map(str, range(100)))
+    with pytest.raises(UserError) as caught:
+        read_study(study, {"data.foreground": ["255", long]})
+    told = str(caught.value)
+    assert "sweep.toml: data.foreground: found '0,1,2,3," in told
+    assert "has 322 characters; allowed: 255" in told
+    assert "shorter values or fewer axes" in told
+    assert read_study(study, {"data.foreground": long}).points()
+    with pytest.raises(UserError, match=r"name: found .*at most 255 characters"):
+        read_study(study, {"name": "x" * 256})
+
+
+def test_refuses_more_runs_than_can_be_written_down_at_once(study: Path) -> None:
+    axes = {"training.batch_per_worker": list(range(1, 1000)), "repeats": 10_000}
+    with pytest.raises(UserError, match=r"sweep\.toml: .*repeats = 10000 give 59940000 runs, at most 100000"):
+        read_study(study, axes)
+
+
+def test_a_setting_below_a_key_that_is_no_table_is_refused(study: Path) -> None:
+    with pytest.raises(UserError, match=r"sweep\.toml: workers\.first: workers is no table"):
+        read_study(study, {"workers.first": 3})
 
 
 def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """Processor facts: who used the cores, thread by thread, from the kernel's own counters."""
 
 import hashlib
+import os
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -113,6 +117,82 @@ def test_a_frequency_that_is_not_told_is_none(monkeypatch: pytest.MonkeyPatch, t
     text = "".join(f"processor\t: {core}\ncpu MHz\t\t: {1000 + core}.5\n\n" for core in range(2))
     (tmp_path / "cpuinfo").write_text(text)
     assert module._cpuinfo_mhz({1}) == [1001.5]
+
+
+def test_a_virtual_machine_tells_no_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "CPUINFO", tmp_path / "cpuinfo")
+    for flags, expected in (("fpu sse2", [2700.0]), ("fpu hypervisor sse2", [])):
+        text = f"processor\t: 0\ncpu MHz\t\t: 2700.0\nflags\t\t: {flags}\n\n"
+        (tmp_path / "cpuinfo").write_text(text)
+        assert module._cpuinfo_mhz({0}) == expected
+
+
+@pytest.fixture
+def one_core() -> Iterator[int]:
+    """The last core of this machine, on which alone this thread then runs."""
+    allowed = os.sched_getaffinity(0)
+    core = max(allowed)
+    os.sched_setaffinity(0, {core})
+    yield core
+    os.sched_setaffinity(0, allowed)
+
+
+@contextmanager
+def spinner(core: int) -> Iterator[None]:
+    """Another program that is busy on this core."""
+    program = f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_other_programs_take_of_the_own_core_is_told(one_core: int) -> None:
+    """The spinner has about as much of the core as this thread, and more where other work runs as well."""
+    with spinner(one_core):
+        facts = facts_of(lambda: burn(WORK_SECONDS))
+    assert facts.other_seconds is not None
+    assert facts.other_seconds > WORK_SECONDS / 2
+
+
+def test_own_work_and_that_of_own_loaders_is_not_that_of_others(one_core: int) -> None:
+    """Beside the same spinner, what two own processes burn counts for neither."""
+    context = get_context("fork")
+    loader = context.Process(target=burn, args=(60,))
+    loader.start()
+    try:
+        before = counters()
+        burn(WORK_SECONDS)
+        after = counters()
+    finally:
+        loader.kill()
+        loader.join()
+    facts = cpu_facts(before, after, frozenset())
+    children = after.children_seconds - before.children_seconds
+    assert children > WORK_SECONDS / 10
+    assert facts.other_seconds is not None
+    assert before.core_seconds is not None
+    assert after.core_seconds is not None
+    busy = after.core_seconds - before.core_seconds
+    expected = max(0.0, busy - facts.process_seconds - children)
+    assert facts.other_seconds == pytest.approx(expected, abs=1e-5)
+
+
+def test_seconds_of_a_core_hold_steal_but_neither_idle_nor_guests_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    columns = [ticks * each for each in (1, 2, 4, 1000, 2000, 8, 16, 32, 5000, 9000)]
+    (tmp_path / "stat").write_text(f"cpu 1 1\ncpu0 {' '.join(map(str, columns))}\nintr 5\n")
+    monkeypatch.setattr(module, "CORES", tmp_path / "stat")
+    assert module.busy_seconds({0}) == 1 + 2 + 4 + 8 + 16 + 32
+    assert module.busy_seconds({0, 1}) is None
+    monkeypatch.setattr(module, "CORES", tmp_path / "none")
+    assert module.busy_seconds({0}) is None
 
 
 def test_elsewhere_than_linux_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,10 +23,11 @@ from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.errors import UserError
 from unet_scaling.failure import failures_reported
-from unet_scaling.files import checksum_path, read_verified, write_verified
+from unet_scaling.files import checksum_path, read_sealed, read_verified, write_sealed, write_verified
 from unet_scaling.measures import PHASE_COLUMNS
 from unet_scaling.ping_pong import Pair, PingPong, read_ping_pong, write_ping_pong
 from unet_scaling.record import read_record
+from unet_scaling.run_claim import OWNER_NAME, Owner, this_process
 from unet_scaling.step_sample import STEPS_NAME, StepSample
 from unet_scaling.study_file import PING_PONG_NAME, read_claims, read_point
 from unet_scaling.weights import load_weights, save_weights
@@ -101,6 +102,12 @@ def error_file(folder: Path) -> Sample:
         return reason
 
     return Sample([folder / "error.attempt1.worker0.json"], read)
+
+
+def owner_file(folder: Path) -> Sample:
+    path = folder / OWNER_NAME
+    write_sealed(path, this_process(1).model_dump(mode="json"))
+    return Sample([path], lambda: Owner.model_validate(read_sealed(path)))
 
 
 def record_file(folder: Path) -> Sample:
@@ -183,6 +190,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     PING_PONG_NAME: ping_pong_file,
     "error.attempt*.worker*.json": error_file,
     "run*.jsonl": record_file,
+    OWNER_NAME: owner_file,
     "checkpoint-*.pt*": checkpoint_files,
     "weights.pt*": weights_files,
     "steps.parquet*": steps_files,
@@ -234,4 +242,6 @@ def test_a_run_leaves_no_file_that_is_not_listed_here(framework: str, images: Pa
     listed = {name for name in left if any(fnmatch(name, pattern) for pattern in SAMPLES)}
     assert left - listed <= READ_BY_OTHERS.keys()
     missing = {pattern for pattern in SAMPLES if not any(fnmatch(name, pattern) for name in left)}
+    # Worker 0 leaves its claim only where its launcher kills it.
+    missing.discard(OWNER_NAME)
     assert missing == {"study.json", "job.json", PING_PONG_NAME, "manifest.json*", "cache"}

@@ -1,6 +1,8 @@
 """Every way of loading brings the same batches, and trains the same."""
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +13,13 @@ import pytest
 import torch
 
 from benchmarks.scenes import alone
+from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point
 from tests.studies import make_images, make_point, train
 from unet_scaling.config import PROJECT
 from unet_scaling.data.ahead import DecodingAhead
 from unet_scaling.data.loader import Batch, load_data
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.data.manifest import read_manifest
+from unet_scaling.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.phases import NO_CLOCK
 
 STOPPED_WHILE_LOADING = """
@@ -80,6 +84,124 @@ def test_an_image_that_cannot_be_decoded_is_bad_data_in_any_process(tmp_path: Pa
     with pytest.raises(UserError, match=r"003\.png") as caught:
         list(DecodingAhead(data.source, 1).batches(np.array([[1, 2], [3, 4]])))
     assert caught.value.exit_code == EXIT_BAD_DATA
+
+
+def change(path: Path) -> None:
+    """The same name, size and times; only the content differs."""
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("part", ["images", "masks"])
+def test_decoding_refuses_a_changed_file_before_training(part: str, tmp_path: Path) -> None:
+    folder = make_images(tmp_path / "images", count=6)
+    change(folder / part / "003.png")
+    with pytest.raises(UserError, match=f"{part}/003.png: has changed") as caught:
+        load_data(make_point(folder, loading="decode"), alone())
+    assert caught.value.exit_code == EXIT_BAD_DATA
+
+
+def test_decoding_refuses_a_manifest_with_another_checksum(tmp_path: Path) -> None:
+    folder = make_images(tmp_path / "images", count=6)
+    manifest = folder / "manifest.json"
+    digest = read_manifest(manifest).pairs[2].image.sha256
+    manifest.write_text(manifest.read_text().replace(digest, "0" * 64))
+    manifest.with_name("manifest.json.sha256").unlink()
+    with pytest.raises(UserError, match=r"002\.png: has changed .* expected 000000000000"):
+        load_data(make_point(folder, loading="decode"), alone())
+
+
+@pytest.mark.parametrize("loading", ["decode", "cache"])
+def test_files_that_change_while_a_run_lasts_are_named(
+    loading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen by the times of their last change, which no program sets back, and by their content at the end."""
+    monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
+    folder = make_images(tmp_path / "images", count=6)
+    verification = load_data(make_point(folder, loading=loading), alone()).verification
+    verification.verify_changed()
+    place = folder if loading == "decode" else tmp_path / "cache"
+    changed = next(place.rglob("003.png" if loading == "decode" else "images.npy"))
+    changed.touch()
+    verification.verify_changed()
+    change(changed)
+    for verify in (verification.verify_changed, verification.verify_all):
+        with pytest.raises(UserError, match=f"{changed}: has changed") as caught:
+            verify()
+        assert caught.value.exit_code == EXIT_BAD_DATA
+
+
+def test_a_file_that_is_gone_is_no_changed_file(tmp_path: Path) -> None:
+    folder = make_images(tmp_path / "images", count=6)
+    verification = load_data(make_point(folder, loading="decode"), alone()).verification
+    (folder / "images" / "001.png").unlink()
+    with pytest.raises(UserError, match=r"001\.png: cannot be verified \(No such file") as caught:
+        verification.verify_all()
+    assert caught.value.exit_code == EXIT_BUG
+
+
+def test_a_cache_removed_while_it_is_in_use_still_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
+    data = load_data(make_point(make_images(tmp_path / "images", count=6), loading="cache"), alone())
+    shutil.rmtree(tmp_path / "cache")
+    assert list(data.steps(0, NO_CLOCK))
+    data.verification.verify_changed()
+    data.verification.verify_all()
+
+
+def test_decoded_images_that_are_cut_while_in_use_end_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Untreated, the kernel ends the worker by a bus error."""
+    monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
+    data = load_data(make_point(make_images(tmp_path / "images", count=12), loading="cache"), alone())
+    steps = data.steps(0, NO_CLOCK)
+    next(steps)
+    os.truncate(next((tmp_path / "cache").rglob("images.npy")), 200)
+    with pytest.raises(UserError, match=r"images\.npy: was cut from \d+ to 200 bytes") as caught:
+        next(steps)
+    assert caught.value.exit_code == EXIT_BAD_DATA
+
+
+def test_decoded_images_that_a_file_server_lost_end_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS forgets an open file that another host removed."""
+    monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
+    data = load_data(make_point(make_images(tmp_path / "images", count=12), loading="cache"), alone())
+    steps = data.steps(0, NO_CLOCK)
+    next(steps)
+
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", stale)
+        with pytest.raises(UserError, match=r"cannot be verified \(Stale file handle\)") as caught:
+            next(steps)
+    assert caught.value.exit_code == EXIT_BUG
+
+
+@pytest.mark.slow
+def test_a_run_whose_images_changed_is_not_complete_and_begins_anew(tmp_path: Path) -> None:
+    """The change is made where all files were verified and no checkpoint follows: at the last step."""
+    folder, run = make_images(tmp_path / "images", count=47), tmp_path / "run"
+    point = fault_point(folder, "pytorch_native", loading="decode", checkpoint_minutes=1e-6)
+    picture = folder / "images" / "003.png"
+    before = picture.read_bytes()
+    fault = Fault("flip a file", 3 * STEPS, every_step_is_safe=True)
+    changed = attempt(run, point, fault, variable=(FLIPPED_VARIABLE, str(picture)))
+    assert set(changed.codes.values()) == {EXIT_BAD_DATA}
+    assert changed.state.state == "failed"
+    assert f"{picture}: has changed" in changed.state.reason
+    assert "while the run lasted" in changed.state.reason
+    assert checkpoints(run) == []
+    picture.write_bytes(before)
+    assert attempt(run, point).record.complete
 
 
 def test_a_signal_to_all_processes_of_a_job_step_leaves_the_loaders(images: Path, tmp_path: Path) -> None:

@@ -78,6 +78,21 @@ def test_make_leaves_a_folder_ready_for_training(
     assert read_manifest(tmp_path / "manifest.json") == manifest
 
 
+def test_make_on_a_folder_of_real_images_suggests_another_folder_and_never_to_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_folder(tmp_path / "mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert run("make", tmp_path / "mine", monkeypatch=monkeypatch) == 2
+    told = capsys.readouterr().err
+    assert "another folder" in told
+    assert "remove" not in told
+    assert run("make", tmp_path / "made", "--count", 2, monkeypatch=monkeypatch) == 0
+    assert run("make", tmp_path / "made", "--count", 3, monkeypatch=monkeypatch) == 2
+    assert "remove" not in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (tmp_path / "mine").rglob("*") if path.is_file()} == before
+
+
 def test_wrong_usage_ends_with_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.data_folders import make_folder, refused
+from tests.machine import quiet_machine
 from tests.studies import TINY_STUDY
 from tests.test_data_main import run
 from unet_scaling.config import PROJECT, Study
@@ -45,9 +46,6 @@ from unet_scaling.data.profiling.subject import open_subject
 from unet_scaling.data.profiling.trace import STEP
 from unet_scaling.errors import UserError
 from unet_scaling.study_file import read_study
-
-# Throughputs are compared; what else the machine does can turn one.
-pytestmark = [pytest.mark.alone, pytest.mark.flaky(reruns=2)]
 
 CPU = torch.device("cpu")
 QUICK = Options(samples=6, seconds=1)
@@ -94,7 +92,9 @@ def test_the_stages_load_what_training_loads(study: Study) -> None:
                     assert found.stride() == wanted.stride()
 
 
-def test_the_stages_add_up_to_the_undivided_call(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delay_is_in_its_stage_and_in_the_undivided_call(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow_down(monkeypatch, lambda: time.sleep(DELAY))
     with open_subject(study, 4) as subject:
         found = time_loading(subject, "decode", CPU, seconds=60)
@@ -103,6 +103,14 @@ def test_the_stages_add_up_to_the_undivided_call(study: Study, monkeypatch: pyte
     assert [seconds[name].samples for name in (READ, DECODE, COLLATE)] == [4, 4, 2]
     assert seconds[DECODE].low >= 2 * DELAY
     assert found.whole.low >= 2 * DELAY
+
+
+@pytest.mark.timing
+def test_the_stages_add_up_to_the_undivided_call(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_down(monkeypatch, lambda: time.sleep(DELAY))
+    with open_subject(study, 20) as subject, quiet_machine():
+        found = time_loading(subject, "decode", CPU, seconds=60)
+    seconds = {stage.stage: stage.seconds_per_image for stage in found.warm}
     assert found.median_sum() == pytest.approx(found.whole.median, rel=0.5)
     assert max(seconds, key=lambda name: seconds[name].median) == DECODE
 
@@ -137,13 +145,15 @@ def test_files_that_stay_in_memory_are_not_called_cold(study: Study, monkeypatch
         assert time_loading(subject, "cache", CPU, seconds=60).cold is None
 
 
+@pytest.mark.timing
 def test_a_slow_decoder_is_named_and_turns_the_verdict(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = profile_study(with_loading(study, "cache"), QUICK)
+    with quiet_machine():
+        fast = profile_study(with_loading(study, "cache"), QUICK)
+        slow_down(monkeypatch, lambda: time.sleep(DELAY))
+        slow = profile_study(with_loading(study, "decode"), QUICK)
     assert not fast.verdict.input_bound
     assert fast.verdict.loading_share < 0.5
     assert "input-bound" not in fast.verdict.advice
-    slow_down(monkeypatch, lambda: time.sleep(DELAY))
-    slow = profile_study(with_loading(study, "decode"), QUICK)
     assert slow.verdict.dominant_stage == DECODE
     assert slow.verdict.dominant_share > 0.5
     assert slow.steps.gather.low >= 2 * 2 * DELAY  # two images of two files
@@ -155,9 +165,27 @@ def test_a_slow_decoder_is_named_and_turns_the_verdict(study: Study, monkeypatch
     assert Profile.model_validate_json(slow.model_dump_json()) == slow
 
 
-def test_loader_processes_are_real_and_counted(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_down(monkeypatch, lambda: time.sleep(DELAY))
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_loader_processes_are_real_and_counted(
+    count: int, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forked, they inherit what notes who decodes: this process itself, or as many others."""
+    slow_down(monkeypatch, lambda: (tmp_path / f"process-{os.getpid()}").touch())
     with open_subject(with_loading(study, "decode"), 6) as subject:
+        for noted in tmp_path.glob("process-*"):
+            noted.unlink()
+        (found,) = time_loader_counts(subject, [count], seconds=1)
+    assert found.processes == count
+    decoded_by = {int(noted.name.removeprefix("process-")) for noted in tmp_path.glob("process-*")}
+    rounds = found.images_per_second.samples  # each starts processes of its own
+    assert len(decoded_by) == max(1, count * rounds)
+    assert (os.getpid() in decoded_by) == (count == 0)
+
+
+@pytest.mark.timing
+def test_loader_processes_load_side_by_side(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_down(monkeypatch, lambda: time.sleep(DELAY))
+    with open_subject(with_loading(study, "decode"), 6) as subject, quiet_machine():
         alone, four = time_loader_counts(subject, [0, 4], seconds=2)
     assert alone.images_per_second.high <= 1 / (2 * DELAY)
     assert four.images_per_second.median > 1.5 * alone.images_per_second.median
@@ -165,15 +193,17 @@ def test_loader_processes_are_real_and_counted(study: Study, monkeypatch: pytest
     assert four.images_per_second.median < 2 * 4 / (2 * DELAY)
 
 
+@pytest.mark.timing
 def test_processes_that_share_a_core_are_seen_to_lose_it(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_subject(with_loading(study, "decode"), 6) as subject, cores_of_one_worker(1):
-        slow_down(monkeypatch, lambda: busy(DELAY))
-        _, crowded = time_loader_counts(subject, [0, 2], seconds=2)
-    with open_subject(with_loading(study, "decode"), 6) as subject, cores_of_one_worker(1):
-        slow_down(monkeypatch, lambda: time.sleep(5 * DELAY))
-        _, idle = time_loader_counts(subject, [0, 2], seconds=2)
+    with quiet_machine():
+        with open_subject(with_loading(study, "decode"), 6) as subject, cores_of_one_worker(1):
+            slow_down(monkeypatch, lambda: busy(DELAY))
+            _, crowded = time_loader_counts(subject, [0, 2], seconds=2)
+        with open_subject(with_loading(study, "decode"), 6) as subject, cores_of_one_worker(1):
+            slow_down(monkeypatch, lambda: time.sleep(5 * DELAY))
+            _, idle = time_loader_counts(subject, [0, 2], seconds=2)
     assert crowded.switches_per_second is not None
     assert idle.switches_per_second is not None
     assert crowded.switches_per_second > MANY_SWITCHES_PER_SECOND

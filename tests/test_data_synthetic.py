@@ -52,7 +52,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError) as caught:
         make(tmp_path, **SIZE)
-    assert refused(caught, 2, tmp_path, "is not empty", "empty folder")
+    assert refused(caught, 2, tmp_path, "is not empty", "another folder")
     assert contents(tmp_path) == {"thesis.tex": b"years of work"}
 
 

@@ -9,16 +9,29 @@ from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_
 from unet_scaling.config import FRAMEWORKS
 from unet_scaling.interruption import STOP_AT_VARIABLE
 
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("framework", FRAMEWORKS)]
+pytestmark = pytest.mark.slow
+both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
 EVERY_STEP = 1e-6  # minutes between checkpoints
-PATIENCE_SECONDS = 90  # a shared machine starts slowly; training.timeout_seconds is 300
+SIGNALS = {"pytorch_native": "SIGTERM", "horovod": "SIGUSR2"}
+NOT_FINITE = {"pytorch_native": "nan", "horovod": "infinity"}
+# A plain failure under both; what notices a lack of memory is the same code.
+FAILURES = {
+    "exception": FRAMEWORKS,
+    "device memory": ("pytorch_native",),
+    "host memory": ("horovod",),
+}
+PATIENCE_SECONDS = 270  # less than the others would wait: training.timeout_seconds is 300
 
 
-@pytest.mark.parametrize("signal", ["SIGTERM", "SIGUSR2"])
+@both_frameworks
 def test_a_signal_to_one_worker_stops_all_in_order_and_nothing_changes(
-    signal: str, framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
+    framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
 ) -> None:
-    """In the middle of an epoch, with evaluations in between and two passes to a step."""
+    """In the middle of an epoch, with evaluations in between and two passes to a step.
+
+    One signal for each framework: what listens to them is the same code.
+    """
+    signal = SIGNALS[framework]
     point, run = fault_point(images, framework), tmp_path / "run"
     stopped = attempt(run, point, Fault(signal, STEPS + 4, every_step_is_safe=True))
     assert set(stopped.codes.values()) == {75}
@@ -32,6 +45,7 @@ def test_a_signal_to_one_worker_stops_all_in_order_and_nothing_changes(
     assert checkpoints(run) == []
 
 
+@both_frameworks
 def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(
     framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
 ) -> None:
@@ -45,6 +59,7 @@ def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(
     assert trained(resumed.record) == undisturbed[framework]
 
 
+@both_frameworks
 def test_a_killed_worker_costs_one_interval_and_nothing_changes(
     framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
 ) -> None:
@@ -66,7 +81,9 @@ def test_a_killed_worker_costs_one_interval_and_nothing_changes(
     assert trained(resumed.record) == undisturbed[framework]
 
 
-@pytest.mark.parametrize("what", ["exception", "device memory", "host memory"])
+@pytest.mark.parametrize(
+    ("what", "framework"), [(what, name) for what, names in FAILURES.items() for name in names]
+)
 def test_the_worker_that_failed_first_is_named(
     what: str, framework: str, images: Path, tmp_path: Path
 ) -> None:
@@ -85,10 +102,11 @@ def test_the_worker_that_failed_first_is_named(
         assert "out of memory with training.batch_per_worker = 1 images of 32 x 32, peak " in cause["message"]
 
 
-@pytest.mark.parametrize("what", ["nan", "infinity"])
+@both_frameworks
 def test_a_number_that_is_not_finite_on_one_worker_ends_all_as_diverged(
-    what: str, framework: str, images: Path, tmp_path: Path
+    framework: str, images: Path, tmp_path: Path
 ) -> None:
+    what = NOT_FINITE[framework]
     point, run = fault_point(images, framework, checkpoint_minutes=EVERY_STEP), tmp_path / "run"
     diverged = attempt(run, point, Fault(what, 5, every_step_is_safe=True))
     assert set(diverged.codes.values()) == {70}

@@ -88,7 +88,7 @@ def test_without_room_in_shared_memory_horovod_says_so_and_native_ddp_needs_none
     images: Path, tmp_path: Path
 ) -> None:
     study = tmp_path / "tiny.toml"
-    study.write_text(TINY_STUDY.format(data=images, workers=[2], epochs=1))
+    study.write_text(TINY_STUDY.format(data=images, workers=[2], epochs=2))
     mounted = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
     submission = [PROJECT / "slurm" / "submission.sh", study, "--local", "--logs", tmp_path / "logs"]
     command = ["unshare", "--mount", "sh", "-c", mounted, "sh", *map(str, submission)]

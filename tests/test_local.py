@@ -2,18 +2,22 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slurm.local import launch
-from slurm.study_folder import in_launch_order, run_state
+from slurm.study_folder import StudyFolder, in_launch_order, run_state
+from tests.cluster import wait_until
 from tests.studies import TINY_STUDY, make_images, make_point, make_run, train
 from unet_scaling.config import PROJECT, Study
+from unet_scaling.errors import UserError
 from unet_scaling.record import read_record
 from unet_scaling.study_file import read_study
 
@@ -104,6 +108,211 @@ def test_an_unfinished_run_is_run_again_and_its_record_kept(
     assert record.header is not None
     assert record.header.attempt == 2
     assert (run / "run.attempt1.jsonl").read_text() == "".join(lines[:2])
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_dry_run_trains_nothing_and_says_what_would_run(images: Path, tmp_path: Path) -> None:
+    outcome = submit(write_study(tmp_path, images), tmp_path / "logs", "--dry-run")
+    assert outcome.returncode == 0, outcome.stderr
+    cores = len(os.sched_getaffinity(0)) // 2
+    assert f"horovod-w02-r1: 2 workers, {cores} core" in outcome.stdout
+    assert "tiny: 4 runs, 4 would start, one after the other" in outcome.stdout
+    assert "is not known: no run of these points is complete" in outcome.stdout
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[Path, Path, str]) -> None:
+    study, logs, _ = done
+    before = contents(logs)
+    more = submit(study, logs, "--dry-run", "--set", "repeats=2", "--force", "horovod-w01-r1")
+    assert more.returncode == 0, more.stderr
+    assert "8 runs, 5 would start" in more.stdout
+    assert "horovod-w01-r1: 1 worker, " in more.stdout
+    assert re.search(r"about \d+ (s|min) by the complete runs of the same points\n", more.stdout)
+    wider = submit(study, logs, "--dry-run", "--set", "workers=[1]", "--set", "frameworks=['horovod']")
+    assert "1 run, 0 would start" in wider.stdout
+    assert contents(logs) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--wait"], "--local and --wait do not go together"),
+        (["--one-allocation"], "--local and --one-allocation do not go together"),
+        (["--dry-run", "--wait"], "--wait do not go together"),
+        (["--dry-run", "--one-allocation"], "--one-allocation do not go together"),
+        (["--force", "horovod-w01-r7"], "has no such run; it has horovod-w01-r1"),
+        (["--set", "training.epochs=3", "--set", "training.epochs=4"], "training.epochs is given twice"),
+        (["--set", "name=other", "--name", "third"], "name is given twice"),
+        (["--set", "training.epochs=1"], "training.epochs: found 1; the first epoch warms up"),
+        (["--set", "training.epochs=[0,1]"], "use 2 or more, or 0 to evaluate only"),
+        (["--set", "workers.first=1"], "workers is no table"),
+    ],
+)
+def test_refuses_options_that_it_would_have_to_ignore(
+    options: list[str], said: str, images: Path, tmp_path: Path
+) -> None:
+    outcome = submit(write_study(tmp_path, images), tmp_path / "logs", *options)
+    assert outcome.returncode == 2
+    assert outcome.stderr.startswith("error: ")
+    assert outcome.stderr.count("\n") == 1
+    assert said in outcome.stderr
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--set", "training.epochs=1"], 2, "training.epochs: found 1; the first epoch warms up"),
+        (["--dry-run"], 0, "would start, one after the other"),
+        (["--name", "mine"], 2, "--name: the demo has its own folder"),
+    ],
+)
+def test_a_demo_that_could_give_no_speed_ends_before_it_trains(
+    options: list[str], code: int, said: str, images: Path
+) -> None:
+    study = PROJECT / "logs" / f"demo-{images.name}"
+    command = [str(PROJECT / "slurm" / "demo.sh"), str(images), *options]
+    try:
+        outcome = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert outcome.returncode == code, outcome.stderr
+        assert said in outcome.stdout + outcome.stderr
+        assert not list(study.glob("*/point.json"))
+    finally:
+        shutil.rmtree(study, ignore_errors=True)
+
+
+@pytest.mark.parametrize("options", [["cancel", "tiny", "--dry-run"], ["status", "tiny", "--dry-run"]])
+def test_status_and_cancel_refuse_a_dry_run(options: list[str]) -> None:
+    command = [str(PROJECT / "slurm" / "submission.sh"), *options]
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    assert outcome.returncode == 2
+    assert "unrecognized arguments: --dry-run" in outcome.stderr
+
+
+def test_force_runs_a_complete_run_anew_and_keeps_its_record(
+    done: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    study, logs, _ = done
+    shutil.copytree(logs, tmp_path / "logs")
+    run = tmp_path / "logs" / "tiny" / "pytorch_native-w01-r1"
+    before = (run / "run.jsonl").read_bytes()
+    outcome = submit(study, tmp_path / "logs", "--force", run.name)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.count("complete in") == 1
+    assert (run / "run.attempt1.jsonl").read_bytes() == before
+    assert read_record(run / "run.jsonl").complete
+
+
+def test_unchecked_images_are_said_once_before_any_run(tmp_path: Path) -> None:
+    data = make_images(tmp_path / "data", count=10)
+    study = write_study(tmp_path, data)
+    next((data / "images").iterdir()).unlink()
+    for cause in ("is not as its manifest says", "the images are not checked"):
+        outcome = submit(study, tmp_path / "logs")
+        assert outcome.returncode == 65
+        assert outcome.stderr.count(cause) == 1
+        assert not list(tmp_path.glob("logs/*/*/output.log"))
+        (data / "manifest.json").unlink(missing_ok=True)
+
+
+def test_a_renamed_study_folder_goes_on(done: tuple[Path, Path, str], tmp_path: Path) -> None:
+    study, logs, _ = done
+    shutil.copytree(logs / "tiny", tmp_path / "elsewhere" / "renamed")
+    (tmp_path / "elsewhere" / "renamed" / "horovod-w01-r1" / "run.jsonl").unlink()
+    outcome = submit(study, tmp_path / "elsewhere", "--name", "renamed")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "renamed was renamed: its runs go on as those of study tiny" in " ".join(outcome.stdout.split())
+    assert "3 complete already" in outcome.stdout
+    assert read_record(tmp_path / "elsewhere" / "renamed" / "horovod-w01-r1" / "run.jsonl").complete
+
+
+def test_moved_images_are_named_with_the_way_to_go_on(
+    done: tuple[Path, Path, str], images: Path, tmp_path: Path
+) -> None:
+    study, logs, _ = done
+    shutil.copytree(images, tmp_path / "moved")
+    outcome = submit(study, logs, "--set", f"data.folder={tmp_path / 'moved'}", "--dry-run")
+    assert outcome.returncode == 2
+    assert f"data.folder is '{images}' there, '{tmp_path / 'moved'}' in the study" in outcome.stderr
+    assert (
+        f"let {images} lead to the same images (a link will do) and add --set data.folder={images}"
+        in outcome.stderr
+    )
+
+
+def test_workers_of_a_killed_submission_keep_the_next_one_out(images: Path, tmp_path: Path) -> None:
+    """No two writers: while a worker of the first lives, the second refuses and names a process to end."""
+    study = write_study(tmp_path, images, TINY_STUDY.replace("{epochs}", "100000"))
+    logs = tmp_path / "logs"
+    command = [sys.executable, "-m", "slurm", str(study), "--local", "--logs", str(logs)]
+    first = subprocess.Popen(
+        [*command, "--set", "workers=[2]"], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: any(is_training(path) for path in logs.glob("*/*/run.jsonl")), "a record", 120)
+    workers = [fact for path in logs.glob("*/*/run.jsonl") for fact in workers_of(path)]
+    first.kill()
+    first.wait()
+    folder = StudyFolder(logs / "tiny", read_study(study))
+    wait_until(lambda: may_start(folder, workers), "the workers to end", 60)
+    (record,) = logs.glob("*/*/run.jsonl")
+    end = read_record(record).end
+    assert end is None or end.status == "stopped"
+
+
+def may_start(folder: StudyFolder, workers: Sequence[int]) -> bool:
+    """Try to start; whoever can, finds none of these workers alive."""
+    try:
+        with folder.locked():
+            assert not any(Path("/proc", str(process)).exists() for process in workers)
+            return True
+    except UserError:
+        return False
+
+
+def test_live_workers_hold_the_lock_of_their_study(tmp_path: Path, images: Path) -> None:
+    """Also where mpiexec is not ended with its launcher, a second one does not start beside them."""
+    folder = StudyFolder(tmp_path / "tiny", read_study(write_study(tmp_path, images)))
+    with folder.locked():
+        worker = subprocess.Popen(["sleep", "300"], close_fds=False)
+    try:
+        with (
+            pytest.raises(UserError, match=rf"processes {worker.pid} \(sleep\) on .*kill {worker.pid}"),
+            folder.locked(),
+        ):
+            pass
+    finally:
+        worker.kill()
+        worker.wait()
+    with folder.locked():
+        pass
+
+
+def test_mpiexec_and_its_workers_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    worker = f"import os, time; open(f'{tmp_path}/workers/{{os.getpid()}}', 'w').close(); time.sleep(300)"
+    launcher = (
+        "from pathlib import Path; from slurm.local import launch; "
+        f"launch(['-c', {worker!r}], 2, Path({str(tmp_path / 'output.log')!r}), None)"
+    )
+    first = subprocess.Popen([sys.executable, "-c", launcher], cwd=PROJECT)
+    wait_until(lambda: len(list((tmp_path / "workers").iterdir())) == 2, "two workers", 120)
+    workers = [Path("/proc", path.name) for path in (tmp_path / "workers").iterdir()]
+    first.kill()
+    first.wait()
+    wait_until(lambda: not any(worker.exists() for worker in workers), "the workers to end", 120)
+
+
+def is_training(record: Path) -> bool:
+    return len(read_record(record).epochs) > 1
+
+
+def workers_of(record: Path) -> list[int]:
+    header = read_record(record).header
+    return [worker.process for worker in header.workers] if header else []
 
 
 def test_another_configuration_under_the_same_name_is_refused(done: tuple[Path, Path, str]) -> None:

@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from pyarrow import parquet
@@ -11,7 +12,7 @@ from torch import nn
 from tests.studies import make_point
 from unet_scaling import meter as module
 from unet_scaling.identity import Identity
-from unet_scaling.measures import Phase
+from unet_scaling.measures import LongestStep, Phase
 from unet_scaling.meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter
 from unet_scaling.recording import Recording
 from unet_scaling.run_folder import RunFolder
@@ -59,6 +60,19 @@ def test_a_long_epoch_is_gathered_in_blocks_to_the_same_sums(
     table = parquet.read_table(io.BytesIO(content)).to_pydict()
     assert table["epoch"] == [3] * STEPS
     assert table["step"] == list(range(STEPS))
+
+
+@pytest.mark.parametrize("most", [1, 2**20])
+def test_the_longest_step_is_told_with_the_worker_that_worked_longest(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_GATHERED", most)
+    phases = np.full((STEPS, len(Phase)), 0.01)
+    phases[3, Phase.FORWARD] = 2.0
+    meter = BudgetMeter(alone(), POINT, model(), STEPS, frozenset())
+    budget = meter._budget(0, phases)
+    assert budget is not None
+    assert budget.longest_step == LongestStep(step=3, seconds=2.06, worker=0, work_seconds=2.05)
 
 
 def test_a_budget_that_is_not_known_is_none_and_says_why() -> None:

@@ -73,11 +73,11 @@ def test_accumulated_batches_count_as_one(framework: str, images: Path, tmp_path
 
 
 def test_one_checkpoint_gives_identical_counts_at_any_number_of_workers(images: Path, tmp_path: Path) -> None:
-    """11 test images: neither 2, 3 nor 4 workers divide them."""
+    """11 test images: neither 2, 3 nor 4 workers divide them; 3 under Horovod stand for both frameworks."""
     first = make_point(images, epochs=4, test_share=0.24)
     train(tmp_path / "trained", first)
     found: set[tuple[object, ...]] = set()
-    for framework, workers in [*(("pytorch_native", n) for n in (1, 2, 3, 4)), ("horovod", 3)]:
+    for framework, workers in [*(("pytorch_native", n) for n in (1, 2, 4)), ("horovod", 3)]:
         point = make_point(
             images, framework, workers, epochs=0, test_share=0.24,
             initial_weights=str(tmp_path / "trained" / "weights.pt"),

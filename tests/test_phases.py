@@ -1,17 +1,38 @@
 """The phases of a step: every moment belongs to one, and the last gradient ends backward."""
 
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from unet_scaling import phases as product
 from unet_scaling.measures import Phase
 from unet_scaling.phases import NO_CLOCK, Clock, HostClock, phase_clock
 
-NAP = 0.05
-pytestmark = pytest.mark.alone
+NAP = 0.25  # a power of two, so that sums of naps are exact
+
+
+class HandClock:
+    """A clock that stands still but for naps."""
+
+    def __init__(self) -> None:
+        self.now = 7.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def nap(self, seconds: float) -> None:
+        self.now += seconds
+
+
+TIME = HandClock()
+
+
+@pytest.fixture(autouse=True)
+def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "time", SimpleNamespace(perf_counter=TIME.perf_counter))
 
 
 class Slow(torch.autograd.Function):
@@ -23,7 +44,7 @@ class Slow(torch.autograd.Function):
 
     @staticmethod
     def backward(context: object, gradient: Tensor) -> Tensor:
-        time.sleep(NAP)
+        TIME.nap(NAP)
         return gradient
 
 
@@ -39,7 +60,7 @@ def take_step(network: nn.Module, clock: Clock, passes: int = 1, first: int = 1)
         loss.backward()
         if number < passes:
             clock.mark(Phase.BACKWARD)
-    time.sleep(2 * NAP)
+    TIME.nap(2 * NAP)
     clock.mark(Phase.SYNC)
     clock.next_step()
 
@@ -47,33 +68,33 @@ def take_step(network: nn.Module, clock: Clock, passes: int = 1, first: int = 1)
 def measured(passes: int = 1, steps: int = 3) -> np.ndarray:
     network = model()
     clock = HostClock(network, steps, passes)
-    began = time.perf_counter()
+    began = TIME.perf_counter()
     clock.begin()
     clock.resume(began)
     for _ in range(steps):
         take_step(network, clock, passes)
-    return clock.seconds(time.perf_counter() - began)
+    return clock.seconds(TIME.perf_counter() - began)
 
 
 def test_backward_ends_with_the_last_gradient_and_sync_begins() -> None:
     phases = measured()
-    assert np.all(phases[:, Phase.BACKWARD] >= NAP)
-    assert np.all(phases[:, Phase.SYNC] >= 2 * NAP)
-    assert np.min(phases[:, Phase.FORWARD]) < NAP  # the least disturbed step
+    assert np.all(phases[:, Phase.BACKWARD] == NAP)
+    assert np.all(phases[:, Phase.SYNC] == 2 * NAP)
+    assert phases.sum() == 3 * 3 * NAP
 
 
 def test_all_passes_of_a_step_count_and_only_the_last_one_waits() -> None:
     phases = measured(passes=3)
-    assert np.all(phases[:, Phase.BACKWARD] >= 3 * NAP)
-    assert np.all(phases[:, Phase.SYNC] >= 2 * NAP)
-    assert np.min(phases[:, Phase.SYNC]) < 3 * NAP  # the least disturbed step
+    assert np.all(phases[:, Phase.BACKWARD] == 3 * NAP)
+    assert np.all(phases[:, Phase.SYNC] == 2 * NAP)
+    assert phases.sum() == 3 * 5 * NAP
 
 
 def test_the_phases_sum_to_the_epoch() -> None:
     network = model()
     clock = HostClock(network, 2, 1)
     clock.begin()
-    clock.resume(time.perf_counter())
+    clock.resume(TIME.perf_counter())
     for _ in range(2):
         take_step(network, clock)
     assert clock.seconds(5.0).sum() == pytest.approx(5.0)
@@ -83,11 +104,11 @@ def test_each_epoch_begins_anew() -> None:
     network = model()
     clock = HostClock(network, 1, 1)
     for _ in range(2):
-        began = time.perf_counter()
+        began = TIME.perf_counter()
         clock.begin()
         clock.resume(began)
         take_step(network, clock)
-        seconds = time.perf_counter() - began
+        seconds = TIME.perf_counter() - began
         assert clock.seconds(seconds).sum() == pytest.approx(seconds)
 
 
@@ -96,7 +117,7 @@ def test_a_parameter_without_a_gradient_leaves_sync_unknown() -> None:
     network.register_parameter("idle", nn.Parameter(torch.ones(1)))
     clock = HostClock(network, 1, 1)
     clock.begin()
-    clock.resume(time.perf_counter())
+    clock.resume(TIME.perf_counter())
     take_step(network, clock)
     phases = clock.seconds(1.0)
     assert np.isnan(phases[0, [Phase.BACKWARD, Phase.SYNC]]).all()
@@ -107,7 +128,7 @@ def test_a_pass_that_gave_no_gradients_leaves_sync_unknown() -> None:
     network = model()
     clock = HostClock(network, 1, 2)
     clock.begin()
-    clock.resume(time.perf_counter())
+    clock.resume(TIME.perf_counter())
     take_step(network, clock, passes=2, first=2)
     assert np.isnan(clock.seconds(1.0)[0, Phase.SYNC])
 

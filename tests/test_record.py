@@ -282,5 +282,5 @@ def test_a_record_of_the_first_format_is_still_read(tmp_path: Path) -> None:
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    write(path, [header().model_copy(update={"format": 4})])
+    write(path, [header().model_copy(update={"format": 5})])
     assert "format" in read_record(path).problems[0]

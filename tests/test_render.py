@@ -3,8 +3,10 @@
 import difflib
 import os
 import re
+import shutil
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from slurm.cluster import Cluster, geometry, limit_seconds, read_cluster
 from slurm.render import Places, allocation_script, job_script
+from slurm.sbatch_options import OWN_OPTIONS
 from tests.studies import make_point
 from unet_scaling.config import FRAMEWORKS, PROJECT
 from unet_scaling.errors import UserError
@@ -134,14 +137,86 @@ def _toml(value: object) -> str:
     return json.dumps(value)
 
 
-@pytest.mark.parametrize(
-    "option", ["--nodes=3", "-N3", "--job-name=x", "--wrap=x", "exclusive", "--gres=gpu:1"]
-)
-def test_options_of_the_geometry_cannot_be_set_aside(option: str, tmp_path: Path) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text(f'launcher="srun"\ngpus_per_node=2\ncores_per_worker=1\ntime="10"\noptions=["{option}"]')
-    with pytest.raises(UserError, match="options"):
-        read_cluster(path)
+# Spellings of what the submission sets itself, each with the name that sbatch takes it for and the cure.
+OWN_SPELLINGS = [
+    ("--array=0-1", "array", "repeats"), ("-a0-1", "array", "repeats"), ("--arr=0-1", "array", "repeats"),
+    ("-Jx", "job-name", "names"), ("-HJx", "job-name", "names"), ("--job=x", "job-name", "names"),
+    ("-Dx", "chdir", "folder of its run"), ("--chd=x", "chdir", "folder of its run"),
+    ("--test-only", "test-only", "--dry-run"), ("--te", "test-only", "--dry-run"),
+    ("--wrap=x", "wrap", "script"), ("--parsable", "parsable", "answer"), ("--pars", "parsable", "answer"),
+    ("-ox", "output", "output.log"), ("--outp=x", "output", "output.log"), ("-ex", "error", "output.log"),
+    ("--open-mode=truncate", "open-mode", "output.log"), ("--op=truncate", "open-mode", "output.log"),
+    ("--requeue", "requeue", "`requeue = true`"), ("--no-req", "no-requeue", "`requeue = false`"),
+    ("--signal=TERM@9", "signal", "`stop_seconds`"), ("--sig=TERM@9", "signal", "`stop_seconds`"),
+    ("--export=NONE", "export", "`environment`"), ("--export-f=x", "export-file", "`environment`"),
+    ("--nodes=3", "nodes", "`workers`"), ("-N3", "nodes", "`workers`"), ("-n3", "ntasks", "`workers`"),
+    ("--ntasks-per-n=2", "ntasks-per-node", "`gpus_per_node`"),
+    ("--tasks-per-node=2", "tasks-per-node", "`gpus_per_node`"),
+    ("-c2", "cpus-per-task", "`cores_per_worker`"), ("--cpus-per-t=2", "cpus-per-task", "`cores_per_worker`"),
+    ("-G1", "gpus", "`gres`"), ("--gpus=1", "gpus", "`gres`"), ("--gpus-per-n=1", "gpus-per-node", "`gres`"),
+    ("--gres=gpu:1", "gres", "`gres`"), ("-t5", "time", "`time`"), ("-px", "partition", "`partition`"),
+    ("--part=x", "partition", "`partition`"), ("-Ax", "account", "`account`"), ("-W", "wait", "--wait"),
+    ("-HW", "wait", "--wait"), ("--clusters=x", "clusters", "of that cluster"),
+]  # fmt: skip
+HARMLESS = [
+    "--exclusive", "--mem=4G", "-xnode3", "--nodelist=node1", "--constraint=fast", "-Cfast", "--time-min=5",
+    "--gres-flags=enforce-binding", "--qos=long", "--reservation=x", "--mail-type=END", "--nice=5",
+    "--wait-all-nodes=1", "--dependency=singleton", "-H", "--switches=1", "--no-kill", "-k",
+]  # fmt: skip
+
+
+def read_with_options(folder: Path, *options: str) -> Cluster:
+    path = folder / "site.toml"
+    path.write_text(
+        f'launcher="srun"\ngpus_per_node=2\ncores_per_worker=1\ntime="10"\noptions={_toml(options)}'
+    )
+    return read_cluster(path)
+
+
+@pytest.mark.parametrize(("option", "name", "cure"), OWN_SPELLINGS, ids=lambda value: value)
+def test_refuses_what_the_submission_sets_in_every_spelling(
+    option: str, name: str, cure: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=rf"site\.toml: options: .*'{option}' sets --{name}, .*{cure}"):
+        read_with_options(tmp_path, option)
+
+
+@pytest.mark.parametrize("word", ["exclusive", "3", "-", "--", "--=3", "-3"])
+def test_refuses_a_word_that_is_no_option(word: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not an option of sbatch"):
+        read_with_options(tmp_path, word)
+
+
+def test_takes_options_that_the_submission_does_not_set(tmp_path: Path) -> None:
+    assert read_with_options(tmp_path, *HARMLESS).options == HARMLESS
+
+
+def options_that_sbatch_reads(folder: Path, option: str) -> set[str]:
+    """The names that the real sbatch lists for a script with this option; it needs no cluster for that."""
+    (folder / "slurm.conf").write_text(
+        "ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nNodeName=n1\nPartitionName=p Nodes=n1\n"
+    )
+    (folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH {option}\n")
+    with subprocess.Popen(
+        ["sbatch", "-vv", "--test-only", "job.sh"], cwd=folder, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"SLURM_CONF": str(folder / "slurm.conf")},
+    ) as program:  # fmt: skip
+        assert program.stderr is not None
+        lines = list(takewhile(lambda line: "end of defined options" not in line, program.stderr))
+        program.kill()  # it would now look for a controller
+    assert any("defined options" in line for line in lines), lines
+    return set(re.findall(r"^sbatch: ([a-z-]+) +: ", "".join(lines), re.MULTILINE)) - {"verbose"}
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here")
+def test_the_real_sbatch_reads_these_spellings_so(tmp_path: Path) -> None:
+    """sbatch lists some by another name, and --wrap in a script not at all."""
+    aliases = {"tasks-per-node": "ntasks-per-node", "no-requeue": "requeue", "wrap": "test-only"}
+    for option, name, _ in OWN_SPELLINGS:
+        read = options_that_sbatch_reads(tmp_path, option)
+        assert {name, aliases.get(name)} & read, (option, read)
+    for option in HARMLESS:
+        assert not (options_that_sbatch_reads(tmp_path, option) - {"test-only"}) & set(OWN_OPTIONS), option
 
 
 @settings(max_examples=60, deadline=None)
@@ -155,7 +230,7 @@ def test_options_of_the_geometry_cannot_be_set_aside(option: str, tmp_path: Path
 @example("-n")
 def test_any_path_reaches_the_program_as_it_is_or_is_refused(name: str) -> None:
     """The script is run by a real bash; an srun that prints its arguments stands for Slurm's."""
-    folder = f"/logs/{name}"
+    folder = str(Path(f"/logs/{name}"))  # as the product passes it: "/logs/." is /logs
     try:
         text = script(SRUN, "horovod", folder=folder)
     except UserError:

@@ -1,6 +1,5 @@
 """A small soak: every kind of fault once, on a real Slurm; python -m tests.soak is the large one."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,11 +7,7 @@ import pytest
 from tests.cluster import skip_without_cluster
 from tests.soak import Shape, place, soak
 
-ASKED = "UNET_SCALING_SOAK"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(ASKED not in os.environ, reason="five minutes of faults: make soak"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.verify]
 KINDS = 5
 
 

@@ -1,20 +1,27 @@
 """A worker stalls, or never joins: the others say so, and the whole launch ends within the time-out."""
 
 import os
+import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.cluster import wait_until
 from tests.faults import Fault, attempt, fault_point
+from tests.studies import make_point, train
 from unet_scaling.config import FRAMEWORKS
+from unet_scaling.disturbance import disturbance
 from unet_scaling.patience import limit_waiting, waiting
+from unet_scaling.record import read_record
+from unet_scaling.record_lines import Epoch
 
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
 LIMIT_SECONDS = 10
-# With the start on a shared machine; faulty.STALL_SECONDS are more, and a stopped one is so for ever.
-PATIENCE_SECONDS = 120
+# Less than faulty.STALL_SECONDS and the default of training.timeout_seconds; a stopped one is so for ever.
+PATIENCE_SECONDS = 270
 
 
 @pytest.mark.slow
@@ -76,6 +83,35 @@ def test_a_worker_that_fails_before_it_has_joined_is_not_waited_for_at_all(
     assert failed.seconds < PATIENCE_SECONDS
     assert failed.state.state == "failed"
     assert f"worker 1 has no {cores} cores left" in failed.state.reason
+
+
+@pytest.mark.slow
+@both_frameworks
+def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
+    framework: str, images: Path, tmp_path: Path
+) -> None:
+    """Stopped from outside for many epochs' time, then let go on: the run is complete, and says where."""
+    point = make_point(images, framework, workers=2, epochs=16)
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train, tmp_path, point)
+        wait_until(lambda: len(_epochs(tmp_path)) >= 6 or training.done(), "epochs", PATIENCE_SECONDS)
+        usual = max(epoch.seconds for epoch in _epochs(tmp_path)[1:])
+        header = read_record(tmp_path / "run.jsonl").header
+        assert header is not None
+        stopped = header.workers[1].process
+        os.kill(stopped, signal.SIGSTOP)
+        time.sleep(max(3.0, 10 * usual))
+        os.kill(stopped, signal.SIGCONT)
+        found = disturbance(training.result())
+    longest = max(found.stalls, key=lambda stall: stall.seconds)
+    assert longest.seconds >= 3.0
+    assert longest.worker in (1, None)  # none where it was stopped as it waited for the other
+    assert str(longest) in found.reason
+
+
+def _epochs(folder: Path) -> tuple[Epoch, ...]:
+    path = folder / "run.jsonl"
+    return read_record(path).epochs if path.exists() else ()
 
 
 def test_only_waiting_counts_and_not_the_time_between() -> None:

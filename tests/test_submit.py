@@ -12,18 +12,25 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import slurm.__main__
 import slurm.scheduler
 import slurm.submit
 from slurm.cluster import Cluster
+from slurm.local_plan import take_over
 from slurm.render import Places
 from slurm.states import read_submission, study_states
-from slurm.status import study_rows
+from slurm.status import status_table, study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submit import Submitter
 from tests import fake_slurm
-from tests.records import write_record
+from tests.budgets import Steps, write_budget_run
+from tests.records import Measured, write_record
+from tests.studies import make_images
 from unet_scaling.config import PROJECT, Study
 from unet_scaling.errors import UserError
+from unet_scaling.record import read_record
+from unet_scaling.record_lines import End
+from unet_scaling.study_file import read_point
 
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="10")
 
@@ -287,6 +294,24 @@ def test_a_complete_record_of_a_failed_job_is_not_run_again_unless_forced(
     assert not (folder / "run.jsonl").exists()
 
 
+def test_disturbed_runs_are_submitted_again_on_request_and_their_records_kept(
+    submitter: Submitter, fake: FakeSlurm, tmp_path: Path
+) -> None:
+    submitter.submit()
+    complete_all(submitter)
+    fake.set_all("COMPLETED")
+    folder = submitter.folder.path / "horovod-w01-r1"
+    busy = {"communication": 0.0, "runqueue": 0.05, "switches": 0.0, "other": 0.05}
+    loaded = write_budget_run(tmp_path / "loaded", "horovod", steps=Steps(forward=0.12, contended=busy))
+    (folder / "run.jsonl").unlink()
+    epochs = list(read_record(loaded / "run.jsonl").epochs)[:2]
+    write_record(folder, read_point(folder / "point.json"), measured=Measured(epochs))
+    assert submitter.submit() == 0
+    assert replace(submitter, repeat_disturbed=True).submit() == 1
+    assert (folder / "run.disturbed1.jsonl").exists()
+    assert not (folder / "run.jsonl").exists()
+
+
 def test_force_does_not_double_a_queued_run(submitter: Submitter, fake: FakeSlurm) -> None:
     submitter.submit()
     with pytest.raises(UserError, match="it is queued"):
@@ -395,6 +420,106 @@ def test_status_as_json_has_the_agreed_keys(submitter: Submitter, fake: FakeSlur
     rows = json.loads(done.stdout)
     assert len(rows) == 4
     assert {"run", "framework", "workers", "repeat", "state", "reason", "job"} <= set(rows[0])
+
+
+def test_a_local_start_refuses_while_a_job_of_the_study_may_run(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    submitter.submit()
+    points = submitter.folder.study.points()
+    for state in ("PENDING", "RUNNING"):
+        fake.set_all(state)
+        with pytest.raises(UserError, match=r"jobs 1000, .*1003 of this study .*cancel them: .*cancel"):
+            take_over(submitter.folder, points)
+    fake.be_silent()
+    with pytest.raises(UserError, match=r"jobs 1000, .* may be queued or running.*Slurm does not answer"):
+        take_over(submitter.folder, points)
+    assert len(list(submitter.folder.path.glob("*/job.json"))) == 4
+
+
+def test_a_local_start_without_slurm_at_hand_names_the_jobs(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitter.submit()
+    monkeypatch.setenv("PATH", str(fake.home))
+    with pytest.raises(UserError, match=r"jobs 1000, .*squeue not found.*remove .*/\*/job\.json"):
+        take_over(submitter.folder, submitter.folder.study.points())
+
+
+def test_a_run_made_again_locally_is_no_longer_judged_by_its_former_job(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    submitter.submit()
+    fake.set_all("FAILED")
+    make_checked(submitter)
+    take_over(submitter.folder, submitter.folder.study.points())
+    complete_all(submitter)
+    assert counted(submitter) == {"complete": 4}
+    assert submitter.submit() == 0
+
+
+def make_checked(submitter: Submitter) -> None:
+    """Give the study's data folder images and their manifest."""
+    data = Path(submitter.folder.study.data["folder"])
+    (data / "manifest.json").unlink()
+    make_images(data, count=4)
+
+
+def test_a_submission_refuses_while_local_workers_are_alive(submitter: Submitter, fake: FakeSlurm) -> None:
+    with submitter.folder.locked():
+        worker = subprocess.Popen(["sleep", "300"], close_fds=False)
+    try:
+        with pytest.raises(UserError, match=rf"{worker.pid} \(sleep\)"):
+            submitter.submit()
+    finally:
+        worker.kill()
+        worker.wait()
+    assert fake.jobs() == {}
+    assert submitter.submit() == 4
+
+
+def test_a_forced_run_is_submitted_once_by_a_submission_that_waits(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitter.folder.prepare()
+    complete_all(submitter)
+    run = next(point for point in submitter.folder.study.points() if point.run == "horovod-w01-r1")
+    forced = replace(submitter, force=(run.run,))
+
+    def finish(_folder: Path) -> bool:
+        assert len(fake.jobs()) == 1, "the forced run was submitted again"
+        if (submitter.folder.run_folder(run) / "run.jsonl").exists():
+            return False
+        write_record(submitter.folder.run_folder(run), run)
+        fake.set_all("COMPLETED")
+        return True
+
+    monkeypatch.setattr(slurm.__main__, "wait_for_active", finish)
+    slurm.__main__.submit_and_wait(forced)
+    assert len(fake.jobs()) == 1
+
+
+def test_status_tells_runs_that_the_study_no_longer_has(submitter: Submitter, fake: FakeSlurm) -> None:
+    more = submitter.folder.study.model_copy(update={"repeats": 2})
+    replace(submitter, folder=StudyFolder(submitter.folder.path, more)).submit()
+    fake.set_all("FAILED")
+    complete_all(submitter)
+    submitter.folder.prepare()
+    rows = study_rows(submitter.folder.path)
+    assert {row.run for row in rows if row.surplus} == {row.run for row in rows if row.repeat == 2}
+    table = status_table("sweep", rows)
+    assert table.title == "sweep: 4 runs"
+    assert table.caption == "4 invalid; 4 more that the study no longer has"
+
+
+def test_status_shows_a_run_that_stopped_without_a_job(submitter: Submitter) -> None:
+    point = submitter.folder.prepare()[0]
+    write_record(
+        submitter.folder.run_folder(point), point, end=End(status="stopped", reason="asked", position=(0, 1))
+    )
+    rows = study_rows(submitter.folder.path)
+    assert status_table("sweep", rows)
+    assert [row.state for row in rows if row.run == point.run] == ["resumable"]
 
 
 def test_unchecked_images_are_said_before_anything_is_queued(submitter: Submitter, fake: FakeSlurm) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm.cluster_rehearsal.plan import load
 from tests.cluster import (
     FOLDER_PREFIX,
     FOLDERS,
@@ -81,6 +82,7 @@ def test_shared_memory_is_shared_inside_a_host_only(virtual_cluster: VirtualClus
     assert not Path("/dev/shm/mark").exists()
 
 
+@pytest.mark.timing
 def test_a_link_is_as_fast_as_it_was_asked_to_be(virtual_cluster: VirtualCluster) -> None:
     command = [str(PROGRAM), "exec", "--state-dir", str(virtual_cluster.state), "node1", "--"]
     with subprocess.Popen(
@@ -218,6 +220,20 @@ def test_down_leaves_nothing_behind(small_state: Path, tmp_path: Path) -> None:
     assert_ok(control("down", "--state-dir", str(small_state)))
     assert traces() == before
     assert not any(map(alive, processes))
+
+
+def test_clusters_that_start_together_have_networks_of_their_own() -> None:
+    skip_without_cluster()
+    states = [state_folder(name) for name in ("first", "second")]
+    commands = [[str(PROGRAM), "up", "--state-dir", str(state), "--hosts", "1"] for state in states]
+    starting = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for words in commands]
+    try:
+        assert [program.wait() for program in starting] == [0, 0]
+        assert len({load(state).network for state in states}) == len(states)
+    finally:
+        for program, state in zip(starting, states, strict=True):
+            program.wait()
+            assert_ok(control("down", "--state-dir", str(state)))
 
 
 def test_a_cluster_whose_daemons_were_killed_goes_down_and_up_again(small_state: Path) -> None:

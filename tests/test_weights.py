@@ -1,11 +1,14 @@
 """Weights on disk: verified, tensors only, whole or absent."""
 
+import io
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.files import write_verified
 from unet_scaling.model import UNet
 from unet_scaling.weights import load_weights, save_weights, weights_sha256
 
@@ -46,6 +49,30 @@ def test_weights_of_another_model_are_refused(saved: tuple[UNet, Path]) -> None:
     with pytest.raises(UserError, match="another model") as caught:
         load_weights(UNet(width=4, depth=2), saved[1])
     assert caught.value.exit_code == EXIT_BAD_DATA
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (None, "it is empty"),
+        ([torch.ones(2)], "it holds a list"),
+        (torch.ones(2), "it holds a Tensor"),
+        ({"model": {}, "workers": [], "progress": "{}"}, "holds a dict beside tensors: a checkpoint?"),
+        ({}, "another model"),
+        (b"no file of torch's", "cannot be unpacked"),
+    ],
+)
+def test_what_is_no_weights_is_refused_in_one_line_that_says_what_it_is(
+    held: object, said: str, tmp_path: Path
+) -> None:
+    buffer = io.BytesIO(held if isinstance(held, bytes) else b"")
+    if held is not None and not isinstance(held, bytes):
+        torch.save(held, buffer)
+    write_verified(tmp_path / "weights.pt", buffer.getvalue())
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        load_weights(UNet(width=2, depth=2), tmp_path / "weights.pt")
+    assert caught.value.exit_code == EXIT_BAD_DATA
+    assert "\n" not in str(caught.value)
 
 
 def test_a_full_disk_leaves_the_old_file(saved: tuple[UNet, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ losses and the seconds of a begun epoch are each worker's own. The order of the 
 
 import errno
 import io
-import pickle
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,28 +15,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.files import checksum_path, patiently, read_verified, write_verified
 from unet_scaling.measures import Line
-from unet_scaling.record_lines import Epoch, Result
+from unet_scaling.record_lines import AttemptFacts, Epoch, Result
+from unet_scaling.weights import one_line, unpack_state
 from unet_scaling.worker import Group
 
 KEPT = 2
 CHECKPOINTS = "checkpoint-*.pt"
-UNREADABLE = (OSError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError, EOFError)
+PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "workers": list, "progress": str}
+PARTS_OF_A_WORKER: dict[str, type] = {"buffers": dict, "random": dict, "loss": Tensor, "seconds": float}
+# A lack of memory or a fault of a GPU, also RuntimeErrors: no reason to remove a checkpoint.
+OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
+UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 
 
 class Progress(Line):
-    """How far a run has come: `step` steps of `epoch` are done, and these epochs and evaluations before."""
+    """How far a run has come: `step` steps of `epoch` are done, and these epochs and evaluations before.
+
+    `attempts` are the facts of those that trained it, the newest last; older checkpoints do not have them.
+    """
 
     point_sha256: str
     epoch: int
     step: int
     epochs: list[Epoch]
     results: list[Result]
+    attempts: list[AttemptFacts] = Field([])
 
     def lines(self) -> list[Epoch | Result]:
         """Epochs and evaluations in the order in which a record has them."""
@@ -78,7 +87,7 @@ def save_checkpoint(
         state = {
             "model": trained.model.state_dict(),
             "optimizer": trained.optimizer.state_dict(),
-            "workers": [_unpacked(worker) for worker in workers],
+            "workers": [unpack_state(worker) for worker in workers],
             "progress": progress.model_dump_json(),
         }
         problem = _write(folder, progress, _packed(state))
@@ -97,11 +106,11 @@ def load_checkpoint(
     """
     candidates = group.gather_texts(" ".join(path.name for path in _newest_first(folder)))[0].split()
     for name in candidates:
-        state, problem = _read(folder / name, point_sha256)
+        state, problem = _read(folder / name, point_sha256, group.size)
         problems = [text for text in group.gather_texts(problem) if text]
         if not problems:
             assert state is not None
-            return _restore(state, group, trained)
+            return _restored(folder / name, state, group, trained)
         if group.rank == 0:
             print(f"warning: {problems[0]}; trying the one before it", flush=True)
     if candidates:
@@ -125,6 +134,21 @@ def _own_state(model: nn.Module, begun: EpochSoFar) -> dict[str, Any]:
         random["cuda"] = torch.cuda.get_rng_state()
     buffers = {name: buffer.cpu() for name, buffer in model.named_buffers()}
     return {"buffers": buffers, "random": random, "loss": begun.loss.cpu(), "seconds": begun.seconds}
+
+
+def _restored(
+    path: Path, state: dict[str, Any], group: Group, trained: Trained
+) -> tuple[Progress, EpochSoFar]:
+    """Return what `_restore` does; UserError (65) where the content does not fit the model after all."""
+    try:
+        return _restore(state, group, trained)
+    except OF_THE_DEVICE:
+        raise
+    except UNFITTING as error:
+        raise UserError(
+            f"{path} does not fit this run: {one_line(error)}; remove it to go on from the one before it",
+            EXIT_BAD_DATA,
+        ) from None
 
 
 def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Progress, EpochSoFar]:
@@ -159,16 +183,30 @@ def _require_space(folder: Path, needed: int) -> None:
         raise OSError(errno.ENOSPC, told)
 
 
-def _read(path: Path, point_sha256: str) -> tuple[dict[str, Any] | None, str]:
+def _read(path: Path, point_sha256: str, workers: int) -> tuple[dict[str, Any] | None, str]:
     """The content of a checkpoint, or why it cannot be used."""
     try:
-        state = _unpacked(read_verified(path))
+        state = unpack_state(read_verified(path))
+        _require_parts(state, PARTS)
         progress = Progress.model_validate_json(state["progress"])
-    except UNREADABLE as error:
-        return None, f"{path} cannot be used: {error}"
+        for worker in state["workers"]:
+            _require_parts(worker, PARTS_OF_A_WORKER)
+    except (OSError, ValueError) as error:
+        return None, f"{path} cannot be used: {one_line(error)}"
+    if len(state["workers"]) != workers:
+        return None, f"{path} is of {len(state['workers'])} workers, this run has {workers}"
     if progress.point_sha256 != point_sha256:
         return None, f"{path} is of another configuration"
     return state, ""
+
+
+def _require_parts(state: object, parts: dict[str, type]) -> None:
+    """Raise ValueError unless this is a dictionary with these keys, each of its type."""
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds a {type(state).__name__} where a dictionary belongs")
+    for name, kind in parts.items():
+        if not isinstance(state.get(name), kind):
+            raise ValueError(f"its {name!r} is a {type(state.get(name)).__name__}, not a {kind.__name__}")
 
 
 def _newest_first(folder: Path) -> Iterator[Path]:
@@ -184,10 +222,3 @@ def _packed(state: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
-
-
-def _unpacked(content: bytes) -> dict[str, Any]:
-    state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-    if not isinstance(state, dict):
-        raise ValueError(f"it holds a {type(state).__name__}")
-    return state

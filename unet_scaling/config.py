@@ -6,15 +6,14 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
-    NonNegativeInt,
-    PositiveInt,
     model_validator,
 )
 
@@ -23,10 +22,12 @@ from unet_scaling.options import (
     TABLES,
     YOUNGER_OPTIONS,
     Claims,
+    Count,
     Data,
     HorovodKnobs,
     Model,
     NativeKnobs,
+    Seed,
     Training,
 )
 from unet_scaling.validation import Section, validated
@@ -37,6 +38,16 @@ PROJECT = Path(__file__).resolve().parents[1]
 # The frameworks' own time-outs come after the worker's (patience.py), which names the option.
 FALLBACK_SECONDS = 30
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
+# What a name of a folder may have on the file systems of Linux, in bytes; these names are ASCII.
+LONGEST_NAME = 255
+MOST_WORKERS = 65_536
+MOST_REPEATS = 10_000
+# More would take minutes to write down, and weeks to run.
+MOST_RUNS = 100_000
+# The largest integer that every reader of JSON holds exactly.
+LARGEST_FIRST_SEED = 2**53
+
+Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 
 
 class Point(Section):
@@ -50,9 +61,9 @@ class Point(Section):
     study: str = Field(pattern=PLAIN_NAME)
     run: str = Field(pattern=PLAIN_NAME)
     framework: Framework
-    workers: PositiveInt
-    repeat: PositiveInt
-    seed: NonNegativeInt
+    workers: Workers
+    repeat: Count
+    seed: Seed
     data: Data
     model: Model = Model()
     training: Training
@@ -102,11 +113,15 @@ def horovod_environment(point: Point) -> dict[str, str]:
 class Study(Section):
     """One TOML file: frameworks x worker counts x options x repeats. Tables hold scalars or axes."""
 
-    name: str = Field(pattern=PLAIN_NAME, description="default: the file's name")
+    name: str = Field(pattern=PLAIN_NAME, max_length=LONGEST_NAME, description="default: the file's name")
     frameworks: list[Framework] = Field(list(FRAMEWORKS), min_length=1)
-    workers: list[PositiveInt] = Field(min_length=1)
-    repeats: PositiveInt = Field(5, description="launches of each point, each with its own seed")
-    seed: NonNegativeInt = Field(1, description="of the first repeat; the next ones count up")
+    workers: list[Workers] = Field(min_length=1)
+    repeats: int = Field(
+        5, ge=1, le=MOST_REPEATS, description="launches of each point, each with its own seed"
+    )
+    seed: int = Field(
+        1, ge=0, le=LARGEST_FIRST_SEED, description="of the first repeat; the next ones count up"
+    )
     order: Literal["interleaved", "listed"] = Field("interleaved", description="of the runs within a repeat")
     data: dict[str, Any]
     model: dict[str, Any] = Field({})
@@ -125,6 +140,7 @@ class Study(Section):
 
     def points(self, source: str = "study") -> list[Point]:
         """All runs, repeat by repeat; a UserError names `source` and the key that no point can have."""
+        self._require_few(source)
         points = [
             self._point(framework, workers, repeat, options, source)
             for repeat in range(1, self.repeats + 1)
@@ -136,15 +152,28 @@ class Study(Section):
             raise UserError(f"{source}: two points have the same run id; an axis names a value twice")
         return points
 
-    def _options(self, framework: Framework) -> Iterator[dict[tuple[str, str], Any]]:
-        """Every combination of this framework's axes: {(table, key): value}."""
-        tables = ("data", "model", "training", framework)
-        axes = {
+    def _require_few(self, source: str) -> None:
+        """Raise UserError where the product of the axes is more runs than anyone wants."""
+        combinations = (math.prod(map(len, self._axes(framework).values())) for framework in self.frameworks)
+        runs = sum(combinations) * len(self.workers) * self.repeats
+        if runs > MOST_RUNS:
+            raise UserError(
+                f"{source}: its axes and repeats = {self.repeats} give {runs} runs, at most {MOST_RUNS} are "
+                "allowed; shorten an axis, or make several studies of it"
+            )
+
+    def _axes(self, framework: Framework) -> dict[tuple[str, str], list[Any]]:
+        """Return the options that this framework's points differ in: {(table, key): values}."""
+        return {
             (table, key): value
-            for table in tables
+            for table in ("data", "model", "training", framework)
             for key, value in getattr(self, table).items()
             if isinstance(value, list)
         }
+
+    def _options(self, framework: Framework) -> Iterator[dict[tuple[str, str], Any]]:
+        """Every combination of this framework's axes: {(table, key): value}."""
+        axes = self._axes(framework)
         for values in itertools.product(*axes.values()):
             yield dict(zip(axes, values, strict=True))
 
@@ -155,15 +184,28 @@ class Study(Section):
         for (table, key), value in axes.items():
             tables[table][key] = value
         name = [framework, f"w{workers:02d}", *(f"{key}={_plain(value)}" for (_, key), value in axes.items())]
+        run = "-".join([*name, f"r{repeat}"])
+        if len(run) > LONGEST_NAME:
+            raise UserError(_too_long(run, axes, source))
         fields = {
             "study": self.name,
-            "run": "-".join([*name, f"r{repeat}"]),
+            "run": run,
             "framework": framework,
             "workers": workers,
             "repeat": repeat,
             "seed": self.seed + repeat - 1,
         }
         return validated(Point, fields | tables, source)
+
+
+def _too_long(run: str, axes: dict[tuple[str, str], Any], source: str) -> str:
+    """Return what makes the name of a run's folder too long, and the way out."""
+    (table, key), value = max(axes.items(), key=lambda axis: len(_plain(axis[1])))
+    return (
+        f"{source}: {table}.{key}: found {str(value)[:40]!r}, one of an axis, with which the name of a run "
+        f"has {len(run)} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes; for a path, "
+        "a link of a short name"
+    )
 
 
 def _plain(value: object) -> str:

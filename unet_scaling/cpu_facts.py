@@ -1,25 +1,34 @@
 """What the processor did for this process, by thread: Linux only, not known elsewhere.
 
 CPU seconds of threads come from /proc/self/task: its schedstat where the kernel keeps one
-(nanoseconds), else its stat (clock ticks). Layouts: proc(5).
+(nanoseconds), else its stat (clock ticks). Those of whole cores come from /proc/stat (clock ticks).
+Layouts: proc(5).
 """
 
 import os
 import resource
 import sys
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import active_children
 from pathlib import Path
 
 from unet_scaling.measures import CpuFacts
 
 TASKS = Path("/proc/self/task")
+PROCESSES = Path("/proc")
+CORES = Path("/proc/stat")
 CPUINFO = Path("/proc/cpuinfo")
 FREQUENCIES = Path("/sys/devices/system/cpu")
 NAMED_THREADS = 3
 NANOSECONDS = 1e-9
 MICROSECOND_DIGITS = 6
 KIBIBYTE = 1024  # in which Linux counts ru_maxrss
+# Of a core's columns in /proc/stat: user, nice, system, irq, softirq, steal. Not idle and iowait, in which
+# nobody has the core, nor guest and guest_nice, which user and nice hold already.
+BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,9 @@ class Counters:
     process: resource.struct_rusage
     training: resource.struct_rusage
     threads: dict[int, tuple[str, float]]
+    cores: frozenset[int]
+    core_seconds: float | None
+    children_seconds: float
 
 
 def thread_ids() -> frozenset[int]:
@@ -44,6 +56,7 @@ def read_counters() -> Counters | None:
     if sys.platform != "linux" or not TASKS.is_dir():
         return None
     own = os.getpid() if os.getpid() in thread_ids() else None
+    cores = frozenset(os.sched_getaffinity(0))
     return Counters(
         process_seconds=time.process_time(),
         training_seconds=time.thread_time(),
@@ -51,7 +64,27 @@ def read_counters() -> Counters | None:
         process=resource.getrusage(resource.RUSAGE_SELF),
         training=resource.getrusage(resource.RUSAGE_THREAD),
         threads={task: thread for task in thread_ids() - {own} if (thread := _thread(task)) is not None},
+        cores=cores,
+        core_seconds=busy_seconds(cores),
+        children_seconds=_children_seconds(),
     )
+
+
+def busy_seconds(cores: Collection[int]) -> float | None:
+    """Return the seconds that these cores were not idle since the system started, for any process or stolen.
+
+    Stolen is what the host of a virtual machine gave to others. None where /proc/stat lacks one of the cores.
+    """
+    try:
+        lines = [line.split() for line in CORES.read_text().splitlines() if line.startswith("cpu")]
+    except OSError:
+        return None
+    found = {words[0]: words[1:] for words in lines}
+    named = [f"cpu{core}" for core in cores]
+    if not all(len(found.get(name, ())) > max(BUSY_COLUMNS) for name in named):
+        return None
+    ticks = sum(int(found[name][column]) for name in named for column in BUSY_COLUMNS)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_facts(before: Counters, after: Counters, communication: frozenset[int]) -> CpuFacts:
@@ -64,6 +97,7 @@ def cpu_facts(before: Counters, after: Counters, communication: frozenset[int]) 
         training_runqueue_seconds=_difference(
             before.training_runqueue_seconds, after.training_runqueue_seconds
         ),
+        other_seconds=_other_seconds(before, after),
         training_voluntary_switches=training.ru_nvcsw - training_earlier.ru_nvcsw,
         training_involuntary_switches=training.ru_nivcsw - training_earlier.ru_nivcsw,
         process_voluntary_switches=process.ru_nvcsw - earlier.ru_nvcsw,
@@ -82,10 +116,31 @@ def _difference(before: float | None, after: float | None) -> float | None:
     return round(max(0.0, after - before), MICROSECOND_DIGITS)
 
 
+def _other_seconds(before: Counters, after: Counters) -> float | None:
+    """CPU seconds of this process's cores that neither it nor its own loader processes had."""
+    if before.core_seconds is None or after.core_seconds is None or before.cores != after.cores:
+        return None
+    own = after.process_seconds - before.process_seconds
+    children = max(0.0, after.children_seconds - before.children_seconds)
+    others = after.core_seconds - before.core_seconds - own - children
+    return round(max(0.0, others), MICROSECOND_DIGITS)
+
+
+def _children_seconds() -> float:
+    """CPU seconds of the processes that load images for this one; they live as long as it does."""
+    seconds = 0.0
+    for child in active_children():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            seconds += _ticks(PROCESSES / str(child.pid))
+    return seconds
+
+
 def _thread_seconds(before: Counters, after: Counters, communication: frozenset[int]) -> dict[str, float]:
     """CPU seconds by group of threads. A thread that ended in between is in 'other'."""
     total = after.process_seconds - before.process_seconds
-    groups = {"training": after.training_seconds - before.training_seconds, "communication": 0.0}
+    # Both clocks are read one after the other: the thread's may be some microseconds ahead.
+    training = min(after.training_seconds - before.training_seconds, total)
+    groups = {"training": training, "communication": 0.0}
     named: dict[str, float] = {}
     for task, (name, seconds) in after.threads.items():
         used = max(0.0, seconds - before.threads.get(task, (name, 0.0))[1])
@@ -128,7 +183,10 @@ def _runqueue_seconds() -> float | None:
 
 
 def _frequency_mhz() -> float | None:
-    """Mean clock of this worker's cores, as the system reports it; none where it does not."""
+    """Mean clock of this worker's cores, as the system reports it; none where it does not.
+
+    On a virtual machine /proc/cpuinfo holds one constant, whatever the clock is.
+    """
     cores = os.sched_getaffinity(0)
     try:
         paths = [FREQUENCIES / f"cpu{core}/cpufreq/scaling_cur_freq" for core in cores]
@@ -139,9 +197,12 @@ def _frequency_mhz() -> float | None:
 
 
 def _cpuinfo_mhz(cores: set[int]) -> list[float]:
-    found, core = [], None
+    found: list[float] = []
+    core = None
     for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else []:
         key, _, value = line.partition(":")
+        if key.strip() == "flags" and "hypervisor" in value.split():
+            return []
         if key.strip() == "processor":
             core = int(value)
         elif key.strip() == "cpu MHz" and core in cores:

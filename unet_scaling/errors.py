@@ -1,5 +1,6 @@
 """The one error a user can cause, and how programs tell how they ended: exit codes, reports of workers."""
 
+import faulthandler
 import os
 import stat
 import sys
@@ -16,6 +17,8 @@ EXIT_BAD_DATA = 65
 EXIT_DIVERGED = 70
 EXIT_RESUME = 75
 AGREED = (EXIT_OK, EXIT_DIVERGED, EXIT_RESUME)
+# What faulthandler writes where a page that is mapped into memory cannot be had.
+BUS_ERROR = "Fatal Python error: Bus error"
 # In which mpiexec reads what it was told, and ends this process too.
 LAST_SECONDS = 1.0
 
@@ -65,7 +68,9 @@ def run_worker(main: Callable[[], int | None]) -> None:
     The interpreter's own clean-up is left out on purpose. After a failure it would wait for workers
     that wait for this one; after success it can abort in the threads of the communication library
     ("terminate called without an active exception"), and a complete run would count as failed.
+    A signal that the hardware raises, such as a bus error, leaves its name and the stack on standard error.
     """
+    faulthandler.enable()
     try:
         code = _exit_code(main)
     except SystemExit as leaving:

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable
@@ -74,6 +75,17 @@ def open_to_append(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "ab")
 
 
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file; a pipe or device would be waited for, perhaps for ever.
+
+    Raises OSError, also where the path is neither a regular file nor a folder.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "neither a regular file nor a link to one", str(path))
+    return path.read_bytes()
+
+
 def write_sealed(path: Path, content: dict[str, Any]) -> None:
     """Write JSON for programs and people, with a checksum of its values as last key. Raises OSError."""
     write_atomically(path, json.dumps(content | {SEAL: _seal(content)}, indent=2) + "\n")
@@ -81,7 +93,7 @@ def write_sealed(path: Path, content: dict[str, Any]) -> None:
 
 def read_sealed(path: Path) -> object:
     """The JSON of a file; where it was sealed, as it was then. Raises ValueError and OSError."""
-    content = json.loads(path.read_text())
+    content = json.loads(read_regular(path))
     seal = content.pop(SEAL, None) if isinstance(content, dict) else None
     if seal not in (None, _seal(content)):
         raise ValueError(f"it does not match its {SEAL}: damaged, or changed by hand (then remove that key)")

@@ -38,6 +38,15 @@ class Line(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class LongestStep(Line):
+    """The step of an epoch in which a worker took longest."""
+
+    step: NonNegativeInt = Field(description="counted from 0 in its epoch")
+    seconds: Duration = Field(description="of the worker that took longest")
+    worker: NonNegativeInt = Field(description="whose own work, all but sync, took longest in that step")
+    work_seconds: Duration = Field(description="of that worker's own work")
+
+
 class Budget(Line):
     """The phases of an epoch: for each the seconds of every worker, by rank, summed over the steps."""
 
@@ -49,6 +58,7 @@ class Budget(Line):
     optimizer_seconds: list[Duration]
     rest_seconds: list[Duration] = Field(description="what is left of the epoch")
     wire_seconds: Duration = Field(description="smallest sync of all workers, summed over the steps")
+    longest_step: LongestStep | None = Field(None, description="none in formats 1 to 3")
 
     def worker_sums(self) -> list[float]:
         """Seconds of all phases of each worker."""
@@ -81,6 +91,9 @@ class CpuFacts(Line):
         "largest others by their names, 'other' for what is left; their sum is process_seconds"
     )
     training_runqueue_seconds: Duration | None = Field(description="ready to run, but without a core")
+    other_seconds: Duration | None = Field(
+        None, description="CPU seconds that the worker's cores gave to other processes, or lost to their host"
+    )
     training_voluntary_switches: NonNegativeInt
     training_involuntary_switches: NonNegativeInt
     process_voluntary_switches: NonNegativeInt

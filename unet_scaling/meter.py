@@ -9,7 +9,7 @@ from torch import nn
 from unet_scaling.config import Point
 from unet_scaling.cpu_facts import cpu_facts, read_counters
 from unet_scaling.gpu_facts import open_gpu
-from unet_scaling.measures import PHASE_COLUMNS, Budget, CpuFacts, GpuFacts, Line, Phase
+from unet_scaling.measures import PHASE_COLUMNS, Budget, CpuFacts, GpuFacts, Line, LongestStep, Phase
 from unet_scaling.phases import NO_CLOCK, Clock, phase_clock
 from unet_scaling.step_sample import StepSample
 from unet_scaling.timing import synchronized_seconds
@@ -134,14 +134,39 @@ class BudgetMeter(Meter):
         """Sums over the steps of all workers; none, on all alike, where one worker's phases are not known."""
         totals = np.zeros((self.group.size, len(Phase)))
         wire = 0.0
+        longest: LongestStep | None = None
         block = max(1, MOST_GATHERED // totals.size)
         for first in range(0, self._steps, block):
             phases = self.group.gather_array(own[first : first + block])
             totals += phases.sum(axis=1)
             wire += float(phases[:, :, Phase.SYNC].min(axis=0).sum())
+            longest = _longer(longest, _longest_step(phases, first))
             if self._sample:
                 self._sample.add(epoch, first, phases)
         if np.isnan(totals).any():
             return None
         columns = dict(zip(PHASE_COLUMNS, totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
-        return Budget.model_validate(columns | {"wire_seconds": round(wire, NANOSECOND_DIGITS)})
+        return Budget.model_validate(
+            columns | {"wire_seconds": round(wire, NANOSECOND_DIGITS), "longest_step": longest}
+        )
+
+
+def _longest_step(phases: Seconds, first: int) -> LongestStep | None:
+    """Return the longest of these steps, [workers, steps, phases], the first of which has this number."""
+    seconds = phases.sum(axis=2)
+    if np.isnan(seconds).any():
+        return None
+    step = int(seconds.max(axis=0).argmax())
+    work = seconds[:, step] - phases[:, step, Phase.SYNC]
+    worker = int(work.argmax())
+    return LongestStep(
+        step=first + step,
+        seconds=round(float(seconds[:, step].max()), NANOSECOND_DIGITS),
+        worker=worker,
+        work_seconds=round(float(work[worker]), NANOSECOND_DIGITS),
+    )
+
+
+def _longer(first: LongestStep | None, second: LongestStep | None) -> LongestStep | None:
+    known = [each for each in (first, second) if each is not None]
+    return max(known, key=lambda each: each.seconds, default=None)

@@ -4,18 +4,30 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from unet_scaling.validation import Section
+
+# Far beyond any study, so that a slip is refused as the study is read, and not met by a run that never ends.
+MOST = 1_000_000
+MOST_PIXELS = 65_536
+MOST_LEVELS = 16
+MOST_MIB = 2**20
+MONTH_SECONDS = 30 * 24 * 3600
+YEAR_MINUTES = 365 * 24 * 60
+MINUTE_MS = 60_000
+# What torch takes as a seed.
+LARGEST_SEED = 2**63 - 1
+# Squared and multiplied by a worker count, float64 still holds it.
+LOWEST_RATE = 1e-30
+HIGHEST_RATE = 1e30
+
+Count = Annotated[int, Field(ge=1, le=MOST)]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST)]
+Pixels = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 
 class Data(Section):
@@ -23,18 +35,18 @@ class Data(Section):
 
     folder: str = Field(description="folder with images/ and masks/ paired by stem")
     manifest: str | None = Field(None, description="manifest of that folder; default folder/manifest.json")
-    image_height: PositiveInt = Field(description="pixels after resizing")
-    image_width: PositiveInt = Field(description="pixels after resizing")
+    image_height: Pixels = Field(description="pixels after resizing")
+    image_width: Pixels = Field(description="pixels after resizing")
     channels: Literal[1, 3] = Field(1, description="1 converts to grey, 3 to colour")
     foreground: str = Field("nonzero", description="'nonzero', values such as '255' or '1,2', or '>127'")
     intensity: Literal["dtype", "image"] = Field("dtype", description="scale by the pixel type or per image")
     test_share: float = Field(0.2, gt=0, lt=1, description="share of the images kept for evaluation")
-    split_seed: NonNegativeInt = Field(42, description="seed of the split, the same for all repeats")
-    passes_per_epoch: PositiveInt = Field(1, description="times each training image is seen in an epoch")
+    split_seed: Seed = Field(42, description="seed of the split, the same for all repeats")
+    passes_per_epoch: Count = Field(1, description="times each training image is seen in an epoch")
     loading: Literal["cache", "decode", "device"] = Field(
         "cache", description="decode once, at every step, or once and keep all images on every device"
     )
-    loader_workers: NonNegativeInt = Field(
+    loader_workers: CountOrZero = Field(
         0, description="processes of each worker that decode ahead; for loading = 'decode'"
     )
     augment_flips: bool = Field(False, description="mirror half of the images, in each direction")
@@ -59,8 +71,8 @@ class Data(Section):
 class Model(Section):
     """The U-Net's shape; 8 and 5 give the reference network."""
 
-    width: PositiveInt = Field(8, description="channels of the first level, doubled at each further one")
-    depth: PositiveInt = Field(5, description="levels")
+    width: Count = Field(8, description="channels of the first level, doubled at each further one")
+    depth: int = Field(5, ge=1, le=MOST_LEVELS, description="levels")
     batch_norm: Literal["local", "sync", "off"] = Field(
         "local", description="over a worker, the group, or none"
     )
@@ -69,14 +81,14 @@ class Model(Section):
 class Training(Section):
     """How a run trains; every option is the same for all frameworks."""
 
-    epochs: NonNegativeInt = Field(description="0 only evaluates")
-    batch_per_worker: PositiveInt = Field(16, description="images of one forward pass on one worker")
-    accumulate: PositiveInt = Field(1, description="forward passes per optimizer step")
-    learning_rate: PositiveFloat = Field(1e-3, description="of one worker, before scaling")
-    rate_scaling: Literal["linear", "square_root", "none"] = Field("linear", description="with the workers")
-    warmup_epochs: NonNegativeInt = Field(
-        0, description="epochs over which the rate climbs to its scaled value"
+    epochs: CountOrZero = Field(description="0 only evaluates")
+    batch_per_worker: Count = Field(16, description="images of one forward pass on one worker")
+    accumulate: Count = Field(1, description="forward passes per optimizer step")
+    learning_rate: float = Field(
+        1e-3, ge=LOWEST_RATE, le=HIGHEST_RATE, description="of one worker, before scaling"
     )
+    rate_scaling: Literal["linear", "square_root", "none"] = Field("linear", description="with the workers")
+    warmup_epochs: CountOrZero = Field(0, description="epochs over which the rate climbs to its scaled value")
     schedule: Literal["reference", "constant"] = Field(
         "reference", description="halved at 40, 60, 75 % of epochs"
     )
@@ -87,15 +99,18 @@ class Training(Section):
         "none", description="number format in which gradients travel"
     )
     budget: Literal["on", "off"] = Field("on", description="record where the time of each step went")
-    evaluate_every: NonNegativeInt = Field(
-        0, description="epochs between evaluations; 0: only after the last"
+    evaluate_every: CountOrZero = Field(0, description="epochs between evaluations; 0: only after the last")
+    timeout_seconds: int = Field(
+        300, ge=1, le=MONTH_SECONDS, description="how long one worker may keep the others waiting"
     )
-    timeout_seconds: PositiveInt = Field(300, description="how long one worker may keep the others waiting")
-    cores_per_worker: PositiveInt | None = Field(
+    cores_per_worker: Count | None = Field(
         None, description="of those that its launcher gave a worker, use so many; default: all"
     )
-    checkpoint_minutes: NonNegativeFloat = Field(
-        10, description="of training between two checkpoints; 0: only when told to stop"
+    checkpoint_minutes: float = Field(
+        10,
+        ge=0,
+        le=YEAR_MINUTES,
+        description="of training between two checkpoints; 0: only when told to stop",
     )
     shared_devices: bool = Field(
         False, description="let workers share a device or cores; for trials, never compared"
@@ -126,7 +141,7 @@ YOUNGER_OPTIONS = (
 class NativeKnobs(Section):
     """Options of native DDP; empty means its own default."""
 
-    bucket_cap_mb: PositiveFloat | None = Field(None, description="size of a gradient bucket, MiB")
+    bucket_cap_mb: float | None = Field(None, gt=0, le=MOST_MIB, description="size of a gradient bucket, MiB")
     gradient_as_bucket_view: bool | None = Field(
         None, description="gradients are views into their bucket: spares a copy per step"
     )
@@ -138,11 +153,13 @@ class NativeKnobs(Section):
 class HorovodKnobs(Section):
     """Options of Horovod; empty means its own default."""
 
-    cycle_time_ms: NonNegativeFloat | None = Field(None, description="pause between two negotiations")
-    fusion_threshold_mb: NonNegativeFloat | None = Field(None, description="size of the fusion buffer, MiB")
-    groups: PositiveInt | None = Field(
-        None, description="gradients are averaged in so many groups, each whole"
+    cycle_time_ms: float | None = Field(
+        None, ge=0, le=MINUTE_MS, description="pause between two negotiations"
     )
+    fusion_threshold_mb: float | None = Field(
+        None, ge=0, le=MOST_MIB, description="size of the fusion buffer, MiB"
+    )
+    groups: Count | None = Field(None, description="gradients are averaged in so many groups, each whole")
     yield_when_idle: bool | None = Field(
         None, description="a waiting MPI leaves its core to other threads (Open MPI, Intel MPI)"
     )

@@ -16,6 +16,8 @@ Format history
     2  the line `probe`; in `epoch` the fields budget, no_budget, cpu and gpu, in `header` resumed and
        in `end` position: none of them in format 1
     3  the line `startup`, and peak_memory_bytes in the cpu of an epoch: neither in formats 1 and 2
+    4  `earlier` in the header, `environment` of its workers, other_seconds in the cpu of an epoch, and
+       longest_step in its budget
 
 The models of the lines are in record_lines.py.
 
@@ -34,7 +36,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from unet_scaling.files import PRIVATE, patiently
+from unet_scaling.files import PRIVATE, patiently, read_regular
 from unet_scaling.measures import Line, Probe, Startup
 from unet_scaling.record_lines import End, Epoch, Header, Result
 
@@ -125,7 +127,7 @@ def read_record(path: Path) -> Record:
 
 def _read_lines(path: Path) -> tuple[Sequence[Line], list[str]]:
     """The sound lines of a file, and what is wrong with the others. Raises OSError."""
-    content = path.read_bytes().splitlines(keepends=True)
+    content = read_regular(path).splitlines(keepends=True)
     try:
         # All lines in one go take a third of the time that they take one by one.
         found = _ALL_LINES.validate_json(b"[" + b",".join(map(_unsealed, content)) + b"]")

@@ -27,6 +27,9 @@ class WorkerFacts(Line):
     allocator: dict[str, str] | None = Field(
         None, description="settings of glibc's and what was preloaded, as it found them"
     )
+    environment: dict[str, str] | None = Field(
+        None, description="allow-listed variables that decide speed (NCCL_*, OMP_*, ...)"
+    )
 
 
 class Resumed(Line):
@@ -37,13 +40,9 @@ class Resumed(Line):
     repeated_epochs: NonNegativeInt = Field(description="whole epochs that had been recorded and were lost")
 
 
-class Header(Line):
-    """What is about to run: enough to repeat it, and to say whether it may be compared."""
+class AttemptFacts(Line):
+    """Code, software, machine and data of one attempt."""
 
-    kind: Literal["header"] = "header"
-    format: Literal[1, 2, 3] = 3
-    point: Point
-    point_sha256: Digest
     attempt: PositiveInt
     started_utc: str = Field(description="a label; never the source of a duration")
     commit: str | None = Field(description="of the code; none outside a git checkout")
@@ -52,11 +51,25 @@ class Header(Line):
     transport: dict[str, str] = Field(description="what carries the gradients, as the framework names it")
     job: dict[str, str] = Field(description="allow-listed SLURM_* variables")
     manifest_sha256: Digest
+    workers: list[WorkerFacts]
+
+
+class Header(AttemptFacts):
+    """What is about to run: enough to repeat it, and to say whether it may be compared."""
+
+    kind: Literal["header"] = "header"
+    format: Literal[1, 2, 3, 4] = 4
+    point: Point
+    point_sha256: Digest
     train_images: PositiveInt
     test_images: PositiveInt
     initial_weights_sha256: Digest
-    workers: list[WorkerFacts]
     resumed: Resumed | None = Field(None, description="none where the attempt began at the start")
+    earlier: list[AttemptFacts] = Field([], description="attempts that trained epochs of this record before")
+
+    def attempts(self) -> list[AttemptFacts]:
+        """Return the facts of every attempt that trained a part of this record, in their order."""
+        return [*self.earlier, self]
 
 
 class Epoch(Line):

@@ -1,7 +1,8 @@
 """What an attempt writes into its run folder: the record, checkpoints, and what a complete run leaves."""
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -20,16 +21,33 @@ from unet_scaling.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
+from unet_scaling.continuation import require_same_facts
 from unet_scaling.cpu_facts import thread_ids
 from unet_scaling.data.loader import RunData
-from unet_scaling.errors import EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError, report_name
+from unet_scaling.errors import (
+    EXIT_BAD_DATA,
+    EXIT_DIVERGED,
+    EXIT_RESUME,
+    StoppedError,
+    UserError,
+    report_name,
+)
 from unet_scaling.evaluation import evaluation_is_due
+from unet_scaling.failure import give_up
 from unet_scaling.files import remove_unfinished, write_atomically, write_verified
 from unet_scaling.measures import Line
 from unet_scaling.meter import BudgetMeter, Meter
 from unet_scaling.probe import probe_network
-from unet_scaling.record import RECORD_NAME, RecordWriter, attempt_records, read_record, set_record_aside
-from unet_scaling.record_lines import End, Epoch, Header, Result, Resumed, WorkerFacts
+from unet_scaling.record import (
+    RECORD_NAME,
+    RecordWriter,
+    attempt_records,
+    earlier_attempts,
+    read_record,
+    set_record_aside,
+)
+from unet_scaling.record_lines import AttemptFacts, End, Epoch, Header, Result, Resumed, WorkerFacts
+from unet_scaling.run_claim import OWNER_NAME, RunClaim
 from unet_scaling.run_folder import RunFolder
 from unet_scaling.safe_points import Position, SafePoints, Start
 from unet_scaling.startup import StartupClock
@@ -38,6 +56,7 @@ from unet_scaling.weights import WEIGHTS_NAME, save_weights, weights_sha256
 from unet_scaling.worker import Group, meet
 
 LOG_NAME = "log.csv"
+LOOK_SECONDS = 1.0
 
 
 @contextmanager
@@ -50,6 +69,8 @@ def recording(run: RunFolder, group: Group) -> Iterator["Recording"]:
     except Exception as error:
         record.fail(error)
         raise
+    finally:
+        record.close()
 
 
 class Recording:
@@ -59,7 +80,10 @@ class Recording:
         self._run = run
         self._group = group
         self._writer: RecordWriter | None = None
+        self._claim = RunClaim(run.path, run.attempt, partial(give_up, run.path, run.point, run.attempt))
+        self._waits_for = ""
         self._facts: list[WorkerFacts] = []
+        self._attempts: list[AttemptFacts] = []
         self._communication = thread_ids() - run.threads
         self._startup = StartupClock(run.opened)
         self._meter = Meter(group)
@@ -69,10 +93,41 @@ class Recording:
 
     def open(self) -> None:
         """Agree with the other workers that this is one run, then claim the record."""
-        self._facts = meet(self._group, self._run.point)
+        self._facts = meet(self._group, self._run.point, self._run.environment)
+        self._take_folder()
         self._startup.mark()
         if self._group.rank == 0:
             self._writer = _claim_record(self._run)
+
+    def _take_folder(self) -> None:
+        """Make the run folder this attempt's; UserError on every worker where another attempt is alive.
+
+        All come back from each look together, so that no worker waits for another beyond its patience.
+        """
+        told = ""
+        while True:
+            self._group.agree(self._try_to_take)
+            waits_for = self._group.gather_texts(self._waits_for)[0]
+            if not waits_for:
+                return
+            if waits_for != told:
+                self._say(f"waiting for the end of an earlier attempt: {waits_for}")
+            told = waits_for
+            time.sleep(LOOK_SECONDS)
+
+    def _try_to_take(self) -> None:
+        if self._group.rank == 0:
+            try:
+                self._waits_for = self._claim.try_to_take()
+                if not self._waits_for:
+                    _remove_own_reports(self._run)
+            except OSError as error:
+                raise UserError(f"the run folder cannot be claimed: {error}") from None
+
+    def close(self) -> None:
+        """Leave the run folder to the next attempt."""
+        if self._group.rank == 0:
+            self._claim.release()
 
     def begin(self, data: RunData, model: nn.Module) -> None:
         """Check that all workers start from the same weights, before any of them is told another's.
@@ -90,7 +145,11 @@ class Recording:
         """Go back to the newest checkpoint, if there is one, and write the header."""
         run, group = self._run, self._group
         found = load_checkpoint(run.path, group, trained, run.point.digest())
-        self._write_header(found[0] if found else None)
+        header = self._header(found[0] if found else None)
+        if found:
+            group.agree(partial(self._require_same_facts, found[0], header))
+        self._attempts = header.attempts()
+        self._write(header)
         if found:
             self._before = found[0].lines()
             self.epochs, self.results = list(found[0].epochs), list(found[0].results)
@@ -108,28 +167,33 @@ class Recording:
         made = bool(self.results) and self.results[-1].epochs == epoch
         return evaluation_is_due(self._run.point, epoch) and not made
 
-    def _write_header(self, progress: Progress | None) -> None:
+    def _header(self, progress: Progress | None) -> Header:
         data = self._data
         commit, dirty = provenance.commit()
-        self._write(
-            Header(
-                point=self._run.point,
-                point_sha256=self._run.point.digest(),
-                attempt=self._run.attempt,
-                started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-                commit=commit,
-                dirty=dirty,
-                versions=provenance.versions(),
-                transport=self._group.transport,
-                job=provenance.job(),
-                manifest_sha256=data.manifest_sha256,
-                train_images=data.train_images,
-                test_images=len(data.test_pixels),
-                initial_weights_sha256=self._initial_weights,
-                workers=self._facts,
-                resumed=_resumed(self._run.path, progress) if progress else None,
-            )
+        return Header(
+            point=self._run.point,
+            point_sha256=self._run.point.digest(),
+            attempt=self._run.attempt,
+            started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            commit=commit,
+            dirty=dirty,
+            versions=provenance.versions(),
+            transport=self._group.transport,
+            job=provenance.job(),
+            manifest_sha256=data.manifest_sha256,
+            train_images=data.train_images,
+            test_images=len(data.test_pixels),
+            initial_weights_sha256=self._initial_weights,
+            workers=self._facts,
+            resumed=_resumed(self._run.path, progress) if progress else None,
+            earlier=progress.attempts if progress else [],
         )
+
+    def _require_same_facts(self, progress: Progress, header: Header) -> None:
+        """Raise UserError where worker 0 finds that this attempt may not go on; print what else differs."""
+        if self._group.rank == 0:
+            for remark in require_same_facts(progress.attempts, header, self._run.path):
+                print(f"warning: {remark}", file=sys.stderr, flush=True)
 
     def _save(self, trained: Trained, position: Position, so_far: EpochSoFar) -> None:
         progress = Progress(
@@ -138,7 +202,9 @@ class Recording:
             step=position.step,
             epochs=self.epochs,
             results=self.results,
+            attempts=self._attempts,
         )
+        self._require_same_images(self._data.verification.verify_changed)
         save_checkpoint(self._run.path, self._group, trained, progress, so_far)
         self._say(f"saved in epoch {position.epoch + 1} after {position.step} steps")
 
@@ -178,7 +244,11 @@ class Recording:
         self._say(f"after {result.epochs} epochs: IoU {iou} on {result.images} test images")
 
     def finish(self, model: nn.Module, result: Result) -> None:
-        """Write the last result, what a complete run leaves, and then the line that says it is complete."""
+        """Write the last result, what a complete run leaves, and then the line that says it is complete.
+
+        Raises UserError (65) on every worker alike where the images are no longer those of the manifest.
+        """
+        self._require_same_images(self._data.verification.verify_all)
         self.result(result)
         if self._writer is not None:
             save_weights(model, self._run.path / WEIGHTS_NAME)
@@ -189,6 +259,21 @@ class Recording:
             remove_checkpoints(self._run.path)
         # A worker that left earlier would have its launcher end worker 0 in the middle of this.
         self._group.wait_for_all()
+
+    def _require_same_images(self, verify: Callable[[], None]) -> None:
+        """Raise UserError on every worker alike where images have changed since the run began.
+
+        From when on the training saw other images is not known, so no checkpoint is left to go on from.
+        """
+        try:
+            self._group.agree(verify)
+        except UserError as error:
+            if error.exit_code != EXIT_BAD_DATA:
+                raise
+            if self._group.rank == 0:
+                remove_checkpoints(self._run.path)
+            told = f"{error}. It changed while the run lasted: the next attempt trains from the start"
+            raise UserError(told, EXIT_BAD_DATA) from None
 
     def _write_steps(self) -> None:
         """Leave the single steps for the analysis; a run is no less complete without them."""
@@ -231,8 +316,9 @@ def _start(found: tuple[Progress, EpochSoFar] | None, group: Group) -> Start:
 
 def _resumed(folder: Path, progress: Progress) -> Resumed:
     """Where the run goes on, and how many whole epochs the attempt before had recorded beyond that."""
-    earlier = attempt_records(folder)
-    recorded = len(read_record(earlier[-1]).epochs) if earlier else 0
+    # An attempt that was refused before its header has lost nothing.
+    begun = [record for record in map(read_record, attempt_records(folder)) if record.header]
+    recorded = len(begun[-1].epochs) if begun else 0
     return Resumed(
         epoch=progress.epoch, step=progress.step, repeated_epochs=max(0, recorded - len(progress.epochs))
     )
@@ -241,6 +327,7 @@ def _resumed(folder: Path, progress: Progress) -> Resumed:
 def _claim_record(run: RunFolder) -> RecordWriter:
     record = run.path / RECORD_NAME
     try:
+        _require_same_attempt(run)
         _remove_unfinished(run)
         if record.exists():
             set_record_aside(run.path)
@@ -249,10 +336,24 @@ def _claim_record(run: RunFolder) -> RecordWriter:
         raise UserError(f"the record cannot be written: {error}") from None
 
 
+def _require_same_attempt(run: RunFolder) -> None:
+    """Raise UserError where another attempt began, or even ended, while this one was starting."""
+    record = run.path / RECORD_NAME
+    begun = earlier_attempts(run.path) + record.exists()
+    if begun + 1 != run.attempt or (record.exists() and read_record(record).complete):
+        raise UserError(f"{run.path}: another attempt began while this one started; start it again")
+
+
+def _remove_own_reports(run: RunFolder) -> None:
+    """Remove reports of an attempt of this number that was refused: they would explain how this one ends."""
+    for path in run.path.glob(report_name(run.attempt, "*")):
+        path.unlink(missing_ok=True)
+
+
 def _remove_unfinished(run: RunFolder) -> None:
     """What killed workers of earlier attempts were writing; the largest, a checkpoint, may fill a quota."""
     earlier = [report_name(attempt, "*") for attempt in range(1, run.attempt)]
-    for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, *earlier):
+    for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, OWNER_NAME, *earlier):
         remove_unfinished(run.path, names)
 
 

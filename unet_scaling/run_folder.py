@@ -25,6 +25,7 @@ from unet_scaling.errors import UserError
 from unet_scaling.failure import failures_reported, give_up, give_up_waiting
 from unet_scaling.interruption import Interruption
 from unet_scaling.patience import limit_waiting
+from unet_scaling.provenance import speed_variables
 from unet_scaling.record import RECORD_NAME, earlier_attempts, read_record
 from unet_scaling.study_file import read_point
 
@@ -34,12 +35,14 @@ class RunFolder:
     """A run that may start: its folder, its point, and which attempt this is (from 1).
 
     `threads` are those of the process before it joins its group: what the group adds carries gradients.
+    `environment` are the variables that decide speed before the framework sets those of its options.
     """
 
     path: Path
     point: Point
     attempt: int
     threads: frozenset[int] = field(default_factory=thread_ids)
+    environment: dict[str, str] = field(default_factory=speed_variables)
     opened: float = field(default_factory=time.perf_counter)
     interruption: Interruption = field(default_factory=Interruption)
 

@@ -28,8 +28,13 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     content = read_toml(path)
     for dotted, value in (overrides or {}).items():
         table, _, key = dotted.rpartition(".")
-        (content.setdefault(table, {}) if table else content)[key] = value
-    content["name"] = name or content.get("name", path.stem)
+        place = content.setdefault(table, {}) if table else content
+        if not isinstance(place, dict):
+            raise UserError(
+                f"{path}: {dotted}: {table} is no table, but {place!r}; give {table} itself a value"
+            )
+        place[key] = value
+    content["name"] = content.get("name", path.stem) if name is None else name
     study = validated(Study, _with_absolute_paths(content), str(path))
     study.points(str(path))
     return study

@@ -59,6 +59,18 @@ class Group:
             gathered: npt.NDArray[np.float64] = self.sum_over_workers(rows).cpu().numpy()
         return gathered
 
+    def agree(self, act: Callable[[], object]) -> None:
+        """Do this on every worker; where it raised UserError on any, raise the first one's on all alike."""
+        told = ""
+        try:
+            act()
+        except UserError as error:
+            told = f"{error.exit_code} {error}"
+        first = next(filter(None, self.gather_texts(told)), "")
+        if first:
+            code, _, text = first.partition(" ")
+            raise UserError(text, int(code))
+
     def gather_texts(self, text: str) -> list[str]:
         """Every worker's text, by rank, on every worker."""
         return [data.decode() for data in self.gather_bytes(text.encode())]
@@ -133,14 +145,17 @@ def _take_own_cores(identity: Identity, wanted: int | None) -> None:
     torch.set_num_threads(wanted or len(cores))
 
 
-def meet(group: Group, point: Point) -> list[WorkerFacts]:
+def meet(group: Group, point: Point, environment: dict[str, str]) -> list[WorkerFacts]:
     """Check that all workers belong to the same run and own what they use; return their facts by rank.
+
+    `environment` are the variables that decide speed, as this process found them.
 
     Raises UserError on every worker alike: two jobs that met on one port, a worker with another
     configuration or with other versions, two workers on one GPU, or two CPU workers on one core.
     """
     claim = {"job": job_id(os.environ), "run": point.run, "point": point.digest()}
-    own = json.dumps({"claim": claim, "facts": _own_facts(group).model_dump(), "versions": _versions()})
+    facts = _own_facts(group, environment)
+    own = json.dumps({"claim": claim, "facts": facts.model_dump(), "versions": _versions()})
     told = [json.loads(text) for text in group.gather_texts(own)]
     for rank, other in enumerate(told):
         if other["claim"] != told[0]["claim"]:
@@ -148,16 +163,16 @@ def meet(group: Group, point: Point) -> list[WorkerFacts]:
                 f"workers 0 and {rank} do not belong together: {told[0]['claim']} and {other['claim']}; "
                 f"did two jobs meet on one port?"
             )
-    facts = [WorkerFacts.model_validate(other["facts"]) for other in told]
-    differing = different_versions(facts, [other["versions"] for other in told])
+    workers = [WorkerFacts.model_validate(other["facts"]) for other in told]
+    differing = different_versions(workers, [other["versions"] for other in told])
     if differing:
         raise UserError(f"{'; '.join(differing)}: load the same environment on every node")
-    shared = shared_devices(facts)
+    shared = shared_devices(workers)
     if shared and not point.training.shared_devices:
         raise UserError(
             f"{'; '.join(shared)}: give each worker its own, or set training.shared_devices = true"
         )
-    return facts
+    return workers
 
 
 def shared_devices(workers: list[WorkerFacts]) -> list[str]:
@@ -189,7 +204,7 @@ def _versions() -> dict[str, str]:
     return {name: version for name, version in versions().items() if name != "driver"}
 
 
-def _own_facts(group: Group) -> WorkerFacts:
+def _own_facts(group: Group, environment: dict[str, str]) -> WorkerFacts:
     device, uuid = "cpu", ""
     if group.device.type == "cuda":
         properties = torch.cuda.get_device_properties(group.device)
@@ -203,4 +218,5 @@ def _own_facts(group: Group) -> WorkerFacts:
         cores=sorted(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         allocator=allocator_settings(),
+        environment=environment,
     )

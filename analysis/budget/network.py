@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from analysis.loading.ping_pongs import hosts_floor_seconds
 from analysis.statistics.interval_batches import median_intervals
+from analysis.statistics.intervals import NOT_NEGATIVE
+from analysis.statistics.timed import timed
 from analysis.study import POINT, Study
 from unet_scaling.config import Point
 
@@ -27,6 +29,11 @@ _BOUNDED = [f"{name}{end}" for name in MEASURED for end in ("", "_low", "_high")
 NETWORK_COLUMNS = (*POINT, "repeats", "gradient_bytes", *_BOUNDED, OF_HOSTS)
 
 Array = NDArray[np.float64]
+
+
+def name_of_floor(wire_seconds: float, floor_seconds: float) -> str:
+    """Return "floor", or what it is where the wire lies below it, since parts of the wire were hidden."""
+    return "floor" if floor_seconds <= wire_seconds else "one message"
 
 
 def parameter_count(point: Point) -> int:
@@ -67,7 +74,7 @@ def network_table(study: Study) -> pd.DataFrame:
     Medians over launches with their 95 % intervals. `wire_seconds` are of one step, measured.
     `hosts_floor_seconds` is what MPI alone needs between the hosts (ping_pongs.py), NaN where not timed.
     """
-    runs = study.runs.merge(_of_runs(study), on="run")
+    runs = timed(study).runs.merge(_of_runs(study), on="run")
     rows: list[dict[str, Any]] = []
     for key, of in runs.groupby(POINT, sort=False):
         if of[list(MEASURED)].notna().all(axis=None):
@@ -81,7 +88,8 @@ def network_table(study: Study) -> pd.DataFrame:
 
 def _medians(values: list[Array]) -> dict[str, float]:
     row: dict[str, float] = {}
-    for name, each, (low, high) in zip(MEASURED, values, median_intervals(values), strict=True):
+    intervals = median_intervals(values, NOT_NEGATIVE)
+    for name, each, (low, high) in zip(MEASURED, values, intervals, strict=True):
         row |= {name: float(np.median(each)), f"{name}_low": low, f"{name}_high": high}
     return row
 

@@ -1,4 +1,7 @@
-"""What the rules of the diagnosis look at: one point's shares, losses, processor, network and workers."""
+"""What the rules of the diagnosis look at: one point's shares, losses, processor, network and workers.
+
+Of the launches that count for speed (statistics/timed.py).
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,11 +12,12 @@ import pandas as pd
 from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
 from analysis.loading.fairness import share_cores
 from analysis.statistics.launches import launches_of
+from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, SERIES, Study
 from unet_scaling.config import Framework, Point
+from unet_scaling.disturbance import DISTURBED_SHARE
 
 SLOWER = 0.05
-OF_THE_CORES = ("communication_cpu_seconds", "core_seconds")
 NO_NETWORK = {"floor_seconds": NAN, "latency_seconds": NAN}
 
 
@@ -22,15 +26,16 @@ class Processor:
     """Of the workers of a point, medians over its runs; NaN where not recorded.
 
     communication     CPU seconds of the threads that carry gradients, as a share of the cores' time
-    runqueue          share of its time that the training thread was ready and had no core, beyond its sync: a
-                      thread that polls for its gradients is ready all the while
-    switches          times per step that it was taken off its core
+    helpers           the same of all threads of the worker but the one that trains
+    runqueue          share of its time that the training thread was ready outside sync, and had no core
+    busy              share of a worker's time that went to other processes
     cores, frequency_mhz  of a worker, means
     """
 
     communication: float
+    helpers: float
     runqueue: float
-    switches: float
+    busy: float
     cores: float
     frequency_mhz: float
 
@@ -56,7 +61,10 @@ class Straggler:
 class Facts:
     """One point. `shares` are of its worker time, `losses` its loss budget, NaN where there is none.
 
-    Seconds are of one step. `alone` is the same series on 1 worker.
+    `lows` are the low ends of the losses' intervals, NaN below 3 repeats. Seconds are of one step.
+    `busy_launches` are those, of `launches`, that other programs disturbed. `mpi` names the library that the
+    workers loaded, `controller` what Horovod negotiates by; empty where not recorded. `alone` is the same
+    series on 1 worker.
     """
 
     options: str
@@ -67,6 +75,11 @@ class Facts:
     step_seconds: float
     shares: Mapping[str, float]
     losses: Mapping[str, float]
+    lows: Mapping[str, float]
+    launches: int
+    busy_launches: int
+    mpi: str
+    controller: str
     wire_seconds: float
     floor_seconds: float
     latency_seconds: float
@@ -78,6 +91,7 @@ class Facts:
 
 def facts_of(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> Iterator[Facts]:
     """The facts of each series' largest worker count that has a budget."""
+    study = timed(study)
     runs = study.runs.reset_index(drop=True)
     if runs.empty:
         return
@@ -123,24 +137,29 @@ def _facts(of: _Tables, shares: Mapping[str, float], smaller: Facts | None) -> F
         step_seconds=float(of.runs["step_seconds"].median()),
         shares=shares,
         losses={part: budget.get(part, NAN) for part in PARTS},
+        lows={part: budget.get(f"{part}_low", NAN) for part in PARTS},
+        launches=len(of.runs),
+        busy_launches=int((of.runs["busy_share"] >= DISTURBED_SHARE).sum()),
+        mpi=headers[0].versions.get("mpi", ""),
+        controller=headers[0].transport.get("controller", ""),
         wire_seconds=_per_run(budgets, "wire_seconds", "steps"),
         floor_seconds=network["floor_seconds"],
         latency_seconds=network["latency_seconds"],
-        processor=_processor(budgets),
+        processor=_processor(of.runs, budgets),
         straggler=_straggler(budgets),
         cores_shared=any(share_cores(header) for header in headers),
         alone=smaller if smaller is not None and smaller.workers == 1 else None,
     )
 
 
-def _processor(budgets: pd.DataFrame) -> Processor:
+def _processor(runs: pd.DataFrame, budgets: pd.DataFrame) -> Processor:
     core_seconds = budgets["worker_seconds"] * budgets["cores"].astype(float)
-    waiting = (budgets["runqueue_seconds"].astype(float) - budgets["sync_seconds"]).clip(lower=0)
-    budgets = budgets.assign(core_seconds=core_seconds, waiting_seconds=waiting)
+    budgets = budgets.assign(core_seconds=core_seconds)
     return Processor(
-        communication=_per_run(budgets, *OF_THE_CORES),
+        communication=_per_run(budgets, "communication_cpu_seconds", "core_seconds"),
+        helpers=_per_run(budgets, "helper_cpu_seconds", "core_seconds"),
         runqueue=_per_run(budgets, "waiting_seconds", "worker_seconds"),
-        switches=_per_run(budgets, "involuntary_switches", "steps"),
+        busy=float(runs["busy_share"].median()),
         cores=float(budgets["cores"].median()),
         frequency_mhz=float(budgets["frequency_mhz"].median()),
     )

@@ -21,12 +21,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
-from analysis.findings.comparison import PAIR, paired_launches, paired_logarithms, paired_runs
+from analysis.findings.comparison import PAIR, compare, paired_launches, paired_logarithms, paired_runs
 from analysis.findings.speedup import NO_BASELINE, NONE, own_baseline, repeats_key
-from analysis.findings.verdict import NAMES
 from analysis.statistics.intervals import bounds
 from analysis.statistics.launches import Launches, launches_of
-from analysis.study import POINT, Study
+from analysis.statistics.timed import timed
+from analysis.study import NAMES, POINT, Study
 
 MOST_REST = 0.02
 _BOUNDED = [f"{name}{end}" for name in PARTS for end in ("", "_low", "_high")]
@@ -63,7 +63,7 @@ def difference_table(study: Study) -> pd.DataFrame:
     """One row for each pair of points that compare() has, where all runs of its pairs have a budget.
 
     Columns: DIFFERENCE_COLUMNS. The parts are shares of native DDP's worker time and sum to `difference`,
-    which is the ratio of throughputs, native DDP over Horovod, less 1.
+    which is the ratio of throughputs, native DDP over Horovod, less 1, with the interval of `compare`.
     """
     pairs, shares = _known_pairs(study)
     if pairs.empty:
@@ -73,7 +73,10 @@ def difference_table(study: Study) -> pd.DataFrame:
     table["pairs"] = np.bincount(launches.point, minlength=launches.points)
     native, horovod = (shares_of(launches, each) for each in shares)
     ratio, together = np.exp(launches.medians(logs)), np.exp(launches.replicates(logs, blocks=False))
-    _add(table, "difference", ratio - 1, np.exp(launches.replicates(logs)) - 1)
+    compared = table[PAIR].merge(compare(study), on=PAIR, how="left")
+    table["difference"] = ratio - 1
+    for end in ("low", "high"):
+        table[f"difference_{end}"] = compared[f"ratio_{end}"].to_numpy() - 1
     parts = ratio * horovod.medians - native.medians
     _add_parts(table, parts, together * horovod.replicates - native.replicates)
     return table.sort_values(PAIR, kind="stable", ignore_index=True)
@@ -116,6 +119,7 @@ def _named(options: str, framework: str, knobs: str, workers: int) -> str:
 
 def _known_runs(study: Study) -> tuple[pd.DataFrame, Array]:
     """The runs of the points whose launches all have a budget, and the shares of each, (parts, runs)."""
+    study = timed(study)
     runs, shares = study.runs.reset_index(drop=True), share_array(run_shares(study))
     if runs.empty:
         return runs, shares

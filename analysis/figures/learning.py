@@ -14,7 +14,7 @@ from analysis.figures.looks import DASHED, MUTED, SMALL_POINTS, plain
 from analysis.figures.marks import Label, end_labels, tip_labels
 from analysis.figures.series import Inputs, Series
 from analysis.figures.sheet import sheet
-from analysis.findings.verdict import NAMES
+from analysis.study import NAMES
 from unet_scaling.config import Framework
 
 PANEL = (3.9, 3.1)
@@ -81,9 +81,8 @@ def time_to_iou_figure(inputs: Inputs) -> Figure:
 def _figure(inputs: Inputs, course: Course, courses: Courses) -> Figure:
     panels = list(_panels(inputs, courses.medians))
     frameworks = {framework for _, framework in panels}
-    titles = [
-        ", ".join(part for part in (NAMES[framework], options) if part) for options, framework in panels
-    ]
+    named = [(inputs.study.names[framework], options) for options, framework in panels]
+    titles = [", ".join(part for part in parts if part) for parts in named]
     columns = len(frameworks) if len(panels) > 3 else len(panels)
     figure, drawn = sheet(f"{course.title}, by number of workers", [], titles, columns, PANEL)
     for axes, (options, framework) in zip(drawn, panels, strict=True):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from analysis.budget.network import name_of_floor
 from analysis.figures.looks import PART_LOOKS, plain
 from analysis.figures.series import Inputs, Series
 
@@ -37,7 +38,8 @@ def facts_of_losses(name: str, inputs: Inputs, series: Series) -> Iterator[str]:
     for row in table.tail(1).to_dict("records"):
         if name == "wire":
             wire, floor = (plain(1000 * row[f"{each}_seconds"]) for each in ("wire", "floor"))
-            yield f"{wire} ms, floor {floor} ms on {row['workers']} workers"
+            word = name_of_floor(row["wire_seconds"], row["floor_seconds"])
+            yield f"{wire} ms, {word} {floor} ms on {row['workers']} workers"
         else:
             yield f"{_percent(row['deviation'])} on {row['workers']} workers ({_parts(row)})"
 

@@ -1,4 +1,4 @@
-"""The wire of a step over the workers, against what the probed network needs at least."""
+"""The wire of a step over the workers, against one message of all gradients over the probed network."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.budget.network import name_of_floor
 from analysis.figures.axes import logarithmic, worker_axis
 from analysis.figures.looks import DOTTED, plain
 from analysis.figures.marks import Label, end_labels, interval_bars, line_with_gaps, sides
@@ -16,11 +17,11 @@ from analysis.figures.sheet import columns_for, sheet
 
 
 def wire_figure(inputs: Inputs) -> Figure:
-    """Milliseconds of wire in a step, and dotted the floor; a panel for each set of options."""
+    """Milliseconds of wire in a step, and dotted one message; a panel for each set of options."""
     every = [each for each in inputs.options if (inputs.losses.network["options"] == each).any()]
     legend = [series for options in every for series in _with_network(inputs, options)]
     size = SINGLE_PANEL if len(every) == 1 else FACET
-    title = "Wire of a step against its floor (dotted), ms"
+    title = "Wire of a step, and one message of all gradients (dotted), ms"
     figure, panels = sheet(title, legend, every, columns_for(len(every)), size)
     for axes, options in zip(panels, every, strict=True):
         _draw(axes, inputs, _with_network(inputs, options))
@@ -51,7 +52,8 @@ def _draw(axes: Axes, inputs: Inputs, drawn: Sequence[Series]) -> None:
             markersize=9, linewidth=1.2,
         )  # fmt: skip
         last = table.iloc[-1]
-        for name, word in (("wire", ""), ("floor", "floor ")):
+        beside = f"{name_of_floor(last['wire'], last['floor'])} "
+        for name, word in (("wire", ""), ("floor", beside)):
             value = float(last[name])
             text = f"{word}{plain(value)}"
             labels.append(Label(float(last["workers"]), value, text, series.look.colour, bold=not word))

@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.budget.losses import NO_LOSSES, Losses
 from analysis.figures.looks import LINE_STYLES, LOOKS, LineStyle, Look, printable
-from analysis.findings.verdict import NAMES, Verdict
-from analysis.study import POINT, Study
+from analysis.findings.verdict import Verdict
+from analysis.study import NAMES, POINT, Study
 from unet_scaling.config import Framework
 
 MOST_OPTIONS = 6
@@ -26,11 +26,12 @@ class Series:
     framework: Framework
     knobs: str
     line_style: LineStyle
+    framework_name: str
 
     @property
     def name(self) -> str:
         """What the legend calls it."""
-        return ", ".join(printable(part) for part in (NAMES[self.framework], self.knobs) if part)
+        return ", ".join(printable(part) for part in (self.framework_name, self.knobs) if part)
 
     @property
     def look(self) -> Look:
@@ -84,8 +85,8 @@ class Inputs:
         """The lines of a panel, native DDP first; the knob settings of a framework differ in line style."""
         points = self.points[self.points["options"] == options]
         return [
-            Series(options, framework, knobs, LINE_STYLES[number])
-            for framework in NAMES
+            Series(options, framework, knobs, LINE_STYLES[number], name)
+            for framework, name in self.study.names.items()
             for number, knobs in enumerate(_knobs(points, framework)[:MOST_KNOBS])
         ]
 

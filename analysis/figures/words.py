@@ -17,7 +17,6 @@ from analysis.figures.loss_words import (
 from analysis.figures.prediction import beyond, held_out
 from analysis.figures.quality import has_differences
 from analysis.figures.series import MOST_RUNS, Inputs, Series
-from analysis.findings.verdict import NAMES
 from analysis.statistics.intervals import FEWEST_REPEATS, coverage
 
 WITH_BARS = {
@@ -38,7 +37,7 @@ OPENINGS = {
     "budget": "Stacked parts of 1 - efficiency against workers. Lost on the most workers",
     "waterfall": "From an efficiency of 100 % down, part by part. Lost on the most workers",
     "difference": "Stacked parts of what Horovod needs more time for than native DDP. At the most workers",
-    "wire": "Wire of a step against its floor. On the most workers",
+    "wire": "Wire of a step, and one message of all gradients. On the most workers",
     "loss_epochs": "Training loss against epochs. Last loss at the most workers",
     "loss_seconds": "Training loss against seconds of training. Last loss at the most workers",
     "time_to_iou": "IoU against seconds of training. Last IoU at the most workers",
@@ -69,7 +68,7 @@ def alternative_text(name: str, inputs: Inputs) -> str:
 
 def _runs(inputs: Inputs) -> str:
     counts = inputs.study.runs["framework"].value_counts()
-    runs = ", ".join(f"{counts[key]} {name}" for key, name in NAMES.items() if key in counts)
+    runs = ", ".join(f"{counts[key]} {name}" for key, name in inputs.study.names.items() if key in counts)
     total = len(inputs.study.runs)
     return f"{total} run{'' if total == 1 else 's'} ({runs}), {_range(inputs.points['repeats'])} per point."
 

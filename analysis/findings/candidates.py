@@ -5,15 +5,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
-from analysis.findings.verdict import NAMES
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.study import Names
 from unet_scaling.config import Framework
 from unet_scaling.options import Claims
 
 Standing = Literal["qualifies", "excluded", "undecided"]
 REPEATS_NEEDED = f"at least {FEWEST_REPEATS} repeats ({RECOMMENDED_REPEATS} recommended)"
+# N workers cannot do more than N times the work of one; 1.005 is what rounds to 1.00.
+MOST_EFFICIENCY = 1.005
 IOU_BELOW = "its IoU is below that on 1 worker"
 IOU_NOT_SHOWN = "its IoU is not shown to match 1 worker"
 IOU_REASONS = (IOU_BELOW, IOU_NOT_SHOWN)
@@ -21,11 +24,12 @@ IOU_REASONS = (IOU_BELOW, IOU_NOT_SHOWN)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point with the numbers of all tables, how it stands, and why it does not qualify."""
+    """A point with the numbers of all tables, how it stands, why it does not qualify, its arm's name."""
 
     row: Mapping[str, Any]
     standing: Standing
     reason: str
+    name: str
 
     @property
     def framework(self) -> Framework:
@@ -46,7 +50,7 @@ class Candidate:
     @property
     def series(self) -> str:
         """The framework, and its knobs where they vary."""
-        return NAMES[self.framework] + (f" ({self.row['knobs']})" if self.row["knobs"] else "")
+        return self.name + (f" ({self.row['knobs']})" if self.row["knobs"] else "")
 
     @property
     def detail(self) -> str:
@@ -65,25 +69,68 @@ class Candidate:
         return f"{self.series} on {count(self.workers)}"
 
 
-def candidates_of(points: pd.DataFrame, claims: Claims) -> list[Candidate]:
+def candidates_of(
+    points: pd.DataFrame, between: pd.DataFrame, claims: Claims, names: Names
+) -> list[Candidate]:
     """The points of one set of options as candidates, the largest throughput first.
 
     `points` has the columns of `speedup.summarise`, `cost.cost_table` and `quality.iou_table`, whose `why` is
-    called `iou_why` here.
+    called `iou_why` here; `between` is `quality.iou_between_frameworks`.
     """
-    missing = missing_baselines(points)
+    missing = missing_baselines(points, names)
     rows = [{str(name): value for name, value in row.items()} for row in points.to_dict("records")]
-    found = [Candidate(row, *_standing(row, claims, missing)) for row in rows]
+    slow_baseline = _slow_baseline(rows, names)
+    found = []
+    for row in rows:
+        standing = _standing(row, claims, missing, slow_baseline)
+        worse = _below_the_other(row, between, claims, names)
+        if worse and standing[0] != "excluded":
+            standing = "excluded", worse
+        found.append(Candidate(row, *standing, names[row["framework"]]))
     return sorted(found, key=lambda each: -each.throughput)
 
 
-def missing_baselines(points: pd.DataFrame) -> list[str]:
+def _slow_baseline(rows: Sequence[Mapping[str, Any]], names: Names) -> str:
+    """Why the baseline of these points, which is one for all, cannot be right; empty where it can."""
+    worst = max(rows, key=lambda row: np.nan_to_num(row["efficiency_common_low"]), default=None)
+    if worst is None or not worst["efficiency_common_low"] > MOST_EFFICIENCY:
+        return ""
+    return (
+        f"the runs on 1 worker were slowed by something, for {names[worst['framework']]} on "
+        f"{count(int(worst['workers']))} has an efficiency of {with_interval(worst, 'efficiency_common')}, "
+        "more than there can be: measure them again, on the same hosts and beside the larger counts"
+    )
+
+
+def _below_the_other(row: Mapping[str, Any], between: pd.DataFrame, claims: Claims, names: Names) -> str:
+    """That the other framework reaches a better IoU on as many workers, by more than the margin."""
+    own, other = ("native", "horovod") if row["framework"] == "pytorch_native" else ("horovod", "native")
+    sign = 1.0 if own == "native" else -1.0
+    here = between[
+        (between["options"] == row["options"])
+        & (between[f"{own}_knobs"] == row["knobs"])
+        & (between["workers"] == row["workers"])
+    ]
+    for found in here.to_dict("records"):
+        ends = sorted(sign * float(found[name]) for name in ("difference_low", "difference_high"))
+        if ends[1] < -claims.iou_margin:
+            name = names["horovod" if other == "horovod" else "pytorch_native"]
+            return (
+                f"its IoU is below that of {name} on as many workers (difference "
+                f"{sign * float(found['difference']):.3f} [{ends[0]:.3f}, {ends[1]:.3f}])"
+            )
+    return ""
+
+
+def missing_baselines(points: pd.DataFrame, names: Names) -> list[str]:
     """The frameworks that have points here, but none on 1 worker."""
     with_one = set(points.loc[points["workers"] == 1, "framework"])
-    return [NAMES[each] for each in NAMES if each in set(points["framework"]) and each not in with_one]
+    return [names[each] for each in names if each in set(points["framework"]) and each not in with_one]
 
 
-def _standing(row: Mapping[str, Any], claims: Claims, missing: Sequence[str]) -> tuple[Standing, str]:
+def _standing(
+    row: Mapping[str, Any], claims: Claims, missing: Sequence[str], slow_baseline: str
+) -> tuple[Standing, str]:
     """How a point stands; evidence against it goes before missing evidence."""
     floor, low, high = claims.efficiency_floor, row["efficiency_common_low"], row["efficiency_common_high"]
     efficiency = f"its efficiency of {with_interval(row, 'efficiency_common')}"
@@ -99,6 +146,8 @@ def _standing(row: Mapping[str, Any], claims: Claims, missing: Sequence[str]) ->
         return "undecided", f"its efficiency is unknown without {' and '.join(missing)} on 1 worker"
     if math.isnan(low):
         return "undecided", f"{efficiency} has no interval: run {REPEATS_NEEDED} on 1 worker"
+    if slow_baseline and row["workers"] > 1:
+        return "undecided", slow_baseline
     if low < floor:
         return "undecided", f"{efficiency} may be below the floor of {floor:g}: run more repeats"
     if row["non_inferior"] == "not shown":

@@ -13,7 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.statistics.interval_batches import median_intervals
-from analysis.statistics.intervals import Interval
+from analysis.statistics.intervals import NOT_NEGATIVE, Interval
+from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, Study
 
 CLOCK = "training seconds only: without start, evaluation and checkpoints"
@@ -48,9 +49,11 @@ def cost_table(study: Study) -> pd.DataFrame:
 
     A run that never reaches the target is censored: it takes longer than it trained. The median is still
     known where more than half of the runs reach the target and no censored run stopped before that median;
-    otherwise it is NaN. Its interval is unknown as soon as one run is censored.
+    otherwise it is NaN. Its interval is unknown as soon as one run is censored. Runs are those that count
+    for speed; the target is one that every run reaches.
     """
     target = target_of(study).iou
+    study = timed(study)
     runs = {name: _values(study.runs[name]) for name in ("workers", "nodes", "training_seconds")}
     runs["epoch_seconds"] = 1 / _values(study.runs["epochs_per_second"])
     runs["to_target"] = _seconds_to(study, target)
@@ -150,7 +153,7 @@ def _epoch(point: Point) -> dict[str, object]:
 def _costs(points: Sequence[Point], names: tuple[str, ...], seconds: str) -> list[dict[str, float]]:
     """Median and interval of these seconds, worker-hours and node-hours, for each point."""
     found: list[dict[str, float]] = [{} for _ in points]
-    intervals = median_intervals([point[seconds] for point in points])
+    intervals = median_intervals([point[seconds] for point in points], NOT_NEGATIVE)
     for name, unit in zip(names, (None, "workers", "nodes"), strict=True):
         factors = [np.ones(1) if unit is None else point[unit] / SECONDS_PER_HOUR for point in points]
         values = [factor * point[seconds] for factor, point in zip(factors, points, strict=True)]
@@ -171,7 +174,9 @@ def _scaled(
         (low * factor[0], high * factor[0]) for (low, high), factor in zip(intervals, factors, strict=True)
     ]
     varying = [place for place, factor in enumerate(factors) if not (factor == factor[0]).all()]
-    for place, interval in zip(varying, median_intervals([values[each] for each in varying]), strict=True):
+    for place, interval in zip(
+        varying, median_intervals([values[each] for each in varying], NOT_NEGATIVE), strict=True
+    ):
         found[place] = interval
     return found
 

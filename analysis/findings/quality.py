@@ -28,7 +28,7 @@ from analysis.findings.differences import (
     seeds_of,
 )
 from analysis.statistics.interval_batches import median_intervals
-from analysis.statistics.intervals import Interval
+from analysis.statistics.intervals import SHARE, Interval
 from analysis.study import Study
 
 
@@ -87,7 +87,7 @@ def iou_table(study: Study) -> pd.DataFrame:
             for point, baseline in zip(points, baselines, strict=True)
         ]
     )
-    intervals = median_intervals([each.values for each in points])
+    intervals = median_intervals([each.values for each in points], SHARE)
     rows = [_point(study, *each) for each in zip(points, baselines, differences, intervals, strict=True)]
     return pd.DataFrame([asdict(row) for row in rows], columns=list(PointQuality.__dataclass_fields__))
 

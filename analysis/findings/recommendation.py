@@ -3,8 +3,9 @@
 A point qualifies where the interval of its efficiency, against the common best 1-worker point, lies above the
 study's floor, its IoU is not inferior to 1 worker, and none of its runs diverged. Of those the one of largest
 throughput is named. A point that evidence speaks against is excluded; one that evidence is missing for is
-undecided. 1 worker always qualifies against itself, so it is named only where every larger count is excluded:
-missing evidence is no reason to train on 1 worker.
+undecided. 1 worker always qualifies against itself: "do not scale out" is the answer only where every larger
+count is excluded, since missing evidence is no reason to train on 1 worker. It names no framework: there is
+nothing to average on 1 worker. A doubt about the comparison of the frameworks stands in the sentence.
 """
 
 import math
@@ -23,7 +24,7 @@ from analysis.findings.candidates import (
     missing_baselines,
     with_interval,
 )
-from analysis.findings.verdict import NAMES
+from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, WITHHELD
 from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.study import POINT, Study
 from unet_scaling.config import Framework
@@ -38,7 +39,8 @@ Comparisons = Mapping[tuple[int, str, str], Mapping[Hashable, Any]]
 class Recommendation:
     """One sentence about the runs that have these options, and the evidence for it.
 
-    `workers` is None where nothing can be recommended; `framework` also where the two do not differ.
+    `workers` is None where nothing can be recommended; `framework` also where the two do not differ, and on
+    1 worker.
     """
 
     options: str
@@ -52,18 +54,25 @@ class Recommendation:
 
 
 def recommend(
-    study: Study, points: pd.DataFrame, comparisons: pd.DataFrame, iou: pd.DataFrame, cost: pd.DataFrame
+    study: Study,
+    points: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    iou: pd.DataFrame,
+    between: pd.DataFrame,
+    cost: pd.DataFrame,
+    baseline_doubt: str = "",
 ) -> list[Recommendation]:
     """One recommendation for each set of options, in the order of the points.
 
     `points` are those of `speedup.summarise`, `comparisons` of `comparison.compare`, `iou` of
-    `quality.iou_table`, `cost` of `cost.cost_table`, all of this study.
+    `quality.iou_table`, `between` of `quality.iou_between_frameworks`, `cost` of `cost.cost_table`, all of
+    this study. `baseline_doubt` says what speaks against the runs on 1 worker as the baseline of the others.
     """
     quality = _further(points, iou.rename(columns={"why": "iou_why"}))
     table = points.merge(quality, on=POINT).merge(_further(points, cost), on=POINT)
     compared = _by_options(comparisons)
     return [
-        _for_options(study, str(options), group, compared.get(str(options), {}))
+        _for_options(study, str(options), group, between, compared.get(str(options), {}), baseline_doubt)
         for options, group in table.groupby("options", sort=False)
     ]
 
@@ -82,27 +91,48 @@ def _further(points: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _for_options(
-    study: Study, options: str, points: pd.DataFrame, comparisons: Comparisons
+    study: Study,
+    options: str,
+    points: pd.DataFrame,
+    between: pd.DataFrame,
+    comparisons: Comparisons,
+    baseline_doubt: str,
 ) -> Recommendation:
-    candidates = candidates_of(points, study.claims)
+    candidates = candidates_of(points, between, study.claims, study.names)
     best = next((each for each in candidates if each.standing == "qualifies"), None)
-    if best is None or (best.workers == 1 and _may_be_better(best, candidates)):
-        sentence = _no_recommendation(study, candidates, missing_baselines(points))
+    if best is not None and best.workers == 1 and _is_best(candidates):
+        why = tuple(_why_not(study, candidates))
+        return Recommendation(options, _do_not_scale_out(study, candidates), None, 1, why)
+    if best is None or best.workers == 1:
+        sentence = _no_recommendation(study, candidates, missing_baselines(points, study.names))
         return Recommendation(options, sentence, None, None, tuple(_why_not(study, candidates)))
     chosen = [best, *_as_fast(best, candidates, comparisons)]
     return Recommendation(
         options,
-        _sentence(study, chosen, candidates),
+        _sentence(study, chosen, candidates, comparisons, baseline_doubt),
         best.framework if len(chosen) == 1 else None,
         best.workers,
         tuple(_evidence(study, chosen, candidates, comparisons)),
     )
 
 
-def _may_be_better(best: Candidate, candidates: Sequence[Candidate]) -> bool:
-    """Whether a larger count is out only for want of evidence, or was not measured at all."""
+def _is_best(candidates: Sequence[Candidate]) -> bool:
+    """Whether evidence speaks against every larger count; nothing does where there is none."""
     larger = [each for each in candidates if each.workers > 1]
-    return not larger or any(_is_open(each) and each.throughput > best.throughput for each in larger)
+    return bool(larger) and all(each.standing == "excluded" for each in larger)
+
+
+def _do_not_scale_out(study: Study, candidates: Sequence[Candidate]) -> str:
+    """That 1 worker is best, and what speaks against the fastest larger points."""
+    claims = study.claims
+    larger = [each for each in candidates if each.workers > 1]
+    against = "; ".join(f"{each}: {each.short}" for each in larger[:MOST_NAMED])
+    more = f"; and {len(larger) - MOST_NAMED} more points" if len(larger) > MOST_NAMED else ""
+    return (
+        f"Do not scale out, train on 1 worker: no larger worker count keeps both an efficiency of "
+        f"{claims.efficiency_floor:g} and an IoU not inferior to 1 worker (margin {claims.iou_margin:g}): "
+        f"{against}{more}"
+    )
 
 
 def _is_open(candidate: Candidate) -> bool:
@@ -138,7 +168,7 @@ def _as_fast(
     for other in candidates:
         if other.standing == "qualifies" and other.framework != best.framework:
             found = _comparison(comparisons, best, other)
-            if found is not None and found["outcome"] == "no significant difference":
+            if found is not None and found["outcome"] in (NO_DIFFERENCE, WITHHELD, NOT_ENOUGH):
                 yield other
                 return
 
@@ -151,31 +181,64 @@ def _comparison(comparisons: Comparisons, one: Candidate, other: Candidate) -> M
     return comparisons.get((one.workers, native.row["knobs"], horovod.row["knobs"]))
 
 
-def _sentence(study: Study, chosen: Sequence[Candidate], candidates: Sequence[Candidate]) -> str:
+def _sentence(
+    study: Study,
+    chosen: Sequence[Candidate],
+    candidates: Sequence[Candidate],
+    comparisons: Comparisons,
+    baseline_doubt: str,
+) -> str:
     claims, names = study.claims, " or ".join(each.series for each in chosen)
     start = f"Train with {names} on {count(chosen[0].workers)}"
-    if chosen[0].workers == 1:
-        return (
-            f"{start}: no larger worker count keeps both an efficiency of {claims.efficiency_floor:g} "
-            f"and an IoU not inferior to 1 worker (margin {claims.iou_margin:g})"
-        )
     throughput = " and ".join(with_interval(each.row, "throughput") for each in chosen)
     efficiency = " and ".join(with_interval(each.row, "efficiency_common") for each in chosen)
     open_ones = [each for each in candidates if _is_open(each) and each.throughput > chosen[0].throughput]
     faster = f"; {open_ones[0]} is faster, but undecided" if open_ones else ""
-    equal = ", no significant difference between them" if len(chosen) > 1 else ""
+    equal = _between(comparisons, chosen, candidates)
     return (
         f"{start}: {throughput} {study.unit}{equal}, efficiency {efficiency} against the best 1-worker point "
         f"(floor {claims.efficiency_floor:g}), IoU not inferior to 1 worker (margin {claims.iou_margin:g})"
-        f"{faster}"
+        f"{faster}{_doubt(chosen[0], comparisons, baseline_doubt)}"
     )
+
+
+def _between(comparisons: Comparisons, chosen: Sequence[Candidate], candidates: Sequence[Candidate]) -> str:
+    """How sure it is that this framework is the faster one, or why two are named."""
+    best = chosen[0]
+    if len(chosen) > 1:
+        compared = _comparison(comparisons, best, chosen[1])
+        outcome = NO_DIFFERENCE if compared is None else compared["outcome"]
+        if outcome == NO_DIFFERENCE:
+            return f", {NO_DIFFERENCE} between them"
+        reason = f" ({compared['pairs']} repeats in common)" if compared and outcome == NOT_ENOUGH else ""
+        return f", no verdict on which is faster{reason}"
+    others = [each for each in candidates if each.framework != best.framework]
+    found = [_comparison(comparisons, best, each) for each in others]
+    known = [row for row in found if row is not None]
+    if others and not known:
+        return f" ({others[0].name} was not measured on {count(best.workers)})"
+    few = [row["pairs"] for row in known if row["outcome"] in SUGGESTED]
+    return f" (faster, as {min(few)} repeats suggest)" if few else ""
+
+
+def _doubt(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> str:
+    """What speaks against the runs on as many workers, and against their baseline."""
+    side = 1 if best.framework == "pytorch_native" else 2
+    compared = {
+        str(row["doubts"]): key[0]
+        for key, row in comparisons.items()
+        if key[0] in (1, best.workers) and key[side] == best.row["knobs"] and row["doubts"]
+    }
+    doubts = [text if workers > 1 else f"on 1 worker {text}" for text, workers in compared.items()]
+    doubts += [baseline_doubt] if baseline_doubt else []
+    return f"; in doubt: {'; '.join(doubts)}" if doubts else ""
 
 
 def _evidence(
     study: Study, chosen: Sequence[Candidate], candidates: Sequence[Candidate], comparisons: Comparisons
 ) -> Iterator[str]:
     best = chosen[0]
-    yield from _against_the_other(best, candidates, comparisons)
+    yield from _against_the_other(study, best, candidates, comparisons)
     for each in chosen:
         yield f"{each}: {each.row['repeats']} repeats; IoU: {each.row['iou_why']}"
         yield f"{each}: {_cost(each.row)}"
@@ -192,13 +255,13 @@ def _evidence(
 
 
 def _against_the_other(
-    best: Candidate, candidates: Sequence[Candidate], comparisons: Comparisons
+    study: Study, best: Candidate, candidates: Sequence[Candidate], comparisons: Comparisons
 ) -> Iterator[str]:
     """How the other framework does on as many workers."""
     others = [each for each in candidates if each.framework != best.framework]
     found = [(each, _comparison(comparisons, best, each)) for each in others if each.workers == best.workers]
     if not found:
-        other = next(name for framework, name in NAMES.items() if framework != best.framework)
+        other = next(name for framework, name in study.names.items() if framework != best.framework)
         yield f"{other} has no usable run on {count(best.workers)}"
     for other_point, comparison in found:
         if comparison is not None:
@@ -222,7 +285,7 @@ def _wholly_diverged(study: Study, candidates: Sequence[Candidate]) -> Iterator[
     for (framework, knobs, workers), runs in Counter(points).items():
         if (framework, knobs, workers) not in usable:
             diverged = f"{runs} run{'' if runs == 1 else 's'} diverged"
-            series = NAMES[framework] + (f" ({knobs})" if knobs else "")
+            series = study.names[framework] + (f" ({knobs})" if knobs else "")
             yield f"{series} on {count(workers)}: {diverged} and none can be used"
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, bounds, coverage
+from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SHARE, bounds, coverage
 from analysis.statistics.launches import Launches, launches_of
+from analysis.statistics.timed import timed
 from analysis.study import POINT, SERIES, Study
 
 COLUMNS = (
@@ -43,7 +44,7 @@ FURTHER_COLUMNS = (
     "nodes",
     "unknown",
 )
-MEDIANS = ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch", "iou")
+MEDIANS = ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch")
 NO_BASELINE = "speed-up: no run on 1 worker"
 NONE = -1
 
@@ -60,13 +61,14 @@ def summarise(study: Study) -> pd.DataFrame:
     faster one of all 1-worker points with the same options instead, and is known only where every
     framework has such a point. Efficiency is speed-up / workers, deviation 1 - efficiency. Intervals
     (95 %, see intervals.py) need 3 repeats; that of a speed-up is paired where both points have the same
-    repeats, and carries the baseline's uncertainty either way. `nodes` is unknown where runs of a point
-    differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
+    repeats, and carries the baseline's uncertainty either way. Disturbed launches count for speed only where
+    too few others of their point remain (statistics/timed.py), for IoU always. `nodes` is unknown where
+    runs of a point differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
     """
-    runs = study.runs.reset_index(drop=True)
+    runs = timed(study).runs.reset_index(drop=True)
     launches = launches_of(study, runs, POINT)
     points = _points(study, runs, launches)
-    _add(points, "iou", launches.intervals(_values(runs, "iou")))
+    _add_iou(points, study)
     logs = np.log(_values(runs, study.throughput))
     _add_throughput(points, study, launches.replicates(logs))
     replicated = launches.replicates(logs, blocks=False)
@@ -82,7 +84,8 @@ def summarise(study: Study) -> pd.DataFrame:
 
 def runs_with_speedup(study: Study) -> pd.DataFrame:
     """The runs with the throughput of each, and its speed-up over the median of the 1-worker runs."""
-    runs = study.runs.assign(throughput=study.runs[study.throughput])
+    runs = timed(study).runs
+    runs = runs.assign(throughput=runs[study.throughput])
     alone = runs[runs["workers"] == 1].groupby(SERIES)["throughput"].median().rename("baseline")
     runs = runs.join(alone, on=SERIES)
     return runs.assign(speedup=runs["throughput"] / runs["baseline"])
@@ -130,6 +133,14 @@ def _points(study: Study, runs: pd.DataFrame, launches: Launches) -> pd.DataFram
     nodes = runs["nodes"].groupby(launches.point)
     points["nodes"] = first["nodes"].where(nodes.nunique(dropna=False) == 1)
     return points
+
+
+def _add_iou(points: pd.DataFrame, study: Study) -> None:
+    """Medians and intervals over all launches: disturbed ones learned as well as the others."""
+    runs = study.runs.reset_index(drop=True)
+    launches = launches_of(study, runs, POINT)
+    points["iou"] = launches.medians(_values(runs, "iou"))
+    _add(points, "iou", launches.intervals(_values(runs, "iou"), SHARE))
 
 
 def _add_throughput(points: pd.DataFrame, study: Study, replicated: Array) -> None:

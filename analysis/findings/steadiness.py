@@ -5,7 +5,8 @@ that matters. Rules and measured false-alarm rates: docs/statistics.md.
 """
 
 import warnings
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.findings.verdict import NAMES
 from analysis.statistics.blocks import epoch_blocks
-from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.statistics.intervals import FEWEST_REPEATS, SEED
 from analysis.statistics.launches import launches_of
-from analysis.study import NAN, POINT, Study
+from analysis.statistics.timed import timed
+from analysis.study import NAMES, NAN, POINT, Study
 
 FEWEST_BLOCKS = 8
 TREND_SIGNIFICANCE = 0.001
@@ -26,7 +27,9 @@ LEAST_CHANGE = 0.02
 LEAST_DISTANCE = 0.1
 LEAST_SCORE = 3.5
 WORST_NAMED = 3
-NORMAL_FROM_MAD = float(stats.norm.ppf(0.75))
+LAUNCHES_OF_OWN_DEVIATION = 5
+# Gives the factor of 3 launches to 0.5 %.
+NORMAL_POINTS = 100_000
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -97,26 +100,66 @@ def outlier_notes(study: Study) -> Iterator[str]:
 
 
 def outlying_launches(study: Study) -> pd.DataFrame:
-    """The runs at least 10 % from the median of their point whose modified z-score is above 3.5.
+    """Return the runs at least 10 % from the median of their point and more than 3.5 deviations from it.
 
-    Columns of study.runs, and `distance` (throughput over that median, minus 1), farthest first. The
-    score is 0.6745 times the distance from the median over the median absolute deviation (Iglewicz and
-    Hoaglin 1993). Points of fewer than 3 launches have none.
+    Of the launches that count for speed. Columns of study.runs, and `distance` (throughput over that median,
+    minus 1), farthest first. The deviation is that of `launch_deviation`. Points of fewer than 3 launches
+    have none.
     """
-    runs = study.runs.reset_index(drop=True)
+    runs = timed(study).runs.reset_index(drop=True)
     values = runs[study.throughput].to_numpy(dtype=np.float64)
+    groups = launches_of(study, runs, POINT).of_equal_size(FEWEST_REPEATS)
+    distances = [_distances(np.log(values[members])) for _, members in groups]
+    usual = launch_deviation(distances)
     distance = np.full(len(runs), NAN)
     score = np.full(len(runs), NAN)
-    for _, members in launches_of(study, runs, POINT).of_equal_size(FEWEST_REPEATS):
-        centre = np.median(values[members], axis=-1, keepdims=True)
-        deviation = stats.median_abs_deviation(values[members], axis=-1)[:, None]
-        distance[members] = values[members] / centre - 1
+    for (_, members), each in zip(groups, distances, strict=True):
+        distance[members] = np.expm1(each)
         with np.errstate(divide="ignore", invalid="ignore"):
-            score[members] = NORMAL_FROM_MAD * np.abs(values[members] - centre) / deviation
+            score[members] = np.abs(each) / np.maximum(usual, _own_deviation(each))
     outlying = (np.abs(distance) >= LEAST_DISTANCE) & (score > LEAST_SCORE)
     far: pd.DataFrame = runs.assign(distance=distance).loc[outlying]
     order = far["distance"].abs().sort_values(ascending=False, kind="stable")
     return far.loc[order.index]
+
+
+def launch_deviation(distances: Sequence[Array]) -> float:
+    """Return the standard deviation of launches about their point's median, which outliers hardly move.
+
+    `distances`: logarithms, one array (points, launches) for each number of launches. The median absolute
+    deviation of 3 or 4 launches says almost nothing of their own point, so it is taken over all points; the
+    launch that is the median of its point has no distance and does not count.
+    """
+    scaled = [_off_centre(each) / _of_normal_noise(each.shape[-1], _off_centre) for each in distances]
+    return float(np.median(np.concatenate([each.ravel() for each in scaled]))) if scaled else NAN
+
+
+def _own_deviation(distances: Array) -> Array:
+    """The deviation of each point, (points, 1), from so many launches that two outliers do not set it."""
+    launches = distances.shape[-1]
+    if launches < LAUNCHES_OF_OWN_DEVIATION:
+        return np.zeros((len(distances), 1))
+    return _absolute_deviation(distances) / _of_normal_noise(launches, _absolute_deviation)
+
+
+def _distances(values: Array) -> Array:
+    return np.asarray(values - np.median(values, axis=-1, keepdims=True), dtype=np.float64)
+
+
+def _off_centre(distances: Array) -> Array:
+    absolute = np.sort(np.abs(distances), axis=-1)
+    return np.asarray(absolute[..., distances.shape[-1] % 2 :], dtype=np.float64)
+
+
+def _absolute_deviation(distances: Array) -> Array:
+    return np.asarray(np.median(np.abs(distances), axis=-1, keepdims=True), dtype=np.float64)
+
+
+@cache
+def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
+    """The median of a statistic of the distances of so many launches, of normal noise of deviation 1."""
+    normal = np.random.default_rng(SEED).standard_normal((NORMAL_POINTS, launches))
+    return float(np.median(statistic(_distances(normal))))
 
 
 def _trend(pace: Array) -> tuple[Array, Array]:

@@ -11,7 +11,17 @@ import pandas as pd
 
 from analysis.loading.fairness import refusals, remarks
 from analysis.loading.measured import Columns
-from analysis.loading.options import flat_options, is_knob, labels, order, shown, varying
+from analysis.loading.options import (
+    compared_points,
+    flat_options,
+    identity,
+    is_knob,
+    labels,
+    order,
+    shown,
+    varying,
+    with_common_places,
+)
 from analysis.loading.ping_pongs import read_ping_pongs
 from analysis.loading.runs import CompleteRun, UnusableRun, read_run
 from analysis.processes import spread
@@ -19,6 +29,7 @@ from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
+    NAN,
     PROBE_COLUMNS,
     LeftOut,
     Run,
@@ -30,6 +41,7 @@ from unet_scaling.config import FRAMEWORKS
 from unet_scaling.errors import UserError
 from unet_scaling.options import Claims
 from unet_scaling.record import RECORD_NAME
+from unet_scaling.record_lines import Header
 from unet_scaling.study_file import POINT_NAME, read_claims
 
 RUNS_AT_ONCE = 100
@@ -42,9 +54,9 @@ def load_study(folder: Path) -> Study:
     """
     paths = run_folders(folder)
     with _nothing_collected():
-        complete, left_out = _read(paths)
+        complete, left_out = _as_compared(*_read(paths))
         kept, copies = _without_copies(_sorted(complete))
-        refused = refusals({name: run.header for name, run in kept.items()})
+        refused = refusals({name: _compared_header(run) for name, run in kept.items()})
         left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
         used = [run for name, run in kept.items() if name not in refused]
         study = _study(folder.resolve().name, used, left_out, read_claims(folder))
@@ -81,6 +93,23 @@ def _read(folders: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]
     return complete, left_out
 
 
+def _as_compared(
+    complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]
+) -> tuple[list[CompleteRun], list[UnusableRun]]:
+    """Return the runs with points in which options that are no part of the comparison are equal."""
+    points = compared_points([run.header for run in complete])
+    runs = [replace(run, point=point) for run, point in zip(complete, points, strict=True)]
+    others = [
+        replace(left, point=with_common_places(left.point, points)) if left.point else left
+        for left in left_out
+    ]
+    return runs, others
+
+
+def _compared_header(run: CompleteRun) -> Header:
+    return run.header.model_copy(update={"point": run.point})
+
+
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
     """What is read stays: to search it for garbage again and again takes longer than to unpack it."""
@@ -94,7 +123,7 @@ def _nothing_collected() -> Iterator[None]:
 
 
 def _refused(run: CompleteRun, reason: str) -> UnusableRun:
-    point = run.header.point
+    point = run.point
     return UnusableRun(
         LeftOut(run.name, "refused", reason, point.framework, point.workers, point.repeat), point
     )
@@ -103,11 +132,11 @@ def _refused(run: CompleteRun, reason: str) -> UnusableRun:
 def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
     """By options, framework, knobs, workers and repeat."""
     runs = list(runs)
-    axes = varying([run.header.point for run in runs])
+    axes = varying([run.point for run in runs])
     shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
 
     def key(run: CompleteRun) -> tuple[object, ...]:
-        point = run.header.point
+        point = run.point
         options = order(point, shared), FRAMEWORKS.index(point.framework), order(point, knobs)
         return *options, point.workers, point.repeat, run.name
 
@@ -119,21 +148,20 @@ def _without_copies(runs: Sequence[CompleteRun]) -> tuple[dict[str, CompleteRun]
     first: dict[Hashable, CompleteRun] = {}
     copies = []
     for run in runs:
-        point = run.header.point
-        identity = (point.framework, point.workers, point.repeat, tuple(flat_options(point).items()))
-        kept = first.setdefault(identity, run)
+        kept = first.setdefault(identity(run.point), run)
         if kept is not run:
             copies.append(_refused(run, f"the same repeat of the same point as {kept.name}"))
     return {run.name: run for run in first.values()}, copies
 
 
 def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], claims: Claims) -> Study:
-    points = [run.header.point for run in runs]
+    points = [run.point for run in runs]
     # A point of which every run diverged is a point of the study all the same.
     diverged = [left.point for left in left_out if left.point and left.left_out.state == "diverged"]
     axes = varying(points + diverged)
     table = run_table([_row(run, axes) for run in runs])
     values = [flat_options(point) for point in points]
+    unknown = tuple(run.name for run in runs if not run.attempts_known)
     for axis in axes:
         table[axis] = [shown(options[axis]) if axis in options else None for options in values]
     return Study(
@@ -145,7 +173,8 @@ def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRu
         headers={run.name: run.header for run in runs},
         claims=claims,
         axes=axes,
-        notes=remarks([run.header for run in runs]),
+        notes=remarks({run.name: run.header for run in runs}, unknown),
+        unknown_attempts=unknown,
         budgets=tidy([(run.name, run.budget) for run in runs], BUDGET_COLUMNS),
         probes=tidy([(run.name, run.probe) for run in runs], PROBE_COLUMNS),
     )
@@ -171,14 +200,15 @@ def tidy(parts: Sequence[tuple[str, Columns]], names: Sequence[str]) -> pd.DataF
 
 def _row(run: CompleteRun, axes: Sequence[str]) -> Run:
     """One row of the table: throughput is images over seconds, both summed over the epochs in use."""
-    header, point = run.header, run.header.point
-    used = ~run.epochs["warmup"].astype(bool)
+    header, point = run.header, run.point
+    used = ~run.epochs["warmup"].astype(bool) & ~run.epochs["stalled"].astype(bool)
     seconds, images, steps, losses = (
         run.epochs[name][used].astype(float) for name in ("seconds", "images", "steps", "loss")
     )
     last = {name: values[-1].item() for name, values in run.evaluations.items()}
-    hosts = [worker.host for worker in header.workers]
+    hosts = [worker.host for facts in header.attempts() for worker in facts.workers]
     options, knobs = labels(point, axes)
+    busy = run.disturbance.busy_share
     return Run(
         run=run.name,
         framework=point.framework,
@@ -200,10 +230,13 @@ def _row(run: CompleteRun, axes: Sequence[str]) -> Run:
         test_images=last["images"],
         training_seconds=last["training_seconds"],
         hosts=_distinct(hosts),
-        nodes=len(set(hosts)),
+        nodes=len({worker.host for worker in header.workers}),
         devices=_distinct(worker.device for worker in header.workers),
         cores_per_worker=_distinct(str(len(worker.cores)) for worker in header.workers),
-        started_utc=header.started_utc,
+        started_utc=header.attempts()[0].started_utc,
+        busy_share=NAN if busy is None else busy,
+        disturbed=run.disturbance.reason,
+        stalls="; ".join(map(str, run.disturbance.stalls)),
     )
 
 

@@ -1,11 +1,12 @@
-"""What a record says of where the time went, as columns: sums over the epochs after the warm-up."""
+"""What a record says of where the time went, as columns: sums over the epochs that count for speed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.study import BUDGET_COLUMNS, NAN, PROBE_COLUMNS
+from unet_scaling.disturbance import helper_seconds, waiting_seconds
 from unet_scaling.measures import PHASE_COLUMNS, CpuFacts
 from unet_scaling.record import Record
 from unet_scaling.record_lines import Epoch
@@ -17,21 +18,22 @@ PROCESSOR: dict[str, Callable[[CpuFacts], float | None]] = {
     "process_cpu_seconds": lambda facts: facts.process_seconds,
     "training_cpu_seconds": lambda facts: facts.thread_seconds.get("training"),
     "communication_cpu_seconds": lambda facts: facts.thread_seconds.get("communication"),
-    "runqueue_seconds": lambda facts: facts.training_runqueue_seconds,
-    "involuntary_switches": lambda facts: facts.training_involuntary_switches,
+    "helper_cpu_seconds": helper_seconds,
 }
 
 
-def budget_columns(record: Record) -> Columns:
+def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     """One row per worker, by rank: BUDGET_COLUMNS without the run's name.
 
     `seconds`, `images` and `steps` are of the whole run and equal in all its rows, as is `wire_seconds`;
-    `worker_seconds`, the phases, CPU seconds and switches are the worker's own. `epochs` are those summed.
+    `worker_seconds`, the phases and CPU seconds are the worker's own, and so is `waiting_seconds`: how long
+    its training thread was ready outside sync and had no core. `epochs` are those summed: neither warm-up nor
+    `stalled`, so that one stall does not pass for the network or the computing of the whole run.
     `cores` and `frequency_mhz` are means. Where one of these epochs has no budget, phases and wire are NaN
     and `no_budget` says why: a part of the epochs would not sum to the run's seconds.
     """
     assert record.header is not None
-    used = [epoch for epoch in record.epochs if not epoch.warmup]
+    used = [epoch for epoch in record.epochs if not epoch.warmup and epoch.epoch not in stalled]
     workers = record.header.workers
     found = _of_the_run(used, len(workers)) | _phases(used, len(workers)) | _processor(used, len(workers))
     found["worker"] = np.arange(len(workers))
@@ -69,14 +71,25 @@ def _phases(epochs: Sequence[Epoch], workers: int) -> Columns:
 
 
 def _processor(epochs: Sequence[Epoch], workers: int) -> Columns:
-    """CPU seconds and switches; NaN where one of the epochs does not say."""
+    """CPU and waiting seconds; NaN where one of the epochs does not say."""
     facts = [epoch.cpu for epoch in epochs if epoch.cpu is not None]
     if len(facts) < len(epochs):
-        return {name: np.full(workers, NAN) for name in (*PROCESSOR, "cores", "frequency_mhz")}
+        names = (*PROCESSOR, "waiting_seconds", "cores", "frequency_mhz")
+        return {name: np.full(workers, NAN) for name in names}
     columns: Columns = {name: _numbers(facts, value).sum(axis=0) for name, value in PROCESSOR.items()}
     columns["cores"] = _numbers(facts, lambda each: each.cores).mean(axis=0)
     columns["frequency_mhz"] = _numbers(facts, lambda each: each.frequency_mhz).mean(axis=0)
+    waiting = [[_waiting(epoch, worker) for worker in range(workers)] for epoch in epochs]
+    columns["waiting_seconds"] = np.array(waiting, dtype=np.float64).sum(axis=0)
     return columns
+
+
+def _waiting(epoch: Epoch, worker: int) -> float:
+    if epoch.cpu is None or epoch.budget is None:
+        return NAN
+    sync = epoch.budget.sync_seconds[worker]
+    waited = waiting_seconds(epoch.cpu[worker], epoch.worker_seconds[worker], sync)
+    return NAN if waited is None else waited
 
 
 def _numbers(

@@ -1,12 +1,19 @@
 """Which options vary between runs: the axes of a study, as the records themselves tell them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from unet_scaling.config import FRAMEWORKS, Point
 from unet_scaling.options import TABLES
+from unet_scaling.record_lines import Header
 from unet_scaling.validation import Section
 
 SHARED_TABLES = ("data", "model", "training")
+# They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
+GUARDS = ("training.checkpoint_minutes", "training.timeout_seconds")
+# They name a place; what lies there is told by its checksum.
+DATA_PLACES = ("data.folder", "data.manifest")
+WEIGHTS_PLACE = "training.initial_weights"
+OPERATIONAL = (*GUARDS, *DATA_PLACES, WEIGHTS_PLACE)
 
 
 def flat_options(point: Point) -> dict[str, object]:
@@ -26,6 +33,77 @@ def shared_options(point: Point) -> dict[str, object]:
 def _flat(table: str, section: Section) -> dict[str, object]:
     """The values of one table, all of them plain: as model_dump gives them, but ten times as fast."""
     return {f"{table}.{key}": value for key, value in vars(section).items()}
+
+
+def compared_points(headers: Sequence[Header]) -> list[Point]:
+    """Return the points of runs with equal operational options, so that they alone separate no runs.
+
+    Places of equal content become the first of them. An operational option is kept where runs that differ
+    in nothing else would otherwise be the same repeat of one point: then a study varies it on purpose.
+    """
+    points = [header.point for header in headers]
+    if not set(varying(points)) & set(OPERATIONAL):
+        return points
+    return _without(_varied_on_purpose(points, _without(OPERATIONAL, headers)), headers)
+
+
+def with_common_places(point: Point, compared: Sequence[Point]) -> Point:
+    """Return the point of a run without header, with the operational options all compared runs share."""
+    if not compared:
+        return point
+    varied = varying(compared)
+    shared = [key.split(".") for key in OPERATIONAL if key not in varied]
+    tables = {
+        table: getattr(point, table).model_copy(
+            update={key: getattr(getattr(compared[0], table), key) for found, key in shared if found == table}
+        )
+        for table in ("data", "training")
+    }
+    return point.model_copy(update=tables)
+
+
+def identity(point: Point) -> Hashable:
+    """Return what only copies of one run have in common."""
+    return point.framework, point.workers, point.repeat, tuple(flat_options(point).items())
+
+
+def _varied_on_purpose(points: Sequence[Point], compared: Sequence[Point]) -> tuple[str, ...]:
+    """Return the operational options that are to be left out: all but those that tell repeats apart."""
+    alike: dict[Hashable, list[Point]] = {}
+    for point, without in zip(points, compared, strict=True):
+        alike.setdefault(identity(without), []).append(point)
+    kept = {key for same in alike.values() if len(same) > 1 for key in varying(same)}
+    if kept & set(DATA_PLACES):
+        kept |= set(DATA_PLACES)
+    return tuple(key for key in OPERATIONAL if key not in kept)
+
+
+def _without(left_out: Sequence[str], headers: Sequence[Header]) -> list[Point]:
+    """Return the points with the default of each guard that is left out, and one place for equal contents."""
+    places: dict[Hashable, Point] = {}
+    found = []
+    for header in headers:
+        point = header.point
+        training: dict[str, object] = {}
+        data: dict[str, object] = {}
+        for key in set(GUARDS) & set(left_out):
+            name = key.partition(".")[2]
+            training[name] = type(point.training).model_fields[name].default
+        if DATA_PLACES[0] in left_out:
+            first = places.setdefault(("data", header.manifest_sha256), point)
+            data = {"folder": first.data.folder, "manifest": first.data.manifest}
+        if WEIGHTS_PLACE in left_out and point.training.initial_weights is not None:
+            first = places.setdefault(("weights", header.initial_weights_sha256), point)
+            training["initial_weights"] = first.training.initial_weights
+        found.append(
+            point.model_copy(
+                update={
+                    "data": point.data.model_copy(update=data),
+                    "training": point.training.model_copy(update=training),
+                }
+            )
+        )
+    return found
 
 
 def is_knob(key: str) -> bool:

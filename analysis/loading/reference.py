@@ -4,26 +4,31 @@
 columns are of the whole run and repeat in every row.
 
 The statistics are those of the published table: the first five epochs are the warm-up, an epoch lasts
-what the median of the others lasts, and throughput is one over it.
+what the median of the others lasts, and throughput is one over it; or, where the images and the batch are
+given, the images that its steps took over it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import stat
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
+from analysis.loading.epoch_work import EpochWork
 from analysis.loading.load import tidy
 from analysis.loading.measured import Columns
-from analysis.loading.older_layout import Row, read_rows
+from analysis.loading.older_layout import Log, read_rows
+from analysis.loading.reference_notes import reference_notes
 from analysis.loading.runs import printable
+from analysis.loading.soundness import SHORTEST_STEP_SECONDS
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
+    NAMES,
     NAN,
     LeftOut,
+    Names,
     Run,
     Study,
     left_out_table,
@@ -33,38 +38,14 @@ from unet_scaling.config import FRAMEWORKS, Framework
 from unet_scaling.errors import UserError
 
 FILE_NAME = re.compile(r"log_(?P<horovod>hvd_)?(?P<workers>[1-9][0-9]{0,5})\.csv")
-WARMUP_EPOCHS = 5
-ENOUGH_EPOCHS = 2 * WARMUP_EPOCHS
-CANNOT_SAY = (
-    "images per epoch are not recorded: throughput is in epochs per second (one over the median epoch, "
-    "without the first 5 epochs), and epochs of different worker counts may differ in images",
-    "one run per point: no interval, so no difference can be called significant",
-    "no provenance: code, versions, seeds, hosts, devices and cores are unknown, "
-    "so nothing says whether these runs may be compared",
-    "the test images of each IoU are unknown: in the published study they were a subset "
-    "that shrank with the workers, so its IoU values cannot be compared",
-)
 
 
-@dataclass(frozen=True)
-class Log:
-    """One usable log."""
-
-    name: str
-    framework: Framework
-    workers: int
-    rows: Sequence[Row]
-
-    @property
-    def warmup_epochs(self) -> int:
-        """The published five, or the first alone in a log that would have too few left."""
-        return WARMUP_EPOCHS if len(self.rows) >= ENOUGH_EPOCHS else 1
-
-
-def load_reference(folder: Path) -> Study:
+def load_reference(folder: Path, work: EpochWork | None = None, names: Names = NAMES) -> Study:
     """Read every log of a folder, of any number of workers.
 
-    Raises UserError where the folder is missing or has no such log.
+    With `work`, throughput is in images that the steps of an epoch took, otherwise in epochs. `names`: what
+    the two arms are called. Raises UserError where the folder is missing or has no such log, or where an
+    epoch of `work` would have no step.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; give one with log_N.csv and log_hvd_N.csv")
@@ -74,25 +55,39 @@ def load_reference(folder: Path) -> Study:
     found = [read_log(path) for path in paths]
     logs = [log for log in found if isinstance(log, Log)]
     logs.sort(key=lambda log: (FRAMEWORKS.index(log.framework), log.workers))
+    if work:
+        _require_steps(logs, work)
     return Study(
         name=folder.resolve().name,
-        runs=run_table([_run(log) for log in logs]),
-        epochs=tidy([(log.name, _epochs(log)) for log in logs], EPOCH_COLUMNS),
+        runs=run_table([_run(log, work) for log in logs]),
+        epochs=tidy([(log.name, _epochs(log, work)) for log in logs], EPOCH_COLUMNS),
         evaluations=tidy([(log.name, _evaluation(log)) for log in logs], EVALUATION_COLUMNS),
         left_out=left_out_table([left for left in found if isinstance(left, LeftOut)]),
         headers={},
-        throughput="epochs_per_second",
-        unit="epochs / s",
+        names=names,
+        throughput="images_per_second" if work else "epochs_per_second",
+        unit="images / s" if work else "epochs / s",
         iou_scope="test images unknown",
-        notes=(*CANNOT_SAY, *_short_logs(logs)),
+        notes=tuple(reference_notes(logs, work, names)),
         provenance_known=False,
     )
 
 
-def _short_logs(logs: Sequence[Log]) -> Iterator[str]:
-    names = [f"{log.name} ({len(log.rows)} epochs)" for log in logs if log.warmup_epochs < WARMUP_EPOCHS]
-    if names:
-        yield f"of short logs only the first epoch is left out as warm-up: {', '.join(names)}"
+def _require_steps(logs: Sequence[Log], work: EpochWork) -> None:
+    """Raise UserError where an epoch of a log would have no step, or steps shorter than any can be."""
+    for log in logs:
+        steps = work.steps(log.workers)
+        shortest = min(row.time_per_epoch for row in log.rows)
+        if steps and shortest / steps < SHORTEST_STEP_SECONDS:
+            raise UserError(
+                f"{log.name}: {steps:,} steps in an epoch of {shortest:g} s are shorter than a step can be; "
+                f"correct --images {work.images} or --batch {work.batch}"
+            )
+        if steps == 0:
+            share = f"the share of each of its {log.workers} workers in {work.images} images"
+            raise UserError(
+                f"{log.name}: {share} holds no full batch of {work.batch}; correct --images or --batch"
+            )
 
 
 def read_log(path: Path) -> Log | LeftOut:
@@ -101,6 +96,8 @@ def read_log(path: Path) -> Log | LeftOut:
     if file is None:
         return _damaged(path, f"{path}: the name is neither log_N.csv nor log_hvd_N.csv")
     try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            return _damaged(path, f"{path}: no regular file")
         rows, problems = read_rows(path)
     except OSError as error:
         return _damaged(path, f"{path}: {error.strerror}")
@@ -125,18 +122,19 @@ def _damaged(path: Path, reason: str) -> LeftOut:
     return LeftOut(name, "damaged", printable(reason), framework, int(file["workers"]), 1)
 
 
-def _epochs(log: Log) -> Columns:
-    """What the layout has of EPOCH_COLUMNS; the rest is not known."""
-    unknown = np.full(len(log.rows), NAN)
+def _epochs(log: Log, work: EpochWork | None) -> Columns:
+    """What the layout has of EPOCH_COLUMNS, and what is stated; the rest is not known."""
+    epochs = len(log.rows)
     return {
         "epoch": np.array([row.epoch for row in log.rows]),
         "seconds": np.array([row.time_per_epoch for row in log.rows]),
-        "fastest_worker_seconds": unknown,
-        "images": unknown,
-        "steps": unknown,
+        "fastest_worker_seconds": np.full(epochs, NAN),
+        "images": np.full(epochs, work.images_trained(log.workers) if work else NAN),
+        "steps": np.full(epochs, work.steps(log.workers) if work else NAN),
         "loss": np.array([row.loss for row in log.rows]),
         "learning_rate": np.array([row.lr for row in log.rows]),
-        "warmup": np.arange(len(log.rows)) < log.warmup_epochs,
+        "warmup": np.arange(epochs) < log.warmup_epochs,
+        "stalled": np.zeros(epochs, dtype=bool),
     }
 
 
@@ -152,9 +150,9 @@ def _evaluation(log: Log) -> Columns:
     return {name: np.array([known.get(name, NAN)]) for name in EVALUATION_COLUMNS[1:]}
 
 
-def _run(log: Log) -> Run:
-    used = log.rows[log.warmup_epochs :]
-    seconds_per_epoch = median(row.time_per_epoch for row in used)
+def _run(log: Log, work: EpochWork | None) -> Run:
+    images = work.images_trained(log.workers) if work else NAN
+    steps = work.steps(log.workers) if work else NAN
     return Run(
         run=log.name,
         framework=log.framework,
@@ -163,14 +161,14 @@ def _run(log: Log) -> Run:
         seed=None,
         options="",
         knobs="",
-        images_per_second=NAN,
-        epochs_per_second=1 / seconds_per_epoch,
-        epochs_used=len(used),
-        seconds_per_epoch=seconds_per_epoch,
-        images_per_epoch=NAN,
-        steps_per_epoch=NAN,
-        step_seconds=NAN,
-        loss=used[-1].loss,
+        images_per_second=images / log.seconds_per_epoch,
+        epochs_per_second=1 / log.seconds_per_epoch,
+        epochs_used=len(log.used),
+        seconds_per_epoch=log.seconds_per_epoch,
+        images_per_epoch=images,
+        steps_per_epoch=steps,
+        step_seconds=log.seconds_per_epoch / steps,
+        loss=log.used[-1].loss,
         iou=log.rows[0].iou,
         dice=NAN,
         test_images=NAN,

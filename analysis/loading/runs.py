@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.loading.attempts import with_earlier_attempts
 from analysis.loading.measured import Columns, budget_columns, probe_columns
 from analysis.loading.soundness import contradictions, too_large
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.config import Point
+from unet_scaling.disturbance import Disturbance, disturbance
 from unet_scaling.errors import UserError
 from unet_scaling.record import RECORD_NAME, Record, read_record
 from unet_scaling.record_lines import Epoch, Header, Result
 from unet_scaling.study_file import POINT_NAME, read_point
 
-RECORDED = [name for name in EPOCH_COLUMNS if name not in ("run", "fastest_worker_seconds")]
+RECORDED = [name for name in EPOCH_COLUMNS if name not in ("run", "fastest_worker_seconds", "stalled")]
 # One call for all columns of an epoch: a study of 10,000 runs has two million epochs.
 OF_EPOCH = attrgetter(*RECORDED)
 
@@ -26,7 +28,8 @@ class CompleteRun:
     """A run whose record is complete and can give a throughput.
 
     `epochs`, `evaluations`, `budget` and `probe` hold one array per column of the tables, without the
-    run's name.
+    run's name. `point` is the header's, with the operational options that all runs compared share;
+    `attempts_known` says whether the header tells the facts of every attempt that trained a part.
     """
 
     name: str
@@ -35,6 +38,9 @@ class CompleteRun:
     evaluations: Columns
     budget: Columns
     probe: Columns
+    disturbance: Disturbance
+    point: Point
+    attempts_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class UnusableRun:
 
 def read_run(folder: Path) -> CompleteRun | UnusableRun:
     """The run in a folder, or why it cannot be used by itself."""
-    name = printable(folder.name)
+    name = name_of(folder)
     try:
         point = read_point(folder / POINT_NAME)
     except UserError as error:
@@ -65,13 +71,25 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
     if unusable:
         return _unusable_run(folder, point, *unusable)
     assert record.header is not None
+    disturbed = disturbance(record)
+    stalled = disturbed.stalled_epochs
     tables = (
-        _epochs(record.epochs),
+        _epochs(record.epochs, stalled),
         _evaluations(record.results),
-        budget_columns(record),
+        budget_columns(record, stalled),
         probe_columns(record),
     )
-    return CompleteRun(name, record.header, *tables)
+    header, known = with_earlier_attempts(record.header, folder)
+    return CompleteRun(name, header, *tables, disturbed, header.point, known)
+
+
+def name_of(folder: Path) -> str:
+    """Return the folder's name as text that can be shown; no two names give the same.
+
+    A name that has something to escape has its backslashes escaped too.
+    """
+    name = folder.name
+    return name if name.isprintable() and "\\" not in name else name.encode("unicode_escape").decode()
 
 
 def printable(text: str) -> str:
@@ -83,7 +101,7 @@ def printable(text: str) -> str:
 
 
 def _unusable_run(folder: Path, point: Point, state: str, reason: str) -> UnusableRun:
-    name, why = printable(folder.name), printable(reason)
+    name, why = name_of(folder), printable(reason)
     return UnusableRun(LeftOut(name, state, why, point.framework, point.workers, point.repeat), point)
 
 
@@ -110,11 +128,12 @@ def _first_of(problems: Sequence[str]) -> str:
     return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
-def _epochs(epochs: Sequence[Epoch]) -> Columns:
+def _epochs(epochs: Sequence[Epoch], stalled: frozenset[int]) -> Columns:
     fastest = np.array([min(epoch.worker_seconds, default=NAN) for epoch in epochs])
     columns = zip(*map(OF_EPOCH, epochs), strict=True)
     found = {name: np.array(column) for name, column in zip(RECORDED, columns, strict=True)}
-    return found | {"fastest_worker_seconds": fastest}
+    which = np.array([epoch.epoch in stalled for epoch in epochs], dtype=bool)
+    return found | {"fastest_worker_seconds": fastest, "stalled": which}
 
 
 def _evaluations(results: Sequence[Result]) -> Columns:

@@ -16,14 +16,23 @@ from unet_scaling.record_lines import Epoch, Header, Result
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1
 ROUNDING = 1e-9
+# Forward, backward, update of the smallest network (width 1, depth 1) on 2x2 pixels take 800 microseconds on
+# a processor's core, for which Python alone spends more than a tenth: a hundredth cannot be.
+SHORTEST_STEP_SECONDS = 1e-5
+# No job lasts so long: a century.
+LONGEST_EPOCH_SECONDS = 100 * 365 * 86_400.0
+# The loss is a mean over float32 numbers.
+LARGEST_LOSS = 3.5e38
 
 
 def contradictions(record: Record) -> Iterator[str]:
     """What cannot be in a complete record, in words; each starts with the file."""
     assert record.header is not None
     workers = record.header.point.workers
+    most_images, images_of_step = _images(record.header)
     found = (
         *(problem for epoch in record.epochs for problem in _of_epoch(epoch, workers)),
+        *(problem for epoch in record.epochs for problem in _of_images(epoch, most_images, images_of_step)),
         *_of_evaluations(record.header, record.epochs, record.results),
     )
     yield from (f"{record.path}: {problem}" for problem in found)
@@ -46,9 +55,30 @@ def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:
         found.append(f"epoch {epoch.epoch} took {seconds} s, but its slowest worker {max(each)} s")
     if epoch.images > LARGEST_WHOLE_NUMBER or epoch.steps > LARGEST_WHOLE_NUMBER:
         found.append(f"epoch {epoch.epoch}: images or steps do not fit into 64 bits")
-    elif not math.isfinite(epoch.images / seconds):
-        found.append(f"epoch {epoch.epoch}: {epoch.images} images in {seconds} s cannot be")
+    elif seconds < epoch.steps * SHORTEST_STEP_SECONDS or seconds > LONGEST_EPOCH_SECONDS:
+        found.append(
+            f"epoch {epoch.epoch}: {epoch.images} images, {epoch.steps} steps in {seconds} s cannot be"
+        )
+    if abs(epoch.loss) > LARGEST_LOSS:
+        found.append(f"epoch {epoch.epoch}: a loss of {epoch.loss} is beyond float32")
     return found
+
+
+def _images(header: Header) -> tuple[int, int]:
+    """Return the most images that an epoch has, and those of one step; what fills no step is left out."""
+    point = header.point
+    of_step = point.workers * point.training.accumulate * point.training.batch_per_worker
+    return header.train_images * point.data.passes_per_epoch, of_step
+
+
+def _of_images(epoch: Epoch, most: int, of_step: int) -> Sequence[str]:
+    if epoch.images > most:
+        return [f"epoch {epoch.epoch} has {epoch.images} images, all passes over the training set {most}"]
+    if epoch.images > epoch.steps * of_step:
+        return [f"epoch {epoch.epoch} has {epoch.images} images, {epoch.steps} steps of {of_step} have fewer"]
+    if epoch.images <= (epoch.steps - 1) * of_step:
+        return [f"epoch {epoch.epoch} has {epoch.images} images, {epoch.steps} steps of {of_step} have more"]
+    return []
 
 
 def _of_evaluations(header: Header, epochs: tuple[Epoch, ...], results: tuple[Result, ...]) -> Iterator[str]:

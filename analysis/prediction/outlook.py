@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.findings.verdict import NAMES
-from analysis.prediction.scaling_laws import Counts, Vector, simple_law
+from analysis.prediction.scaling_laws import LAST_EFFICIENCY, Counts, Vector, simple_law
 from analysis.prediction.step_time import STEP_TERMS, StepTime, fit_step_time
 from analysis.processes import spread
 from analysis.statistics.intervals import FEWEST_REPEATS, UNKNOWN, Interval
-from analysis.study import NAN, SERIES, Study
+from analysis.statistics.timed import timed
+from analysis.study import NAN, SERIES, Names, Study
 
 FEWEST_COUNTS = 3
 SERIES_AT_ONCE = 10
@@ -27,7 +27,8 @@ PREDICTION_COLUMNS = (
     "held_out", "why",
 )  # fmt: skip
 TERM_COLUMNS = tuple(f"{term}{end}" for term in STEP_TERMS for end in ("", "_low", "_high"))
-FIT_COLUMNS = (*SERIES, "fitted_on", *TERM_COLUMNS, "held_out_error", "held_out_points")
+CHECKED_COLUMNS = ("held_out_error", "last_efficiency_error", "held_out_points")
+FIT_COLUMNS = (*SERIES, "fitted_on", *TERM_COLUMNS, *CHECKED_COLUMNS)
 UNSEEN_LINK = "the link between nodes is not among the points fitted"
 
 Row = dict[str, Any]
@@ -81,7 +82,7 @@ def outlook(study: Study) -> Outlook:
         pd.DataFrame([row for rows, _ in found for row in rows], columns=list(PREDICTION_COLUMNS)),
         pd.DataFrame([fitted for _, fitted in found], columns=list(FIT_COLUMNS)),
         tuple(
-            f"{_name(series)}: {sentence}"
+            f"{_name(series, study.names)}: {sentence}"
             for series in every
             for sentence in notes.get(series.key, [f"no prediction: {_reason(series)}"])
         ),
@@ -105,7 +106,8 @@ def fits(study: Study) -> pd.DataFrame:
 
     Each of STEP_TERMS is in seconds (of one step, or in logs without steps of the work of one worker's
     epoch), NaN where the points cannot tell it from the others; `held_out_error` is the median absolute
-    error at held-out counts, NaN without any, `held_out_points` how many.
+    error at held-out counts, NaN without any, `held_out_points` how many; `last_efficiency_error` is that of
+    taking the efficiency at the largest count fitted for all larger ones.
     """
     return outlook(study).fits
 
@@ -116,14 +118,14 @@ def prediction_notes(study: Study) -> tuple[str, ...]:
 
 
 def law_predictions(study: Study, law: str) -> pd.DataFrame:
-    """Held-out predictions of Amdahl's law, USL or b/N on the splits of `predictions`: CHECK_COLUMNS."""
+    """Held-out predictions of one of scaling_laws.LAWS on the splits of `predictions`: CHECK_COLUMNS."""
     rows = [row for series in _all_series(study) if not _reason(series) for row in _law_rows(series, law)]
     return pd.DataFrame(rows, columns=list(CHECK_COLUMNS))
 
 
 def _all_series(study: Study) -> list[Series]:
     numbers = ["workers", "nodes", "step_seconds", "images_per_epoch", "steps_per_epoch", study.throughput]
-    groups = study.runs.groupby(SERIES, sort=False)[numbers]
+    groups = timed(study).runs.groupby(SERIES, sort=False)[numbers]
     return [
         _series(tuple(map(str, key)), runs.to_numpy(dtype=np.float64, na_value=NAN)) for key, runs in groups
     ]
@@ -218,12 +220,18 @@ def _law_rows(series: Series, law: str) -> Iterator[Row]:
 def _fit_row(series: Series, fitted: StepTime, checks: Sequence[Row]) -> Row:
     values = np.vstack([fitted.terms, fitted.term_intervals()])
     values[:, [place for place in range(len(STEP_TERMS)) if place not in fitted.known]] = NAN
-    ends = (_range(fitted.counts), *values.T.ravel(), _typical_error(checks), len(checks))
+    errors = (_typical_error(checks), _last_efficiency_error(series))
+    ends = (_range(fitted.counts), *values.T.ravel(), *errors, len(checks))
     return dict(zip(FIT_COLUMNS, (*series.key, *ends), strict=True))
 
 
 def _typical_error(checks: Sequence[Row]) -> float:
     return _median_known(np.abs([row["error"] for row in checks]))
+
+
+def _last_efficiency_error(series: Series) -> float:
+    """What the checks of the model would give, had the last efficiency been kept instead."""
+    return _typical_error([*_law_rows(series, LAST_EFFICIENCY)])
 
 
 def _sentences(series: Series, unit: str, rows: Sequence[Row]) -> Iterator[str]:
@@ -233,6 +241,7 @@ def _sentences(series: Series, unit: str, rows: Sequence[Row]) -> Iterator[str]:
         error, typical = 100 * farthest["error"], 100 * _typical_error(checks)
         one = f"fitted on {farthest['fitted_on']}, the error at {farthest['workers']} is {error:+.1f} %"
         yield f"{one}; the median error of all {len(checks)} such checks is {typical:.1f} %"
+        yield _against_last_efficiency(typical, 100 * _last_efficiency_error(series))
     interval = f"[{beyond['predicted_low']:.3g}, {beyond['predicted_high']:.3g}]"
     expected = f"{beyond['predicted']:.3g} {unit} {interval}"
     yield f"fitted on {beyond['fitted_on']}, {beyond['workers']} workers are expected to reach {expected}"
@@ -243,11 +252,18 @@ def _sentences(series: Series, unit: str, rows: Sequence[Row]) -> Iterator[str]:
         yield f"{few}: the intervals carry no launch-to-launch variation, only the misfit of the model"
 
 
+def _against_last_efficiency(typical: float, without_model: float) -> str:
+    """Whether the model is worth having here, by its median error and that of the naive predictor, in %."""
+    kept = "keeping the efficiency of the largest count fitted, without a model, gives in the same checks"
+    worth = "" if typical < without_model else ": here the model predicts no better"
+    return f"{kept} a median error of {without_model:.1f} %{worth}"
+
+
 def _range(counts: Counts) -> str:
     return f"{counts.workers[0]:.0f}-{counts.workers[-1]:.0f}"
 
 
-def _name(series: Series) -> str:
+def _name(series: Series, names: Names) -> str:
     options, framework, knobs = series.key
-    name = next(name for known, name in NAMES.items() if known == framework)
+    name = next(name for known, name in names.items() if known == framework)
     return ", ".join(part for part in (name, options, knobs) if part)

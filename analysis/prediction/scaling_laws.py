@@ -65,6 +65,9 @@ SIMPLE_LAWS: Mapping[str, tuple[Term, ...]] = {
     "USL": (constant, ring_messages, pairs),
     "b/N": (constant,),
 }
+# What needs no law at all: a step lasts as long as at the largest count fitted.
+LAST_EFFICIENCY = "last efficiency"
+LAWS = (*SIMPLE_LAWS, LAST_EFFICIENCY)
 
 
 def term_matrix(terms: tuple[Term, ...], at: Counts) -> Vector:
@@ -82,12 +85,14 @@ def fit(matrix: Vector, seconds: Vector) -> Vector:
 
 
 def simple_law(name: str, counts: Counts, seconds: Vector) -> Callable[[Counts], Vector]:
-    """The law of this name (SIMPLE_LAWS) fitted to the points: a function from counts to seconds.
+    """The law of this name (one of LAWS) fitted to the points: a function from counts to seconds.
 
     Amdahl 1967 with serial share f: step time b (1 - f + f N). Universal Scalability Law (Gunther 1993)
     with contention s and coherency k: b (1 + s (N - 1) + k N (N - 1)). b/N, the seconds of an epoch
-    without any loss: b.
+    without any loss: b. The last efficiency stays: the last point's seconds, whatever the count.
     """
+    if name == LAST_EFFICIENCY:
+        return lambda at: np.full(len(at.workers), seconds[-1])
     terms = SIMPLE_LAWS[name]
     coefficients = fit(term_matrix(terms, counts), seconds)
     return lambda at: np.asarray(term_matrix(terms, at) @ coefficients)

@@ -7,10 +7,11 @@ import pandas as pd
 from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
-from analysis.report.markdown import NUMBER, TEXT, escaped, points_table, table
+from analysis.report.markdown import NUMBER, TEXT, doubt_list, escaped, points_table, table
 from analysis.report.pictures import Pictures
 from analysis.report.provenance import origins
-from analysis.report.words import (
+from analysis.study import POINT, Names
+from analysis.text import (
     UNKNOWN,
     Row,
     count,
@@ -21,7 +22,6 @@ from analysis.report.words import (
     unit_of,
     with_interval,
 )
-from analysis.study import POINT
 
 TRAININGS = (1, 10, 100)
 FIGURES = {
@@ -49,14 +49,15 @@ def application_text(report: Report, pictures: Pictures) -> str:
 def _of_options(report: Report, advice: Recommendation, rows: Sequence[Row]) -> Iterator[str]:
     yield f"## {escaped(advice.options)}" if advice.options else "## Scaling"
     yield escaped(sentence(advice.sentence))
+    yield from doubt_list(report)
     chosen = [row for row in rows if _recommended(row, advice)]
     yield from (_in_words(report, row) for row in chosen)
     yield points_table(report, rows)
     yield "Cost of one training, in medians:"
-    yield _costs(rows)
+    yield _costs(rows, report.study.names)
     if chosen:
         yield "What to ask for (trainings that you plan, times the worker-hours of one):"
-        yield _request(chosen)
+        yield _request(chosen, report.study.names)
 
 
 def _recommended(row: Row, advice: Recommendation) -> bool:
@@ -68,7 +69,7 @@ def _in_words(report: Report, row: Row) -> str:
     size, unit = unit_of(pd.Series([row["training_seconds"]]))
     time = with_interval(row, "training_seconds", "~3", size)
     return (
-        f"On {count(int(row['workers']), 'worker')} {series_name(row)} processes "
+        f"On {count(int(row['workers']), 'worker')} {series_name(row, report.study.names)} processes "
         f"{with_interval(row, 'throughput', '~4')} {report.study.unit}: "
         f"a speed-up of {with_interval(row, 'speedup', '.2f')} over 1 worker, "
         f"an efficiency of {with_interval(row, 'efficiency', '.1%')}. "
@@ -77,11 +78,11 @@ def _in_words(report: Report, row: Row) -> str:
     )
 
 
-def _costs(rows: Sequence[Row]) -> str:
+def _costs(rows: Sequence[Row], names: Names) -> str:
     size, unit = unit_of(pd.Series([row["training_seconds"] for row in rows]))
     cells = [
         [
-            series_name(row),
+            series_name(row, names),
             str(row["workers"]),
             number(row["nodes"], ".0f"),
             with_interval(row, "training_seconds", "~3", size),
@@ -94,9 +95,13 @@ def _costs(rows: Sequence[Row]) -> str:
     return table(headings, [TEXT] + [NUMBER] * 5, cells)
 
 
-def _request(chosen: Sequence[Row]) -> str:
+def _request(chosen: Sequence[Row], names: Names) -> str:
     rows = [
-        [series_name(row), str(row["workers"]), *(number(row["worker_hours"] * n, "~3") for n in TRAININGS)]
+        [
+            series_name(row, names),
+            str(row["workers"]),
+            *(number(row["worker_hours"] * n, "~3") for n in TRAININGS),
+        ]
         for row in chosen
     ]
     headings = ["framework", "workers", *(f"worker-hours, {count(n, 'training')}" for n in TRAININGS)]

@@ -10,7 +10,7 @@ from analysis.report.drawings import absent, drawings
 from analysis.report.pictures import Pictures
 from analysis.report.speed_sections import both_knobs
 from analysis.report.view import Column, Grid, Section, figure, grid, series, text, whole
-from analysis.report.words import sentence
+from analysis.text import sentence
 
 FIGURES = ("budget", "waterfall", "difference", "wire")
 MOST_DIAGNOSES = 12
@@ -36,7 +36,11 @@ def budget_section(report: Report, pictures: Pictures) -> Section:
 
 
 def _grids(report: Report) -> Iterator[Grid]:
-    columns = [series(), whole("workers", "workers"), figure("1 - efficiency", "deviation", "z.1%")]
+    columns = [
+        series(report.study.names),
+        whole("workers", "workers"),
+        figure("1 - efficiency", "deviation", "z.1%"),
+    ]
     yield grid("budget", "1 - efficiency in parts", report.losses.budget, [*columns, *_parts()], "budget.csv")
     pairs = [*both_knobs(report.losses.differences), whole("workers", "workers")]
     difference = figure("Horovod's time above DDP's", "difference", "+z.1%")
@@ -55,16 +59,19 @@ def _parts() -> list[Column]:
 
 def _network(report: Report) -> Grid:
     columns = [
-        series(),
+        series(report.study.names),
         whole("workers", "workers"),
         figure("wire of a step, ms", "wire_seconds", "~3", scale=1e-3),
-        figure("floor, ms", "floor_seconds", "~3", scale=1e-3),
+        figure("one message, ms", "floor_seconds", "~3", scale=1e-3),
         figure("of MPI between hosts, ms", "hosts_floor_seconds", "~3", scale=1e-3, bounded=False),
         figure("latency, ms", "latency_seconds", "~3", scale=1e-3),
         figure("bandwidth, MB/s", "bytes_per_second", "~3", scale=1e6),
         whole("bytes of gradients", "gradient_bytes"),
     ]
-    caption = f"Wire against its floor; a warning stands below where rest exceeds {MOST_REST:.0%} of a step"
+    caption = (
+        "Wire of a step, and one message of all gradients over the probed network: its floor, unless "
+        f"backward hides a part of it; a warning stands below where rest exceeds {MOST_REST:.0%} of a step"
+    )
     return grid("network", caption.replace("2%", "2 %"), report.losses.network, columns, "network.csv")
 
 

@@ -1,4 +1,4 @@
-"""What is printed of a report: the points, what was left out, the notes, the advice, the verdict."""
+"""What is printed of a report: the points, what was left out, the notes, advice, verdict and doubts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,17 +9,18 @@ from rich.table import Table
 
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
-from analysis.report.words import Row, clean, number, series_name, with_interval
 from analysis.study import Study
+from analysis.text import Row, clean, number, series_name, with_interval
 
 LEAST_WIDTH = 130
 MOST_ROWS = 60
 MOST_LINES = 20
 MOST_DIAGNOSES = 3
+DOUBTS = "Not equal in this comparison"
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
-    """Print points, what was left out and why, notes, diagnoses, recommendation and, last, the verdict.
+    """Print points, what was left out and why, notes, diagnoses, recommendation, and last verdict and doubts.
 
     Long tables and lists are cut; a line says in which file the rest is.
     """
@@ -40,6 +41,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     for verdict in report.verdicts[:MOST_LINES]:
         console.print(clean(verdict), style="bold", markup=False, soft_wrap=True)
     _print_more(console, len(report.verdicts), "comparison.csv")
+    _print_list(console, DOUBTS, report.doubts, "fairness.csv")
 
 
 def print_left_out(study: Study, console: Console) -> None:
@@ -83,7 +85,7 @@ def _tables(study: Study, points: pd.DataFrame) -> Iterator[Table]:
             table.add_column(heading, justify="right", no_wrap=True)
         for _, series in rows.groupby(["framework", "knobs"], sort=False):
             for row in series.to_dict("records"):
-                table.add_row(series_name(row), *_cells(row))
+                table.add_row(series_name(row, study.names), *_cells(row))
             table.add_section()
         yield table
 

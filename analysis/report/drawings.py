@@ -2,13 +2,13 @@
 
 from analysis.report.pictures import Pictures
 from analysis.report.view import Drawing
-from analysis.report.words import clean, sentence
+from analysis.text import clean, sentence
 
 MAIN_FIGURES = ("speedup", "efficiency")
 TITLES = {
     "budget": "loss budget",
     "difference": "difference of the frameworks in parts",
-    "wire": "wire against its floor",
+    "wire": "wire of a step",
     "speedup": "speed-up",
     "iou": "IoU",
     "loss_epochs": "loss against epochs",

@@ -6,14 +6,14 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.findings.verdict import NAMES, Verdict
+from analysis.findings.verdict import Verdict
 from analysis.report.assemble import Report
 from analysis.report.drawings import MAIN_FIGURES, absent, drawings, main_figures
 from analysis.report.pictures import Pictures
 from analysis.report.provenance import origins
 from analysis.report.reproduction import reproduction
 from analysis.report.sections import sections
-from analysis.report.words import clean, count, repeats_text, sentence
+from analysis.text import clean, count, repeats_text, sentence
 
 MOST_ANSWERS = 3
 TEMPLATE = "report.html.jinja"
@@ -26,7 +26,8 @@ def page(report: Report, pictures: Pictures) -> str:
         .get_template(TEMPLATE)
         .render(
             study=clean(report.study.name),
-            frameworks=NAMES,
+            frameworks=report.study.names,
+            arms=" or ".join(report.study.names.values()),
             measured=_measured(report),
             verdicts=[_labelled(verdict) for verdict in report.verdicts],
             recommendations=[
@@ -38,6 +39,7 @@ def page(report: Report, pictures: Pictures) -> str:
                 for advice in report.recommendations
             ],
             most_answers=MOST_ANSWERS,
+            doubts=[sentence(doubt) for doubt in report.doubts],
             caveats=[] if report.study.provenance_known else [sentence(note) for note in report.study.notes],
             main_figures=drawings(pictures, *main_figures(pictures)),
             not_drawn=absent(pictures, *MAIN_FIGURES),
@@ -52,7 +54,9 @@ def _measured(report: Report) -> str:
     """What was measured, in a line."""
     runs = report.study.runs
     workers = ", ".join(str(each) for each in sorted(runs["workers"].unique()))
-    names = " and ".join(name for framework, name in NAMES.items() if (runs["framework"] == framework).any())
+    names = " and ".join(
+        name for framework, name in report.study.names.items() if (runs["framework"] == framework).any()
+    )
     repeats = repeats_text(report.points["repeats"])
     return f"{names} on {workers} workers, {count(len(runs), 'run')}, {repeats} per point"
 

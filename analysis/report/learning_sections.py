@@ -8,15 +8,16 @@ from analysis.report.drawings import absent, drawings
 from analysis.report.pictures import Pictures
 from analysis.report.speed_sections import both_knobs
 from analysis.report.view import Cell, Column, Section, figure, grid, mark, series, whole
-from analysis.report.words import Row, clean, sentence, unit_of
 from analysis.study import POINT
+from analysis.text import Row, clean, sentence, unit_of
 
 
 def iou_section(report: Report, pictures: Pictures) -> Section:
     """IoU against 1 worker, and between the frameworks."""
-    margin = report.study.claims.iou_margin
+    margin, names = report.study.claims.iou_margin, report.study.names
+    short = [*report.study.short_names.values()]
     points = [
-        series(),
+        series(report.study.names),
         whole("workers", "workers"),
         whole("seeds", "seeds"),
         figure("IoU", "iou", ".4f"),
@@ -29,7 +30,7 @@ def iou_section(report: Report, pictures: Pictures) -> Section:
         *both_knobs(report.iou_between),
         whole("workers", "workers"),
         whole("pairs", "pairs"),
-        figure("difference DDP - Horovod", "difference", "+.4f"),
+        figure(f"difference {short[0]} - {short[1]}", "difference", "+.4f"),
         mark("equal within the margin", "equal_within_margin"),
     ]
     return Section(
@@ -48,7 +49,7 @@ def iou_section(report: Report, pictures: Pictures) -> Section:
             ),
             grid(
                 "iou-frameworks",
-                "IoU of native DDP against Horovod",
+                f"IoU of {' against '.join(names.values())}",
                 report.iou_between,
                 between,
                 "iou_between_frameworks.csv",
@@ -72,7 +73,7 @@ def loss_section(report: Report, pictures: Pictures) -> Section:
     runs = report.study.runs.groupby(POINT, sort=False)["loss"]
     table = runs.agg(["median", "min", "max"]).reset_index()
     columns = [
-        series(),
+        series(report.study.names),
         whole("workers", "workers"),
         *(
             figure(name, key, "~4", bounded=False)
@@ -98,7 +99,7 @@ def cost_section(report: Report, pictures: Pictures) -> Section:
     size_to, unit_to = unit_of(report.cost["seconds_to_target"])
     share, name = _hours(report.cost["worker_hours"])
     columns = [
-        series(),
+        series(report.study.names),
         whole("workers", "workers"),
         whole("nodes", "nodes"),
         figure(f"training, {unit}", "training_seconds", "~3", scale=size),

@@ -4,22 +4,31 @@ import re
 from collections.abc import Iterable, Sequence
 
 from analysis.report.assemble import Report
-from analysis.report.words import Row, clean, count, repeats_text, series_name, with_interval
 from analysis.statistics.intervals import coverage
+from analysis.text import Row, clean, count, repeats_text, sentence, series_name, with_interval
 
 TEXT, NUMBER = ":--", "--:"
 MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
 
 
 def summary_markdown(report: Report) -> str:
-    """A table per set of options, with a caption that says what the numbers are, and the verdicts."""
+    """A table per set of options, a caption that says what the numbers are, verdicts and their doubts."""
     parts = [f"# {escaped(report.study.name)}: speed-up, efficiency and IoU"]
     for options, rows in report.points.groupby("options", sort=False):
         parts += [f"## {escaped(options)}"] if options else []
         parts.append(points_table(report, rows.to_dict("records")))
     parts += [_caption(report), *(f"**{escaped(verdict)}**" for verdict in report.verdicts)]
-    parts += [f"- {escaped(note)}" for note in report.study.notes]
+    parts += doubt_list(report)
+    parts += [f"- {escaped(note)}" for note in report.notes]
     return "\n\n".join(parts) + "\n"
+
+
+def doubt_list(report: Report) -> list[str]:
+    """What was not equal in the comparison, as paragraphs; none where all was."""
+    if not report.doubts:
+        return []
+    doubts = "\n".join(f"- {escaped(sentence(doubt))}" for doubt in report.doubts)
+    return [f"Not equal in this comparison:\n\n{doubts}"]
 
 
 def points_table(report: Report, rows: Sequence[Row]) -> str:
@@ -28,7 +37,7 @@ def points_table(report: Report, rows: Sequence[Row]) -> str:
     headings += ["speed-up", "efficiency", "deviation", "IoU"]
     cells = [
         [
-            series_name(row),
+            series_name(row, report.study.names),
             str(row["workers"]),
             str(row["repeats"]),
             with_interval(row, "throughput", "~4"),
@@ -59,7 +68,7 @@ def _line(cells: Iterable[str]) -> str:
 
 def _caption(report: Report) -> str:
     repeats = report.points["repeats"]
-    runs = count(len(report.study.runs), "run")
+    runs = count(int(repeats.sum()), "run")
     measured = f"Medians over {runs}, {repeats_text(repeats)} per point; epochs flagged warm-up are left out."
     meaning = "Efficiency is speed-up / workers, deviation 1 - efficiency."
     with_bounds = report.points.loc[report.points["throughput_low"].notna(), "repeats"]

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from analysis.findings.verdict import NAMES
-from analysis.report.words import clean, count
-from analysis.study import Study
+from analysis.study import NAMES, Study
+from analysis.text import clean, count
 from unet_scaling.record_lines import Header, WorkerFacts
 
 MOST_SHOWN = 12

@@ -8,7 +8,7 @@ from analysis.report.learning_sections import cost_section, iou_section, loss_se
 from analysis.report.pictures import Pictures
 from analysis.report.speed_sections import against_section, points_section, prediction_section
 from analysis.report.view import Section, grid, mark, text
-from analysis.report.words import count, sentence
+from analysis.text import count, sentence
 
 FEW = 12
 

@@ -6,7 +6,7 @@ from analysis.report.assemble import Report
 from analysis.report.drawings import absent, drawings, main_figures
 from analysis.report.pictures import Pictures
 from analysis.report.view import Cell, Column, Section, figure, grid, series, text, whole
-from analysis.report.words import Row, number, sentence
+from analysis.text import Row, number, sentence
 
 MOST_NOTES = 12
 
@@ -15,7 +15,7 @@ def points_section(report: Report, pictures: Pictures) -> Section:
     """Throughput, speed-up, efficiency and deviation of every point."""
     names = tuple(name for name in ("throughput", "deviation") if name not in main_figures(pictures))
     columns = [
-        series(),
+        series(report.study.names),
         whole("workers", "workers"),
         whole("repeats", "repeats"),
         figure(f"throughput, {report.study.unit}", "throughput", "~4"),
@@ -38,20 +38,23 @@ def points_section(report: Report, pictures: Pictures) -> Section:
 
 def against_section(report: Report) -> Section:
     """Native DDP against Horovod at every common worker count."""
+    native, horovod = report.study.names.values()
+    title = f"{native[:1].upper()}{native[1:]} against {horovod}"
+    short = " / ".join(report.study.short_names.values())
     columns = [
         *both_knobs(report.comparisons),
         whole("workers", "workers"),
         whole("pairs", "pairs"),
-        figure("throughput DDP / Horovod", "ratio", ".3f"),
+        figure(f"throughput {short}", "ratio", ".3f"),
         figure("worth of the interval", "coverage", ".0%", bounded=False),
         text("outcome", "outcome"),
         Column("repeats that would decide", _needed),
     ]
-    caption = "Native DDP against Horovod at every worker count that both have"
+    caption = f"{title} at every worker count that both have"
     return Section(
         "against",
-        "Native DDP against Horovod",
-        "The ratio of throughputs, paired by repeat: above 1 native DDP is faster. The difference is "
+        title,
+        f"The ratio of throughputs, paired by repeat: above 1 {native} is faster. The difference is "
         "significant where the whole interval lies on one side of 1.",
         grids=(grid("comparison", caption, report.comparisons, columns, "comparison.csv"),),
         remarks=_if_empty(report.comparisons, "The frameworks have no worker count in common."),
@@ -61,7 +64,7 @@ def against_section(report: Report) -> Section:
 def prediction_section(report: Report, pictures: Pictures) -> Section:
     """What smaller worker counts predict of larger ones."""
     columns = [
-        series(),
+        series(report.study.names),
         text("fitted on workers", "fitted_on"),
         whole("predicted for", "workers"),
         figure(f"predicted, {report.study.unit}", "predicted", "~4"),

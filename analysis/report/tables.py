@@ -7,14 +7,15 @@ import pandas as pd
 from analysis.budget.diagnosis import diagnosis_table
 from analysis.findings.speedup import COLUMNS
 from analysis.report.assemble import Report
-from analysis.report.words import cleaned
+from analysis.study import NAMES, Study
+from analysis.text import cleaned
 
 ROUNDED = "%.10g"
 
 
 def csv_tables(report: Report) -> dict[str, pd.DataFrame]:
     """The table of each CSV file, its columns as documented in docs/report.md."""
-    return {
+    tables = {
         "runs.csv": report.study.runs,
         "evaluations.csv": report.study.evaluations,
         "summary.csv": summary(report),
@@ -32,6 +33,14 @@ def csv_tables(report: Report) -> dict[str, pd.DataFrame]:
         "fairness.csv": report.fairness,
         "left_out.csv": report.study.left_out,
     }
+    return {name: _named(table, report.study) for name, table in tables.items()}
+
+
+def _named(table: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """A table whose arms have the names that a user gave; else the frameworks are called as in records."""
+    if study.names == NAMES or "framework" not in table.columns:
+        return table
+    return table.assign(framework=table["framework"].map(study.names))
 
 
 def summary(report: Report) -> pd.DataFrame:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.report.words import UNKNOWN, Row, clean, interval, number, series_name
+from analysis.study import Names
+from analysis.text import UNKNOWN, Row, clean, interval, number, series_name
 
 MOST_ROWS = 200
 VIEW_BOX = re.compile(r'viewBox="0 0 (?P<width>[0-9.]+) (?P<height>[0-9.]+)"')
@@ -104,8 +105,8 @@ def mark(heading: str, name: str) -> Column:
     )
 
 
-def series(heading: str = "framework") -> Column:
-    return Column(heading, lambda row: Cell(series_name(row), kind=row["framework"]), "text")
+def series(names: Names) -> Column:
+    return Column("framework", lambda row: Cell(series_name(row, names), kind=row["framework"]), "text")
 
 
 def grid(name: str, caption: str, table: pd.DataFrame, columns: Sequence[Column], whole_in: str = "") -> Grid:

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 class Blocks:
     """Work (images, or epochs in logs that count no images) and seconds of each block of each launch.
 
-    epochs  (launches,) number of epochs after the warm-up
+    epochs  (launches,) number of epochs in use
     counts  (launches,) number of blocks: an epoch each, up to MOST_BLOCKS of several epochs each, so that
             what one epoch passes on to the next stays inside a block
     work, seconds  (launches, MOST_BLOCKS), 0 beyond `counts`
@@ -35,8 +35,9 @@ class Blocks:
 
 
 def epoch_blocks(study: Study, runs: Sequence[str]) -> Blocks:
-    """The blocks of these runs, after the warm-up, in the order of `runs`."""
-    epochs = study.epochs[~study.epochs["warmup"].to_numpy(dtype=bool)]
+    """The blocks of these runs, after the warm-up and without stalled epochs, in the order of `runs`."""
+    unused = study.epochs["warmup"].to_numpy(dtype=bool) | study.epochs["stalled"].to_numpy(dtype=bool)
+    epochs = study.epochs[~unused]
     code = pd.Index(runs).get_indexer(pd.Index(epochs["run"]))
     epochs, code = epochs[code >= 0], code[code >= 0]
     order = np.lexsort((epochs["epoch"].to_numpy(), code))

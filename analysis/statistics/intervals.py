@@ -29,6 +29,10 @@ Array = NDArray[np.float64]
 Values = Sequence[float] | Array
 Interval = tuple[float, float]
 UNKNOWN: Interval = (float("nan"), float("nan"))
+# What a number can be at all. A bootstrap knows no bounds: at them it may reach beyond by a little.
+ANY: Interval = (-float("inf"), float("inf"))
+NOT_NEGATIVE: Interval = (0.0, float("inf"))
+SHARE: Interval = (0.0, 1.0)
 
 
 def coverage(repeats: int) -> float:

@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.statistics.blocks import block_deviations
-from analysis.statistics.intervals import FEWEST_REPEATS, RESAMPLES, bounds, replicates
+from analysis.statistics.intervals import FEWEST_REPEATS, RESAMPLES, Interval, bounds, replicates
 from analysis.study import Study
 
 Array = NDArray[np.float64]
@@ -48,11 +48,11 @@ class Launches:
             found[points] = replicates(logs[members], within, stream=stream)
         return found
 
-    def intervals(self, values: Array) -> tuple[Array, Array]:
-        """Bounds of the median over each point's launches of a number that has no blocks."""
+    def intervals(self, values: Array, possible: Interval) -> tuple[Array, Array]:
+        """Bounds of the median over each point's launches of a number that has no blocks, if `possible`."""
         low, high = np.full((2, self.points), np.nan)
         for points, members in self.of_equal_size():
-            low[points], high[points] = bounds(replicates(values[members]))
+            low[points], high[points] = np.clip(bounds(replicates(values[members])), *possible)
         return low, high
 
     def of_equal_size(self, fewest: int = FEWEST_REPEATS) -> Sequence[tuple[Numbers, Numbers]]:

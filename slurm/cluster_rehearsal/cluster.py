@@ -1,10 +1,12 @@
 """Bringing the cluster up, taking it down, and failing parts of it on purpose."""
 
+import contextlib
 import dataclasses
 import os
 import shutil
 import signal
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from slurm.cluster_rehearsal import accounting, configuration, namespaces, network, prerequisites, services
@@ -23,14 +25,23 @@ def up(plan: Plan) -> Plan:
     reason = prerequisites.why_not(plan.accounting)
     if reason:
         raise UserError(reason)
-    plan = dataclasses.replace(plan, network=network.free_network())
-    _claim(plan)
+    with network.chosen_by_one_at_a_time():
+        plan = dataclasses.replace(plan, network=network.free_network())
+        _claim(plan)
+        with _taken_down_on_failure(plan):
+            _wire(plan)
+    with _taken_down_on_failure(plan):
+        _start_services(plan)
+    return plan
+
+
+@contextlib.contextmanager
+def _taken_down_on_failure(plan: Plan) -> Iterator[None]:
     try:
-        _bring_up(plan)
+        yield
     except BaseException:
         down(plan.state)
         raise
-    return plan
 
 
 def down(state: Path) -> bool:
@@ -104,7 +115,7 @@ def _claim(plan: Plan) -> None:
         raise UserError(f"{plan.state.parent}: no such folder; make it, or change --state-dir") from None
 
 
-def _bring_up(plan: Plan) -> None:
+def _wire(plan: Plan) -> None:
     _write_files(plan)
     _tell(f"hosts: {plan.hosts} nodes and the controller, in namespaces of their own")
     namespaces.prepare(plan)
@@ -113,7 +124,6 @@ def _bring_up(plan: Plan) -> None:
         namespaces.make_host(plan, host)
     _tell(f"network: 10.77.{plan.network}.0/24, link rate {plan.link_rate or 'not limited'}")
     network.connect(plan)
-    _start_services(plan)
 
 
 def _start_services(plan: Plan) -> None:

@@ -1,13 +1,27 @@
 """The wires: one bridge in a namespace of its own, one link from it to every host and one to the caller."""
 
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
 from slurm.cluster_rehearsal.namespaces import SWITCH, enter, pin
 from slurm.cluster_rehearsal.plan import Host, Plan
 from slurm.cluster_rehearsal.processes import attempt, run
 from unet_scaling.errors import EXIT_BUG, UserError
 
 NETWORKS = range(16)
+LOCK = Path("/run/virtual_cluster.network.lock")
 BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 SMALLEST_BURST_BYTES = 128 * 1024
+
+
+@contextlib.contextmanager
+def chosen_by_one_at_a_time() -> Iterator[None]:
+    """Keep another cluster from choosing the same network before this one's addresses are there."""
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def free_network() -> int:

@@ -32,6 +32,7 @@ from unet_scaling.data.loading import collate, load_pair
 from unet_scaling.data.manifest import Manifest
 from unet_scaling.data.mask_bits import pack, packed_width
 from unet_scaling.data.parallel import map_in_order
+from unet_scaling.data.verification import MappedVerification
 from unet_scaling.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.files import read_sealed, write_sealed
 from unet_scaling.options import Data
@@ -136,6 +137,22 @@ def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -
             f"{place}: the cache has shapes {found} instead of {expected}; remove it", EXIT_BAD_DATA
         )
     return ImageSet(images, masks, boxes, _stems(manifest))
+
+
+def verification_of_cache(place: Path, index: int, count: int) -> MappedVerification:
+    """Return that of a finished cache's arrays; each of `count` workers hashes some of them, from `index` on.
+
+    Raises UserError (65) where the cache is not whole.
+    """
+    cure = f"remove {place} to have it built again"
+    paths = [place / name for name in ARRAYS]
+    try:
+        facts = read_sealed(place / FACTS_NAME)
+        assert isinstance(facts, dict)
+        digests = {place / name: facts["arrays"][name] for name in ARRAYS[index::count]}
+        return MappedVerification(digests, paths, cure)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{place}: the cache is damaged ({error}); {cure}", EXIT_BAD_DATA) from None
 
 
 def _ingredients(manifest: Manifest, data: Data) -> dict[str, str | int]:

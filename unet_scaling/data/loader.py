@@ -1,5 +1,6 @@
 """The images of one run, as the workers consume them: batches to train on, a share to evaluate."""
 
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,12 +14,23 @@ from unet_scaling.config import Point
 from unet_scaling.data import batches
 from unet_scaling.data.ahead import DecodingAhead
 from unet_scaling.data.augmentation import Augmentation, draw
-from unet_scaling.data.cache import DecodedImages, ImageSet, build_cache, default_cache_root, open_cache
+from unet_scaling.data.cache import (
+    DecodedImages,
+    ImageSet,
+    build_cache,
+    cache_path,
+    default_cache_root,
+    open_cache,
+    verification_of_cache,
+)
 from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.data.resident import ResidentImages
+from unet_scaling.data.verification import Verification, verification_of_files
 from unet_scaling.measures import Phase
 from unet_scaling.phases import NO_CLOCK, Clock
 from unet_scaling.worker import Group
+
+UNNOTICED_SECONDS = 2.0  # of verification: what takes longer is told
 
 Source = ImageSet | DecodedImages | ResidentImages
 
@@ -36,6 +48,7 @@ class RunData:
     """All images of a run with this worker's place among them."""
 
     source: Source
+    verification: Verification
     split: batches.Split
     point: Point
     group: Group
@@ -83,7 +96,7 @@ class RunData:
         )
         for position in positions:
             one = self.split.test[position : position + 1]
-            batch = self._next(iter([self.source.gather(one)]), NO_CLOCK)
+            batch = self._next(map(self.source.gather, [one]), NO_CLOCK)
             yield int(position), batch.images, batch.masks
 
     def cropped(self, position: int, maps: Tensor) -> Tensor:
@@ -110,6 +123,7 @@ class RunData:
         return map(self.source.gather, order)
 
     def _next(self, gathered: Iterator[tuple[Tensor, Tensor]], clock: Clock) -> Batch:
+        self.verification.require_whole()
         images, masks = next(gathered)
         clock.mark(Phase.DATA_WAIT)
         layout = self.point.training.channels_last
@@ -141,14 +155,39 @@ def load_data(point: Point, group: Group) -> RunData:
     if training.epochs > 0:
         available = len(split.train) * point.data.passes_per_epoch
         batches.require_enough(available, point.workers, training.batch_per_worker, training.accumulate)
-    return RunData(_open_images(manifest, folder, point, group), split, point, group, manifest.sha256)
+    source, verification = _open_images(manifest, folder, point, group)
+    return RunData(source, verification, split, point, group, manifest.sha256)
 
 
-def _open_images(manifest: Manifest, folder: Path, point: Point, group: Group) -> Source:
+def _open_images(manifest: Manifest, folder: Path, point: Point, group: Group) -> tuple[Source, Verification]:
+    index, count = _place_on_host(group)
     if point.data.loading == "decode":
-        return DecodedImages(manifest, folder, point.data)
+        decoded = DecodedImages(manifest, folder, point.data)
+        verification = verification_of_files(manifest, folder, index, count)
+        _verify(verification, group)
+        return decoded, verification
+    root = default_cache_root()
     if group.identity.local_rank == 0:
-        build_cache(manifest, folder, point.data, default_cache_root())
+        build_cache(manifest, folder, point.data, root)
     group.wait_for_all()
-    cached = open_cache(manifest, folder, point.data, default_cache_root())
-    return ResidentImages(cached, group.device) if point.data.loading == "device" else cached
+    cached = open_cache(manifest, folder, point.data, root)
+    if point.data.loading == "device":
+        return ResidentImages(cached, group.device), Verification({}, "")
+    return cached, verification_of_cache(cache_path(manifest, point.data, root), index, count)
+
+
+def _place_on_host(group: Group) -> tuple[int, int]:
+    """This worker's number among those of its host, and how many these are."""
+    hosts = group.gather_texts(socket.gethostname())
+    own = hosts[group.rank]
+    return hosts[: group.rank].count(own), hosts.count(own)
+
+
+def _verify(verification: Verification, group: Group) -> None:
+    """Hash the files that training will read, each once on every host; UserError (65) on every worker."""
+    begun = time.perf_counter()
+    group.agree(verification.verify_all)
+    mebibytes = sum(group.gather_numbers(verification.bytes)) / 2**20
+    seconds = time.perf_counter() - begun
+    if group.rank == 0 and seconds > UNNOTICED_SECONDS:
+        print(f"verified {mebibytes:.1f} MiB of images in {seconds:.2f} s", flush=True)

@@ -62,7 +62,7 @@ def _is_complete(folder: Path, wanted: Parameters) -> bool:
     """Whether the folder is finished; UserError where it is not empty and not made for `wanted`."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
-    cure = "name an empty folder, or remove this one"
+    cure = "it is left as it is; name another folder, empty or not there yet"
     try:
         found = Parameters.model_validate_json((folder / PARAMETERS_NAME).read_bytes())
     except (OSError, ValidationError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.findings.verdict import NAMES
+from analysis.study import Names
 
 UNKNOWN = "—"
 UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -71,9 +71,9 @@ def cleaned(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def series_name(row: Row) -> str:
+def series_name(row: Row, names: Names) -> str:
     """ "native DDP, bucket_cap_mb=5": the framework with what varies in it alone."""
-    return clean(", ".join(part for part in (NAMES[row["framework"]], row["knobs"]) if part))
+    return clean(", ".join(part for part in (names[row["framework"]], row["knobs"]) if part))
 
 
 def count(number_of: int, thing: str) -> str:

@@ -1,0 +1,109 @@
+"""What the reader of a report on logs in the older layout should know."""
+
+from collections.abc import Iterator, Sequence
+
+from analysis.loading.epoch_work import EpochWork
+from analysis.loading.older_layout import WARMUP_EPOCHS, Log, seconds_outside, sum_is_whole
+from analysis.loading.reference_schedule import FIRST_DROP
+from analysis.study import Names
+from unet_scaling.config import FRAMEWORKS
+
+MOST_NAMED = 6
+WITHOUT_STEPS = (
+    "images per epoch are not recorded: throughput is in epochs per second (one over the median epoch, "
+    "without the first 5 epochs), and epochs of different worker counts may differ in images; "
+    "where they are known, --images and --batch give the speed-up by steps"
+)
+CANNOT_SAY = (
+    "one run per point: no interval, so no difference can be called significant",
+    "no provenance: code, versions, seeds, hosts, devices and cores are unknown, "
+    "so nothing says whether these runs may be compared",
+    "the test images of each IoU are unknown: in the published study they were a subset "
+    "that shrank with the workers, so its IoU values cannot be compared",
+    "that times are seconds is taken from the published logs: no log states its unit",
+)
+
+
+def reference_notes(logs: Sequence[Log], work: EpochWork | None, names: Names) -> Iterator[str]:
+    """Return what these logs cannot say, what was assumed of them, and where they differ."""
+    yield from _work(logs, work, names) if work else [WITHOUT_STEPS]
+    yield from CANNOT_SAY
+    yield from _short_logs(logs)
+    yield from _outside_epochs(logs)
+    yield from _other_training(logs)
+
+
+def _work(logs: Sequence[Log], work: EpochWork, names: Names) -> Iterator[str]:
+    """What was assumed to count steps, and the speed-up without it."""
+    steps = ", ".join(f"{work.steps(count)} on {count}" for count in sorted({log.workers for log in logs}))
+    yield (
+        f"images are not recorded but given: {work.images:,} per epoch in batches of {work.batch} per "
+        "worker. Assumed is that each worker takes its share, rounded up, in full batches and drops the "
+        f"rest, so that the steps of an epoch by workers are {steps}; throughput and speed-up count only "
+        "images of these steps"
+    )
+    for framework in FRAMEWORKS:
+        speedups = _speedups_by_epochs([log for log in logs if log.framework == framework])
+        if speedups:
+            yield f"speed-up by epochs, dropped images counted as trained: {names[framework]} {speedups}"
+
+
+def _speedups_by_epochs(logs: Sequence[Log]) -> str:
+    alone = [log.seconds_per_epoch for log in logs if log.workers == 1]
+    return ", ".join(
+        f"{alone[0] / log.seconds_per_epoch:.2f} on {log.workers}"
+        for log in logs
+        if alone and log.workers > 1
+    )
+
+
+def _short_logs(logs: Sequence[Log]) -> Iterator[str]:
+    names = [f"{log.name} ({len(log.rows)} epochs)" for log in logs if log.warmup_epochs < WARMUP_EPOCHS]
+    if names:
+        yield f"of short logs only the first epoch is left out as warm-up: {', '.join(names)}"
+
+
+def _outside_epochs(logs: Sequence[Log]) -> Iterator[str]:
+    """Name the logs whose rows only the learning rate tells to be whole."""
+    named = [_outside(log) for log in logs if not sum_is_whole(log.rows)]
+    if named:
+        yield (
+            f"time of the training in no epoch, and in no speed here: {', '.join(named)}; that no row is "
+            "missing is taken from the learning rate, which the reference's schedule halves first at "
+            f"{FIRST_DROP} of the epochs"
+        )
+
+
+def _outside(log: Log) -> str:
+    outside = seconds_outside(log.rows)
+    return f"{log.name} {outside:.1f} s ({100 * outside / log.rows[0].training_time:.1f} %)"
+
+
+def _other_training(logs: Sequence[Log]) -> Iterator[str]:
+    """Name the logs of equal worker counts whose trainings differ, as far as a log shows it."""
+    native = {log.workers: log for log in logs if log.framework == FRAMEWORKS[0]}
+    pairs = [
+        (native[log.workers], log) for log in logs if log.framework != FRAMEWORKS[0] and log.workers in native
+    ]
+    differing = [(first, second, what) for first, second in pairs if (what := _difference(first, second))]
+    named = [f"{first.name} and {second.name} in {what}" for first, second, what in differing]
+    if named:
+        more = f" and {len(named) - MOST_NAMED} more pairs" if len(named) > MOST_NAMED else ""
+        yield (
+            f"not the same training: {'; '.join(named[:MOST_NAMED])}{more} differ, so their loss and IoU "
+            "cannot be compared, and their times only if an epoch was the same work"
+        )
+
+
+def _difference(first: Log, second: Log) -> str:
+    if len(first.rows) != len(second.rows):
+        return f"epochs ({len(first.rows)} and {len(second.rows)})"
+    places = [
+        place
+        for place, rows in enumerate(zip(first.rows, second.rows, strict=True))
+        if rows[0].lr != rows[1].lr
+    ]
+    if not places:
+        return ""
+    place = places[0]
+    return f"learning rate ({first.rows[place].lr:g} and {second.rows[place].lr:g} in epoch {place})"

@@ -1,0 +1,200 @@
+"""Disturbed launches and stalls: what a record says of other programs and of a worker that stood still."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analysis.budget.diagnosis import diagnose
+from analysis.budget.network import network_table
+from analysis.budget.tables import budget_table
+from analysis.findings.comparison import compare, paired_runs
+from analysis.findings.disturbed import disturbed_notes
+from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.quality import iou_table
+from analysis.findings.speedup import summarise
+from analysis.loading.load import load_study
+from analysis.study import Study
+from tests.budgets import Steps, make_probe, write_budget_run
+from unet_scaling.config import FRAMEWORKS, PROJECT
+from unet_scaling.disturbance import DISTURBED_SHARE, Disturbance, disturbance
+from unet_scaling.measures import LongestStep
+from unet_scaling.record import Record, read_record
+
+LOADED = {"communication": 0.0, "runqueue": 0.05, "switches": 0.0, "other": 0.05}
+LONG = {"training": {"epochs": 13}}
+PUBLISHED = sorted(PROJECT.glob("logs/published_gap_*/*/run.jsonl"))
+# What Horovod's own polling thread takes of a worker's only core, under the MPI that lets it poll.
+POLLING = [path for path in PUBLISHED if "horovod-w02" in str(path) and "yield_when_idle=False" in str(path)]
+
+
+def judged(folder: Path, steps: Steps, **more: object) -> Disturbance:
+    run = write_budget_run(folder, "pytorch_native", 2, 1, steps, **more)  # type: ignore[arg-type]
+    return disturbance(read_record(run / "run.jsonl"))
+
+
+def stalled_study(folder: Path, epochs: dict[int, Steps], repeats: int = 1) -> Study:
+    for repeat in range(1, repeats + 1):
+        for framework in FRAMEWORKS:
+            write_budget_run(folder, framework, 1, repeat, options=LONG)
+            stalled = epochs if (framework, repeat) == ("pytorch_native", 1) else {}
+            write_budget_run(folder, framework, 2, repeat, probe=make_probe(), options=LONG, stalled=stalled)
+    return load_study(folder)
+
+
+def test_a_quiet_launch_is_not_disturbed(tmp_path: Path) -> None:
+    assert judged(tmp_path, Steps()) == Disturbance(0.0, (), 0.0)
+
+
+def test_a_launch_beside_another_program_is_disturbed_and_says_by_how_much(tmp_path: Path) -> None:
+    """0.05 s of a step of 0.149 s, less a tick of each epoch."""
+    found = judged(tmp_path, Steps(forward=0.08, contended=LOADED))
+    assert found.busy_share == pytest.approx(0.05 / 0.149 - 0.01 / (6 * 0.149))
+    assert found.reason == "32 % of a worker's time went to other processes"
+
+
+def test_what_others_had_while_a_worker_slept_in_sync_disturbs_nobody(tmp_path: Path) -> None:
+    idle = {"communication": 0.0, "runqueue": 0.0, "switches": 0.0, "other": 0.01}
+    assert judged(tmp_path, Steps(sync=0.02, wire=0.02, contended=idle)).reason == ""
+
+
+def test_own_polling_threads_are_no_other_program(tmp_path: Path) -> None:
+    own = {"communication": 0.05, "runqueue": 0.05, "switches": 3000.0}
+    assert judged(tmp_path, Steps(forward=0.08, contended=own)).reason == ""
+
+
+def test_too_short_a_launch_is_not_judged(tmp_path: Path) -> None:
+    found = judged(tmp_path, Steps(forward=0.08, contended=LOADED), pace=0.1)
+    assert found == Disturbance(None, (), 0.0)
+
+
+def test_older_records_are_judged_by_how_long_they_waited_for_a_core(tmp_path: Path) -> None:
+    older = {name: value for name, value in LOADED.items() if name != "other"}
+    assert judged(tmp_path, Steps(forward=0.08, contended=older)).reason != ""
+
+
+@pytest.mark.skipif(not POLLING, reason="the committed studies are not here")
+def test_contention_of_horovods_own_thread_is_not_called_disturbed() -> None:
+    shares = {path.parent.name: disturbance(read_record(path)).busy_share for path in POLLING}
+    assert None not in shares.values()
+    beyond = [path for path in POLLING if disturbance(read_record(path)).reason]
+    # Another program ran beside this one: of its worker's core the process had three quarters.
+    assert [path.parent.parent.name for path in beyond] == ["published_gap_mpich"]
+
+
+@pytest.mark.skipif(not PUBLISHED, reason="the committed studies are not here")
+def test_of_real_launches_all_but_one_lie_below_the_bound() -> None:
+    shares = sorted(disturbance(read_record(path)).busy_share or 0.0 for path in PUBLISHED)
+    assert sum(share >= DISTURBED_SHARE for share in shares) == 1
+    assert shares[len(shares) * 9 // 10] < DISTURBED_SHARE / 10
+
+
+def test_a_stall_is_named_with_epoch_time_and_worker(tmp_path: Path) -> None:
+    """Worker 1 stands still for 60 s; worker 0 waits for it in sync."""
+    stall = Steps(forward=(0.03, 10.03), sync=(10.0, 0.0))
+    found = judged(tmp_path, Steps(), options=LONG, stalled={7: stall})
+    assert found.reason == "worker 1 stalled in epoch 7: 60.6 s, usually 0.594 s"
+
+
+def test_of_two_epochs_the_longer_one_may_be_a_stall(tmp_path: Path) -> None:
+    stall = Steps(forward=(0.03, 10.03), sync=(10.0, 0.0))
+    found = judged(tmp_path, Steps(), options={"training": {"epochs": 3}}, stalled={2: stall})
+    assert found.reason == "worker 1 stalled in epoch 2: 60.6 s, usually 0.594 s"
+
+
+def test_a_stall_within_sync_names_no_worker(tmp_path: Path) -> None:
+    found = judged(tmp_path, Steps(), options=LONG, stalled={7: Steps(sync=10.0, wire=10.0)})
+    assert found.reason == "the workers stalled in epoch 7: 60.6 s, usually 0.594 s"
+
+
+def test_epochs_that_only_differ_are_no_stall(tmp_path: Path) -> None:
+    found = judged(tmp_path, Steps(), options=LONG, stalled={7: Steps(forward=0.12), 9: Steps(forward=0.1)})
+    assert found.stalls == ()
+
+
+def with_longest_step(record: Record, epoch: int, longest: LongestStep, beyond: float) -> Record:
+    """The record with one epoch longer by so many seconds, which that step took."""
+    changed = record.epochs[epoch]
+    assert changed.budget is not None
+    budget = changed.budget.model_copy(update={"longest_step": longest})
+    seconds = [seconds + beyond for seconds in changed.worker_seconds]
+    update = {"budget": budget, "worker_seconds": seconds, "seconds": max(seconds)}
+    epochs = list(record.epochs)
+    epochs[epoch] = changed.model_copy(update=update)
+    return replace(record, epochs=tuple(epochs))
+
+
+@pytest.mark.parametrize(
+    ("work", "who"),
+    [(1.09, "worker 1 stalled"), (0.1, "the workers stalled")],
+)
+def test_a_single_stalled_step_disturbs_a_launch_whose_epochs_look_alike(
+    work: float, who: str, tmp_path: Path
+) -> None:
+    run = write_budget_run(tmp_path, "pytorch_native", 2, options=LONG)
+    longest = LongestStep(step=3, seconds=1.1, worker=1, work_seconds=work)
+    found = disturbance(with_longest_step(read_record(run / "run.jsonl"), 7, longest, beyond=1.0))
+    assert found.reason == f"{who} in step 3 of epoch 7: 1.1 s, usually 0.099 s"
+    assert found.stalled_epochs == frozenset()
+
+
+def test_a_slow_step_that_hardly_changes_the_launch_is_no_stall(tmp_path: Path) -> None:
+    run = write_budget_run(tmp_path, "pytorch_native", 2, options=LONG)
+    longest = LongestStep(step=3, seconds=0.4, worker=1, work_seconds=0.4)
+    assert disturbance(with_longest_step(read_record(run / "run.jsonl"), 7, longest, 0.3)).stalls == ()
+
+
+def test_a_stalled_epoch_counts_neither_as_speed_nor_as_wire(tmp_path: Path) -> None:
+    study = stalled_study(tmp_path, {7: Steps(sync=10.0, wire=10.0)})
+    points = summarise(study).set_index(["framework", "workers"])["images_per_second"]
+    assert points["pytorch_native", 2] == pytest.approx(points["horovod", 2])
+    network = network_table(study)
+    assert (network["wire_seconds"] < network["floor_seconds"]).all()
+    assert diagnose(study, budget_table(study), network) == []
+
+
+def test_a_stalled_launch_is_named_and_withholds_a_verdict_where_too_few_others_are(tmp_path: Path) -> None:
+    study = stalled_study(tmp_path, {7: Steps(forward=(0.03, 10.03), sync=(10.0, 0.0))}, repeats=3)
+    (note,) = disturbed_notes(study)
+    assert "1 disturbed launch is counted for speed all the same" in note
+    assert "worker 1 stalled in epoch 7: 60.6 s" in note
+    (check,) = [check for check in fairness_checks(study) if check.check == "machine quiet"]
+    assert (check.mark, check.withholds, check.pairs) == ("no", True, frozenset({("", "", "", 2)}))
+
+
+def disturbed_study(folder: Path, repeats: int, busy: set[int]) -> Study:
+    for repeat in range(1, repeats + 1):
+        for workers in (1, 2):
+            write_budget_run(folder, "horovod", workers, repeat)
+            steps = Steps(forward=0.08, contended=LOADED) if workers == 2 and repeat in busy else Steps()
+            write_budget_run(folder, "pytorch_native", workers, repeat, steps)
+    return load_study(folder)
+
+
+def test_disturbed_launches_are_left_out_of_speed_and_kept_in_iou(tmp_path: Path) -> None:
+    study = disturbed_study(tmp_path, 5, {2, 4})
+    points = summarise(study).set_index(["framework", "workers"])
+    assert points["repeats"].to_dict()["pytorch_native", 2] == 3
+    speed = points["images_per_second"]
+    assert speed["pytorch_native", 2] == pytest.approx(speed["horovod", 2])
+    assert set(iou_table(study)["seeds"]) == {5}
+    assert len(paired_runs(study).query("workers == 2")) == 3
+    assert compare(study).set_index("workers")["pairs"].to_dict() == {1: 5, 2: 3}
+    (note,) = disturbed_notes(study)
+    assert note.startswith(
+        "2 disturbed launches are left out of speed, and kept in IoU: pytorch_native-w02-r2"
+    )
+    (check,) = [check for check in fairness_checks(study) if check.check == "machine quiet"]
+    assert (check.mark, check.withholds) == ("yes", False)
+    assert (study.runs["disturbed"] != "").sum() == 2
+
+
+def test_a_machine_that_was_busy_all_the_time_withholds_a_verdict(tmp_path: Path) -> None:
+    study = disturbed_study(tmp_path, 3, {1, 2, 3})
+    assert compare(study).set_index("workers")["pairs"].to_dict() == {1: 3, 2: 3}
+    (check,) = [check for check in fairness_checks(study) if check.check == "machine quiet"]
+    assert (check.mark, check.withholds, check.pairs) == ("no", True, frozenset({("", "", "", 2)}))
+    rules = {
+        (each.framework, each.rule) for each in diagnose(study, budget_table(study), network_table(study))
+    }
+    assert rules == {("pytorch_native", "machine busy")}

@@ -1,0 +1,303 @@
+"""The installation's decisions: which CUDA toolkit is whole, what is built for whom, what is said and kept.
+
+No Horovod is built here: pip, nvcc and the builder are small scripts that note how they were called.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from unet_scaling.config import PROJECT
+
+ENVIRONMENT = PROJECT / "environment"
+TOOLKIT = "cuda_toolkit.sh"
+# Without what else this machine has on its PATH: another nvcc, another MPI.
+SYSTEM_PATH = "/usr/bin:/bin"
+WITH_CMAKE = f"{Path(sys.executable).parent}:{SYSTEM_PATH}"
+NVCC = """#!/bin/sh
+home=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
+case "$*" in
+    --version) echo "Cuda compilation tools, release {release}, V{release}.88" ;;
+    *--dryrun*) echo "#\\$ TOP=$home/bin/.." >&2 ;;
+    *) exec g++ -x c++ "$1" -I "$home/include" -o "$3" -L "$home/{libraries}" -lcudart ;;
+esac
+"""
+HEADER = '#define __global__\n#define cudaSuccess 0\nextern "C" int cudaGetDeviceCount(int *);\n'
+CUDA_BUILD = [
+    "filelock",
+    'cuda-toolkit[cublas]==13.0.3; platform_system == "Linux"',
+    "nvidia-cudnn-cu13==9.20",
+]
+
+
+def write_script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def run(*command: str | Path, path: str = SYSTEM_PATH, **variables: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: os.environ[name] for name in ("HOME", "TMPDIR", "LANG") if name in os.environ}
+    return subprocess.run(
+        [str(part) for part in command],
+        env=inherited | {"PATH": path} | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def make_toolkit(folder: Path, release: str = "13.0", libraries: str = "lib64") -> Path:
+    """A folder that compiles and links like a toolkit, with the machine's own compiler."""
+    write_script(folder / "bin" / "nvcc", NVCC.format(release=release, libraries=libraries))
+    (folder / "include").mkdir()
+    (folder / "include" / "cuda_runtime.h").write_text(HEADER)
+    (folder / libraries).mkdir(parents=True)
+    library = folder / libraries / "libcudart.so"
+    command = [*["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o"], str(library)]
+    subprocess.run(
+        command, input='extern "C" int cudaGetDeviceCount(int *) { return 0; }', text=True, check=True
+    )
+    return folder
+
+
+def judge(tmp_path: Path, path: str = WITH_CMAKE, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run(ENVIRONMENT / TOOLKIT, "13.0", tmp_path / "usual", path=path, **variables)
+
+
+def test_finds_a_whole_toolkit_by_variable_by_path_and_in_the_usual_folder(tmp_path: Path) -> None:
+    toolkit = make_toolkit(tmp_path / "usual")
+    named = judge(tmp_path / "elsewhere", CUDA_HOME=str(toolkit))
+    on_path = judge(tmp_path / "elsewhere", path=f"{toolkit}/bin:{WITH_CMAKE}")
+    usual = judge(tmp_path)
+    for judged in (named, on_path, usual):
+        assert (judged.returncode, judged.stdout.strip()) == (0, str(toolkit)), judged.stderr
+
+
+@pytest.mark.parametrize("link", [True, False], ids=["link", "script"])
+def test_finds_the_toolkit_behind_an_nvcc_that_only_leads_to_it(tmp_path: Path, link: bool) -> None:
+    toolkit = make_toolkit(tmp_path / "toolkit")
+    leading = tmp_path / "local" / "bin" / "nvcc"
+    if link:
+        leading.parent.mkdir(parents=True)
+        leading.symlink_to(toolkit / "bin" / "nvcc")
+    else:
+        write_script(leading, f'#!/bin/sh\nexec {toolkit}/bin/nvcc "$@"\n')
+    judged = judge(tmp_path, path=f"{leading.parent}:{WITH_CMAKE}")
+    assert (judged.returncode, judged.stdout.strip()) == (0, str(toolkit)), judged.stderr
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    def remove(toolkit: Path) -> None:
+        for name in names:
+            (toolkit / name).unlink()
+
+    return remove
+
+
+def break_nvcc(toolkit: Path) -> None:
+    write_script(toolkit / "bin" / "nvcc", "#!/bin/sh\nexit 1\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (without("bin/nvcc"), "there is no nvcc on the PATH, in CUDA_HOME or in {usual}"),
+        (without("lib64/libcudart.so"), "{usual} is incomplete: its nvcc cannot build a small program"),
+        (without("include/cuda_runtime.h"), "{usual} is incomplete: its nvcc cannot build a small program"),
+        (shutil.rmtree, "there is no nvcc on the PATH, in CUDA_HOME or in {usual}"),
+        (break_nvcc, "{usual}/bin/nvcc does not run"),
+    ],
+    ids=["folder without nvcc", "no cudart", "no header", "no folder", "broken nvcc"],
+)
+def test_refuses_a_toolkit_that_lacks_a_part(
+    tmp_path: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    usual = make_toolkit(tmp_path / "usual")
+    spoil(usual)
+    judged = judge(tmp_path)
+    assert judged.returncode == 1
+    assert reason.format(usual=usual) in judged.stdout
+
+
+def test_refuses_a_toolkit_that_compiles_but_that_cmake_does_not_find(tmp_path: Path) -> None:
+    make_toolkit(tmp_path / "usual", libraries="own/lib")
+    judged = judge(tmp_path)
+    assert judged.returncode == 1
+    assert "CMake finds no cuda_runtime.h or no libcudart.so in it" in judged.stdout
+
+
+def test_refuses_a_toolkit_of_another_release_than_the_cuda_of_torch(tmp_path: Path) -> None:
+    usual = make_toolkit(tmp_path / "usual", release="12.8")
+    judged = judge(tmp_path)
+    assert judged.returncode == 1
+    assert f"the CUDA toolkit in {usual} is of another release, 12.8" in judged.stdout
+
+
+@dataclass
+class Clone:
+    """A clone whose .venv, index and builder are scripts; what they were told is kept."""
+
+    folder: Path
+
+    @property
+    def bin(self) -> Path:
+        return self.folder / ".venv" / "bin"
+
+    def serve_torch(self, cuda: str, requires: list[str]) -> None:
+        """Let the package index serve this build of torch."""
+        report = {"install": [{"metadata": {"name": "torch", "requires_dist": requires}}]}
+        (self.folder / "report.json").write_text(json.dumps(report))
+        write_script(self.bin / "python", f'#!/bin/sh\necho "{cuda}"\n')
+
+    def judge_toolkit(self, answer: str, code: int) -> None:
+        text = f'#!/bin/sh\ntouch "{self.folder}/judged"\necho "{answer}"\nexit {code}\n'
+        write_script(self.folder / "environment" / TOOLKIT, text)
+
+    def install(self, path: str = SYSTEM_PATH, **variables: str) -> str:
+        done = run(
+            self.folder / "environment" / "install.sh",
+            path=path,
+            **({"PYTHON": sys.executable, "CXX": "true"} | variables),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    """A clone on whose machine there is no toolkit, where the index serves a CUDA build."""
+    made = Clone(tmp_path / "clone")
+    shutil.copytree(ENVIRONMENT, made.folder / "environment")
+    shutil.copy(PROJECT / "pyproject.toml", made.folder)
+    write_script(
+        made.bin / "pip",
+        f'#!/bin/sh\ncase "$*" in show*) exit 1 ;; *--report*) cat "{made.folder}/report.json" ;; esac\n',
+    )
+    write_script(
+        made.folder / "environment" / "build_horovod.sh",
+        '#!/bin/sh\necho "builder: mpi [$2] toolkit [$5] mpicxx [$(command -v mpicxx)]"\n',
+    )
+    made.serve_torch("13.0", CUDA_BUILD)
+    made.judge_toolkit("there is no nvcc", 1)
+    return made
+
+
+def test_announces_the_size_of_a_cuda_build_before_it_is_fetched(clone: Clone) -> None:
+    said = clone.install()
+    announced = said.index("is a CUDA build here: about 2.7 GB to download, 5 GB in .venv")
+    assert announced < said.index("installing torch==2.13.0")
+    assert "TORCH_SPEC=torch==2.13.0+cpu" in said[announced:]
+
+
+def test_announces_no_size_and_asks_for_no_toolkit_with_a_cpu_build(clone: Clone) -> None:
+    clone.serve_torch("", ["filelock"])
+    said = clone.install()
+    assert "CUDA" not in said
+    assert "toolkit []" in said
+    assert not (clone.folder / "judged").exists()
+
+
+def test_builds_for_cpu_workers_with_a_warning_where_the_toolkit_is_not_whole(clone: Clone) -> None:
+    clone.judge_toolkit("the CUDA toolkit in /cuda is incomplete: no cudart", 1)
+    said = clone.install()
+    assert "torch is a build for CUDA 13.0, but the CUDA toolkit in /cuda is incomplete: no cudart" in said
+    assert "Horovod is built for CPU workers only; it cannot train on GPUs" in said
+    assert "toolkit []" in said
+    assert "CPU workers only" in said.splitlines()[-1]
+
+
+def test_builds_with_a_whole_toolkit_without_a_warning(clone: Clone) -> None:
+    clone.judge_toolkit("/cuda", 0)
+    said = clone.install()
+    assert "toolkit [/cuda]" in said
+    assert "warning" not in said
+
+
+def test_installs_again_where_the_toolkit_it_lacked_is_there_by_now(clone: Clone) -> None:
+    clone.install()
+    again = clone.install()
+    assert "builder" not in again
+    assert "CPU workers only" in again
+    clone.judge_toolkit("/cuda", 0)
+    assert "toolkit [/cuda]" in clone.install()
+    clone.judge_toolkit("there is no nvcc", 1)
+    assert "builder" not in clone.install(), "built for GPUs; a shell without the module changes nothing"
+
+
+def test_passes_over_the_mpi_of_another_activated_environment(clone: Clone, tmp_path: Path) -> None:
+    other = write_script(tmp_path / "other" / "bin" / "mpicxx", "#!/bin/sh\n").parent
+    said = clone.install(path=f"{other}:{SYSTEM_PATH}", VIRTUAL_ENV=str(other.parent))
+    assert f"mpicxx [{other}" not in said
+    site = write_script(tmp_path / "site" / "bin" / "mpicxx", "#!/bin/sh\n").parent
+    said = clone.install(path=f"{other}:{site}:{SYSTEM_PATH}", VIRTUAL_ENV=str(other.parent))
+    assert f"mpi [site] toolkit [] mpicxx [{site}/mpicxx]" in said
+
+
+@dataclass
+class Builder:
+    """The real builder with an index that serves nothing: it ends after naming the wheel it looked for."""
+
+    folder: Path
+
+    @property
+    def python(self) -> dict[str, str]:
+        """Import the stand-in for torch anew: bytecode of equal size and second would be taken for it."""
+        return {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def wheel(self, torch: str = "2.13.0+cpu", toolkit: Path | str = "", **variables: str) -> str:
+        (self.folder / "torch.py").write_text(f"__version__ = {torch!r}\n")
+        log = self.folder / "log"
+        log.unlink(missing_ok=True)
+        script = self.folder / "environment" / "build_horovod.sh"
+        arguments = (self.folder / ".venv", "mpich", self.folder / "cache", log, toolkit)
+        run(script, *arguments, **(self.python | variables))
+        lines = log.read_text().splitlines()
+        return next(line for line in lines if line.startswith("wheel: "))
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    made = Builder(tmp_path / "builder")
+    shutil.copytree(ENVIRONMENT, made.folder / "environment")
+    write_script(
+        made.folder / ".venv" / "bin" / "python",
+        f'#!/bin/sh\ncase "$2" in *importlib*) echo 5.0.2 ;; *) exec {sys.executable} "$@" ;; esac\n',
+    )
+    write_script(made.folder / ".venv" / "bin" / "pip", "#!/bin/sh\nexit 1\n")
+    return made
+
+
+def test_a_wheel_is_taken_again_only_where_all_that_decides_it_agrees(
+    builder: Builder, tmp_path: Path
+) -> None:
+    toolkit, later = make_toolkit(tmp_path / "a"), make_toolkit(tmp_path / "b", release="13.2")
+    cuda = "2.13.0+cu130"
+    wheels = [
+        builder.wheel(),
+        builder.wheel(torch="2.14.1+cpu"),
+        builder.wheel(torch=cuda),
+        builder.wheel(torch=cuda, toolkit=toolkit),
+        builder.wheel(torch=cuda, toolkit=later),
+        builder.wheel(torch=cuda, toolkit=toolkit, HOROVOD_BUILD_CUDA_CC_LIST="80,90"),
+        builder.wheel(torch=cuda, toolkit=toolkit, HOROVOD_NCCL_HOME="/nccl"),
+    ]
+    with (builder.folder / "environment" / "horovod-without-cuda.patch").open("a") as patch:
+        patch.write("\n")
+    wheels.append(builder.wheel())
+    assert len(set(wheels)) == len(wheels)
+
+
+def test_variables_of_horovod_that_are_not_passed_on_change_no_wheel(builder: Builder) -> None:
+    plain = builder.wheel()
+    assert (
+        builder.wheel(HOROVOD_CYCLE_TIME="1", HOROVOD_GPU_OPERATIONS="MPI", HOROVOD_NCCL_HOME="/n") == plain
+    )

@@ -1,0 +1,82 @@
+"""What a record says about where it ran: versions, and variables that decide speed but no secrets."""
+
+import pytest
+
+from unet_scaling.provenance import speed_variables
+
+FASTER = {
+    "NCCL_ALGO": "Ring",
+    "HOROVOD_CYCLE_TIME": "0",
+    "UCX_TLS": "tcp",
+    "OMPI_MCA_btl": "tcp,self",
+    "PMIX_MCA_gds": "hash",
+    "I_MPI_FABRICS": "ofi",
+    "MPIR_CVAR_CH4_NETMOD": "ucx",
+    "FI_PROVIDER": "tcp",
+    "KMP_BLOCKTIME": "0",
+    "OMP_NUM_THREADS": "2",
+    "MKL_CBWR": "AVX2",
+    "OPENBLAS_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "NVIDIA_TF32_OVERRIDE": "1",
+}
+OF_THIS_JOB = (
+    "PMI_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "HOROVOD_RANK",
+    "HOROVOD_HOSTNAME",
+    "HOROVOD_GLOO_RENDEZVOUS_PORT",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+    "NCCL_COMM_ID",
+    "OMPI_MCA_orte_hnp_uri",
+    "OMPI_MCA_ess_base_jobid",
+    "OMPI_MCA_orte_precondition_transports",
+    "I_MPI_HYDRA_HOST_FILE",
+    "MPICH_INTERFACE_HOSTNAME",
+    "UCX_TCP_PORT_RANGE",
+    "PATH",
+)
+
+
+def test_names_the_variables_that_decide_speed() -> None:
+    assert speed_variables({"HOME": "/home/me", **FASTER}) == dict(sorted(FASTER.items()))
+
+
+@pytest.mark.parametrize("name", OF_THIS_JOB)
+def test_leaves_out_what_names_this_job_only(name: str) -> None:
+    assert speed_variables({name: "1"}) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HOROVOD_SECRET_KEY", "NCCL_AUTH", "TORCH_HUB_TOKEN", "UCX_PASSWORD", "MKL_Credential_File",
+        "FI_PASSPHRASE", "OMPI_MCA_btl_x_pass", "PMIX_MCA_cookie",
+    ],
+)  # fmt: skip
+def test_leaves_out_what_may_be_a_secret(name: str) -> None:
+    assert speed_variables({name: "hush"}) == {}
+
+
+@pytest.mark.parametrize("address", ["https://me:hush@host/", "https://host/file?signature=hush"])
+def test_leaves_out_addresses_with_a_secret_in_them(address: str) -> None:
+    assert speed_variables({"TORCH_MIRROR": address}) == {}
+
+
+def test_paths_that_hold_the_id_of_the_job_are_equal_in_equal_jobs() -> None:
+    pipes, threads = "CUDA_MPS_PIPE_DIRECTORY", "OMP_NUM_THREADS"
+    jobs = [{"SLURM_JOB_ID": job, pipes: f"/tmp/mps-{job}/17", threads: "7"} for job in ("7", "8")]
+    expected = {pipes: "/tmp/mps-JOB/17", threads: "7"}
+    assert [speed_variables(job) for job in jobs] == [expected, expected]
+
+
+def test_long_and_unprintable_values_stay_short_printable_and_distinct() -> None:
+    values = ["a" * 5000 + last for last in "xy"]
+    found = [speed_variables({"NCCL_X": value})["NCCL_X"] for value in values]
+    assert found[0] != found[1]
+    assert max(map(len, found)) <= 250
+    assert speed_variables({"NCCL_X": "a\nb\x1b[31m"})["NCCL_X"].isprintable()

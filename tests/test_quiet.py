@@ -1,0 +1,154 @@
+"""Is the machine quiet, and what becomes of a disturbed launch."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import slurm.local
+import slurm.local_plan
+import slurm.quiet
+from slurm.local import run_study
+from slurm.local_plan import show_plan
+from slurm.quiet import (
+    MOST_DISTURBED,
+    disturbed_reason,
+    may_be_repeated,
+    say_whether_quiet,
+    set_disturbed_aside,
+)
+from slurm.study_folder import StudyFolder
+from tests.budgets import Steps, write_budget_run
+from tests.records import Measured, write_record
+from unet_scaling.config import Study
+from unet_scaling.record import read_record
+from unet_scaling.study_file import read_point
+
+LOADED = Steps(
+    forward=0.08, contended={"communication": 0.0, "runqueue": 0.05, "switches": 0.0, "other": 0.05}
+)
+STUDY = {
+    "name": "tiny",
+    "workers": [1],
+    "repeats": 1,
+    "data": {"folder": "/data", "image_height": 32, "image_width": 32},
+    "training": {"epochs": 3},
+}
+
+
+def said(monkeypatch: pytest.MonkeyPatch, used: float) -> str:
+    counted = iter([100.0, 100.0 + used])
+    monkeypatch.setattr(slurm.quiet, "busy_seconds", lambda cores: next(counted) * len(cores))
+    text = io.StringIO()
+    say_whether_quiet(Console(file=text, width=400), seconds=0.2)
+    return text.getvalue()
+
+
+def test_a_quiet_machine_is_said_to_be_quiet_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = said(monkeypatch, 0.001)
+    assert text.startswith("the machine is quiet: ")
+    assert text.count("\n") == 1
+
+
+def test_a_busy_machine_is_said_with_its_busiest_programs_and_not_their_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = [sys.executable, "-c", "while True: pass", "--password=hidden"]
+    monkeypatch.setattr(slurm.quiet, "MOST_NAMED", 10_000)
+    with subprocess.Popen(command) as program:
+        try:
+            text = said(monkeypatch, 1.0)
+        finally:
+            program.kill()
+    assert text.startswith("the machine is not quiet: 100 % of ")
+    assert f"(process {program.pid})" in text
+    assert "hidden" not in text
+
+
+def test_a_record_set_aside_says_why_and_is_kept_a_few_times(tmp_path: Path) -> None:
+    run = write_budget_run(tmp_path, steps=LOADED)
+    content = (run / "run.jsonl").read_bytes()
+    assert "went to other processes" in disturbed_reason(run)
+    for number in range(1, MOST_DISTURBED + 1):
+        assert may_be_repeated(run)
+        assert set_disturbed_aside(run) == run / f"run.disturbed{number}.jsonl"
+        (run / "run.jsonl").write_bytes(content)
+    assert not may_be_repeated(run)
+    assert (run / "run.disturbed1.jsonl").read_bytes() == content
+
+
+def planned(folder: Path, repeat_disturbed: bool) -> str:
+    """The line of a dry run that counts the runs."""
+    study = StudyFolder(folder / "tiny", Study.model_validate(STUDY | {"frameworks": ["pytorch_native"]}))
+    text = io.StringIO()
+    show_plan(study, Console(file=text, width=400), repeat_disturbed)
+    return next(line for line in text.getvalue().splitlines() if line.startswith("tiny: "))
+
+
+def local_study(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launches: Iterator[Steps],
+    repeat_disturbed: bool = False,
+    repeats: int = 1,
+) -> str:
+    """What a local study prints whose launches leave records of these steps; KeyboardInterrupt after them."""
+    options = {"frameworks": ["pytorch_native"], "repeats": repeats}
+    study = StudyFolder(folder / "tiny", Study.model_validate(STUDY | options))
+
+    def launch(program: Sequence[str], *_: object) -> int:
+        run, steps = Path(program[1]), next(launches, None)
+        if steps is None:
+            raise KeyboardInterrupt
+        source = write_budget_run(folder / f"source{len(list(folder.iterdir()))}", steps=steps)
+        epochs = read_record(source / "run.jsonl").epochs
+        write_record(run, read_point(run / "point.json"), measured=Measured(list(epochs)))
+        return 0
+
+    monkeypatch.setattr(slurm.local, "launch", launch)
+    monkeypatch.setattr(slurm.local_plan, "require_ready", lambda *_: None)  # there are no images
+    monkeypatch.setattr(slurm.local, "say_whether_quiet", lambda console: console.print("looked"))
+    text = io.StringIO()
+    run_study(study, Console(file=text, width=400), repeat_disturbed)
+    return text.getvalue()
+
+
+def test_a_disturbed_local_launch_is_said_and_made_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = local_study(tmp_path, monkeypatch, iter([LOADED, Steps()]))
+    assert text.count("looked") == 1
+    assert "disturbed: 32 % of a worker's time went to other processes" in text
+    assert "1 disturbed, launched again" in text
+    run = tmp_path / "tiny" / "pytorch_native-w01-r1"
+    assert disturbed_reason(run) == ""
+    assert len(list(run.glob("run.disturbed*.jsonl"))) == 1
+
+
+def test_disturbed_runs_keep_their_records_until_it_is_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study is ended in the first of three launches that are made again."""
+    with pytest.raises(KeyboardInterrupt):
+        local_study(tmp_path, monkeypatch, iter([LOADED] * 3), repeats=3)
+    assert len(list(tmp_path.glob("tiny/*/run.disturbed1.jsonl"))) == 1
+    assert len(list(tmp_path.glob("tiny/*/run.jsonl"))) == 2
+
+
+def test_a_complete_run_is_not_touched_without_being_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_study(tmp_path, monkeypatch, iter([LOADED, LOADED]))
+    run = tmp_path / "tiny" / "pytorch_native-w01-r1"
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert "1 complete already" in local_study(tmp_path, monkeypatch, iter([]))
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert planned(tmp_path, repeat_disturbed=False) == "tiny: 1 run, 0 would start, one after the other"
+    assert planned(tmp_path, repeat_disturbed=True) == "tiny: 1 run, 1 would start, one after the other"
+    local_study(tmp_path, monkeypatch, iter([Steps()]), repeat_disturbed=True)
+    assert disturbed_reason(run) == ""
+    assert len(list(run.glob("run.disturbed*.jsonl"))) == 2

@@ -1,0 +1,124 @@
+"""Verify that the files a run reads are those of its manifest, before the first epoch and until the last.
+
+All are hashed before the first epoch and again before the run is called complete. In between, at each
+checkpoint, those are hashed again whose size, times or inode have changed: a file that was changed and
+changed back between two of these moments is not noticed. Files of decoded images stay open, since they stay
+mapped when somebody removes or replaces them.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from io import BufferedReader
+from pathlib import Path
+
+from unet_scaling.data.loading import pair_paths
+from unet_scaling.data.manifest import Manifest
+from unet_scaling.data.parallel import map_in_order
+from unet_scaling.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
+
+DIGEST_CHARACTERS = 12
+LABEL = "verifying"
+Attributes = tuple[int, int, int, int]
+
+
+class Verification:
+    """Files that are read by their names, with the SHA-256 that each must have."""
+
+    def __init__(self, digests: Mapping[Path, str], cure: str) -> None:
+        self._digests = dict(digests)
+        self._cure = cure
+        self._seen: dict[Path, Attributes] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Of the files as they were when they were hashed."""
+        return sum(attributes[0] for attributes in self._seen.values())
+
+    def require_whole(self) -> None:
+        """Raise UserError (65) where a file that is mapped into memory was cut; the others are read whole."""
+
+    def verify_all(self) -> None:
+        """Hash every file; UserError: 65 where one has changed, 1 where one cannot be read."""
+        self._verify(list(self._digests))
+
+    def verify_changed(self) -> None:
+        """Hash the files whose attributes have changed since they were hashed; raises as `verify_all`."""
+        self._verify([path for path in self._digests if self._attributes(path) != self._seen.get(path)])
+
+    def _verify(self, paths: Sequence[Path]) -> None:
+        for path, (attributes, found) in zip(paths, map_in_order(self._hashed, paths, LABEL), strict=True):
+            expected = self._digests[path]
+            if found != expected:
+                raise UserError(
+                    f"{path}: has changed (SHA-256 {found[:DIGEST_CHARACTERS]}..., expected "
+                    f"{expected[:DIGEST_CHARACTERS]}...); {self._cure}",
+                    EXIT_BAD_DATA,
+                )
+            self._seen[path] = attributes
+
+    def _hashed(self, path: Path) -> tuple[Attributes, str]:
+        """Return the attributes from before the reading, so that a change during it is seen later."""
+        attributes = self._attributes(path)
+        try:
+            with self._open(path) as file:
+                return attributes, hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise _unreadable(path, error) from None
+
+    def _attributes(self, path: Path) -> Attributes:
+        try:
+            found = self._status(path)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        # The time of the last change of status cannot be set by programs that keep the others (cp -p, rsync).
+        return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+    def _open(self, path: Path) -> AbstractContextManager[BufferedReader]:
+        return path.open("rb")
+
+    def _status(self, path: Path) -> os.stat_result:
+        return path.stat()
+
+
+class MappedVerification(Verification):
+    """Files that stay mapped into memory, and are as they should be: the arrays of a cache."""
+
+    def __init__(self, digests: Mapping[Path, str], mapped: Sequence[Path], cure: str) -> None:
+        """`mapped` are all files of which this worker reads pages, `digests` those that it is to hash."""
+        super().__init__(digests, cure)
+        self._files = {path: path.open("rb") for path in mapped}
+        self._sizes = {path: self._status(path).st_size for path in mapped}
+        self._seen = {path: self._attributes(path) for path in digests}
+
+    def require_whole(self) -> None:
+        """Raise UserError where a file was cut (65) or lost (1): the kernel ends those who read on."""
+        for path, size in self._sizes.items():
+            found = self._attributes(path)[0]
+            if found < size:
+                raise UserError(
+                    f"{path}: was cut from {size} to {found} bytes while it was in use; {self._cure}",
+                    EXIT_BAD_DATA,
+                )
+
+    def _open(self, path: Path) -> AbstractContextManager[BufferedReader]:
+        self._files[path].seek(0)
+        return nullcontext(self._files[path])
+
+    def _status(self, path: Path) -> os.stat_result:
+        return os.fstat(self._files[path].fileno())
+
+
+def verification_of_files(manifest: Manifest, folder: Path, index: int, count: int) -> Verification:
+    """Return that of the files of each `count`-th pair from `index` on: one worker's share of its host's."""
+    digests = {}
+    for pair in manifest.pairs[index::count]:
+        for path, entry in zip(pair_paths(folder, pair), (pair.image, pair.mask), strict=True):
+            digests[path] = entry.sha256
+    cure = f"bring the file back, or run python -m unet_scaling.data check {folder}"
+    return Verification(digests, cure)
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be verified ({error.strerror}); is its disk there?", EXIT_BUG)
