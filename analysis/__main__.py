@@ -33,7 +33,7 @@ from analysis.report.assemble import make_report
 from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.files import write_report
 from analysis.study import NAMES, Study
-from unet_scaling.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
 
 OF_REFERENCE = ("images", "batch", "names")
 

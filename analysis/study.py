@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields
 
 import pandas as pd
 
-from unet_scaling.config import Framework
-from unet_scaling.measures import PHASE_COLUMNS
-from unet_scaling.options import Claims
-from unet_scaling.record_lines import Header
+from unet_scaling.study.config import Framework
+from unet_scaling.study.measurements import PHASE_COLUMNS
+from unet_scaling.study.options import Criteria
+from unet_scaling.study.record_lines import Header
 
 NAN = float("nan")
 Names = Mapping[Framework, str]
@@ -46,8 +46,8 @@ class Run:
     `hosts` are those of all its attempts, and `started_utc` is the first one's. Times are of the epochs
     after the warm-up that did not stall: `seconds_per_epoch` is their median, the throughputs and
     `step_seconds` are sums over sums. `busy_share` is the share of a worker's time that went to other
-    processes, `disturbed` why the launch counts as disturbed (unet_scaling/disturbance.py), empty where it
-    does not, and `stalls` names its stalled epochs.
+    processes, `disturbed` why the launch counts as disturbed
+    (unet_scaling/study/disturbance.py), empty where it does not, and `stalls` names its stalled epochs.
     """
 
     run: str
@@ -125,7 +125,7 @@ class Study:
     evaluations: pd.DataFrame
     left_out: pd.DataFrame
     headers: Mapping[str, Header]
-    claims: Claims = Claims()  # noqa: RUF009  (frozen)
+    criteria: Criteria = Criteria()  # noqa: RUF009  (frozen)
     names: Names = field(default_factory=lambda: NAMES)
     axes: tuple[str, ...] = ()
     throughput: str = "images_per_second"

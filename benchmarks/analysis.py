@@ -29,9 +29,9 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from tests.records import make_header, make_point, make_result
-from unet_scaling.config import FRAMEWORKS, Framework, Point
-from unet_scaling.record import RECORD_NAME, sealed
-from unet_scaling.record_lines import End, Epoch
+from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
+from unet_scaling.study.record import RECORD_NAME, sealed
+from unet_scaling.study.record_lines import End, Epoch
 
 WORKERS = (1, 2, 4, 6, 8, 10, 12, 14)
 REPEATS = 5
@@ -92,7 +92,7 @@ def launch(framework: Framework, workers: int, number: int, epochs: int) -> tupl
     return b"".join(map(sealed, lines)), tuple(lines)
 
 
-def points(runs: int, epochs: int) -> Iterator[Point]:
+def configs(runs: int, epochs: int) -> Iterator[RunConfig]:
     """The first `runs` of all points, one set of options after the other."""
     every = itertools.product(OPTIONS, FRAMEWORKS, WORKERS, range(1, REPEATS + 1))
     for (width, depth, side), framework, workers, repeat in itertools.islice(every, runs):
@@ -108,14 +108,14 @@ def points(runs: int, epochs: int) -> Iterator[Point]:
 def build(study: Path, runs: int, epochs: int) -> int:
     """Write the run folders of a study; returns the bytes of its records."""
     written = 0
-    for number, point in enumerate(points(runs, epochs)):
-        folder = study / point.run
+    for number, config in enumerate(configs(runs, epochs)):
+        folder = study / config.run
         folder.mkdir(parents=True)
-        (folder / "point.json").write_text(point.model_dump_json())
-        chosen = (7 * number // REPEATS + point.repeat) % LAUNCHES
-        lines, values = launch(point.framework, point.workers, chosen, epochs)
-        header = make_header(point)
-        result = make_result(header, list(values), iou=0.8 + 0.001 * point.repeat)
+        (folder / "config.json").write_text(config.model_dump_json())
+        chosen = (7 * number // REPEATS + config.repeat) % LAUNCHES
+        lines, values = launch(config.framework, config.workers, chosen, epochs)
+        header = make_header(config)
+        result = make_result(header, list(values), iou=0.8 + 0.001 * config.repeat)
         record = sealed(header) + lines + sealed(result) + sealed(End(status="complete"))
         written += (folder / RECORD_NAME).write_bytes(record)
     return written

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from scipy import stats  # type: ignore[import-untyped]
 
 from benchmarks.scenes import SIZES
-from unet_scaling.allocator import keep_memory
-from unet_scaling.config import PROJECT
+from unet_scaling.group.allocator import keep_memory
+from unet_scaling.study.config import PROJECT
 
 REFERENCE, OWN = "reference mode", "this project"
 PEAK = "peak_memory_bytes"

@@ -25,12 +25,12 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from slurm.local import launch
 from tests.studies import make_images, make_point, make_run
-from unet_scaling.config import FRAMEWORKS, PROJECT
 from unet_scaling.data.loader import Batch, load_data
-from unet_scaling.errors import run_worker
-from unet_scaling.measures import Phase
-from unet_scaling.phases import NO_CLOCK, Clock, HostClock
-from unet_scaling.study_file import read_point
+from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.errors import run_worker
+from unet_scaling.study.measurements import Phase
+from unet_scaling.study.study_file import read_config
 from unet_scaling.training import Step, build_model, build_optimizer
 
 RESULT = "seconds.json"
@@ -77,16 +77,16 @@ def cost_of_a_step() -> float:
 
 def work(folder: Path, pairs: int) -> None:
     """One worker: for every pair of blocks [with, without] the seconds and CPU seconds of a step."""
-    point = read_point(folder / "point.json")
-    program = twin(point.framework)
-    group = program.join_group(point)
-    data = load_data(point, group)
+    config = read_config(folder / "config.json")
+    program = twin(config.framework)
+    group = program.join_group(config)
+    data = load_data(config, group)
     batches = next(data.steps(0, NO_CLOCK))
-    model = build_model(point, group.device, program.SyncBatchNorm)
-    replica, optimizer = program.distribute(model, build_optimizer(model, point), point)
+    model = build_model(config, group.device, program.SyncBatchNorm)
+    replica, optimizer = program.distribute(model, build_optimizer(model, config), config)
     functions = (program.hold_gradients, program.wait_for_gradients, program.update)
-    step = Step(replica, optimizer, *functions, point)
-    step.rehearse(data)
+    step = Step(replica, optimizer, *functions, config)
+    step.warm_up_step(data)
     found = []
     for pair in range(-WARMUP_PAIRS, pairs):
         measured = {}
@@ -121,8 +121,8 @@ def measure(root: Path, framework: str, workers: int, options: argparse.Namespac
     """Launch one group; its line of the table."""
     size = {"image_height": options.image, "image_width": options.image, "width": options.width, "depth": 5}
     rest = {"batch_per_worker": options.batch, "shared_devices": False}
-    point = make_point(root / "images", framework, workers, **size, **rest)
-    folder = make_run(root / point.run, point)
+    config = make_point(root / "images", framework, workers, **size, **rest)
+    folder = make_run(root / config.run, config)
     program = ["-m", "benchmarks.budget", "--pairs", str(options.pairs), "--worker", str(folder)]
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     code = launch(program, workers, folder / "output.log", cores)

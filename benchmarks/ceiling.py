@@ -22,32 +22,32 @@ from benchmarks.arms import Estimate, Measured, column, timed
 from benchmarks.convolutions import convolutions_met
 from benchmarks.scenes import SIZES, indents, reference_point
 from benchmarks.step import OwnTraining, batches_of
-from unet_scaling.config import Point
+from unet_scaling.study.config import RunConfig
 
 SIDE = 2048
 COPIED = 2**26  # numbers of float32
 BACKWARD_PER_FORWARD = 2
 
 
-def forward_operations(point: Point, batch: int) -> float:
+def forward_operations(config: RunConfig, batch: int) -> float:
     """Floating-point operations of all convolutions of one forward pass."""
     found = 0.0
-    for layer, inputs, outputs in convolutions_met(point, 1):
+    for layer, inputs, outputs in convolutions_met(config, 1):
         # Each weight meets every pixel of the output, in a transposed convolution of the input.
         pixels = (outputs if isinstance(layer, nn.Conv2d) else inputs)[2:].numel()
         found += 2.0 * layer.weight.numel() * pixels * batch
     return found
 
 
-def works(point: Point, batch: int) -> dict[str, tuple[Callable[[], object], float]]:
+def works(config: RunConfig, batch: int) -> dict[str, tuple[Callable[[], object], float]]:
     """What is timed, and how many operations, or for the copy bytes, each does."""
     matrix = torch.rand(SIDE, SIDE)
     pixels = torch.rand(4, 64, 192, 256).contiguous(memory_format=torch.channels_last)
     convolution = nn.Conv2d(64, 64, 3, padding=1).requires_grad_(False)
     source, target = torch.rand(COPIED), torch.empty(COPIED)
-    training = OwnTraining(point)
-    turns = cycle(batches_of(point, as_bytes=True))
-    operations = (1 + BACKWARD_PER_FORWARD) * forward_operations(point, batch)
+    training = OwnTraining(config)
+    turns = cycle(batches_of(config, as_bytes=True))
+    operations = (1 + BACKWARD_PER_FORWARD) * forward_operations(config, batch)
     return {
         "matrix product": (lambda: matrix @ matrix, 2.0 * SIDE**3),
         "convolution": (lambda: convolution(pixels), 2.0 * 64 * 64 * 9 * 4 * 192 * 256),

@@ -23,8 +23,8 @@ from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
 from slurm.study_folder import in_launch_order
-from unet_scaling.config import FRAMEWORKS
-from unet_scaling.config import Study as StudyFile
+from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.config import Study as StudyFile
 
 Array = NDArray[np.float64]
 SEED = 7
@@ -148,8 +148,8 @@ def coverages(noise: Noise, repeats: int, studies: int) -> list[float]:
 def of_four_workers(study: Study) -> pd.DataFrame:
     """The points of native DDP on the most workers: one per simulated study."""
     native = study.runs[study.runs["framework"] == "pytorch_native"]
-    points = summarise(replace(study, runs=native))
-    return points[points["workers"] == WORKERS[-1]]
+    configs = summarise(replace(study, runs=native))
+    return configs[configs["workers"] == WORKERS[-1]]
 
 
 def resolved(noise: Noise, ratio: float, repeats: int, studies: int) -> float:
@@ -224,10 +224,10 @@ def _launched(cell: NullCell, number: int, workers: Sequence[int], repeats: int)
         "data": {"folder": "/data", "image_height": 32, "image_width": 32},
         "training": {"epochs": EPOCHS, "batch_per_worker": 1},
     }
-    points = in_launch_order(StudyFile.model_validate({**file, **tables}))
+    configs = in_launch_order(StudyFile.model_validate({**file, **tables}))
     if cell.one_after_the_other:
-        points = sorted(points, key=lambda point: point.framework == "horovod")
-    runs = [(point.framework, point.workers, point.repeat) for point in points]
+        configs = sorted(configs, key=lambda config: config.framework == "horovod")
+    runs = [(config.framework, config.workers, config.repeat) for config in configs]
     table = pd.DataFrame(runs, columns=["framework", "workers", "repeat"])
     return table.assign(options=f"{number:05d}", place=np.arange(len(table)))
 
@@ -247,16 +247,16 @@ def false_claims(study: Study, *, fairness: bool = True) -> tuple[float, float]:
     return faster, suggested
 
 
-def false_outliers(points: int, launches: int, noise: float, studies: int) -> float:
+def false_outliers(configs: int, launches: int, noise: float, studies: int) -> float:
     """Percentage of launches named as outliers where all are of one noise."""
     random = np.random.default_rng(SEED)
     named = 0
     for _ in range(studies):
-        rows = pd.MultiIndex.from_product([range(points), range(launches)], names=["workers", "repeat"])
+        rows = pd.MultiIndex.from_product([range(configs), range(launches)], names=["workers", "repeat"])
         table = rows.to_frame(index=False).assign(options="", framework="horovod")
         study = study_of(table, np.exp(random.normal(0, noise, (len(table), 1))))
         named += len(outlying_launches(study))
-    return 100 * named / (studies * points * launches)
+    return 100 * named / (studies * configs * launches)
 
 
 def coverage_lines(studies: int, repeats: Sequence[int]) -> Iterator[str]:
@@ -316,10 +316,10 @@ def outlier_lines(studies: int) -> Iterator[str]:
     """False names of outlying launches."""
     yield "| points | launches of each | noise of a launch | named in % of launches |"
     yield "|--:|--:|--:|--:|"
-    for points, launches in ((1, 5), (4, 3), (4, 5), (10, 5)):
+    for configs, launches in ((1, 5), (4, 3), (4, 5), (10, 5)):
         for noise in (0.02, 0.05, 0.1, 0.2):
-            found = false_outliers(points, launches, noise, studies)
-            yield f"| {points} | {launches} | {100 * noise:g} % | {found:.2f} |"
+            found = false_outliers(configs, launches, noise, studies)
+            yield f"| {configs} | {launches} | {100 * noise:g} % | {found:.2f} |"
 
 
 def main() -> None:

@@ -32,10 +32,10 @@ from benchmarks.arms import (
     write_json,
 )
 from benchmarks.scenes import SIZES, alone, indents, reference_point
-from unet_scaling.allocator import KEEP_MEMORY
-from unet_scaling.config import Point
 from unet_scaling.data.loader import load_data
 from unet_scaling.evaluation import evaluate
+from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.study.config import RunConfig
 from unet_scaling.training import build_model
 
 MODULE = "benchmarks.evaluation"
@@ -44,21 +44,21 @@ TEST_SHARE = 0.2
 SAME_IOU = 1e-3
 
 
-def evaluation_of(kind: str, point: Point) -> Callable[[], float | None]:
+def evaluation_of(kind: str, config: RunConfig) -> Callable[[], float | None]:
     """Evaluate all test images in the way of an arm; returns the IoU."""
     group = alone()
     if kind == OWN:
-        model, data = build_model(point, group.device, nn.BatchNorm2d), load_data(point, group)
+        model, data = build_model(config, group.device, nn.BatchNorm2d), load_data(config, group)
         return lambda: evaluate(model, data, group, []).iou
-    torch.manual_seed(point.seed)
-    plain = reference_mode.PlainUNet(point.data.channels, point.model.width, point.model.depth)
-    images = reference_mode.ReferenceImages(point)
-    return lambda: reference_mode.evaluate(plain, point, images)
+    torch.manual_seed(config.seed)
+    plain = reference_mode.PlainUNet(config.data.channels, config.model.width, config.model.depth)
+    images = reference_mode.ReferenceImages(config)
+    return lambda: reference_mode.evaluate(plain, config, images)
 
 
-def work_of(kind: str, point: Point) -> Callable[[], Measured]:
+def work_of(kind: str, config: RunConfig) -> Callable[[], Measured]:
     """One timed evaluation, with the IoU that it found."""
-    evaluation, found = evaluation_of(kind, point), [float("nan")]
+    evaluation, found = evaluation_of(kind, config), [float("nan")]
 
     def once() -> None:
         found[0] = evaluation() or 0.0
@@ -73,14 +73,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)
-        return serve(work_of(told["kind"], Point.model_validate(told["point"])))
+        return serve(work_of(told["kind"], RunConfig.model_validate(told["point"])))
     with tempfile.TemporaryDirectory() as root:
         os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
         folder = indents(Path(root), options.images, *SIZES[options.files])
-        point = reference_point(folder, *SIZES[options.size], 1, test_share=TEST_SHARE)
+        config = reference_point(folder, *SIZES[options.size], 1, test_share=TEST_SHARE)
         environments = {REFERENCE: {}, OWN: KEEP_MEMORY}
         arms = [
-            Arm(kind, MODULE, {"kind": kind, "point": point.model_dump()}, environment)
+            Arm(kind, MODULE, {"kind": kind, "point": config.model_dump()}, environment)
             for kind, environment in environments.items()
         ]
         found = in_turn(arms, options.rounds)

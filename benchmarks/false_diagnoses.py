@@ -20,8 +20,8 @@ from analysis.budget.network import network_table
 from analysis.budget.tables import budget_table
 from analysis.study import BUDGET_COLUMNS, Study
 from benchmarks.coverage import study_of
-from unet_scaling.config import FRAMEWORKS, Framework, Point
-from unet_scaling.record_lines import Header, WorkerFacts
+from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
+from unet_scaling.study.record_lines import Header, WorkerFacts
 
 WORKERS = (1, 2)
 EPOCHS, STEPS, BATCH = 3, 100, 8
@@ -118,7 +118,7 @@ def _budgets(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _header(framework: Framework, workers: int) -> Header:
-    point = Point.model_validate(
+    config = RunConfig.model_validate(
         {
             "study": "null",
             "run": f"{framework}-w{workers}",
@@ -154,8 +154,8 @@ def _header(framework: Framework, workers: int) -> Header:
         job={},
         manifest_sha256=nothing,
         workers=of_workers,
-        point=point,
-        point_sha256=point.digest(),
+        config=config,
+        config_sha256=config.digest(),
         train_images=STEPS * BATCH,
         test_images=1,
         initial_weights_sha256=nothing,

@@ -17,11 +17,11 @@ from pathlib import Path
 from benchmarks.arms import REFERENCE, Arm, Measured, in_turn, options_parser, serve, table, timed, write_json
 from benchmarks.reference_mode import ReferenceImages, epoch_batches
 from benchmarks.scenes import SIZES, alone, indents, reference_point
-from unet_scaling.allocator import KEEP_MEMORY
-from unet_scaling.config import Point
 from unet_scaling.data.batches import to_floats
 from unet_scaling.data.loader import load_data
-from unet_scaling.phases import NO_CLOCK
+from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.measure.phases import NO_CLOCK
+from unet_scaling.study.config import RunConfig
 
 MODULE = "benchmarks.loader"
 KINDS = {
@@ -39,17 +39,17 @@ AUGMENTED = {
 }
 
 
-def work_of(kind: str, point: Point) -> Callable[[], Measured]:
+def work_of(kind: str, config: RunConfig) -> Callable[[], Measured]:
     """Loading one batch in the way of an arm."""
-    reference = ReferenceImages(point)
-    turns = cycle(list(epoch_batches(point, reference, 0)))
+    reference = ReferenceImages(config)
+    turns = cycle(list(epoch_batches(config, reference, 0)))
     if kind == REFERENCE:
         return lambda: timed(lambda: reference.batch(next(turns)))
     if "augmented" in kind:
-        data = load_data(point, alone())
+        data = load_data(config, alone())
         steps = cycle(range(data.steps_per_epoch))
         return lambda: timed(lambda: next(data.steps(0, NO_CLOCK, next(steps))))
-    source = load_data(point, alone()).source
+    source = load_data(config, alone()).source
     if "floats" in kind:
         return lambda: timed(lambda: to_floats(*source.gather(next(turns)), channels_last=True))
     return lambda: timed(lambda: source.gather(next(turns)))
@@ -67,15 +67,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)
-        return serve(work_of(told["kind"], Point.model_validate(told["point"])))
+        return serve(work_of(told["kind"], RunConfig.model_validate(told["point"])))
     height, width = SIZES[options.size]
     with tempfile.TemporaryDirectory() as root:
         os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
         folder = indents(Path(root), 3 * options.batch, height, width)
         arms = []
         for kind, environment in KINDS.items():
-            point = reference_point(folder, height, width, options.batch, **options_of(kind))
-            arms.append(Arm(kind, MODULE, {"kind": kind, "point": point.model_dump()}, environment))
+            config = reference_point(folder, height, width, options.batch, **options_of(kind))
+            arms.append(Arm(kind, MODULE, {"kind": kind, "point": config.model_dump()}, environment))
         found = in_turn(arms, options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, one thread, {options.rounds} rounds")
     print(table(found, REFERENCE, options.batch, "ms per pair"))

@@ -98,8 +98,8 @@ def simulated_launches(
 ) -> tuple[Vector, ...]:
     """Step times of every launch of every count where the model is the truth up to (launch, point) noise."""
     exact = term_matrix(tuple(STEP_TERMS.values()), at) @ np.array(terms)
-    points = exact * np.exp(noise[1] * random.standard_normal(len(exact)))
-    return tuple(point * np.exp(noise[0] * random.standard_normal(launches)) for point in points)
+    configs = exact * np.exp(noise[1] * random.standard_normal(len(exact)))
+    return tuple(config * np.exp(noise[0] * random.standard_normal(launches)) for config in configs)
 
 
 def _held(

@@ -22,7 +22,7 @@ from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks
 from analysis.loading.load import load_study
 from analysis.study import Study
-from unet_scaling.config import PROJECT
+from unet_scaling.study.config import PROJECT
 
 STUDY = """
 workers = [1, 2]

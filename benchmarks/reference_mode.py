@@ -17,11 +17,11 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unet_scaling.config import Point
 from unet_scaling.data import batches
 from unet_scaling.data.manifest import Manifest, read_manifest
+from unet_scaling.measure.startup import process_age
 from unet_scaling.model import ConvolutionPair, UNet
-from unet_scaling.startup import process_age
+from unet_scaling.study.config import RunConfig
 from unet_scaling.training import learning_rate
 
 Floats = npt.NDArray[np.float32]
@@ -60,9 +60,9 @@ class PlainUNet(UNet):
 class ReferenceImages:
     """The pairs of a data folder, decoded and resized at every access."""
 
-    def __init__(self, point: Point) -> None:
-        self.folder, self.data = Path(point.data.folder), point.data
-        self.manifest: Manifest = read_manifest(point.data.manifest_path)
+    def __init__(self, config: RunConfig) -> None:
+        self.folder, self.data = Path(config.data.folder), config.data
+        self.manifest: Manifest = read_manifest(config.data.manifest_path)
 
     def pair(self, index: int) -> tuple[Floats, Floats]:
         """Image and mask [1, height, width] of 0..1."""
@@ -87,11 +87,11 @@ class ReferenceImages:
 class ReferenceTraining:
     """Model and optimizer, and a step that tells its loss at once."""
 
-    def __init__(self, point: Point) -> None:
-        torch.manual_seed(point.seed)
-        self.point = point
-        self.model: UNet = PlainUNet(point.data.channels, point.model.width, point.model.depth).train()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=learning_rate(point, 0))
+    def __init__(self, config: RunConfig) -> None:
+        torch.manual_seed(config.seed)
+        self.config = config
+        self.model: UNet = PlainUNet(config.data.channels, config.model.width, config.model.depth).train()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=learning_rate(config, 0))
 
     def step(self, images: Tensor, masks: Tensor) -> float:
         self.optimizer.zero_grad()
@@ -101,18 +101,18 @@ class ReferenceTraining:
         return loss.item()
 
 
-def epoch_batches(point: Point, images: ReferenceImages, epoch: int) -> Iterator[npt.NDArray[np.int64]]:
+def epoch_batches(config: RunConfig, images: ReferenceImages, epoch: int) -> Iterator[npt.NDArray[np.int64]]:
     """The images of each step of one worker's epoch, as the project's own training takes them."""
-    split = batches.split(len(images.manifest.pairs), point.data.test_share, point.data.split_seed)
-    order = batches.epoch_order(split.train, point.data.passes_per_epoch, point.seed, epoch)
-    for step in batches.worker_batches(order, 0, 1, point.training.batch_per_worker, 1):
+    split = batches.split(len(images.manifest.pairs), config.data.test_share, config.data.split_seed)
+    order = batches.epoch_order(split.train, config.data.passes_per_epoch, config.seed, epoch)
+    for step in batches.worker_batches(order, 0, 1, config.training.batch_per_worker, 1):
         yield step[0]
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, point: Point, images: ReferenceImages) -> float:
+def evaluate(model: nn.Module, config: RunConfig, images: ReferenceImages) -> float:
     """IoU over the test images, one by one, counted in the training process."""
-    split = batches.split(len(images.manifest.pairs), point.data.test_share, point.data.split_seed)
+    split = batches.split(len(images.manifest.pairs), config.data.test_share, config.data.split_seed)
     model.eval()
     intersection = union = 0.0
     for index in split.test:
@@ -123,20 +123,20 @@ def evaluate(model: nn.Module, point: Point, images: ReferenceImages) -> float:
     return intersection / union if union else float("nan")
 
 
-def train(point: Point) -> dict[str, float]:
+def train(config: RunConfig) -> dict[str, float]:
     """A whole run of one worker; how long its epochs took, and what came of it."""
-    images, training = ReferenceImages(point), ReferenceTraining(point)
+    images, training = ReferenceImages(config), ReferenceTraining(config)
     trained, seconds, loss, first_step = 0, 0.0, float("nan"), 0.0
-    for epoch in range(point.training.epochs):
+    for epoch in range(config.training.epochs):
         for group in training.optimizer.param_groups:
-            group["lr"] = learning_rate(point, epoch)
+            group["lr"] = learning_rate(config, epoch)
         training.model.train()
         begin = time.perf_counter()
-        for indices in epoch_batches(point, images, epoch):
+        for indices in epoch_batches(config, images, epoch):
             loss = training.step(*images.batch(indices))
             first_step = first_step or process_age() or float("nan")
             trained += len(indices)
         seconds += time.perf_counter() - begin
-    iou = evaluate(training.model, point, images)
+    iou = evaluate(training.model, config, images)
     found = {"images": trained, "training_seconds": seconds, "loss": loss, "iou": iou}
     return found | {"first_step_seconds": first_step}

@@ -35,15 +35,15 @@ from benchmarks.reference_mode import train
 from benchmarks.scenes import SIZES, indents, reference_point
 from slurm.local import launch
 from tests.studies import make_run
-from unet_scaling.config import PROJECT, Point
-from unet_scaling.measures import STARTUP_COLUMNS
-from unet_scaling.record import read_record
+from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.measurements import STARTUP_COLUMNS
+from unet_scaling.study.record import read_record
 
 
-def own_run(folder: Path, point: Point) -> Measured:
+def own_run(folder: Path, config: RunConfig) -> Measured:
     """One launch of the twin; what its record says."""
-    make_run(folder, point)
-    program = [str(PROJECT / point.framework / "train.py"), str(folder)]
+    make_run(folder, config)
+    program = [str(PROJECT / config.framework / "train.py"), str(folder)]
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     code = launch(program, 1, folder / "output.log", cores_each=None)
     seconds = time.perf_counter() - begin
@@ -65,11 +65,11 @@ def own_run(folder: Path, point: Point) -> Measured:
     return found | {"seconds": seconds, "processor_seconds": _children_seconds(before)}
 
 
-def reference_run(folder: Path, point: Point) -> Measured:
+def reference_run(folder: Path, config: RunConfig) -> Measured:
     """One process of reference mode, which tells what it measured itself."""
     folder.mkdir(parents=True)
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    told = json.dumps({"point": point.model_dump()})
+    told = json.dumps({"point": config.model_dump()})
     command = [sys.executable, "-m", "benchmarks.run", "--arm", told]
     done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - begin
@@ -100,12 +100,12 @@ def shown(found: dict[str, list[Measured]]) -> str:
     return "\n".join(lines)
 
 
-def measured_in_turn(root: Path, point: Point, rounds: int) -> dict[str, list[Measured]]:
+def measured_in_turn(root: Path, config: RunConfig, rounds: int) -> dict[str, list[Measured]]:
     found: dict[str, list[Measured]] = {REFERENCE: [], OWN: []}
     makers = {REFERENCE: reference_run, OWN: own_run}
     for number in range(-1, rounds):
         for name in sorted(makers, reverse=bool(number % 2)):
-            measured = makers[name](root / f"{name}-{number}", point)
+            measured = makers[name](root / f"{name}-{number}", config)
             if number >= 0:
                 found[name].append(measured)
     return found
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="the project's model is compiled")
     options = parser.parse_args(arguments)
     if options.arm:
-        trained = train(Point.model_validate(json.loads(options.arm)["point"]))
+        trained = train(RunConfig.model_validate(json.loads(options.arm)["point"]))
         print(json.dumps(with_peak_memory(trained)))
         return
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
@@ -129,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ |= {"OMP_NUM_THREADS": str(options.threads), "UNET_SCALING_CACHE": f"{root}/cache"}
         folder = indents(Path(root), options.images, *SIZES[options.files])
         chosen = {"epochs": options.epochs, "compile": options.compile}
-        point = reference_point(folder, *SIZES[options.size], options.batch, **chosen)
-        found = measured_in_turn(Path(root), point, options.rounds)
+        config = reference_point(folder, *SIZES[options.size], options.batch, **chosen)
+        found = measured_in_turn(Path(root), config, options.rounds)
     print(f"{options.size} from {options.files}, batch {options.batch}, {options.threads} threads")
     print(shown(found))
     write_json(options.json, found, REFERENCE)

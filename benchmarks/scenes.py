@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from tests.studies import make_point
-from unet_scaling.config import Point
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.data.synthetic import make
-from unet_scaling.identity import Identity
-from unet_scaling.worker import Group
+from unet_scaling.group.identity import Identity
+from unet_scaling.group.worker import Group
+from unet_scaling.study.config import RunConfig
 
 SIZES = {"64x48": (48, 64), "128x96": (96, 128), "256x192": (192, 256), "1024x768": (768, 1024)}
 SEED = 11
@@ -25,7 +25,7 @@ def indents(root: Path, count: int, height: int, width: int) -> Path:
     return folder
 
 
-def reference_point(folder: Path, height: int, width: int, batch: int, **options: Any) -> Point:  # noqa: ANN401
+def reference_point(folder: Path, height: int, width: int, batch: int, **options: Any) -> RunConfig:  # noqa: ANN401
     """A point of the reference network on one worker."""
     shape: dict[str, Any] = {"image_height": height, "image_width": width, "width": 8, "depth": 5}
     return make_point(folder, batch_per_worker=batch, foreground="nonzero", **shape, **options)

@@ -38,13 +38,13 @@ from benchmarks.arms import (
 from benchmarks.convolutions import ConvolutionsAlone
 from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
 from benchmarks.scenes import SIZES, alone, indents, reference_point
-from unet_scaling.allocator import KEEP_MEMORY, PRELOAD
-from unet_scaling.config import Point
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.loader import Batch
 from unet_scaling.data.mask_bits import pack
+from unet_scaling.group.allocator import KEEP_MEMORY, PRELOAD
+from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.model import UNet
-from unet_scaling.phases import NO_CLOCK
+from unet_scaling.study.config import RunConfig
 from unet_scaling.training import Step, build_model, build_optimizer
 
 MODULE = "benchmarks.step"
@@ -77,11 +77,11 @@ VARIANTS: dict[str, tuple[Variant, dict[str, str]]] = {
 class VariedTraining(ReferenceTraining):
     """Reference mode's step with the options of a variant."""
 
-    def __init__(self, point: Point, variant: Variant) -> None:
-        super().__init__(point)
+    def __init__(self, config: RunConfig, variant: Variant) -> None:
+        super().__init__(config)
         self.variant = variant
         network = UNet if variant.in_place else PlainUNet
-        model = network(point.data.channels, point.model.width, point.model.depth)
+        model = network(config.data.channels, config.model.width, config.model.depth)
         model.load_state_dict(self.model.state_dict())
         self.model = model.train()
         rate = self.optimizer.param_groups[0]["lr"]
@@ -107,13 +107,13 @@ class VariedTraining(ReferenceTraining):
 class OwnTraining:
     """The project's own step, in a process alone: nothing to average, nothing to wait for."""
 
-    def __init__(self, point: Point, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, config: RunConfig, dtype: torch.dtype = torch.float32) -> None:
         group = alone()
-        self.model = build_model(point, group.device, nn.BatchNorm2d).to(dtype).train()
-        optimizer = build_optimizer(self.model, point)
+        self.model = build_model(config, group.device, nn.BatchNorm2d).to(dtype).train()
+        optimizer = build_optimizer(self.model, config)
         functions = (lambda _: nullcontext(), lambda _: None, lambda updated: updated.step())
-        self._step = Step(self.model, optimizer, *functions, point)
-        self._point, self._device, self._dtype = point, group.device, dtype
+        self._step = Step(self.model, optimizer, *functions, config)
+        self._point, self._device, self._dtype = config, group.device, dtype
 
     def step(self, images: Tensor, masks: Tensor) -> Tensor:
         """One step on uint8 images and masks as the cache holds them."""
@@ -127,11 +127,11 @@ def as_cached(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     return (images * 255).round().to(torch.uint8), torch.from_numpy(bits)
 
 
-def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
+def batches_of(config: RunConfig, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
     """The first batches of the point, collated as floats or as the bytes that they are in the cache."""
-    images = ReferenceImages(point)
+    images = ReferenceImages(config)
     found = []
-    for indices, _ in zip(epoch_batches(point, images, 0), range(DIFFERENT_BATCHES), strict=False):
+    for indices, _ in zip(epoch_batches(config, images, 0), range(DIFFERENT_BATCHES), strict=False):
         pictures, masks = images.batch(indices)
         if as_bytes:
             pictures, masks = as_cached(pictures, masks)
@@ -139,51 +139,53 @@ def batches_of(point: Point, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def work_of(point: Point, told: dict[str, object]) -> Callable[[], Measured]:
+def work_of(config: RunConfig, told: dict[str, object]) -> Callable[[], Measured]:
     """What an arm does when it is asked: one step on the next batch."""
     if told["kind"] == "convolutions":
-        convolutions = ConvolutionsAlone(point)
+        convolutions = ConvolutionsAlone(config)
         return lambda: with_peak_memory(timed(convolutions.step))
     training: OwnTraining | ReferenceTraining
     if told["kind"] == "own":
-        training = OwnTraining(point)
+        training = OwnTraining(config)
     else:
         variant = told["variant"]
         assert isinstance(variant, dict)
-        training = VariedTraining(point, Variant(**variant)) if variant else ReferenceTraining(point)
-    turns: Iterator[tuple[Tensor, Tensor]] = cycle(batches_of(point, as_bytes=told["kind"] == "own"))
+        training = VariedTraining(config, Variant(**variant)) if variant else ReferenceTraining(config)
+    turns: Iterator[tuple[Tensor, Tensor]] = cycle(batches_of(config, as_bytes=told["kind"] == "own"))
     return lambda: with_peak_memory(timed(lambda: training.step(*next(turns))))
 
 
-def arms(point: Point, only: list[str], preload: str | None) -> list[Arm]:
-    def arm(name: str, kind: str, chosen: Point, variant: Variant | None, settings: dict[str, str]) -> Arm:
+def arms(config: RunConfig, only: list[str], preload: str | None) -> list[Arm]:
+    def arm(
+        name: str, kind: str, chosen: RunConfig, variant: Variant | None, settings: dict[str, str]
+    ) -> Arm:
         told = {"kind": kind, "point": chosen.model_dump(), "variant": vars(variant) if variant else {}}
         return Arm(name, MODULE, told, settings)
 
-    def with_options(**options: object) -> Point:
-        return point.model_copy(update={"training": point.training.model_copy(update=options)})
+    def with_options(**options: object) -> RunConfig:
+        return config.model_copy(update={"training": config.training.model_copy(update=options)})
 
-    found = [arm(REFERENCE, "reference", point, None, {})]
-    found += [arm(name, "reference", point, variant, env) for name, (variant, env) in VARIANTS.items()]
+    found = [arm(REFERENCE, "reference", config, None, {})]
+    found += [arm(name, "reference", config, variant, env) for name, (variant, env) in VARIANTS.items()]
     found += [
-        arm("this project, eager", "own", point, None, KEEP_MEMORY),
+        arm("this project, eager", "own", config, None, KEEP_MEMORY),
         arm("this project, compiled", "own", with_options(compile=True), None, KEEP_MEMORY),
-        arm("its convolutions alone", "convolutions", point, None, KEEP_MEMORY),
+        arm("its convolutions alone", "convolutions", config, None, KEEP_MEMORY),
         arm("this project, bf16", "own", with_options(precision="bf16"), None, KEEP_MEMORY),
     ]
     if preload:
-        found.append(arm("this project, preloaded", "own", point, None, {PRELOAD: preload}))
+        found.append(arm("this project, preloaded", "own", config, None, {PRELOAD: preload}))
     return [one for one in found if not only or one.name in (REFERENCE, *only)]
 
 
-def agreement(point: Point, steps: int) -> dict[str, float]:
+def agreement(config: RunConfig, steps: int) -> dict[str, float]:
     """Largest relative difference of the losses over the steps, of each two trainings."""
-    images = ReferenceImages(point)
-    references = {"reference": ReferenceTraining(point), "reference in float64": ReferenceTraining(point)}
+    images = ReferenceImages(config)
+    references = {"reference": ReferenceTraining(config), "reference in float64": ReferenceTraining(config)}
     references["reference in float64"].model.double()
-    own = {"own": OwnTraining(point), "own in float64": OwnTraining(point, torch.float64)}
+    own = {"own": OwnTraining(config), "own in float64": OwnTraining(config, torch.float64)}
     losses: dict[str, list[float]] = {name: [] for name in (*references, *own)}
-    turns = cycle(epoch_batches(point, images, 0))
+    turns = cycle(epoch_batches(config, images, 0))
     for _ in range(steps):
         pictures, masks = images.batch(next(turns))
         for name, training in references.items():
@@ -217,17 +219,17 @@ def main() -> None:
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)
-        return serve(work_of(Point.model_validate(told["point"]), told))
+        return serve(work_of(RunConfig.model_validate(told["point"]), told))
     height, width = SIZES[options.size]
     with tempfile.TemporaryDirectory() as root:
         folder = indents(Path(root), 3 * options.batch, height, width)
-        point = reference_point(folder, height, width, options.batch, compile=options.compile)
+        config = reference_point(folder, height, width, options.batch, compile=options.compile)
         if options.agree:
-            for name, difference in agreement(point, options.steps).items():
+            for name, difference in agreement(config, options.steps).items():
                 print(f"{name:>44}: {difference:.1e} relative, over {options.steps} steps")
             return None
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
-        found = in_turn(arms(point, options.only, options.preload), options.rounds, warmups=2)
+        found = in_turn(arms(config, options.only, options.preload), options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, {options.threads} threads, {options.rounds} rounds")
     print(table(found, REFERENCE, options.batch, "ms per image"))
     write_json(options.json, found, REFERENCE)

@@ -21,7 +21,7 @@ from slurm.scheduler import JobState
 from slurm.states import Submission, write_submission
 from slurm.status import study_rows
 from slurm.study_folder import StudyFolder
-from unet_scaling.config import Point, Study
+from unet_scaling.study.config import RunConfig, Study
 
 REPEATS = 5
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=12, time="02:00:00")
@@ -50,23 +50,23 @@ def parts(root: Path, number: int) -> dict[str, float]:
     """Python seconds of each part, in a study folder of its own."""
     study = study_of_1000(root)
     folder = StudyFolder(root / str(number) / study.name, study)
-    points: list[Point] = []
-    found = {"expand": seconds(lambda: points.extend(study.points()))}
+    configs: list[RunConfig] = []
+    found = {"expand": seconds(lambda: configs.extend(study.configs()))}
     found["make run folders"] = seconds(folder.prepare)
-    found["render"] = seconds(lambda: [render(folder, point) for point in points])
+    found["render"] = seconds(lambda: [render(folder, config) for config in configs])
     jobs = {}
-    for job, point in enumerate(points, start=1):
-        submission = Submission(token=point.run, attempts=1, status="queued", job=str(job))
-        write_submission(folder.run_folder(point), submission)
+    for job, config in enumerate(configs, start=1):
+        submission = Submission(token=config.run, attempts=1, status="queued", job=str(job))
+        write_submission(folder.run_folder(config), submission)
         jobs[str(job)] = JobState("PENDING", "Priority")
     with mock.patch.object(slurm.states, "job_states", return_value=jobs):
         found["status"] = seconds(lambda: study_rows(folder.path))
-    assert len(points) == 1000
+    assert len(configs) == 1000
     return found
 
 
-def render(folder: StudyFolder, point: Point) -> str:
-    return job_script(CLUSTER, point, folder.run_folder(point), point.run, PLACES)
+def render(folder: StudyFolder, config: RunConfig) -> str:
+    return job_script(CLUSTER, config, folder.run_folder(config), config.run, PLACES)
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from slurm.local import launch
-from unet_scaling import provenance
-from unet_scaling.config import FRAMEWORKS, PROJECT, Framework, Point
-from unet_scaling.errors import EXIT_BUG, run_program, run_worker
-from unet_scaling.options import Data, Training
+from unet_scaling.group import provenance
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
+from unet_scaling.study.errors import EXIT_BUG, run_program, run_worker
+from unet_scaling.study.options import Data, Training
 
 WORKERS = 2
 
@@ -62,8 +62,8 @@ def join_and_sum(framework: Framework) -> None:
     twin["leave_group"]()
 
 
-def trial_point(framework: Framework) -> Point:
-    return Point(
+def trial_point(framework: Framework) -> RunConfig:
+    return RunConfig(
         study="check",
         run="check",
         framework=framework,

@@ -8,25 +8,25 @@ from horovod.torch import SyncBatchNorm
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.checkpoint import Trained
-from unet_scaling.config import Point
-from unet_scaling.controller import controller
 from unet_scaling.data.loader import load_data
-from unet_scaling.errors import run_worker
 from unet_scaling.evaluation import evaluate
-from unet_scaling.options import HorovodKnobs
-from unet_scaling.patience import waiting
-from unet_scaling.recording import recording
-from unet_scaling.run_folder import open_run
+from unet_scaling.group.horovod_rendezvous import controller
+from unet_scaling.group.watchdog import waiting
+from unet_scaling.group.worker import Group, identify_worker, own_device
+from unet_scaling.run.checkpoint import Trained
+from unet_scaling.run.recorder import recording
+from unet_scaling.run.run_folder import open_run
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import run_worker
+from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
-from unet_scaling.worker import Group, identify_worker, own_device
 
 
-def join_group(point: Point) -> Group:
+def join_group(config: RunConfig) -> Group:
     """Meet the other workers through the launcher's MPI, or by TCP where Gloo is to control them."""
-    identity = identify_worker(point)
-    device = own_device(identity, point)
-    with controller(identity, point, RendezvousHTTPServer, RendezvousHandler), waiting:
+    identity = identify_worker(config)
+    device = own_device(identity, config)
+    with controller(identity, config, RendezvousHTTPServer, RendezvousHandler), waiting:
         hvd.init()
     assert (hvd.rank(), hvd.size()) == (identity.rank, identity.size), f"{identity}, Horovod {hvd.rank()}"
     used = "MPI" if hvd.mpi_enabled() else "Gloo"
@@ -35,11 +35,11 @@ def join_group(point: Point) -> Group:
     return Group(identity, device, sum_over_workers, facts)
 
 
-def distribute(model: nn.Module, optimizer: Optimizer, point: Point) -> tuple[nn.Module, Optimizer]:
+def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
     """Give every worker the weights of worker 0, and average gradients from now on."""
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    knobs, training = point.horovod or HorovodKnobs(), point.training
+    knobs, training = config.horovod or HorovodKnobs(), config.training
     half = hvd.Compression.fp16 if training.gradient_compression == "fp16" else hvd.Compression.none
     return model, hvd.DistributedOptimizer(
         optimizer, model.named_parameters(), half, training.accumulate, groups=knobs.groups
@@ -70,17 +70,17 @@ def leave_group() -> None:
 
 def main() -> None:
     with open_run(__doc__) as run:
-        group = join_group(run.point)
+        group = join_group(run.config)
         with recording(run, group) as record:
-            data = load_data(run.point, group)
-            model = build_model(run.point, group.device, SyncBatchNorm)
-            optimizer = build_optimizer(model, run.point)
+            data = load_data(run.config, group)
+            model = build_model(run.config, group.device, SyncBatchNorm)
+            optimizer = build_optimizer(model, run.config)
             record.begin(data, model)
             with waiting:
-                replica, optimizer = distribute(model, optimizer, run.point)
+                replica, optimizer = distribute(model, optimizer, run.config)
             safe_points = record.resume(Trained(model, optimizer))
-            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.point)
-            step.rehearse(data)
+            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.config)
+            step.warm_up_step(data)
             meter = record.start_meter(replica, data)
             for epoch in record.epochs_left():
                 if record.evaluation_is_due(epoch):

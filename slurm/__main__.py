@@ -16,10 +16,10 @@ from slurm.render import Places
 from slurm.status import ACTIVE, WATCH_SECONDS, cancel_study, show, study_rows
 from slurm.study_folder import logs_folder, open_study_folder
 from slurm.submit import Submitter
-from unet_scaling.config import PROJECT
-from unet_scaling.errors import UserError, run_program
-from unet_scaling.study_file import read_study
-from unet_scaling.validation import setting
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError, run_program
+from unet_scaling.study.study_file import read_study
+from unet_scaling.study.validation import setting
 
 PLAIN_WIDTH = 160
 # Options that exclude each other, and why.

@@ -16,7 +16,7 @@ from pathlib import Path
 from slurm.attempts import may_be_tried_again
 from slurm.scheduler import CALL_SECONDS, UNCLEAR
 from slurm.study_folder import run_state
-from unet_scaling.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_OK, EXIT_RESUME, run_program
+from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_OK, EXIT_RESUME, run_program
 
 EXIT_CODES = {"complete": EXIT_OK, "diverged": EXIT_DIVERGED, "stopped": EXIT_RESUME}
 # A controller that is restarted is away for some seconds.

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from unet_scaling.record import RECORD_NAME, Record, attempt_records, read_record
+from unet_scaling.study.record import RECORD_NAME, Record, attempt_records, read_record
 
 MOST_FRUITLESS = 3
 MOST_ATTEMPTS = 50

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, StringConstraints, field_validator, model_validator
 
 from slurm.sbatch_options import require_free
-from unet_scaling.config import PROJECT
-from unet_scaling.errors import UserError
-from unet_scaling.validation import Section, read_toml, validated
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.validation import Section, read_toml, validated
 
 # What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
 Option = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$")]

@@ -18,13 +18,13 @@ from rich.console import Console
 from slurm.local_plan import take_over, to_repeat
 from slurm.quiet import disturbed_reason, say_whether_quiet, set_disturbed_aside
 from slurm.study_folder import OUTPUT_NAME, StudyFolder, cores_per_worker
-from unet_scaling.allocator import KEEP_MEMORY
-from unet_scaling.config import PROJECT, Point
-from unet_scaling.disturbance import disturbance
-from unet_scaling.errors import EXIT_BUG, EXIT_DIVERGED, UserError
-from unet_scaling.files import open_to_append
-from unet_scaling.identity import CORES_VARIABLE, FIRST_PORT, PORTS
-from unet_scaling.record import RECORD_NAME, read_record
+from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.group.identity import CORES_VARIABLE, FIRST_PORT, PORTS
+from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.disturbance import disturbance
+from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError
+from unet_scaling.study.files import open_to_append
+from unet_scaling.study.record import RECORD_NAME, read_record
 
 # mpiexec must not bind processes itself: the workers take their cores, the same way under every MPI.
 MPI_ENVIRONMENT = {
@@ -92,8 +92,8 @@ def _mpiexec() -> str:
 
 
 def _environment() -> dict[str, str]:
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    return KEEP_MEMORY | os.environ | MPI_ENVIRONMENT | _where_intel_mpi_is() | meeting
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    return KEEP_MEMORY | os.environ | MPI_ENVIRONMENT | _where_intel_mpi_is() | rendezvous
 
 
 def _where_intel_mpi_is() -> dict[str, str]:
@@ -130,56 +130,56 @@ def run_study(
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
     with folder.locked():
-        points = folder.prepare()
-        take_over(folder, points, force)
-        missing = [point for point in points if folder.state(point).state != "complete"]
+        configs = folder.prepare()
+        take_over(folder, configs, force)
+        missing = [config for config in configs if folder.state(config).state != "complete"]
         console.print(
-            f"{folder.study.name}: {len(points)} runs, {len(points) - len(missing)} complete already"
+            f"{folder.study.name}: {len(configs)} runs, {len(configs) - len(missing)} complete already"
         )
         console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
-        judged = points if repeat_disturbed else missing
+        judged = configs if repeat_disturbed else missing
         if judged:
             say_whether_quiet(console)
         _run_all(folder, missing, share, console)
         _run_all(folder, _to_launch_again(folder, judged, console), share, console, again=True)
-    _require_all_complete(folder, points)
+    _require_all_complete(folder, configs)
 
 
 def _run_all(
-    folder: StudyFolder, points: Sequence[Point], share: int, console: Console, again: bool = False
+    folder: StudyFolder, configs: Sequence[RunConfig], share: int, console: Console, again: bool = False
 ) -> None:
     """Launch these runs one after the other; `again`: they are complete, and their records are set aside."""
-    for number, point in enumerate(points, start=1):
-        console.print(f"[{number}/{len(points)}] {point.run} ...", end=" ", markup=False)
+    for number, config in enumerate(configs, start=1):
+        console.print(f"[{number}/{len(configs)}] {config.run} ...", end=" ", markup=False)
         begin = time.monotonic()
         if again:
             # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
-            set_disturbed_aside(folder.run_folder(point))
-        program = [str(PROJECT / point.framework / "train.py"), str(folder.run_folder(point))]
-        launch(program, point.workers, folder.run_folder(point) / OUTPUT_NAME, share)
-        console.print(_outcome(folder, point, time.monotonic() - begin), markup=False)
+            set_disturbed_aside(folder.run_folder(config))
+        program = [str(PROJECT / config.framework / "train.py"), str(folder.run_folder(config))]
+        launch(program, config.workers, folder.run_folder(config) / OUTPUT_NAME, share)
+        console.print(_outcome(folder, config, time.monotonic() - begin), markup=False)
 
 
-def _to_launch_again(folder: StudyFolder, points: Sequence[Point], console: Console) -> list[Point]:
+def _to_launch_again(folder: StudyFolder, configs: Sequence[RunConfig], console: Console) -> list[RunConfig]:
     """Return the points whose launches were disturbed and are made again, and print which are not."""
-    again = to_repeat(folder, points)
+    again = to_repeat(folder, configs)
     if again:
         console.print(
             f"{len(again)} disturbed, launched again; their records are kept as run.disturbed*.jsonl"
         )
-    for point in points:
-        complete = folder.state(point).state == "complete"
-        if complete and point not in again and disturbed_reason(folder.run_folder(point)):
-            text = f"{point.run}: disturbed again and again; it stays as it is, and the report says so"
+    for config in configs:
+        complete = folder.state(config).state == "complete"
+        if complete and config not in again and disturbed_reason(folder.run_folder(config)):
+            text = f"{config.run}: disturbed again and again; it stays as it is, and the report says so"
             console.print(text, markup=False)
     return again
 
 
-def _outcome(folder: StudyFolder, point: Point, seconds: float) -> str:
-    state = folder.state(point)
+def _outcome(folder: StudyFolder, config: RunConfig, seconds: float) -> str:
+    state = folder.state(config)
     if state.state != "complete":
         return f"{state.state} after {seconds:.0f} s: {state.reason or 'see ' + OUTPUT_NAME}"
-    record = read_record(folder.run_folder(point) / RECORD_NAME)
+    record = read_record(folder.run_folder(config) / RECORD_NAME)
     counted = [epoch for epoch in record.epochs if not epoch.warmup]
     speed = (
         sum(epoch.images for epoch in counted) / sum(epoch.seconds for epoch in counted) if counted else None
@@ -193,14 +193,14 @@ def _outcome(folder: StudyFolder, point: Point, seconds: float) -> str:
     return ", ".join(parts)
 
 
-def _require_all_complete(folder: StudyFolder, points: Sequence[Point]) -> None:
-    states = {point.run: folder.state(point) for point in points}
+def _require_all_complete(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
+    states = {config.run: folder.state(config) for config in configs}
     bad = {run: state for run, state in states.items() if state.state != "complete"}
     if bad:
         lines = [f"{run}: {state.state}: {state.reason}" for run, state in bad.items()]
         diverged = all(state.state == "diverged" for state in bad.values())
         raise UserError(
-            f"{len(bad)} of {len(points)} runs did not complete; run the same command again to retry them\n  "
-            + "\n  ".join(lines),
+            f"{len(bad)} of {len(configs)} runs did not complete; "
+            "run the same command again to retry them\n  " + "\n  ".join(lines),
             EXIT_DIVERGED if diverged else EXIT_BUG,
         )

@@ -12,11 +12,11 @@ from slurm.quiet import disturbed_reason, may_be_repeated
 from slurm.scheduler import UnreachableError, job_states
 from slurm.states import combine, read_submission
 from slurm.study_folder import JOB_NAME, StudyFolder, cores_per_worker, in_launch_order, run_state
-from unet_scaling.config import Point
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.errors import UserError
-from unet_scaling.measures import STARTUP_COLUMNS
-from unet_scaling.record import RECORD_NAME, Record, read_record, set_record_aside
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.measurements import STARTUP_COLUMNS
+from unet_scaling.study.record import RECORD_NAME, Record, read_record, set_record_aside
 
 FORMER_JOB_NAME = "job.before_local.json"
 
@@ -28,52 +28,56 @@ def show_plan(
 
     Raises UserError where the study could not start either.
     """
-    points = in_launch_order(folder.study)
+    configs = in_launch_order(folder.study)
     share = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
-    folder.require_same(points)
-    require_ready(folder, points)
-    forced = set(force) | ({point.run for point in to_repeat(folder, points)} if repeat_disturbed else set())
-    wanted = [point for point in points if point.run in forced or folder.state(point).state != "complete"]
-    for point in wanted:
-        size = f"{_counted(point.workers, 'worker')}, {_counted(share, 'core')} each"
-        console.print(f"{point.run}: {size}", markup=False)
-    runs = _counted(len(points), "run")
+    folder.require_same(configs)
+    require_ready(folder, configs)
+    forced = set(force) | (
+        {config.run for config in to_repeat(folder, configs)} if repeat_disturbed else set()
+    )
+    wanted = [
+        config for config in configs if config.run in forced or folder.state(config).state != "complete"
+    ]
+    for config in wanted:
+        size = f"{_counted(config.workers, 'worker')}, {_counted(share, 'core')} each"
+        console.print(f"{config.run}: {size}", markup=False)
+    runs = _counted(len(configs), "run")
     console.print(f"{folder.study.name}: {runs}, {len(wanted)} would start, one after the other")
     if wanted:
-        console.print(_estimate(folder, points, wanted))
+        console.print(_estimate(folder, configs, wanted))
 
 
-def require_ready(folder: StudyFolder, points: Sequence[Point]) -> None:
+def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
     """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
     _require_no_jobs(folder.path)
-    check_inputs(points)
-    for path, manifest in sorted({(point.data.folder, point.data.manifest_path) for point in points}):
+    check_inputs(configs)
+    for path, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
         read_manifest(manifest).require_unchanged(Path(path))
 
 
-def to_repeat(folder: StudyFolder, points: Sequence[Point]) -> list[Point]:
+def to_repeat(folder: StudyFolder, configs: Sequence[RunConfig]) -> list[RunConfig]:
     """Return the complete runs that were disturbed, and were not launched again too often."""
     return [
-        point
-        for point in points
-        if folder.state(point).state == "complete"
-        and disturbed_reason(folder.run_folder(point))
-        and may_be_repeated(folder.run_folder(point))
+        config
+        for config in configs
+        if folder.state(config).state == "complete"
+        and disturbed_reason(folder.run_folder(config))
+        and may_be_repeated(folder.run_folder(config))
     ]
 
 
-def take_over(folder: StudyFolder, points: Sequence[Point], force: Collection[str] = ()) -> None:
+def take_over(folder: StudyFolder, configs: Sequence[RunConfig], force: Collection[str] = ()) -> None:
     """Make these runs local ones: set the records of `force` aside, and jobs of Slurm that are over.
 
     A later state would else be that of the former job. Raises UserError where a job may not be over.
     """
-    require_ready(folder, points)
-    for point in points:
-        run_folder = folder.run_folder(point)
+    require_ready(folder, configs)
+    for config in configs:
+        run_folder = folder.run_folder(config)
         complete = run_state(run_folder).state == "complete"
-        if complete and point.run in force:
+        if complete and config.run in force:
             set_record_aside(run_folder)
-        if (run_folder / JOB_NAME).exists() and (not complete or point.run in force):
+        if (run_folder / JOB_NAME).exists() and (not complete or config.run in force):
             (run_folder / JOB_NAME).rename(run_folder / FORMER_JOB_NAME)
 
 
@@ -104,15 +108,15 @@ def _require_no_jobs(folder: Path) -> None:
     )
 
 
-def _estimate(folder: StudyFolder, points: Sequence[Point], wanted: Sequence[Point]) -> str:
+def _estimate(folder: StudyFolder, configs: Sequence[RunConfig], wanted: Sequence[RunConfig]) -> str:
     """Return how long the runs will take by complete ones of the same point, in words."""
     known: dict[str, list[float]] = {}
-    for point in points:
-        path = folder.run_folder(point) / RECORD_NAME
+    for config in configs:
+        path = folder.run_folder(config) / RECORD_NAME
         record = read_record(path) if path.exists() else None
         if record and record.complete:
-            known.setdefault(_kind(point), []).append(_recorded_seconds(record))
-    foreseen = [median(known[_kind(point)]) for point in wanted if _kind(point) in known]
+            known.setdefault(_kind(config), []).append(_recorded_seconds(record))
+    foreseen = [median(known[_kind(config)]) for config in wanted if _kind(config) in known]
     if not foreseen:
         return "how long that takes is not known: no run of these points is complete"
     text = f"about {_duration(sum(foreseen))} by the complete runs of the same points"
@@ -120,9 +124,9 @@ def _estimate(folder: StudyFolder, points: Sequence[Point], wanted: Sequence[Poi
     return f"{text}; not known for {missing} of them, whose points have none" if missing else text
 
 
-def _kind(point: Point) -> str:
+def _kind(config: RunConfig) -> str:
     """Return what all repeats of a point share: the name of its runs without the repeat."""
-    return point.run.removesuffix(f"-r{point.repeat}")
+    return config.run.removesuffix(f"-r{config.repeat}")
 
 
 def _recorded_seconds(record: Record) -> float:

@@ -7,24 +7,24 @@ from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, try_out
-from unet_scaling.config import Point, Study
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.config import RunConfig, Study
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
 
 
-def check_before_submission(cluster: Cluster, points: Sequence[Point]) -> None:
+def check_before_submission(cluster: Cluster, configs: Sequence[RunConfig]) -> None:
     """Raise UserError for what would fail every run: images, environment, an impossible worker count."""
-    for point in points:
-        geometry(cluster, point.workers)
-    check_inputs(points)
+    for config in configs:
+        geometry(cluster, config.workers)
+    check_inputs(configs)
 
 
-def check_inputs(points: Sequence[Point]) -> None:
+def check_inputs(configs: Sequence[RunConfig]) -> None:
     """Raise UserError where a framework is not installed, or images were never checked (65)."""
-    for framework in sorted({point.framework for point in points}):
+    for framework in sorted({config.framework for config in configs}):
         _require_installed(framework)
-    for folder, manifest in sorted({(point.data.folder, point.data.manifest_path) for point in points}):
+    for folder, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
         if not manifest.is_file():
             raise UserError(
                 f"{manifest} does not exist: the images are not checked; "
@@ -35,7 +35,7 @@ def check_inputs(points: Sequence[Point]) -> None:
 
 def require_throughput(study: Study) -> None:
     """Raise UserError where the study has runs that train and yet can have no throughput."""
-    if any(point.training.epochs == 1 for point in study.points()):
+    if any(config.training.epochs == 1 for config in study.configs()):
         raise UserError(
             f"study {study.name}: training.epochs: found 1; the first epoch warms up and is not counted, so "
             "that no speed would come of it; use 2 or more, or 0 to evaluate only"
@@ -44,7 +44,7 @@ def require_throughput(study: Study) -> None:
 
 def require_known(study: Study, runs: Sequence[str]) -> None:
     """Raise UserError for a name given to --force that is no run of the study."""
-    known = [point.run for point in study.points()]
+    known = [config.run for config in study.configs()]
     for run in runs:
         if run not in known:
             near = difflib.get_close_matches(run, known, n=3, cutoff=0) or known[:3]
@@ -73,10 +73,10 @@ def refused_shapes(scripts: dict[int, Path]) -> dict[int, str]:
     return refused
 
 
-def estimate(cluster: Cluster, points: Sequence[Point], one_allocation: bool) -> str:
+def estimate(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
     """What these runs can cost at most, in words: their time limit on all their nodes."""
-    nodes = [geometry(cluster, point.workers).nodes for point in points]
+    nodes = [geometry(cluster, config.workers).nodes for config in configs]
     total = max(nodes, default=0) if one_allocation else sum(nodes)
     hours = total * cluster.limit_seconds / 3600
-    kind = "1 job for all runs" if one_allocation else f"{len(points)} jobs"
+    kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"
     return f"{kind}, at most {hours:.1f} node-hours (limit {cluster.time} each)"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from unet_scaling.cpu_facts import PROCESSES, busy_seconds
-from unet_scaling.disturbance import DISTURBED_SHARE, disturbance
-from unet_scaling.record import RECORD_NAME, read_record
+from unet_scaling.measure.cpu_counters import PROCESSES, busy_seconds
+from unet_scaling.study.disturbance import DISTURBED_SHARE, disturbance
+from unet_scaling.study.record import RECORD_NAME, read_record
 
 LOOK_SECONDS = 2.0
 MOST_NAMED = 3

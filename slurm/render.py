@@ -9,10 +9,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from slurm.cluster import Cluster, Geometry, geometry, one_per_node, prologue_path
-from unet_scaling.allocator import KEEP_MEMORY
-from unet_scaling.config import Point
-from unet_scaling.errors import UserError
-from unet_scaling.study_file import PING_PONG_NAME
+from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.study_file import PING_PONG_NAME
 
 DEAF_AT_FIRST = 'trap "" USR2; exec "$@"'
 
@@ -34,32 +34,32 @@ class Step:
     program: str
 
 
-def job_script(cluster: Cluster, point: Point, run_folder: Path, token: str, places: Places) -> str:
+def job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str, places: Places) -> str:
     """The script of one run as one job."""
-    shape = geometry(cluster, point.workers)
+    shape = geometry(cluster, config.workers)
     return _render(
         "job.jinja", cluster, shape, token, run_folder, places,
         launch=launch_words(cluster, shape),
-        program=program_words(point, run_folder, places),
+        program=program_words(config, run_folder, places),
         run_folder=str(_plain(run_folder)),
     )  # fmt: skip
 
 
 def allocation_script(
-    cluster: Cluster, runs: Sequence[tuple[Point, Path]], place: Path, token: str, places: Places
+    cluster: Cluster, runs: Sequence[tuple[RunConfig, Path]], place: Path, token: str, places: Places
 ) -> str:
     """The script of one job in which all these runs follow each other, in this order; `place` is its folder.
 
     The job has the geometry of the largest run; a smaller one is a step on its first nodes.
     """
-    largest = max(point.workers for point, _ in runs)
+    largest = max(config.workers for config, _ in runs)
     steps = [
         Step(
             str(_plain(folder)),
-            launch_words(cluster, geometry(cluster, point.workers)),
-            program_words(point, folder, places),
+            launch_words(cluster, geometry(cluster, config.workers)),
+            program_words(config, folder, places),
         )
-        for point, folder in runs
+        for config, folder in runs
     ]
     return _render(
         "allocation.jinja", cluster, geometry(cluster, largest), token, place, places,
@@ -94,16 +94,16 @@ def ping_pong_words(cluster: Cluster, shape: Geometry, folder: Path, python: Pat
 
     A launch of its own, so that native DDP's processes never start MPI.
     """
-    program = [str(python), "-m", "unet_scaling.ping_pong", str(_plain(folder) / PING_PONG_NAME)]
+    program = [str(python), "-m", "unet_scaling.measure.ping_pong", str(_plain(folder) / PING_PONG_NAME)]
     return f"{launch_words(cluster, one_per_node(shape))} {shlex.join(program)}"
 
 
-def program_words(point: Point, run_folder: Path, places: Places) -> str:
+def program_words(config: RunConfig, run_folder: Path, places: Places) -> str:
     """The training of one run, deaf to the signal to stop until it listens, which takes Python seconds.
 
     An early signal is no loss, for workers also know the second at which to stop.
     """
-    script = places.project / point.framework / "train.py"
+    script = places.project / config.framework / "train.py"
     words = [str(_plain(path)) for path in (places.python, script, run_folder)]
     return shlex.join(["sh", "-c", DEAF_AT_FIRST, "sh", *words])
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 # Set by an interactive job, these would silently override what the script says.
 INHERITED = re.compile(r"^(SBATCH|SLURM|SRUN|SALLOC)_")

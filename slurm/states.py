@@ -6,9 +6,9 @@ from typing import Literal
 
 from slurm.scheduler import JobState, UnreachableError, job_states
 from slurm.study_folder import JOB_NAME, RunState, run_state
-from unet_scaling.errors import UserError
-from unet_scaling.files import read_sealed, write_sealed
-from unet_scaling.validation import Section, validated
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.files import read_sealed, write_sealed
+from unet_scaling.study.validation import Section, validated
 
 WAITING_STATES = (
     "PENDING",

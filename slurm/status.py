@@ -16,10 +16,10 @@ from rich.text import Text
 from slurm.scheduler import UnreachableError, cancel
 from slurm.states import read_submission, study_states
 from slurm.study_folder import recorded_study
-from unet_scaling.config import Point
-from unet_scaling.errors import UserError
-from unet_scaling.record import RECORD_NAME, Record, read_record
-from unet_scaling.study_file import POINT_NAME, read_point
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.study_file import CONFIG_NAME, read_config
 
 WATCH_SECONDS = 10
 ACTIVE = ("queued", "running", "unknown")
@@ -55,48 +55,50 @@ class Row:
 
 def study_rows(folder: Path) -> list[Row]:
     """One row per run folder, by framework, workers and repeat. Raises UserError where there are none."""
-    points = {path.parent: read_point(path) for path in sorted(folder.glob(f"*/{POINT_NAME}"))}
-    if not points:
+    configs = {path.parent: read_config(path) for path in sorted(folder.glob(f"*/{CONFIG_NAME}"))}
+    if not configs:
         raise UserError(f"{folder} holds no runs; slurm/submission.sh STUDY.toml makes them")
-    states = study_states({run_folder.name: run_folder for run_folder in points})
+    states = study_states({run_folder.name: run_folder for run_folder in configs})
     study = recorded_study(folder)
-    wanted = {point.run for point in study.points()} if study else {point.run for point in points.values()}
+    wanted = (
+        {config.run for config in study.configs()} if study else {config.run for config in configs.values()}
+    )
     rows = [
         replace(
-            _row(path, point, states[path.name].state, states[path.name].reason),
+            _row(path, config, states[path.name].state, states[path.name].reason),
             surplus=path.name not in wanted,
         )
-        for path, point in points.items()
+        for path, config in configs.items()
     ]
     return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))
 
 
-def _row(folder: Path, point: Point, state: str, reason: str) -> Row:
+def _row(folder: Path, config: RunConfig, state: str, reason: str) -> Row:
     submission = read_submission(folder)
     record = read_record(folder / RECORD_NAME) if (folder / RECORD_NAME).exists() else None
     header = record.header if record else None
     return Row(
-        run=point.run,
-        framework=point.framework,
-        workers=point.workers,
-        repeat=point.repeat,
+        run=config.run,
+        framework=config.framework,
+        workers=config.workers,
+        repeat=config.repeat,
         state=state,
         reason=reason,
         job=submission.job if submission else None,
         attempt=header.attempt if header else 0,
         hosts=" ".join(sorted({worker.host for worker in header.workers})) if header else "",
         epochs_done=len(record.epochs) if record else 0,
-        epochs=point.training.epochs,
-        expected_end=_expected_end(record, point) if state == "running" else None,
+        epochs=config.training.epochs,
+        expected_end=_expected_end(record, config) if state == "running" else None,
     )
 
 
-def _expected_end(record: Record | None, point: Point) -> str | None:
+def _expected_end(record: Record | None, config: RunConfig) -> str | None:
     """Now, and the seconds that the epochs still to do will take at the pace of those done."""
     if record is None or not record.epochs:
         return None
     pace = sum(epoch.seconds for epoch in record.epochs) / len(record.epochs)
-    left = timedelta(seconds=pace * (point.training.epochs - len(record.epochs)))
+    left = timedelta(seconds=pace * (config.training.epochs - len(record.epochs)))
     return (datetime.now() + left).strftime("%H:%M:%S")
 
 

@@ -12,12 +12,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from unet_scaling.config import PROJECT, Point, Study
-from unet_scaling.errors import BUS_ERROR, UserError, WaitedTooLongError, report_name
-from unet_scaling.files import PRIVATE, open_to_append, read_sealed, write_sealed
-from unet_scaling.record import RECORD_NAME, read_record
-from unet_scaling.study_file import PATH_KEYS, POINT_NAME, STUDY_NAME, read_point
-from unet_scaling.validation import validated
+from unet_scaling.study.config import PROJECT, RunConfig, Study
+from unet_scaling.study.errors import BUS_ERROR, UserError, WaitedTooLongError, report_name
+from unet_scaling.study.files import PRIVATE, open_to_append, read_sealed, write_sealed
+from unet_scaling.study.record import RECORD_NAME, read_record
+from unet_scaling.study.study_file import CONFIG_NAME, PATH_KEYS, STUDY_NAME, read_config
+from unet_scaling.study.validation import validated
 
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
@@ -41,31 +41,31 @@ class StudyFolder:
     path: Path
     study: Study
 
-    def prepare(self) -> list[Point]:
+    def prepare(self) -> list[RunConfig]:
         """Make the run folders that are missing; return all points in the order to launch them.
 
         Raises UserError where a folder holds a run of another configuration, and changes none then.
         """
-        points = in_launch_order(self.study)
-        self.require_same(points)
-        for point in points:
-            folder = self.run_folder(point)
+        configs = in_launch_order(self.study)
+        self.require_same(configs)
+        for config in configs:
+            folder = self.run_folder(config)
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
-                if not (folder / POINT_NAME).exists():
-                    write_sealed(folder / POINT_NAME, point.model_dump(mode="json"))
+                if not (folder / CONFIG_NAME).exists():
+                    write_sealed(folder / CONFIG_NAME, config.model_dump(mode="json"))
             except OSError as error:
                 raise UserError(f"the run folder {folder} cannot be made: {error}") from None
         write_sealed(self.path / STUDY_NAME, self.study.model_dump(mode="json"))
-        return points
+        return configs
 
-    def run_folder(self, point: Point) -> Path:
-        return self.path / point.run
+    def run_folder(self, config: RunConfig) -> Path:
+        return self.path / config.run
 
-    def state(self, point: Point) -> RunState:
+    def state(self, config: RunConfig) -> RunState:
         """`waiting`, `complete`, `diverged`, `invalid` or `failed`, with the reason."""
-        return run_state(self.run_folder(point))
+        return run_state(self.run_folder(config))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -104,13 +104,13 @@ class StudyFolder:
         finally:
             claim.unlink()
 
-    def require_same(self, points: Sequence[Point]) -> None:
+    def require_same(self, configs: Sequence[RunConfig]) -> None:
         """Raise UserError where the folder holds a run of another configuration than its point now has."""
-        for point in points:
-            path = self.run_folder(point) / POINT_NAME
-            there = read_point(path) if path.exists() else point
-            if there != point:
-                key, was, now = _first_difference(there, point)
+        for config in configs:
+            path = self.run_folder(config) / CONFIG_NAME
+            there = read_config(path) if path.exists() else config
+            if there != config:
+                key, was, now = _first_difference(there, config)
                 raise UserError(
                     f"{path} holds another configuration: {key} is {was!r} there, {now!r} in the study; "
                     f"{_way_on(key, was)}give this study another name (--name), or move {self.path} away"
@@ -175,16 +175,16 @@ def cores_per_worker(study: Study, cores: int) -> int:
     return cores // largest
 
 
-def in_launch_order(study: Study) -> list[Point]:
+def in_launch_order(study: Study) -> list[RunConfig]:
     """Repeat by repeat; within a repeat shuffled, the same way each time, unless the study says otherwise.
 
     A slow drift of the machine then meets all points alike.
     """
-    points = study.points()
+    configs = study.configs()
     if study.order == "listed":
-        return points
-    ordered: list[Point] = []
-    for repeat, group in groupby(points, key=lambda point: point.repeat):
+        return configs
+    ordered: list[RunConfig] = []
+    for repeat, group in groupby(configs, key=lambda config: config.repeat):
         block = list(group)
         random.Random(f"{study.seed} {repeat}").shuffle(block)  # noqa: S311  (no secret depends on it)
         ordered += block
@@ -260,7 +260,7 @@ def _silent(reports: Sequence[dict[str, Any]]) -> str:
     return f"; no such word from worker {', '.join(map(str, others))}" if others else ""
 
 
-def _first_difference(there: Point, asked: Point) -> tuple[str, object, object]:
+def _first_difference(there: RunConfig, asked: RunConfig) -> tuple[str, object, object]:
     """Return the first key in which two points differ, with both values."""
     one, other = _flat(there.model_dump()), _flat(asked.model_dump())
     key = next(key for key in other if one.get(key) != other[key])

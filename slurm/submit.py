@@ -17,10 +17,10 @@ from slurm.scheduler import LimitError, RejectedError, UnreachableError, find, i
 from slurm.scheduler import submit as submit_job
 from slurm.states import SUBMITTABLE, Status, Submission, read_submission, study_states, write_submission
 from slurm.study_folder import OUTPUT_NAME, RunState, StudyFolder, in_launch_order, run_state
-from unet_scaling.config import Point
-from unet_scaling.errors import UserError
-from unet_scaling.files import open_to_append, write_atomically
-from unet_scaling.record import set_record_aside
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.files import open_to_append, write_atomically
+from unet_scaling.study.record import set_record_aside
 
 SCRIPT_NAME = "job.sbatch"
 FIRST_PAUSE_SECONDS = 5.0
@@ -42,16 +42,16 @@ class Submitter:
 
     def dry_run(self) -> None:
         """Print every script and the estimate; write nothing, queue nothing."""
-        points = in_launch_order(self.folder.study)
-        self.folder.require_same(points)
-        check_before_submission(self.cluster, points)
+        configs = in_launch_order(self.folder.study)
+        self.folder.require_same(configs)
+        check_before_submission(self.cluster, configs)
         if self.one_allocation:
             place = self.folder.path / "allocation-1"
-            self._show(place, self._allocation_script(points, place, "dry-run"))
+            self._show(place, self._allocation_script(configs, place, "dry-run"))
         else:
-            for point in points:
-                self._show(self.folder.run_folder(point), self._job_script(point, "dry-run"))
-        self.console.print(estimate(self.cluster, points, self.one_allocation))
+            for config in configs:
+                self._show(self.folder.run_folder(config), self._job_script(config, "dry-run"))
+        self.console.print(estimate(self.cluster, configs, self.one_allocation))
 
     def submit(self) -> int:
         """Submit every run that is missing, failed or resumable; return how many jobs were queued.
@@ -60,11 +60,11 @@ class Submitter:
         Raises UserError at the end, naming the runs that could not be submitted.
         """
         with self.folder.locked():
-            points = self.folder.prepare()
-            self._settle(points)
-            states = study_states({point.run: self.folder.run_folder(point) for point in points})
-            wanted = [point for point in points if self._is_wanted(point, states[point.run])]
-            self.console.print(f"{self.folder.study.name}: {len(points)} runs, {len(wanted)} to submit")
+            configs = self.folder.prepare()
+            self._settle(configs)
+            states = study_states({config.run: self.folder.run_folder(config) for config in configs})
+            wanted = [config for config in configs if self._is_wanted(config, states[config.run])]
+            self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
             if not wanted:
                 return 0
             for name in inherited_variables():
@@ -80,55 +80,57 @@ class Submitter:
             raise UserError(f"{len(problems)} not submitted:\n  " + "\n  ".join(problems))
         return len(wanted)
 
-    def _is_wanted(self, point: Point, state: RunState) -> bool:
-        if point.run in self.force:
+    def _is_wanted(self, config: RunConfig, state: RunState) -> bool:
+        if config.run in self.force:
             if state.state in ("queued", "running", "unknown"):
-                raise UserError(f"--force {point.run}: it is {state.state}; cancel it, or wait for its end")
+                raise UserError(f"--force {config.run}: it is {state.state}; cancel it, or wait for its end")
             return True
-        if state.state == "complete" and self._is_to_be_repeated(point):
+        if state.state == "complete" and self._is_to_be_repeated(config):
             return True
         if state.state not in SUBMITTABLE:
             return False
-        if run_state(self.folder.run_folder(point)).state == "complete":
-            self.console.print(f"{point.run}: {state.reason}; --force {point.run} runs it anew", markup=False)
-            return False
-        submission = read_submission(self.folder.run_folder(point))
-        tried = submission.attempts if submission else 0
-        if state.state != "rejected" and not may_be_tried_again(self.folder.run_folder(point), tried):
+        if run_state(self.folder.run_folder(config)).state == "complete":
             self.console.print(
-                f"{point.run}: {state.state} after {tried} submissions ({state.reason}); "
-                f"--force {point.run} tries again",
+                f"{config.run}: {state.reason}; --force {config.run} runs it anew", markup=False
+            )
+            return False
+        submission = read_submission(self.folder.run_folder(config))
+        tried = submission.attempts if submission else 0
+        if state.state != "rejected" and not may_be_tried_again(self.folder.run_folder(config), tried):
+            self.console.print(
+                f"{config.run}: {state.state} after {tried} submissions ({state.reason}); "
+                f"--force {config.run} tries again",
                 markup=False,
             )
             return False
         return True
 
-    def _is_to_be_repeated(self, point: Point) -> bool:
+    def _is_to_be_repeated(self, config: RunConfig) -> bool:
         """Whether --repeat-disturbed asks for this complete run."""
-        folder = self.folder.run_folder(point)
+        folder = self.folder.run_folder(config)
         reason = disturbed_reason(folder) if self.repeat_disturbed else ""
         if not reason:
             return False
         repeated = may_be_repeated(folder)
         outcome = "launched again" if repeated else "disturbed again and again, so it stays as it is"
-        self.console.print(f"{point.run}: {reason}; {outcome}", markup=False)
+        self.console.print(f"{config.run}: {reason}; {outcome}", markup=False)
         return repeated
 
-    def _set_records_aside(self, points: Sequence[Point]) -> None:
+    def _set_records_aside(self, configs: Sequence[RunConfig]) -> None:
         """Keep the record of a launch that is repeated; a complete run would not start again."""
-        for point in points:
-            folder = self.folder.run_folder(point)
+        for config in configs:
+            folder = self.folder.run_folder(config)
             if run_state(folder).state != "complete":
                 continue
-            if point.run in self.force:
+            if config.run in self.force:
                 set_record_aside(folder)
             elif self.repeat_disturbed:
                 set_disturbed_aside(folder)
 
-    def _settle(self, points: Sequence[Point]) -> None:
+    def _settle(self, configs: Sequence[RunConfig]) -> None:
         """Find out what became of submissions whose answer was lost; a UserError where Slurm is silent."""
-        for point in points:
-            folder = self.folder.run_folder(point)
+        for config in configs:
+            folder = self.folder.run_folder(config)
             submission = read_submission(folder)
             if submission is None or submission.status != "asking":
                 continue
@@ -136,45 +138,45 @@ class Submitter:
                 job = find(submission.token)
             except UnreachableError as error:
                 raise UserError(
-                    f"{point.run} may be queued already, and Slurm does not answer: {error}"
+                    f"{config.run} may be queued already, and Slurm does not answer: {error}"
                 ) from None
             if job is None:
                 (folder / "job.json").unlink()
             else:
                 write_submission(folder, submission.model_copy(update={"status": "queued", "job": job}))
 
-    def _one_by_one(self, points: Sequence[Point], room: int) -> list[str]:
+    def _one_by_one(self, configs: Sequence[RunConfig], room: int) -> list[str]:
         scripts: dict[int, Path] = {}
-        for point in points:
-            script = self.folder.run_folder(point) / SCRIPT_NAME
+        for config in configs:
+            script = self.folder.run_folder(config) / SCRIPT_NAME
             open_to_append(script.parent / OUTPUT_NAME).close()
-            write_atomically(script, self._job_script(point, self._token(point.run, script.parent)))
-            scripts.setdefault(point.workers, script)
+            write_atomically(script, self._job_script(config, self._token(config.run, script.parent)))
+            scripts.setdefault(config.workers, script)
         refused = self._refused(scripts)
         problems = []
-        for number, point in enumerate(points):
-            folder = self.folder.run_folder(point)
+        for number, config in enumerate(configs):
+            folder = self.folder.run_folder(config)
             if number >= room:
-                problems.append(f"{point.run}: waiting, max_queued = {self.cluster.max_queued} is reached")
-            elif point.workers in refused:
+                problems.append(f"{config.run}: waiting, max_queued = {self.cluster.max_queued} is reached")
+            elif config.workers in refused:
                 self._note(
-                    [folder], self._token(point.run, folder), "rejected", reason=refused[point.workers]
+                    [folder], self._token(config.run, folder), "rejected", reason=refused[config.workers]
                 )
-                problems.append(f"{point.run}: rejected: {refused[point.workers]}")
+                problems.append(f"{config.run}: rejected: {refused[config.workers]}")
             else:
-                token = self._token(point.run, folder)
-                problem = self._queue([folder], folder / SCRIPT_NAME, token, point.run)
-                problems += [f"{point.run}: {problem}"] if problem else []
+                token = self._token(config.run, folder)
+                problem = self._queue([folder], folder / SCRIPT_NAME, token, config.run)
+                problems += [f"{config.run}: {problem}"] if problem else []
         return problems
 
-    def _in_one_job(self, points: Sequence[Point]) -> list[str]:
+    def _in_one_job(self, configs: Sequence[RunConfig]) -> list[str]:
         number = len(list(self.folder.path.glob("allocation-*"))) + 1
         place = self.folder.path / f"allocation-{number}"
         place.mkdir(mode=0o700)
         open_to_append(place / OUTPUT_NAME).close()
         token = self._token(f"{self.folder.study.name}.allocation", place)
-        write_atomically(place / SCRIPT_NAME, self._allocation_script(points, place, token))
-        folders = [self.folder.run_folder(point) for point in points]
+        write_atomically(place / SCRIPT_NAME, self._allocation_script(configs, place, token))
+        folders = [self.folder.run_folder(config) for config in configs]
         refused = self._refused({0: place / SCRIPT_NAME})
         if refused:
             self._note(folders, token, "rejected", reason=refused[0], shared=True)
@@ -257,11 +259,11 @@ class Submitter:
         place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
         return f"{label}.{place}.{attempt}"
 
-    def _job_script(self, point: Point, token: str) -> str:
-        return job_script(self.cluster, point, self.folder.run_folder(point).resolve(), token, self.places)
+    def _job_script(self, config: RunConfig, token: str) -> str:
+        return job_script(self.cluster, config, self.folder.run_folder(config).resolve(), token, self.places)
 
-    def _allocation_script(self, points: Sequence[Point], place: Path, token: str) -> str:
-        runs = [(point, self.folder.run_folder(point).resolve()) for point in points]
+    def _allocation_script(self, configs: Sequence[RunConfig], place: Path, token: str) -> str:
+        runs = [(config, self.folder.run_folder(config).resolve()) for config in configs]
         return allocation_script(self.cluster, runs, place.resolve(), token, self.places)
 
     def _show(self, folder: Path, script: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.records import Measured, make_point, make_workers, write_run
-from unet_scaling.config import Framework
-from unet_scaling.measures import PHASE_COLUMNS, Budget, CpuFacts, Probe
-from unet_scaling.record_lines import Epoch, WorkerFacts
+from unet_scaling.study.config import Framework
+from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts, Probe
+from unet_scaling.study.record_lines import Epoch, WorkerFacts
 
 STEPS, EPOCHS = 6, 3
 QUIET = {"communication": 0.0, "runqueue": 0.0, "switches": 0.0}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm.cluster_rehearsal.prerequisites import why_not
-from unet_scaling.config import PROJECT
+from unet_scaling.study.config import PROJECT
 
 PROGRAM = PROJECT / "slurm" / "virtual_cluster"
 # The folder carries the process id of its tests, so that a later session finds what a killed one left.

@@ -9,8 +9,8 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unet_scaling.errors import UserError
-from unet_scaling.options import Data
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import Data
 
 Array = npt.NDArray[Any]
 

@@ -14,8 +14,8 @@ from slurm.local import launch
 from slurm.study_folder import RunState, run_state
 from tests.cluster import wait_until
 from tests.studies import make_point, make_run
-from unet_scaling.config import FRAMEWORKS, PROJECT, Point
-from unet_scaling.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 # 38 training images give 9 steps to an epoch; evaluations in between, two passes to a step.
 OPTIONS: dict[str, Any] = {
@@ -70,19 +70,19 @@ class Outcome:
         return self.record.end.position if self.record.end else None
 
 
-def fault_point(images: Path, framework: str, **options: Any) -> Point:
+def fault_point(images: Path, framework: str, **options: Any) -> RunConfig:
     return make_point(images, framework, **(OPTIONS | options))
 
 
 def attempt(
     folder: Path,
-    point: Point,
+    point: RunConfig,
     fault: Fault | None = None,
     cores_each: int = 1,
     variable: tuple[str, str] = ("PRIVATE_TOKEN", SECRET),
 ) -> Outcome:
     """Launch the run once more with real workers; checks what must hold after every attempt."""
-    if not (folder / "point.json").exists():
+    if not (folder / "config.json").exists():
         make_run(folder, point)
     for old in folder.parent.glob(f"{folder.name}.exit*"):
         old.unlink()
@@ -126,7 +126,7 @@ def at_work_on(folder: Path) -> list[Path]:
 def require_private(folder: Path) -> None:
     """Nobody else may read what an attempt wrote, and no value of the environment is in it."""
     for path in folder.iterdir():
-        assert path.name in ("point.json", FILLER_NAME) or stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert path.name in ("config.json", FILLER_NAME) or stat.S_IMODE(path.stat().st_mode) == 0o600, path
         assert SECRET.encode() not in path.read_bytes(), path
 
 

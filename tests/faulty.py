@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
-from unet_scaling import errors, safe_points
-from unet_scaling.identity import identify
+from unet_scaling.group.identity import identify
+from unet_scaling.run import safe_points
+from unet_scaling.study import errors
 from unet_scaling.training import Step
 
 

@@ -21,9 +21,9 @@ import torch
 
 from unet_scaling.data.cache import ImageSet
 from unet_scaling.data.loader import RunData
-from unet_scaling.identity import identify
+from unet_scaling.group.identity import identify
 from unet_scaling.model import UNet
-from unet_scaling.record import Record
+from unet_scaling.study.record import Record
 
 WARMUP, SOUND, LOADER, FORWARD, OPTIMIZER, BUSY = range(6)
 SLEEPING = (LOADER, FORWARD, OPTIMIZER)

@@ -9,8 +9,8 @@ from slurm.local import launch
 from tests import injected
 from tests.machine import quiet_machine, skip_where_disturbed
 from tests.studies import make_point, make_run
-from unet_scaling.config import FRAMEWORKS, PROJECT, Point
-from unet_scaling.record import RECORD_NAME, read_record
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
+from unet_scaling.study.record import RECORD_NAME, read_record
 
 FAULT_SECONDS = 0.2
 # Steps of some 50 ms: a busy thread takes a core for some milliseconds at a time, and must meet the compute.
@@ -46,7 +46,7 @@ def injected_pair(
     return InjectedPair(*folders)
 
 
-def launch_with_faults(folder: Path, point: Point, seconds: float) -> None:
+def launch_with_faults(folder: Path, point: RunConfig, seconds: float) -> None:
     """Train with faults that last so long; skip the test where the machine was not quiet meanwhile."""
     wrapper = [str(PROJECT / "tests" / "injected.py"), str(PROJECT / point.framework / "train.py")]
     output = folder / "output.log"

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from unet_scaling.cpu_facts import busy_seconds
-from unet_scaling.disturbance import DISTURBED_SHARE
-from unet_scaling.record import Record
+from unet_scaling.measure.cpu_counters import busy_seconds
+from unet_scaling.study.disturbance import DISTURBED_SHARE
+from unet_scaling.study.record import Record
 
 needs_a_core_each = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="two workers need a core each"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from unet_scaling.record import SEAL
+from unet_scaling.study.record import SEAL
 
 # Where the lines of a record of three epochs stand.
 HEADER, FIRST, SECOND, THIRD, RESULT, END = range(6)
@@ -226,7 +226,7 @@ RECORDS = (
     ),
     Case(
         "digest of another point",
-        change(HEADER, point_sha256="0" * 64),
+        change(HEADER, config_sha256="0" * 64),
         "the point was changed after the run",
     ),
 )

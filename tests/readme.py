@@ -3,7 +3,7 @@
 import difflib
 import sys
 
-from unet_scaling.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
 
 README = PROJECT / "README.md"
 BEGIN, END = "<!-- twins: written by make twins -->\n", "<!-- end of twins -->\n"

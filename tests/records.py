@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unet_scaling.allocator import KEEP_MEMORY
-from unet_scaling.config import Framework, Point
-from unet_scaling.measures import Probe
-from unet_scaling.record import RECORD_NAME, RecordWriter
-from unet_scaling.record_lines import End, Epoch, Header, Result, WorkerFacts
+from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.study.config import Framework, RunConfig
+from unet_scaling.study.measurements import Probe
+from unet_scaling.study.record import RECORD_NAME, RecordWriter
+from unet_scaling.study.record_lines import End, Epoch, Header, Result, WorkerFacts
 
 # More than any test's epoch has.
 TRAIN_IMAGES = 1_000_000
@@ -39,7 +39,7 @@ def make_point(
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     label: str = "",
-) -> Point:
+) -> RunConfig:
     """A point; `options` overrides keys of its tables, {"training": {"precision": "bf16"}}."""
     options = options or {}
     tables: dict[str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ def make_point(
         "training": {"epochs": 3, "batch_per_worker": 8},
     }
     merged = {name: tables.get(name, {}) | dict(options.get(name, {})) for name in {**tables, **options}}
-    return Point.model_validate(
+    return RunConfig.model_validate(
         {
             "study": "tiny",
             "run": f"{framework}-w{workers:02d}{label}-r{repeat}",
@@ -81,11 +81,11 @@ def make_workers(
     ]
 
 
-def make_header(point: Point, **changes: object) -> Header:
+def make_header(point: RunConfig, **changes: object) -> Header:
     """The header of a run of this point; `changes` replace fields."""
     fields: dict[str, Any] = {
         "point": point,
-        "point_sha256": point.digest(),
+        "config_sha256": point.digest(),
         "attempt": 1,
         "started_utc": "2025-01-31T12:00:00Z",
         "commit": "0123456789abcdef0123456789abcdef01234567",
@@ -102,7 +102,7 @@ def make_header(point: Point, **changes: object) -> Header:
     return Header(**fields | changes)
 
 
-def make_epochs(point: Point, images_per_second: float, images_per_epoch: int) -> list[Epoch]:
+def make_epochs(point: RunConfig, images_per_second: float, images_per_epoch: int) -> list[Epoch]:
     """Epochs of equal throughput, after a first one that is slow and flagged warm-up."""
     of_step = point.training.batch_per_worker * point.training.accumulate * point.workers
     return [
@@ -141,7 +141,7 @@ def make_result(header: Header, epochs: list[Epoch], iou: float | None) -> Resul
         image_iou=true_positive / union if union else None,
         smoothed_jaccard=(true_positive + 1) / (union + 1),
         seconds=0.5,
-        weights_sha256=digest(f"final weights of {header.point.run}"),
+        weights_sha256=digest(f"final weights of {header.config.run}"),
     )
 
 
@@ -169,7 +169,7 @@ def write_run(
     point = make_point(framework, workers, repeat, options=options, label=label)
     folder = study / point.run
     folder.mkdir(parents=True)
-    (folder / "point.json").write_text(point.model_dump_json())
+    (folder / "config.json").write_text(point.model_dump_json())
     write_record(
         folder,
         point,
@@ -185,7 +185,7 @@ def write_run(
 
 def write_record(
     folder: Path,
-    point: Point,
+    point: RunConfig,
     *,
     images_per_second: float = 100.0,
     iou: float | None = 0.8,

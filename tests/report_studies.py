@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.records import make_workers, write_run
-from unet_scaling.config import FRAMEWORKS
+from unet_scaling.study.config import FRAMEWORKS
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 EFFICIENCY_LOST = {"pytorch_native": 0.012, "horovod": 0.05}

@@ -10,7 +10,7 @@ from analysis.findings.comparison import compare
 from analysis.findings.verdict import Verdict, verdicts
 from analysis.study import Study
 from benchmarks.coverage import study_of
-from unet_scaling.config import FRAMEWORKS, Framework
+from unet_scaling.study.config import FRAMEWORKS, Framework
 
 Throughputs = Mapping[tuple[Framework, int], Sequence[float]]
 

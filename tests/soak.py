@@ -21,7 +21,7 @@ from tests.faults import trained
 from tests.soak_faults import Faults
 from tests.studies import make_images
 from tests.sweeps import ON_THE_WAY, Row, Sweep
-from unet_scaling.record import RECORD_NAME, attempt_records, read_record
+from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
 
 EPOCHS = 12
 OFTEN_SAVED = "checkpoint_minutes = 0.02\n"

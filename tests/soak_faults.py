@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.cluster import VirtualCluster
 from tests.disks import full
-from unet_scaling.record import RECORD_NAME, read_record
+from unet_scaling.study.record import RECORD_NAME, read_record
 
 DISK_SECONDS = 10
 CONTROLLER_SECONDS = 20

@@ -7,11 +7,11 @@ import numpy as np
 from PIL import Image
 
 from slurm.local import launch
-from unet_scaling.config import PROJECT, Point
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
-from unet_scaling.options import TABLES
-from unet_scaling.record import Record, read_record
+from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.options import TABLES
+from unet_scaling.study.record import Record, read_record
 
 TINY_STUDY = """
 workers = {workers}
@@ -47,7 +47,7 @@ def make_images(folder: Path, count: int, height: int = 32, width: int = 32) -> 
     return folder
 
 
-def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, **options: Any) -> Point:
+def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, **options: Any) -> RunConfig:
     """A point on small images. Options are those of its tables, by their own names."""
     tables: dict[str, dict[str, object]] = {
         "data": {"folder": str(data), "image_height": 32, "image_width": 32, "foreground": "255"},
@@ -57,7 +57,7 @@ def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, 
     for key, value in options.items():
         table = next(name for name in tables if key in TABLES[name].model_fields)
         tables[table][key] = value
-    return Point.model_validate(
+    return RunConfig.model_validate(
         {
             "study": "test",
             "run": f"{framework}-w{workers}",
@@ -70,13 +70,13 @@ def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, 
     )
 
 
-def make_run(folder: Path, point: Point) -> Path:
+def make_run(folder: Path, point: RunConfig) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "point.json").write_text(point.model_dump_json())
+    (folder / "config.json").write_text(point.model_dump_json())
     return folder
 
 
-def train(folder: Path, point: Point, cores_each: int | None = None) -> Record:
+def train(folder: Path, point: RunConfig, cores_each: int | None = None) -> Record:
     """Train a point with real workers, which share all cores unless each has some; its record."""
     make_run(folder, point)
     program = [str(PROJECT / point.framework / "train.py"), str(folder)]

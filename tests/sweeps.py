@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import Done, VirtualCluster, wait_until
 from tests.studies import TINY_STUDY
-from unet_scaling.config import PROJECT
+from unet_scaling.study.config import PROJECT
 
 SUBMISSION = str(PROJECT / "slurm" / "submission.sh")
 VIRTUAL = (PROJECT / "slurm" / "clusters" / "virtual.toml").read_text()
@@ -107,7 +107,7 @@ class Sweep:
         self.wait_until(all_train, f"the first epoch of {self.name}", seconds)
 
     def run_folders(self) -> list[Path]:
-        return sorted(path.parent for path in (self.logs / self.name).glob("*/point.json"))
+        return sorted(path.parent for path in (self.logs / self.name).glob("*/config.json"))
 
     def account(self) -> str:
         """All that tells why runs are not where they should be: states, Slurm's view, ends of logs."""

@@ -9,17 +9,17 @@ import pytest
 
 from slurm.attempts import MOST_FRUITLESS, gained, may_be_tried_again
 from tests.records import make_header, make_point, write_run
-from unet_scaling.config import PROJECT
-from unet_scaling.failure import failures_reported
-from unet_scaling.record import RECORD_NAME, RecordWriter, set_record_aside
-from unet_scaling.record_lines import End, Resumed
+from unet_scaling.run.failure import failures_reported
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.record import RECORD_NAME, RecordWriter, set_record_aside
+from unet_scaling.study.record_lines import End, Resumed
 
 
 def stopped(folder: Path, position: tuple[int, int], resumed: tuple[int, int] = (0, 0)) -> None:
     """Write the record of an attempt that stopped in order at this position; the one before it is kept."""
     folder.mkdir(exist_ok=True)
     point = make_point()
-    (folder / "point.json").write_text(point.model_dump_json())
+    (folder / "config.json").write_text(point.model_dump_json())
     if (folder / RECORD_NAME).exists():
         set_record_aside(folder)
     begun = Resumed(epoch=resumed[0], step=resumed[1], repeated_epochs=0) if resumed != (0, 0) else None

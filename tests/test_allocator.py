@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.scenes import indents
 from slurm.local import launch
-from unet_scaling.allocator import GLIBC_PREFIX, KEEP_MEMORY, PRELOAD, SWITCH
-from unet_scaling.config import PROJECT
+from unet_scaling.group.allocator import GLIBC_PREFIX, KEEP_MEMORY, PRELOAD, SWITCH
+from unet_scaling.study.config import PROJECT
 
 PAGE = 4096
 FAULTS = """
@@ -21,7 +21,7 @@ def faults():
 """
 TAKE_AND_GIVE_BACK = """
 import torch
-from unet_scaling.allocator import keep_memory
+from unet_scaling.group.allocator import keep_memory
 
 torch.ones(2**24)
 keep_memory()
@@ -40,7 +40,7 @@ from pathlib import Path
 import torch
 from benchmarks.scenes import alone, reference_point
 from unet_scaling.data.loader import load_data
-from unet_scaling.phases import NO_CLOCK
+from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.training import Step, build_model, build_optimizer
 
 point = reference_point(Path(sys.argv[1]), 128, 128, 4)
@@ -108,7 +108,7 @@ def test_the_local_launcher_sets_them_for_its_workers(tmp_path_factory: pytest.T
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
 def test_the_record_gets_the_settings_and_what_was_preloaded_indeed() -> None:
-    program = "from unet_scaling.allocator import allocator_settings; print(allocator_settings())"
+    program = "from unet_scaling.group.allocator import allocator_settings; print(allocator_settings())"
     plain = {name: value for name, value in without_settings().items() if name != PRELOAD}
     chosen = {"MALLOC_TRIM_THRESHOLD_": "1000", PRELOAD: "/no/such/liballocator.so:libutil.so.1"}
     for environment, expected in (

@@ -11,8 +11,8 @@ from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests.records import make_workers, write_run
-from unet_scaling.config import FRAMEWORKS, Framework
-from unet_scaling.record_lines import Resumed
+from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.record_lines import Resumed
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 AT_TWO = ("", "", "", 2)

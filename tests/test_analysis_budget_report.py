@@ -21,7 +21,7 @@ from analysis.report.pictures import Pictures, draw, inputs_of
 from analysis.report.tables import table_files
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.report_studies import write_study
-from unet_scaling.config import PROJECT
+from unet_scaling.study.config import PROJECT
 
 NAMES = ("budget", "waterfall", "difference", "wire")
 

@@ -14,8 +14,8 @@ from analysis.loading.load import load_study
 from analysis.statistics.intervals import median_interval
 from analysis.study import Study
 from tests.records import make_workers, write_run
-from unet_scaling.config import Framework
-from unet_scaling.options import Claims
+from unet_scaling.study.config import Framework
+from unet_scaling.study.options import Criteria
 
 EPOCHS_OF_THE_CLOCK = 6  # three epochs, of which the warm-up takes four times as long
 Curve = Sequence[tuple[float, float]]
@@ -53,7 +53,7 @@ def three_runs(folder: Path, curves: Sequence[Curve], target: float | None = Non
         study_of(folder, {("horovod", 4): [100.0] * 3}),
         {f"horovod-w04-r{repeat}": curve for repeat, curve in enumerate(curves, start=1)},
     )
-    return replace(study, claims=Claims(target_iou=target))
+    return replace(study, criteria=Criteria(target_iou=target))
 
 
 def test_hours_of_a_run_and_of_an_epoch(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_pareto_set_of_equal_epochs(tmp_path: Path) -> None:
     study = study_of(
         tmp_path, {("horovod", 1): [100.0], ("horovod", 2): [90.0], ("pytorch_native", 2): [180.0]}
     )
-    table = cost_table(replace(study, claims=Claims(target_iou=0.99))).set_index(["framework", "workers"])
+    table = cost_table(replace(study, criteria=Criteria(target_iou=0.99))).set_index(["framework", "workers"])
     assert set(table["pareto_of"]) == {"seconds and worker-hours of 3 epochs"}
     assert table["pareto"].to_dict() == {
         ("horovod", 1): True,
@@ -213,7 +213,7 @@ def test_the_pareto_set_uses_the_time_to_the_target_where_all_points_have_one(tm
 def test_one_point_without_the_target_puts_all_on_equal_epochs(tmp_path: Path) -> None:
     study = study_of(tmp_path, {("horovod", 1): [100.0], ("horovod", 2): [180.0]})
     curves = {"horovod-w01-r1": [(216, 0.8)], "horovod-w02-r1": [(120, 0.7)]}
-    table = cost_table(replace(with_evaluations(study, curves), claims=Claims(target_iou=0.75)))
+    table = cost_table(replace(with_evaluations(study, curves), criteria=Criteria(target_iou=0.75)))
     assert set(table["pareto_of"]) == {"seconds and worker-hours of 3 epochs"}
     assert table["pareto"].to_list() == [True, True]
 
@@ -221,7 +221,7 @@ def test_one_point_without_the_target_puts_all_on_equal_epochs(tmp_path: Path) -
 def test_unequal_epochs_are_compared_by_the_epoch(tmp_path: Path) -> None:
     study = study_of(tmp_path, {("horovod", 1): [100.0], ("horovod", 2): [180.0]})
     shorter = study.epochs[~((study.epochs["run"] == "horovod-w02-r1") & (study.epochs["epoch"] == 2))]
-    table = cost_table(replace(study, epochs=shorter, claims=Claims(target_iou=0.99)))
+    table = cost_table(replace(study, epochs=shorter, criteria=Criteria(target_iou=0.99)))
     assert set(table["pareto_of"]) == {"seconds and worker-hours of one epoch"}
     assert table["pareto"].to_list() == [True, True]
 

@@ -12,8 +12,8 @@ from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.records import make_workers, write_run
-from unet_scaling.config import PROJECT, Framework
-from unet_scaling.record_lines import WorkerFacts
+from unet_scaling.study.config import PROJECT, Framework
+from unet_scaling.study.record_lines import WorkerFacts
 
 BUSY_HELPER = {"communication": 0.05, "switches": 20.0}
 POLLING_HELPER = BUSY_HELPER | {"runqueue": 0.0}

@@ -12,9 +12,9 @@ from analysis.findings.verdict import verdicts
 from analysis.loading.fairness import refusals, remarks, sharing
 from analysis.loading.load import load_study
 from tests.records import digest, make_header, make_point, make_workers, write_record, write_run
-from unet_scaling.config import Framework
-from unet_scaling.record import RECORD_NAME, set_record_aside
-from unet_scaling.record_lines import AttemptFacts, End, Header, Resumed, WorkerFacts
+from unet_scaling.study.config import Framework
+from unet_scaling.study.record import RECORD_NAME, set_record_aside
+from unet_scaling.study.record_lines import AttemptFacts, End, Header, Resumed, WorkerFacts
 
 
 def header(framework: Framework = "pytorch_native", count: int = 1, **changes: object) -> Header:

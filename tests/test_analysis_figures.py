@@ -33,7 +33,7 @@ from analysis.loading.reference import load_reference
 from analysis.prediction.outlook import PREDICTION_COLUMNS, predictions
 from analysis.study import NAMES, Study
 from tests.records import write_run
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
 ALL = [

@@ -18,8 +18,8 @@ from tests import slow_host
 from tests.cluster import VirtualCluster, bring_up
 from tests.machine import needs_a_core_each, skip_where_disturbed
 from tests.studies import make_images
-from unet_scaling.config import FRAMEWORKS, PROJECT
-from unet_scaling.record import RECORD_NAME, read_record
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.record import RECORD_NAME, read_record
 
 # 1,250,000 bytes a second, of frames of 1514 bytes with 1448 bytes of a message in each.
 RATE, BYTES_PER_SECOND, FRAME, MESSAGE = "10mbit", 1.25e6, 1514, 1448
@@ -110,7 +110,7 @@ def test_the_transfer_of_the_gradients_is_the_wire(study: Study, framework: str)
     row = _row(budget_table(study), framework)
     runs = study.runs[(study.runs["framework"] == framework) & (study.runs["workers"] == 2)]
     step_seconds = runs["step_seconds"].item()
-    point = study.headers[runs["run"].item()].point
+    point = study.headers[runs["run"].item()].config
     transfer = SENT * gradient_bytes(point) * FRAME / MESSAGE / BYTES_PER_SECOND
     assert row["wire"] * step_seconds == pytest.approx(transfer, rel=NEAR)
     others = row["deviation"] - row["wire"]

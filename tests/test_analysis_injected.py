@@ -15,8 +15,8 @@ from analysis.study import Study
 from tests import injected
 from tests.injected_runs import FAULT_SECONDS, InjectedPair
 from tests.machine import needs_a_core_each
-from unet_scaling.record import RECORD_NAME, RecordWriter, read_record
-from unet_scaling.record_lines import End
+from unet_scaling.study.record import RECORD_NAME, RecordWriter, read_record
+from unet_scaling.study.record_lines import End
 
 pytestmark = [pytest.mark.slow, pytest.mark.timing, needs_a_core_each]
 
@@ -37,7 +37,7 @@ def study_of(pair: InjectedPair, epoch: int, study: Path) -> Study:
         assert record.header is not None
         copy = study / folder.name
         copy.mkdir(parents=True)
-        (copy / "point.json").write_bytes((folder / "point.json").read_bytes())
+        (copy / "config.json").write_bytes((folder / "config.json").read_bytes())
         epochs = [line.model_copy(update={"warmup": line.epoch != used}) for line in record.epochs]
         probe = [record.probe] if record.probe else []
         writer = RecordWriter(copy / RECORD_NAME)

@@ -15,10 +15,10 @@ from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, Study
 from tests.records import digest, make_point, write_run
-from unet_scaling.config import Framework
-from unet_scaling.errors import EXIT_USAGE, UserError
-from unet_scaling.record import RECORD_NAME
-from unet_scaling.record_lines import End, Resumed
+from unet_scaling.study.config import Framework
+from unet_scaling.study.errors import EXIT_USAGE, UserError
+from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.record_lines import End, Resumed
 
 RESUMED = Resumed(epoch=1, step=0, repeated_epochs=0)
 
@@ -77,12 +77,12 @@ def test_the_headers_of_the_used_runs_are_kept_by_name(tmp_path: Path) -> None:
     write_run(tmp_path, end=None)
     headers = load_study(tmp_path).headers
     assert list(headers) == ["horovod-w02-r3"]
-    assert headers["horovod-w02-r3"].point.repeat == 3
+    assert headers["horovod-w02-r3"].config.repeat == 3
 
 
 def test_a_run_that_is_left_out_keeps_what_its_point_says(tmp_path: Path) -> None:
     write_run(tmp_path, "horovod", 4, 2, end=End(status="diverged", reason="the loss of epoch 1 is nan"))
-    (write_run(tmp_path) / "point.json").write_text("{}")
+    (write_run(tmp_path) / "config.json").write_text("{}")
     diverged, damaged = load_study(tmp_path).left_out.to_dict("records")
     assert (diverged["state"], diverged["framework"]) == ("diverged", "horovod")
     assert (diverged["workers"], diverged["repeat"]) == (4, 2)
@@ -194,13 +194,13 @@ def test_a_torn_record_is_reported_with_file_and_line(tmp_path: Path) -> None:
 
 def test_a_record_of_another_configuration_is_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
-    (folder / "point.json").write_text(make_point(workers=2).model_dump_json())
+    (folder / "config.json").write_text(make_point(workers=2).model_dump_json())
     assert "another configuration" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
 
 
 def test_a_record_without_a_point_is_listed(tmp_path: Path) -> None:
-    (write_run(tmp_path) / "point.json").unlink()
-    assert "point.json does not exist" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
+    (write_run(tmp_path) / "config.json").unlink()
+    assert "config.json does not exist" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
 
 
 def test_a_run_of_warm_up_only_says_how_many_epochs_to_train(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_two_folders_whose_names_print_alike_are_both_listed(tmp_path: Path) -> 
     assert set(study.runs["repeat"]) == {1, 2}
 
 
-@pytest.mark.parametrize("name", [RECORD_NAME, "point.json", "run.attempt1.jsonl"])
+@pytest.mark.parametrize("name", [RECORD_NAME, "config.json", "run.attempt1.jsonl"])
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
     folder = write_run(tmp_path, header={"attempt": 2, "resumed": RESUMED})
     (folder / name).unlink(missing_ok=True)
@@ -259,7 +259,7 @@ def test_operational_options_do_not_separate_the_frameworks(
     study = load_study(tmp_path)
     assert study.axes == ()
     assert set(compare(study)["pairs"]) == {3}
-    assert study.headers["horovod-w01-r1"].point == make_point("horovod", options=options)
+    assert study.headers["horovod-w01-r1"].config == make_point("horovod", options=options)
     told = any("equal images were read from /data/nuclei, /scratch/nuclei" in note for note in study.notes)
     assert told == ("data" in options)
 

@@ -17,9 +17,9 @@ from analysis.loading.load import load_study
 from analysis.loading.runs import CompleteRun, read_run
 from tests.malformed_records import RECORDS, Case, with_values
 from tests.records import make_point, write_run
-from unet_scaling.record import RECORD_NAME
+from unet_scaling.study.record import RECORD_NAME
 
-POINT_NAME = "point.json"
+CONFIG_NAME = "config.json"
 SPOILT = "pytorch_native-w01-r1"
 
 
@@ -68,36 +68,36 @@ def test_each_malformed_record_has_a_message_of_its_own_place_or_kind() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "point.json cannot be read"),
-        (b"{", "point.json cannot be read"),
-        (b'{"study": "\xff"}', "point.json cannot be read"),
-        (b"[" * 100_000, "point.json cannot be read"),
-        (b"[]", "point.json: file: found []"),
-        (b"{}", "point.json: study: missing"),
+        (b"", "config.json cannot be read"),
+        (b"{", "config.json cannot be read"),
+        (b'{"study": "\xff"}', "config.json cannot be read"),
+        (b"[" * 100_000, "config.json cannot be read"),
+        (b"[]", "config.json: file: found []"),
+        (b"{}", "config.json: study: missing"),
     ],
 )
 def test_a_malformed_point_is_left_out_with_its_message(folder: Folder, content: bytes, said: str) -> None:
-    (folder.spoilt / POINT_NAME).write_bytes(content)
+    (folder.spoilt / CONFIG_NAME).write_bytes(content)
     assert said in folder.reason()
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"workers": ...}, "point.json: workers: missing"),
-        ({"workers": "2"}, "point.json: workers: found '2'"),
-        ({"workers": 2}, "run.jsonl is of another configuration than point.json"),
-        ({"framework": "deepspeed"}, "point.json: framework: found 'deepspeed'"),
-        ({"framework": "horovod"}, "run.jsonl is of another configuration than point.json"),
-        ({"learning_rate": 0.1}, "point.json: learning_rate: unknown key"),
-        ({"\ud800": 1}, r"point.json: file: found '\ud800'"),
-        ({"\x1b[2J": 1}, r"point.json: \x1b[2J: unknown key"),
-        ({"seed": -1}, "point.json: seed: found -1"),
-        ({"study": "../../etc"}, "point.json: study: found '../../etc'"),
+        ({"workers": ...}, "config.json: workers: missing"),
+        ({"workers": "2"}, "config.json: workers: found '2'"),
+        ({"workers": 2}, "run.jsonl is of another configuration than config.json"),
+        ({"framework": "deepspeed"}, "config.json: framework: found 'deepspeed'"),
+        ({"framework": "horovod"}, "run.jsonl is of another configuration than config.json"),
+        ({"learning_rate": 0.1}, "config.json: learning_rate: unknown key"),
+        ({"\ud800": 1}, r"config.json: file: found '\ud800'"),
+        ({"\x1b[2J": 1}, r"config.json: \x1b[2J: unknown key"),
+        ({"seed": -1}, "config.json: seed: found -1"),
+        ({"study": "../../etc"}, "config.json: study: found '../../etc'"),
     ],
 )
 def test_a_point_with_wrong_values_is_left_out(folder: Folder, values: dict[str, Any], said: str) -> None:
-    path = folder.spoilt / POINT_NAME
+    path = folder.spoilt / CONFIG_NAME
     fields = json.loads(path.read_text()) | values
     path.write_text(json.dumps({key: value for key, value in fields.items() if value is not ...}))
     assert said in folder.reason()
@@ -108,13 +108,13 @@ def test_a_point_with_a_huge_number_is_left_out(folder: Folder, key: str) -> Non
     point = make_point().model_copy(update={key: 10**30})
     path = folder.spoilt / RECORD_NAME
     lines = path.read_bytes().splitlines(keepends=True)
-    header = with_values(lines[0], point=point.model_dump(), point_sha256=point.digest())
+    header = with_values(lines[0], point=point.model_dump(), config_sha256=point.digest())
     path.write_bytes(b"".join([header, *lines[1:]]))
-    (folder.spoilt / POINT_NAME).write_text(point.model_dump_json())
-    assert f"point.json: {key}: found {10**30}; allowed" in folder.reason()
+    (folder.spoilt / CONFIG_NAME).write_text(point.model_dump_json())
+    assert f"config.json: {key}: found {10**30}; allowed" in folder.reason()
 
 
-@pytest.mark.parametrize("name", [RECORD_NAME, POINT_NAME])
+@pytest.mark.parametrize("name", [RECORD_NAME, CONFIG_NAME])
 def test_a_folder_in_place_of_a_file_is_reported(folder: Folder, name: str) -> None:
     (folder.spoilt / name).unlink()
     (folder.spoilt / name).mkdir()

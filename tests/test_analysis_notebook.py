@@ -11,7 +11,7 @@ from analysis.report.assemble import make_report
 from analysis.report.tables import table_files
 from analysis.study import Study
 from tests.report_studies import write_study
-from unet_scaling.config import PROJECT
+from unet_scaling.study.config import PROJECT
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")

@@ -10,8 +10,8 @@ from analysis.loading.load import load_study
 from analysis.loading.ping_pongs import hosts_floor_seconds, pair_table, read_ping_pongs
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.records import make_point, make_workers
-from unet_scaling.ping_pong import Pair, PingPong, write_ping_pong
-from unet_scaling.study_file import PING_PONG_NAME
+from unet_scaling.measure.ping_pong import Pair, PingPong, write_ping_pong
+from unet_scaling.study.study_file import PING_PONG_NAME
 
 
 def make_pair(first: str, second: str, latency: float = 1e-4, bandwidth: float = 1e8) -> Pair:

@@ -15,9 +15,9 @@ from analysis.loading.load import load_study
 from analysis.statistics.intervals import median_interval
 from analysis.study import Study
 from tests.records import write_run
-from unet_scaling.config import Framework
-from unet_scaling.options import Claims
-from unet_scaling.record_lines import End
+from unet_scaling.study.config import Framework
+from unet_scaling.study.options import Criteria
+from unet_scaling.study.record_lines import End
 
 DIVERGED = -1.0
 Ious = Mapping[tuple[Framework, int], Sequence[float | None]]
@@ -62,7 +62,7 @@ def test_the_margin_is_that_of_the_study(tmp_path: Path) -> None:
     one, eight = noisy(0.8, 0.001, 5, seed=1), noisy(0.78, 0.001, 5, seed=2)
     study = study_of(tmp_path, {("horovod", 1): one, ("horovod", 8): eight})
     assert point(study, 8)["non_inferior"] == "no"
-    assert point(replace(study, claims=Claims(iou_margin=0.05)), 8)["non_inferior"] == "yes"
+    assert point(replace(study, criteria=Criteria(iou_margin=0.05)), 8)["non_inferior"] == "yes"
 
 
 def test_differences_are_paired_by_repeat(tmp_path: Path) -> None:

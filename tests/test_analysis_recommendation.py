@@ -14,9 +14,9 @@ from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests.records import write_run
-from unet_scaling.config import Framework
-from unet_scaling.options import Claims
-from unet_scaling.record_lines import End
+from unet_scaling.study.config import Framework
+from unet_scaling.study.options import Criteria
+from unet_scaling.study.record_lines import End
 
 POINT = ["options", "framework", "knobs", "workers"]
 NAN = float("nan")
@@ -144,7 +144,7 @@ def test_a_lower_bound_below_the_floor_is_undecided_and_said_in_the_sentence(stu
 def test_the_floor_is_that_of_the_study(study: Study) -> None:
     low = (0.6, 0.55, 0.65)
     points = points_of(study, pytorch_native_4=low, horovod_4=low)
-    assert advise(replace(study, claims=Claims(efficiency_floor=0.5)), points).workers == 4
+    assert advise(replace(study, criteria=Criteria(efficiency_floor=0.5)), points).workers == 4
 
 
 def test_a_count_whose_iou_is_lower_is_excluded(study: Study) -> None:

@@ -18,7 +18,7 @@ from analysis.loading.older_layout import HEADER, Log
 from analysis.loading.reference import load_reference, read_log
 from analysis.loading.reference_schedule import epochs_asked
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, LeftOut, Study
-from unet_scaling.errors import EXIT_USAGE, UserError
+from unet_scaling.study.errors import EXIT_USAGE, UserError
 
 V100 = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
 needs_v100 = pytest.mark.skipif(not V100.is_dir(), reason="the published V100 logs are not on this machine")

@@ -23,8 +23,8 @@ from analysis.report.tables import csv_tables, table_files
 from analysis.study import LeftOut, left_out_table
 from tests.records import write_run
 from tests.report_studies import write_one_after_the_other, write_study
-from unet_scaling.config import PROJECT
-from unet_scaling.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
 GOLDEN = Path(__file__).with_name("golden") / "summary.md"
 TABLES = {

@@ -18,8 +18,8 @@ from analysis.study import Study as Tables
 from analysis.text import clean, number, with_interval
 from tests.records import make_workers, write_run
 from tests.report_studies import write_study
-from unet_scaling.config import Point, Study
-from unet_scaling.record_lines import Resumed
+from unet_scaling.study.config import RunConfig, Study
+from unet_scaling.study.record_lines import Resumed
 
 
 def check_of(study: Tables, name: str) -> Check:
@@ -37,7 +37,7 @@ def fact(study: Tables, check: str) -> str:
     return str(table.loc[check, "fact"])
 
 
-def identity(point: Point) -> tuple[object, ...]:
+def identity(point: RunConfig) -> tuple[object, ...]:
     return point.framework, point.workers, point.repeat, point.seed, *flat_options(point).items()
 
 
@@ -214,8 +214,8 @@ def test_the_study_file_gives_the_same_points_again(tmp_path: Path) -> None:
     assert again is not None
     assert again.remarks == ()
     content = tomllib.loads(again.study_file)
-    points = Study.model_validate({"name": "tiny", **content}).points()
-    assert {identity(point) for point in points} == {identity(h.point) for h in study.headers.values()}
+    points = Study.model_validate({"name": "tiny", **content}).configs()
+    assert {identity(point) for point in points} == {identity(h.config) for h in study.headers.values()}
 
 
 def test_runs_that_the_study_file_would_repeat_but_are_missing_are_counted(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from analysis.study import Study
 from benchmarks.coverage import Noise, simulate
 from tests.records import write_run
 from tests.simulated import Throughputs, sentence_of, study_from, study_with_pace
-from unet_scaling.config import FRAMEWORKS, Framework
+from unet_scaling.study.config import FRAMEWORKS, Framework
 
 NOISE = np.array([0.0, 0.01, -0.012, 0.02, -0.018])
 WORKERS = (1, 2, 4, 8, 16)

@@ -13,9 +13,9 @@ from tests import injected
 from tests.injected_runs import FAULT_SECONDS, InjectedPair
 from tests.machine import needs_a_core_each, quiet_machine
 from tests.studies import make_point, train
-from unet_scaling.config import FRAMEWORKS
-from unet_scaling.measures import PHASE_COLUMNS
-from unet_scaling.record import Record, read_record
+from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.measurements import PHASE_COLUMNS
+from unet_scaling.study.record import Record, read_record
 
 Seconds = npt.NDArray[np.float64]
 pytestmark = [pytest.mark.slow, needs_a_core_each]

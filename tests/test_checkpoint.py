@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.records import digest, make_epochs, make_point
-from unet_scaling.checkpoint import (
+from unet_scaling.group.identity import Identity
+from unet_scaling.group.worker import Group
+from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,
     Trained,
@@ -17,10 +19,8 @@ from unet_scaling.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.files import PAUSES_SECONDS, write_verified
-from unet_scaling.identity import Identity
-from unet_scaling.worker import Group
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.files import PAUSES_SECONDS, write_verified
 
 POINT = digest("point")
 
@@ -47,7 +47,7 @@ def trained(steps: int) -> Trained:
 
 def progress(epoch: int, step: int = 0) -> Progress:
     return Progress(
-        point_sha256=POINT, epoch=epoch, step=step, epochs=make_epochs(make_point(), 100.0, 48), results=[]
+        config_sha256=POINT, epoch=epoch, step=step, epochs=make_epochs(make_point(), 100.0, 48), results=[]
     )
 
 
@@ -218,8 +218,8 @@ def test_a_lack_of_space_is_waited_for_and_then_said(
     old = save(tmp_path, trained(1), 1)
     roomy = shutil.disk_usage(tmp_path)
     told = [roomy._replace(free=1000)] * tries_in_vain + [roomy]
-    monkeypatch.setattr("unet_scaling.checkpoint.shutil.disk_usage", lambda _: told.pop(0))
-    monkeypatch.setattr("unet_scaling.files.time.sleep", lambda _: None)
+    monkeypatch.setattr("unet_scaling.run.checkpoint.shutil.disk_usage", lambda _: told.pop(0))
+    monkeypatch.setattr("unet_scaling.study.files.time.sleep", lambda _: None)
     if tries_in_vain > len(PAUSES_SECONDS):
         with pytest.raises(UserError, match="has 0 MiB free"):
             save(tmp_path, trained(2), 2)

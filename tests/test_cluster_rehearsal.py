@@ -11,7 +11,7 @@ from slurm.cluster_rehearsal import arguments, configuration, prerequisites, pro
 from slurm.cluster_rehearsal.network import burst_bytes
 from slurm.cluster_rehearsal.plan import Plan, load, save
 from tests.cluster import PROGRAM
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 STATE = Path("/run/somewhere")
 SLURM_CONF = """\

@@ -14,7 +14,7 @@ import pytest
 from tests.cluster import bring_up
 from tests.sweeps import VIRTUAL, Sweep
 from tests.sweeps import sweep as sweep
-from unet_scaling.record import read_record
+from unet_scaling.study.record import read_record
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +30,8 @@ def test_both_frameworks_complete_from_one_to_fourteen_workers(sweep: Sweep) -> 
         assert record.complete
         assert record.header is not None
         owned = {(worker.host, tuple(worker.cores)) for worker in record.header.workers}
-        assert len(owned) == record.header.point.workers
-        assert len({host for host, _ in owned}) == -(-record.header.point.workers // 2)
+        assert len(owned) == record.header.config.workers
+        assert len({host for host, _ in owned}) == -(-record.header.config.workers // 2)
     again = sweep.submit()
     assert "0 to submit" in again.stdout
 
@@ -102,7 +102,7 @@ def test_a_killed_worker_ends_its_run_long_before_the_others_time_out(sweep: Swe
     for folder in sweep.run_folders():
         header = read_record(folder / "run.jsonl").header
         assert header is not None
-        timeout_seconds = header.point.training.timeout_seconds
+        timeout_seconds = header.config.training.timeout_seconds
         os.kill(header.workers[2].process, 9)
     sweep.wait_for("failed")
     assert all(row["reason"] for row in sweep.rows())

@@ -13,7 +13,7 @@ from tests.cluster import VirtualCluster, bring_up, skip_without_cluster, wait_u
 from tests.disks import full, small_disk
 from tests.faults import trained
 from tests.sweeps import Row, Sweep
-from unet_scaling.record import RECORD_NAME, Record, attempt_records, read_record
+from unet_scaling.study.record import RECORD_NAME, Record, attempt_records, read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 # 38 training images give 9 steps to an epoch of 2 workers on one host, and 6 to one of 3 workers on two.

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.studies import make_point, train
-from unet_scaling.config import Point
-from unet_scaling.options import HorovodKnobs, NativeKnobs
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.options import HorovodKnobs, NativeKnobs
 
 HELD_BACK = "static_graph needs training.accumulate = 1, found 2"
 TUNED = {
@@ -15,11 +15,13 @@ TUNED = {
 }
 
 
-def with_knobs(point: Point) -> Point:
-    return Point.model_validate(point.model_dump() | {point.framework: TUNED[point.framework].model_dump()})
+def with_knobs(point: RunConfig) -> RunConfig:
+    return RunConfig.model_validate(
+        point.model_dump() | {point.framework: TUNED[point.framework].model_dump()}
+    )
 
 
-def losses(folder: Path, point: Point) -> list[float]:
+def losses(folder: Path, point: RunConfig) -> list[float]:
     return [epoch.loss for epoch in train(folder, point, cores_each=1).epochs]
 
 

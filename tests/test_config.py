@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from analysis.loading.options import varying
 from slurm.study_folder import StudyFolder
 from tests.studies import make_point
-from unet_scaling.config import PROJECT, Study
-from unet_scaling.errors import UserError
-from unet_scaling.options import TABLES, Claims, HorovodKnobs
-from unet_scaling.study_file import STUDY_NAME, read_claims, read_point, read_study
-from unet_scaling.validation import Section
+from unet_scaling.study.config import PROJECT, Study
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import TABLES, Criteria, HorovodKnobs
+from unet_scaling.study.study_file import STUDY_NAME, read_config, read_criteria, read_study
+from unet_scaling.study.validation import Section
 
 ABLATIONS = sorted((PROJECT / "slurm" / "studies").glob("why_*.toml"))
 STUDY = """
@@ -40,7 +40,7 @@ def study(tmp_path: Path) -> Path:
 
 def test_is_the_product_of_its_axes(study: Path) -> None:
     read = read_study(study, {"training.batch_per_worker": [4, 8], "model.width": [8, 16]})
-    points = read.points()
+    points = read.configs()
     assert len(points) == 2 * 3 * 2 * 2 * 2
     assert len({point.run for point in points}) == len(points)
     assert {(p.training.batch_per_worker, p.model.width) for p in points} == {
@@ -52,21 +52,21 @@ def test_is_the_product_of_its_axes(study: Path) -> None:
 
 
 def test_a_frameworks_own_options_multiply_its_own_points_only(study: Path) -> None:
-    points = read_study(study, {"horovod.cycle_time_ms": [1, 5], "repeats": 1}).points()
+    points = read_study(study, {"horovod.cycle_time_ms": [1, 5], "repeats": 1}).configs()
     assert sum(point.framework == "horovod" for point in points) == 6
     assert sum(point.framework == "pytorch_native" for point in points) == 3
     assert all((point.horovod is None) == (point.framework == "pytorch_native") for point in points)
 
 
 def test_a_repeat_has_one_seed_for_all_its_runs(study: Path) -> None:
-    points = read_study(study).points()
+    points = read_study(study).configs()
     assert {(point.repeat, point.seed) for point in points} == {(1, 10), (2, 11)}
 
 
 def test_paths_are_absolute_and_may_use_variables(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_study(study).points()[0].data.folder == str(PROJECT / "images")
+    assert read_study(study).configs()[0].data.folder == str(PROJECT / "images")
     monkeypatch.setenv("WORK", "/somewhere")
-    found = read_study(study, {"data.folder": "$WORK/images"}).points()[0]
+    found = read_study(study, {"data.folder": "$WORK/images"}).configs()[0]
     assert found.data.folder == "/somewhere/images"
     with pytest.raises(UserError, match=r"\$NOWHERE_SET"):
         read_study(study, {"data.folder": "$NOWHERE_SET/images"})
@@ -127,8 +127,8 @@ ABSURD = [
     ("horovod.cycle_time_ms", float("inf"), "at least 0, at most 60000"),
     ("horovod.fusion_threshold_mb", float("nan"), "at least 0, at most 1048576"),
     ("horovod.groups", 2**40, "at most 1000000"),
-    ("claims.iou_margin", float("nan"), "more than 0, less than 1"),
-    ("claims.target_iou", float("inf"), "more than 0, less than 1"),
+    ("criteria.iou_margin", float("nan"), "more than 0, less than 1"),
+    ("criteria.target_iou", float("inf"), "more than 0, less than 1"),
     ("repeats", 2**63, "at least 1, at most 10000"),
     ("repeats", 0, "at least 1, at most 10000"),
     ("seed", 2**64, "at least 0, at most 9007199254740992"),
@@ -149,7 +149,7 @@ def test_refuses_numbers_beyond_any_study_with_their_range(
 
 
 def test_every_number_of_a_study_has_an_upper_limit() -> None:
-    tables: list[type[Section]] = [Study, *TABLES.values(), Claims]
+    tables: list[type[Section]] = [Study, *TABLES.values(), Criteria]
     for table in tables:
         schema = table.model_json_schema()["properties"]
         for key, described in schema.items():
@@ -166,7 +166,7 @@ def test_refuses_an_axis_whose_value_makes_a_name_too_long(study: Path) -> None:
     assert "sweep.toml: data.foreground: found '0,1,2,3," in told
     assert "has 322 characters; allowed: 255" in told
     assert "shorter values or fewer axes" in told
-    assert read_study(study, {"data.foreground": long}).points()
+    assert read_study(study, {"data.foreground": long}).configs()
     with pytest.raises(UserError, match=r"name: found .*at most 255 characters"):
         read_study(study, {"name": "x" * 256})
 
@@ -191,21 +191,21 @@ def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
 
 
 def test_a_point_survives_its_file(study: Path, tmp_path: Path) -> None:
-    for point in read_study(study, {"horovod.cycle_time_ms": 5}).points():
-        (tmp_path / "point.json").write_text(point.model_dump_json())
-        assert read_point(tmp_path / "point.json") == point
-        assert read_point(tmp_path / "point.json").digest() == point.digest()
+    for point in read_study(study, {"horovod.cycle_time_ms": 5}).configs():
+        (tmp_path / "config.json").write_text(point.model_dump_json())
+        assert read_config(tmp_path / "config.json") == point
+        assert read_config(tmp_path / "config.json").digest() == point.digest()
 
 
 def test_a_point_file_that_is_cut_off_is_an_error(study: Path, tmp_path: Path) -> None:
-    text = read_study(study).points()[0].model_dump_json()
-    (tmp_path / "point.json").write_text(text[:-1])
+    text = read_study(study).configs()[0].model_dump_json()
+    (tmp_path / "config.json").write_text(text[:-1])
     with pytest.raises(UserError, match=r"point\.json cannot be read"):
-        read_point(tmp_path / "point.json")
+        read_config(tmp_path / "config.json")
 
 
 def test_any_change_changes_the_digest(study: Path) -> None:
-    plain = read_study(study).points()[0].digest()
+    plain = read_study(study).configs()[0].digest()
     overrides = ({"training.epochs": 3}, {"data.channels": 3}, {"model.depth": 4}, {"seed": 11})
     younger = (
         {"training.budget": "off"},
@@ -221,7 +221,7 @@ def test_any_change_changes_the_digest(study: Path) -> None:
         {"pytorch_native.gradient_as_bucket_view": True},
     )
     for override in (*overrides, *younger):
-        assert read_study(study, override).points()[0].digest() != plain
+        assert read_study(study, override).configs()[0].digest() != plain
 
 
 def test_a_point_of_the_first_records_keeps_its_digest() -> None:
@@ -238,7 +238,7 @@ def test_run_ids_are_plain_names_whatever_an_axis_holds(text: str) -> None:
     }
     study = Study.model_validate({"name": "s", "workers": [1], "repeats": 1, **tables})
     try:
-        runs = [point.run for point in study.points()]
+        runs = [point.run for point in study.configs()]
     except UserError:
         return
     assert all("/" not in run and "\n" not in run and not run.startswith(".") for run in runs)
@@ -249,14 +249,14 @@ def test_the_shipped_studies_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     studies = sorted((PROJECT / "slurm" / "studies").glob("*.toml"))
     assert studies
     for path in studies:
-        assert read_study(path).points()
+        assert read_study(path).configs()
 
 
 @pytest.mark.parametrize(
     "path", sorted((PROJECT / "slurm" / "studies").glob("why_*.toml")), ids=lambda p: p.stem
 )
 def test_an_ablation_changes_one_thing_and_says_what_confirms_it(path: Path) -> None:
-    points = read_study(path).points()
+    points = read_study(path).configs()
     assert len(varying(points)) == 1
     comment = path.read_text().partition("workers =")[0]
     assert all(
@@ -280,7 +280,7 @@ def test_knobs_of_horovod_reach_its_environment() -> None:
 def test_a_horovod_point_of_the_first_records_keeps_its_digest(study: Path) -> None:
     """Written down before yield_when_idle was there."""
     earlier = "36bfd4bd9f9d7adf329c5fea0be648078d9f1d277ba6f3667c2364942c063787"
-    point = next(p for p in read_study(study, {"horovod.cycle_time_ms": 5}).points() if p.horovod)
+    point = next(p for p in read_study(study, {"horovod.cycle_time_ms": 5}).configs() if p.horovod)
     assert point.model_copy(update={"data": make_point(Path("/images")).data}).digest() == earlier
     changed = point.model_copy(update={"horovod": HorovodKnobs(cycle_time_ms=5, yield_when_idle=True)})
     assert changed.digest() != point.digest()
@@ -288,11 +288,11 @@ def test_a_horovod_point_of_the_first_records_keeps_its_digest(study: Path) -> N
 
 def test_claims_reach_the_analysis_and_change_no_point(study: Path, tmp_path: Path) -> None:
     plain = read_study(study)
-    claiming = read_study(study, {"claims.iou_margin": 0.02, "claims.target_iou": 0.75})
-    assert claiming.points() == plain.points()
+    claiming = read_study(study, {"criteria.iou_margin": 0.02, "criteria.target_iou": 0.75})
+    assert claiming.configs() == plain.configs()
     StudyFolder(tmp_path / "logs", claiming).prepare()
-    assert read_claims(tmp_path / "logs") == Claims(iou_margin=0.02, target_iou=0.75)
-    assert read_claims(tmp_path) == Claims()
+    assert read_criteria(tmp_path / "logs") == Criteria(iou_margin=0.02, target_iou=0.75)
+    assert read_criteria(tmp_path) == Criteria()
 
 
 def test_a_study_file_that_is_cut_off_is_an_error_with_its_cure(study: Path, tmp_path: Path) -> None:
@@ -300,4 +300,4 @@ def test_a_study_file_that_is_cut_off_is_an_error_with_its_cure(study: Path, tmp
     path = tmp_path / "logs" / STUDY_NAME
     path.write_text(path.read_text()[:-20])
     with pytest.raises(UserError, match=r"study.json cannot be read: .*submission.sh writes it again"):
-        read_claims(tmp_path / "logs")
+        read_criteria(tmp_path / "logs")

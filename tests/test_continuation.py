@@ -10,11 +10,11 @@ from PIL import Image, ImageOps
 from tests.faults import Fault, attempt, fault_point
 from tests.records import digest, make_header, make_point
 from tests.studies import make_images
-from unet_scaling.continuation import require_same_facts
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
-from unet_scaling.errors import EXIT_BAD_DATA, EXIT_RESUME, EXIT_USAGE, UserError
-from unet_scaling.record_lines import AttemptFacts, WorkerFacts
+from unet_scaling.run.continuation import require_same_facts
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_RESUME, EXIT_USAGE, UserError
+from unet_scaling.study.record_lines import AttemptFacts, WorkerFacts
 
 FOLDER = Path("/logs/study/run")
 Change = Callable[[WorkerFacts], dict[str, object]]

@@ -17,20 +17,20 @@ from tests.faults import Fault, attempt, fault_point
 from tests.records import write_run
 from tests.studies import make_images, make_point
 from tests.test_checkpoint import GROUP, POINT, save, trained
-from unet_scaling.checkpoint import load_checkpoint
-from unet_scaling.config import FRAMEWORKS, Study
 from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.errors import UserError
-from unet_scaling.failure import failures_reported
-from unet_scaling.files import checksum_path, read_sealed, read_verified, write_sealed, write_verified
-from unet_scaling.measures import PHASE_COLUMNS
-from unet_scaling.ping_pong import Pair, PingPong, read_ping_pong, write_ping_pong
-from unet_scaling.record import read_record
-from unet_scaling.run_claim import OWNER_NAME, Owner, this_process
-from unet_scaling.step_sample import STEPS_NAME, StepSample
-from unet_scaling.study_file import PING_PONG_NAME, read_claims, read_point
-from unet_scaling.weights import load_weights, save_weights
+from unet_scaling.measure.ping_pong import Pair, PingPong, read_ping_pong, write_ping_pong
+from unet_scaling.measure.step_sample import STEPS_NAME, StepSample
+from unet_scaling.run.checkpoint import load_checkpoint
+from unet_scaling.run.failure import failures_reported
+from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
+from unet_scaling.run.weights import load_weights, save_weights
+from unet_scaling.study.config import FRAMEWORKS, Study
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.files import checksum_path, read_sealed, read_verified, write_sealed, write_verified
+from unet_scaling.study.measurements import PHASE_COLUMNS
+from unet_scaling.study.record import read_record
+from unet_scaling.study.study_file import PING_PONG_NAME, read_config, read_criteria
 
 MOST_PLACES = 1000
 REPORTED = (UserError, OSError, ValueError)
@@ -56,7 +56,7 @@ def study(folder: Path) -> StudyFolder:
     tables = {
         "data": {"folder": "/data", "image_height": 32, "image_width": 32},
         "training": {"epochs": 12, "learning_rate": [0.001, 0.25]},
-        "claims": {"iou_margin": 0.02},
+        "criteria": {"iou_margin": 0.02},
     }
     made = StudyFolder(folder, Study.model_validate({"name": "study", "workers": [1, 12], **tables}))
     made.prepare()
@@ -65,13 +65,13 @@ def study(folder: Path) -> StudyFolder:
 
 def point_file(folder: Path) -> Sample:
     made = study(folder)
-    path = made.run_folder(made.study.points()[0]) / "point.json"
-    return Sample([path], lambda: read_point(path))
+    path = made.run_folder(made.study.configs()[0]) / "config.json"
+    return Sample([path], lambda: read_config(path))
 
 
 def study_file(folder: Path) -> Sample:
     study(folder)
-    return Sample([folder / "study.json"], lambda: read_claims(folder))
+    return Sample([folder / "study.json"], lambda: read_criteria(folder))
 
 
 def job_file(folder: Path) -> Sample:
@@ -184,7 +184,7 @@ def cache_files(folder: Path) -> Sample:
 
 
 SAMPLES: dict[str, Callable[[Path], Sample]] = {
-    "point.json": point_file,
+    "config.json": point_file,
     "study.json": study_file,
     "job.json": job_file,
     PING_PONG_NAME: ping_pong_file,

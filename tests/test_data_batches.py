@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.data_folders import refused
 from unet_scaling.data import batches
 from unet_scaling.data.mask_bits import pack
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 counts = st.integers(1, 16)
 

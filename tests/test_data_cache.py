@@ -14,19 +14,19 @@ import pytest
 import torch
 
 from tests.data_folders import blob, make_folder, noise, options, refused, save
-from unet_scaling.config import PROJECT
 from unet_scaling.data import cache
 from unet_scaling.data.cache import DecodedImages, build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import Manifest, write_manifest
 from unet_scaling.data.mask_bits import packed_width, unpack
-from unet_scaling.errors import UserError
-from unet_scaling.options import Data
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import Data
 
 BUILDER = """
 import sys
 from pathlib import Path
-from unet_scaling.config import Data
+from unet_scaling.study.config import Data
 from unet_scaling.data.cache import build_cache
 from unet_scaling.data.manifest import read_manifest
 folder, root = Path(sys.argv[1]), Path(sys.argv[2])

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from tests.data_folders import blob, cut, make_folder, noise, refused, save
-from unet_scaling.config import PROJECT
 from unet_scaling.data.checking import check_folder
-from unet_scaling.errors import UserError
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError
 
 NUCLEI = PROJECT.parent / "shared" / "data" / "nuclei"
 

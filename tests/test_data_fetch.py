@@ -10,7 +10,7 @@ from tests.data_folders import blob, make_folder, noise, refused, save
 from tests.record_server import DOI, RecordServer, serving, tar_of
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.fetch import INDENTS, Source, fetch
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 
 @pytest.fixture(scope="module")

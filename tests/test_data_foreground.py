@@ -5,7 +5,7 @@ import pytest
 
 from tests.data_folders import refused
 from unet_scaling.data.foreground import parse_foreground
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 PIXELS = np.array([[0, 1, 2, 127, 128, 255, 256, 65535]], dtype=np.uint16)
 

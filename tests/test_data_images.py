@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.data_folders import Array, blob, cut, noise, refused, save
 from unet_scaling.data.images import decode, describe_mode, read_bytes, to_image, to_mask_values
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 COLOUR = np.random.default_rng(1).integers(0, 256, (12, 16, 3)).astype(np.uint8)
 

@@ -15,12 +15,12 @@ import torch
 from benchmarks.scenes import alone
 from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point
 from tests.studies import make_images, make_point, train
-from unet_scaling.config import PROJECT
-from unet_scaling.data.ahead import DecodingAhead
 from unet_scaling.data.loader import Batch, load_data
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
-from unet_scaling.phases import NO_CLOCK
+from unet_scaling.data.prefetch import Prefetcher
+from unet_scaling.measure.phases import NO_CLOCK
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 
 STOPPED_WHILE_LOADING = """
 import os, signal, sys
@@ -28,16 +28,16 @@ from benchmarks.scenes import alone
 from pathlib import Path
 from tests.studies import make_point
 from unet_scaling.data.loader import load_data
-from unet_scaling.interruption import SIGNALS
-from unet_scaling.phases import NO_CLOCK
+from unet_scaling.group.signals import STOP_SIGNALS
+from unet_scaling.measure.phases import NO_CLOCK
 
 if __name__ == "__main__":
-    for number in SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: None)
     point = make_point(Path(sys.argv[1]), loading="decode", loader_workers=2)
     steps = load_data(point, alone()).steps(0, NO_CLOCK)
     next(steps)
-    for number in SIGNALS:
+    for number in STOP_SIGNALS:
         os.killpg(0, number)
     print(1 + sum(1 for _ in steps))
 """
@@ -48,7 +48,7 @@ from benchmarks.scenes import alone
 from pathlib import Path
 from tests.studies import make_point
 from unet_scaling.data.loader import load_data
-from unet_scaling.phases import NO_CLOCK
+from unet_scaling.measure.phases import NO_CLOCK
 
 if __name__ == "__main__":
     point = make_point(Path(sys.argv[1]), loading="decode", loader_workers=2)
@@ -82,7 +82,7 @@ def test_an_image_that_cannot_be_decoded_is_bad_data_in_any_process(tmp_path: Pa
     data = load_data(make_point(folder, loading="decode"), alone())
     (folder / "images" / "003.png").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"003\.png") as caught:
-        list(DecodingAhead(data.source, 1).batches(np.array([[1, 2], [3, 4]])))
+        list(Prefetcher(data.source, 1).batches(np.array([[1, 2], [3, 4]])))
     assert caught.value.exit_code == EXIT_BAD_DATA
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.data_folders import blob, cut, make_folder, save
-from unet_scaling.config import PROJECT
 from unet_scaling.data.__main__ import main
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.errors import run_program
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import run_program
 
 
 def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:

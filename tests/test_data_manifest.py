@@ -10,7 +10,7 @@ import pytest
 from tests.data_folders import blob, make_folder, noise, refused, save
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import Manifest, read_manifest, write_manifest
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 
 @pytest.fixture

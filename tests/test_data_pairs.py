@@ -6,7 +6,7 @@ import pytest
 
 from tests.data_folders import blob, make_folder, noise, refused, save
 from unet_scaling.data.pairs import Pair, find_pairs
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 
 def test_pairs_are_joined_by_stem_across_formats(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.data_folders import refused
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.synthetic import make
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 SIZE = {"count": 3, "height": 32, "width": 40, "seed": 2}
 

@@ -9,7 +9,7 @@ import pytest
 from tests.data_folders import refused
 from tests.record_server import tar_of
 from unet_scaling.data.unpack import Limits, unpack
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 
 def archive(path: Path, files: dict[str, bytes], *extra: tarfile.TarInfo) -> Path:

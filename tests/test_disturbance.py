@@ -16,10 +16,10 @@ from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests.budgets import Steps, make_probe, write_budget_run
-from unet_scaling.config import FRAMEWORKS, PROJECT
-from unet_scaling.disturbance import DISTURBED_SHARE, Disturbance, disturbance
-from unet_scaling.measures import LongestStep
-from unet_scaling.record import Record, read_record
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.disturbance import DISTURBED_SHARE, Disturbance, disturbance
+from unet_scaling.study.measurements import LongestStep
+from unet_scaling.study.record import Record, read_record
 
 LOADED = {"communication": 0.0, "runqueue": 0.05, "switches": 0.0, "other": 0.05}
 LONG = {"training": {"epochs": 13}}

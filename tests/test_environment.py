@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from unet_scaling.config import PROJECT
+from unet_scaling.study.config import PROJECT
 
 ENVIRONMENT = PROJECT / "environment"
 TOOLKIT = "cuda_toolkit.sh"

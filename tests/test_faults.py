@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_done, trained
-from unet_scaling.config import FRAMEWORKS
-from unet_scaling.interruption import STOP_AT_VARIABLE
+from unet_scaling.run.interruption import STOP_AT_VARIABLE
+from unet_scaling.study.config import FRAMEWORKS
 
 pytestmark = pytest.mark.slow
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)

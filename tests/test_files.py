@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unet_scaling import files
-from unet_scaling.files import (
+from unet_scaling.study import files
+from unet_scaling.study.files import (
     checksum_path,
     read_verified,
     remove_unfinished,
@@ -21,7 +21,7 @@ from unet_scaling.files import (
 def impatient(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between tries, which do not take their time here."""
     pauses: list[float] = []
-    monkeypatch.setattr("unet_scaling.files.time.sleep", pauses.append)
+    monkeypatch.setattr("unet_scaling.study.files.time.sleep", pauses.append)
     return pauses
 
 
@@ -35,7 +35,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int, number: int) -> None:
             raise OSError(number, os.strerror(number))
         real(descriptor)
 
-    monkeypatch.setattr("unet_scaling.files.os.fsync", fsync)
+    monkeypatch.setattr("unet_scaling.study.files.os.fsync", fsync)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])

@@ -21,7 +21,7 @@ from tests.faults import (
     trained,
 )
 from tests.studies import TINY_STUDY
-from unet_scaling.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
 
 pytestmark = pytest.mark.slow
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)

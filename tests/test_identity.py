@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unet_scaling.errors import UserError
-from unet_scaling.identity import Identity, first_host, identify, meeting_point
+from unet_scaling.group.identity import Identity, first_host, identify, rendezvous_address
+from unet_scaling.study.errors import UserError
 
 PMI = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
@@ -60,8 +60,8 @@ def test_the_first_host_of_a_node_list(nodes: str, first: str) -> None:
 
 def test_meets_at_the_first_host_of_the_step_before_that_of_the_job() -> None:
     job = {"SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "n[1-7]"}
-    assert meeting_point(job)[0] == "n1"
-    assert meeting_point(job | {"SLURM_STEP_NODELIST": "n[3-4]"})[0] == "n3"
+    assert rendezvous_address(job)[0] == "n1"
+    assert rendezvous_address(job | {"SLURM_STEP_NODELIST": "n[3-4]"})[0] == "n3"
 
 
 def test_the_launchers_own_choice_goes_first() -> None:
@@ -71,18 +71,18 @@ def test_the_launchers_own_choice_goes_first() -> None:
         "SLURM_JOB_ID": "1",
         "SLURM_JOB_NODELIST": "n1",
     }
-    assert meeting_point(chosen) == ("10.0.0.1", 1234)
+    assert rendezvous_address(chosen) == ("10.0.0.1", 1234)
 
 
 def test_outside_a_job_says_what_to_set() -> None:
     with pytest.raises(UserError, match="MASTER_ADDR"):
-        meeting_point({})
+        rendezvous_address({})
 
 
 @given(st.integers(1, 10**9))
 def test_ports_follow_from_the_job_and_stay_below_the_ephemeral_range(job: int) -> None:
     environment = {"SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST": "n1"}
-    port = meeting_point(environment)[1]
+    port = rendezvous_address(environment)[1]
     assert 15000 <= port < 25000
-    assert port == meeting_point(environment)[1]
-    assert port != meeting_point(environment | {"SLURM_JOB_ID": str(job + 1)})[1]
+    assert port == rendezvous_address(environment)[1]
+    assert port != rendezvous_address(environment | {"SLURM_JOB_ID": str(job + 1)})[1]

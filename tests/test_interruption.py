@@ -10,12 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from slurm.render import DEAF_AT_FIRST
-from unet_scaling.interruption import SIGNALS, STOP_AT_VARIABLE, Interruption
+from unet_scaling.group.signals import STOP_SIGNALS
+from unet_scaling.run.interruption import STOP_AT_VARIABLE, Interruption
 
 
 @pytest.fixture(autouse=True)
 def handlers_restored() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     signal.set_wakeup_fd(-1)
     for number, handler in before.items():
@@ -24,7 +25,7 @@ def handlers_restored() -> Iterator[None]:
 
 WORKER = """
 import os, sys, time
-from unet_scaling import interruption
+from unet_scaling.run import interruption
 interruption.GRACE_SECONDS = 1
 def give_up(error):
     print(error, file=sys.stderr, flush=True)
@@ -55,7 +56,7 @@ def test_after_sigterm_a_worker_leaves_in_time_with_or_without_a_safe_point(mann
 
 EARLY = """
 import os, signal
-from unet_scaling.interruption import Interruption
+from unet_scaling.run.interruption import Interruption
 os.kill(os.getpid(), signal.SIGUSR2)
 worker = Interruption()
 worker.listen(print)
@@ -85,19 +86,19 @@ def test_the_end_of_the_jobs_time_is_a_request(monkeypatch: pytest.MonkeyPatch) 
     interruption = Interruption()
     assert interruption.reason() == ""
     later = time.monotonic() + 101
-    monkeypatch.setattr("unet_scaling.interruption.time.monotonic", lambda: later)
+    monkeypatch.setattr("unet_scaling.run.interruption.time.monotonic", lambda: later)
     assert interruption.reason() == "the job's time is nearly over"
 
 
 def test_a_wall_clock_that_jumps_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STOP_AT_VARIABLE, str(time.time() + 100))
     interruption = Interruption()
-    monkeypatch.setattr("unet_scaling.interruption.time.time", lambda: 1e11)
+    monkeypatch.setattr("unet_scaling.run.interruption.time.time", lambda: 1e11)
     assert interruption.reason() == ""
 
 
 def test_without_a_limit_there_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STOP_AT_VARIABLE, raising=False)
     interruption = Interruption()
-    monkeypatch.setattr("unet_scaling.interruption.time.monotonic", lambda: 1e11)
+    monkeypatch.setattr("unet_scaling.run.interruption.time.monotonic", lambda: 1e11)
     assert interruption.reason() == ""

@@ -16,10 +16,10 @@ from slurm.local import launch
 from slurm.study_folder import StudyFolder, in_launch_order, run_state
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY, make_images, make_point, make_run, train
-from unet_scaling.config import PROJECT, Study
-from unet_scaling.errors import UserError
-from unet_scaling.record import read_record
-from unet_scaling.study_file import read_study
+from unet_scaling.study.config import PROJECT, Study
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import read_record
+from unet_scaling.study.study_file import read_study
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def done(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 
 def test_every_run_is_complete_and_said_so(done: tuple[Path, Path, str]) -> None:
     _, logs, printed = done
-    folders = sorted(path.parent for path in logs.glob("tiny/*/point.json"))
+    folders = sorted(path.parent for path in logs.glob("tiny/*/config.json"))
     assert len(folders) == 4
     assert all(read_record(folder / "run.jsonl").complete for folder in folders)
     assert printed.count("complete in") == 4
@@ -64,7 +64,7 @@ def test_each_worker_owns_one_core_under_both_frameworks(done: tuple[Path, Path,
         header = read_record(path).header
         assert header is not None
         cores = [core for worker in header.workers for core in worker.cores]
-        assert len(cores) == len(set(cores)) == header.point.workers
+        assert len(cores) == len(set(cores)) == header.config.workers
 
 
 def test_pairs_start_from_the_same_weights_and_data(done: tuple[Path, Path, str]) -> None:
@@ -180,7 +180,7 @@ def test_a_demo_that_could_give_no_speed_ends_before_it_trains(
         outcome = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert outcome.returncode == code, outcome.stderr
         assert said in outcome.stdout + outcome.stderr
-        assert not list(study.glob("*/point.json"))
+        assert not list(study.glob("*/config.json"))
     finally:
         shutil.rmtree(study, ignore_errors=True)
 
@@ -337,7 +337,7 @@ def test_more_workers_than_cores_is_refused_with_the_largest_count(images: Path,
     outcome = submit(write_study(tmp_path, images), tmp_path / "logs", "--set", "workers=[1,4096]")
     assert outcome.returncode == 2
     assert "the largest worker count here is" in outcome.stderr
-    assert not list(tmp_path.glob("logs/tiny/*/point.json"))
+    assert not list(tmp_path.glob("logs/tiny/*/config.json"))
 
 
 @pytest.mark.parametrize("framework", ["pytorch_native", "horovod"])
@@ -458,7 +458,7 @@ def test_a_run_folder_that_anyone_may_write_into_is_refused(images: Path, tmp_pa
     refused = run_program(run)
     assert refused.returncode == 2
     assert f"{run} may be written by anyone: chmod o-w {run}" in refused.stderr
-    assert [path.name for path in run.iterdir()] == ["point.json"]
+    assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
 def test_workers_that_die_before_they_can_say_why_have_failed(images: Path, tmp_path: Path) -> None:

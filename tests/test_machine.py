@@ -16,9 +16,9 @@ from tests.machine import (
     taken_by_others,
     unexplained,
 )
-from unet_scaling.config import PROJECT
-from unet_scaling.disturbance import DISTURBED_SHARE
-from unet_scaling.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.disturbance import DISTURBED_SHARE
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 BURN = """
 import time

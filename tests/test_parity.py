@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.studies import make_point, train
-from unet_scaling.record import read_record
-from unet_scaling.record_lines import Result
+from unet_scaling.study.record import read_record
+from unet_scaling.study.record_lines import Result
 
 STEPS = 20
 pytestmark = pytest.mark.slow

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unet_scaling import phases as product
-from unet_scaling.measures import Phase
-from unet_scaling.phases import NO_CLOCK, Clock, HostClock, phase_clock
+from unet_scaling.measure import phases as product
+from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock, phase_clock
+from unet_scaling.study.measurements import Phase
 
 NAP = 0.25  # a power of two, so that sums of naps are exact
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from slurm.local import launch
-from unet_scaling.errors import UserError
-from unet_scaling.ping_pong import SIZES, choose_pairs, read_ping_pong
+from unet_scaling.measure.ping_pong import SIZES, choose_pairs, read_ping_pong
+from unet_scaling.study.errors import UserError
 
-MODULE = ["-m", "unet_scaling.ping_pong"]
+MODULE = ["-m", "unet_scaling.measure.ping_pong"]
 
 
 def test_the_first_rank_stands_for_its_host() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unet_scaling.provenance import speed_variables
+from unet_scaling.group.provenance import speed_variables
 
 FASTER = {
     "NCCL_ALGO": "Ring",

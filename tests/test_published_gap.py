@@ -6,7 +6,7 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network import network_table
 from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
-from unet_scaling.config import PROJECT
+from unet_scaling.study.config import PROJECT
 
 
 def contended(name: str, runs: int = 60) -> list[Diagnosis]:

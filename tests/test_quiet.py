@@ -24,9 +24,9 @@ from slurm.quiet import (
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
 from tests.records import Measured, write_record
-from unet_scaling.config import Study
-from unet_scaling.record import read_record
-from unet_scaling.study_file import read_point
+from unet_scaling.study.config import Study
+from unet_scaling.study.record import read_record
+from unet_scaling.study.study_file import read_config
 
 LOADED = Steps(
     forward=0.08, contended={"communication": 0.0, "runqueue": 0.05, "switches": 0.0, "other": 0.05}
@@ -106,7 +106,7 @@ def local_study(
             raise KeyboardInterrupt
         source = write_budget_run(folder / f"source{len(list(folder.iterdir()))}", steps=steps)
         epochs = read_record(source / "run.jsonl").epochs
-        write_record(run, read_point(run / "point.json"), measured=Measured(list(epochs)))
+        write_record(run, read_config(run / "config.json"), measured=Measured(list(epochs)))
         return 0
 
     monkeypatch.setattr(slurm.local, "launch", launch)

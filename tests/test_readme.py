@@ -4,7 +4,7 @@ import re
 import subprocess
 
 from tests.readme import README, twins_diff, with_diff
-from unet_scaling.config import PROJECT
+from unet_scaling.study.config import PROJECT
 
 TEXT = README.read_text()
 

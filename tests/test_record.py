@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.studies import make_point
-from unet_scaling.measures import PHASE_COLUMNS, STARTUP_COLUMNS, Budget, CpuFacts, Line, Probe, Startup
-from unet_scaling.record import SEAL, Record, RecordWriter, read_record, sealed
-from unet_scaling.record_lines import End, Epoch, Header, Result, WorkerFacts
+from unet_scaling.study.measurements import (
+    PHASE_COLUMNS,
+    STARTUP_COLUMNS,
+    Budget,
+    CpuFacts,
+    Line,
+    Probe,
+    Startup,
+)
+from unet_scaling.study.record import SEAL, Record, RecordWriter, read_record, sealed
+from unet_scaling.study.record_lines import End, Epoch, Header, Result, WorkerFacts
 
 DIGEST = "0" * 64
 
@@ -22,7 +30,7 @@ def header(epochs: int = 2) -> Header:
     point = make_point(Path("/images"), epochs=epochs)
     facts = WorkerFacts(worker=0, host="a", process=1, device="cpu", device_uuid="", cores=[0], threads=1)
     return Header(
-        point=point, point_sha256=point.digest(), attempt=1, started_utc="2026-01-01T00:00:00+00:00",
+        config=point, config_sha256=point.digest(), attempt=1, started_utc="2026-01-01T00:00:00+00:00",
         commit=None, dirty=None, versions={"torch": "2"}, transport={"backend": "gloo"}, job={},
         manifest_sha256=DIGEST, train_images=8, test_images=2, initial_weights_sha256=DIGEST, workers=[facts],
     )  # fmt: skip
@@ -166,7 +174,7 @@ def test_a_line_that_is_no_json_is_named_with_its_place(tmp_path: Path) -> None:
 
 
 def test_a_write_error_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unet_scaling.files.time.sleep", lambda _: None)
+    monkeypatch.setattr("unet_scaling.study.files.time.sleep", lambda _: None)
     writer = RecordWriter(tmp_path / "run.jsonl")
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._descriptor)

@@ -17,8 +17,8 @@ from slurm.cluster import Cluster, geometry, limit_seconds, read_cluster
 from slurm.render import Places, allocation_script, job_script
 from slurm.sbatch_options import OWN_OPTIONS
 from tests.studies import make_point
-from unet_scaling.config import FRAMEWORKS, PROJECT
-from unet_scaling.errors import UserError
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.errors import UserError
 
 GOLDEN = Path(__file__).with_name("golden")
 PLACES = Places(Path("/project"), Path("/project/.venv/bin/python"))

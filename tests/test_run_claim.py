@@ -14,12 +14,12 @@ import pytest
 from tests.cluster import wait_until
 from tests.faults import attempt, fault_point
 from tests.studies import make_run
-from unet_scaling import run_claim
-from unet_scaling.config import PROJECT
-from unet_scaling.errors import EXIT_USAGE, UserError, report_name
-from unet_scaling.files import remove_unfinished, write_sealed
-from unet_scaling.record import RECORD_NAME
-from unet_scaling.run_claim import OWNER_NAME, STALE_SECONDS, RunClaim, this_process
+from unet_scaling.run import run_claim
+from unet_scaling.run.run_claim import OWNER_NAME, STALE_SECONDS, RunClaim, this_process
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import EXIT_USAGE, UserError, report_name
+from unet_scaling.study.files import remove_unfinished, write_sealed
+from unet_scaling.study.record import RECORD_NAME
 
 ELSEWHERE: dict[str, Any] = {"machine": "another boot", "host": "node9"}
 
@@ -96,7 +96,7 @@ def test_what_a_killed_contender_leaves_is_removed_by_the_next_attempt(
         raise OSError(errno.EIO, "killed here")
 
     owned_by(tmp_path, **ELSEWHERE)
-    monkeypatch.setattr("unet_scaling.run_claim.tempfile.NamedTemporaryFile", unfinished)
+    monkeypatch.setattr("unet_scaling.run.run_claim.tempfile.NamedTemporaryFile", unfinished)
     claim(tmp_path).try_to_take()
     assert len(made) == 1
     remove_unfinished(tmp_path, OWNER_NAME)
@@ -139,7 +139,7 @@ def test_takes_the_folder_of_an_owner_elsewhere_that_fell_silent(
     waiting = claim(tmp_path)
     assert waiting.try_to_take()
     later = time.monotonic() + STALE_SECONDS + 1
-    monkeypatch.setattr("unet_scaling.run_claim.time.monotonic", lambda: later)
+    monkeypatch.setattr("unet_scaling.run.run_claim.time.monotonic", lambda: later)
     assert waiting.try_to_take() == ""
 
 

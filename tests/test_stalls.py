@@ -12,11 +12,11 @@ import pytest
 from tests.cluster import wait_until
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_point, train
-from unet_scaling.config import FRAMEWORKS
-from unet_scaling.disturbance import disturbance
-from unet_scaling.patience import limit_waiting, waiting
-from unet_scaling.record import read_record
-from unet_scaling.record_lines import Epoch
+from unet_scaling.group.watchdog import start_watchdog, waiting
+from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.disturbance import disturbance
+from unet_scaling.study.record import read_record
+from unet_scaling.study.record_lines import Epoch
 
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
 LIMIT_SECONDS = 10
@@ -116,7 +116,7 @@ def _epochs(folder: Path) -> tuple[Epoch, ...]:
 
 def test_only_waiting_counts_and_not_the_time_between() -> None:
     gave_up = threading.Event()
-    limit_waiting(0.1, gave_up.set)
+    start_watchdog(0.1, gave_up.set)
     with waiting:
         pass
     time.sleep(0.5)

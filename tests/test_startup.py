@@ -9,13 +9,16 @@ import pytest
 
 from benchmarks.scenes import alone
 from tests.studies import make_point, train
-from unet_scaling import startup
-from unet_scaling.measures import STARTUP_COLUMNS, Startup
-from unet_scaling.startup import StartupClock, process_age
+from unet_scaling.measure import startup
+from unet_scaling.measure.startup import StartupClock, process_age
+from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
 
 
 def test_a_process_knows_its_age() -> None:
-    program = "from unet_scaling.startup import process_age; import time; time.sleep(1); print(process_age())"
+    program = (
+        "from unet_scaling.measure.startup import process_age; import time; "
+        "time.sleep(1); print(process_age())"
+    )
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 1 <= float(done.stdout) <= time.perf_counter() - begin + 0.1

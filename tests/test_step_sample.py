@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from unet_scaling.measures import PHASE_COLUMNS, Phase
-from unet_scaling.step_sample import StepSample
+from unet_scaling.measure.step_sample import StepSample
+from unet_scaling.study.measurements import PHASE_COLUMNS, Phase
 
 
 def phases(workers: int, steps: int, start: int = 0) -> np.ndarray[Any, Any]:

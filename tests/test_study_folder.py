@@ -6,12 +6,12 @@ from pathlib import Path
 
 from slurm.study_folder import run_state
 from tests.records import write_run
-from unet_scaling.config import PROJECT
-from unet_scaling.record import RECORD_NAME
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.record import RECORD_NAME
 
 READS_BEYOND_THE_END = """
 import mmap, os, sys
-from unet_scaling.errors import run_worker
+from unet_scaling.study.errors import run_worker
 
 def main():
     with open(sys.argv[1], "r+b") as file:

@@ -26,11 +26,11 @@ from tests import fake_slurm
 from tests.budgets import Steps, write_budget_run
 from tests.records import Measured, write_record
 from tests.studies import make_images
-from unet_scaling.config import PROJECT, Study
-from unet_scaling.errors import UserError
-from unet_scaling.record import read_record
-from unet_scaling.record_lines import End
-from unet_scaling.study_file import read_point
+from unet_scaling.study.config import PROJECT, Study
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import read_record
+from unet_scaling.study.record_lines import End
+from unet_scaling.study.study_file import read_config
 
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="10")
 
@@ -108,7 +108,7 @@ def submitter(fake: FakeSlurm, tmp_path: Path) -> Submitter:
 
 
 def states(submitter: Submitter) -> dict[str, str]:
-    folders = {path.name: path for path in submitter.folder.path.iterdir() if (path / "point.json").exists()}
+    folders = {path.name: path for path in submitter.folder.path.iterdir() if (path / "config.json").exists()}
     return {run: state.state for run, state in study_states(folders).items()}
 
 
@@ -118,7 +118,7 @@ def counted(submitter: Submitter) -> dict[str, int]:
 
 
 def complete_all(submitter: Submitter) -> None:
-    for point in submitter.folder.study.points():
+    for point in submitter.folder.study.configs():
         write_record(submitter.folder.run_folder(point), point)
 
 
@@ -305,7 +305,7 @@ def test_disturbed_runs_are_submitted_again_on_request_and_their_records_kept(
     loaded = write_budget_run(tmp_path / "loaded", "horovod", steps=Steps(forward=0.12, contended=busy))
     (folder / "run.jsonl").unlink()
     epochs = list(read_record(loaded / "run.jsonl").epochs)[:2]
-    write_record(folder, read_point(folder / "point.json"), measured=Measured(epochs))
+    write_record(folder, read_config(folder / "config.json"), measured=Measured(epochs))
     assert submitter.submit() == 0
     assert replace(submitter, repeat_disturbed=True).submit() == 1
     assert (folder / "run.disturbed1.jsonl").exists()
@@ -343,7 +343,7 @@ def test_one_allocation_is_one_job_for_all_runs(submitter: Submitter, fake: Fake
     assert len(fake.jobs()) == 1
     assert counted(submitter) == {"queued": 4}
     fake.set_all("RUNNING")
-    first = submitter.folder.study.points()[0]
+    first = submitter.folder.study.configs()[0]
     write_record(submitter.folder.run_folder(first), first)
     assert counted(submitter) == {"complete": 1, "running": 3}
     fake.set_all("TIMEOUT")
@@ -359,7 +359,7 @@ def test_what_a_submission_leaves_is_private(
 ) -> None:
     """The output of jobs too: Slurm adds to a file that is there."""
     replace(submitter, one_allocation=one_allocation).submit()
-    study, runs = submitter.folder.path, [point.run for point in submitter.folder.study.points()]
+    study, runs = submitter.folder.path, [point.run for point in submitter.folder.study.configs()]
     jobs = sorted(path.parent.name for path in study.glob("*/job.sbatch"))
     assert jobs == (["allocation-1"] if one_allocation else sorted(runs))
     assert {path.parent.name for path in study.glob("*/output.log")} == set(jobs)
@@ -426,7 +426,7 @@ def test_a_local_start_refuses_while_a_job_of_the_study_may_run(
     submitter: Submitter, fake: FakeSlurm
 ) -> None:
     submitter.submit()
-    points = submitter.folder.study.points()
+    points = submitter.folder.study.configs()
     for state in ("PENDING", "RUNNING"):
         fake.set_all(state)
         with pytest.raises(UserError, match=r"jobs 1000, .*1003 of this study .*cancel them: .*cancel"):
@@ -443,7 +443,7 @@ def test_a_local_start_without_slurm_at_hand_names_the_jobs(
     submitter.submit()
     monkeypatch.setenv("PATH", str(fake.home))
     with pytest.raises(UserError, match=r"jobs 1000, .*squeue not found.*remove .*/\*/job\.json"):
-        take_over(submitter.folder, submitter.folder.study.points())
+        take_over(submitter.folder, submitter.folder.study.configs())
 
 
 def test_a_run_made_again_locally_is_no_longer_judged_by_its_former_job(
@@ -452,7 +452,7 @@ def test_a_run_made_again_locally_is_no_longer_judged_by_its_former_job(
     submitter.submit()
     fake.set_all("FAILED")
     make_checked(submitter)
-    take_over(submitter.folder, submitter.folder.study.points())
+    take_over(submitter.folder, submitter.folder.study.configs())
     complete_all(submitter)
     assert counted(submitter) == {"complete": 4}
     assert submitter.submit() == 0
@@ -483,7 +483,7 @@ def test_a_forced_run_is_submitted_once_by_a_submission_that_waits(
 ) -> None:
     submitter.folder.prepare()
     complete_all(submitter)
-    run = next(point for point in submitter.folder.study.points() if point.run == "horovod-w01-r1")
+    run = next(point for point in submitter.folder.study.configs() if point.run == "horovod-w01-r1")
     forced = replace(submitter, force=(run.run,))
 
     def finish(_folder: Path) -> bool:

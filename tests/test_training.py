@@ -10,9 +10,9 @@ from torch import nn
 from benchmarks.reference_mode import ReferenceTraining
 from benchmarks.step import agreement
 from tests.studies import make_point
-from unet_scaling.errors import UserError
+from unet_scaling.run.weights import weights_sha256
+from unet_scaling.study.errors import UserError
 from unet_scaling.training import build_model, learning_rate
-from unet_scaling.weights import weights_sha256
 
 NOWHERE = Path("nowhere")
 CPU = torch.device("cpu")

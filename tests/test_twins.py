@@ -5,7 +5,7 @@ import difflib
 
 import pytest
 
-from unet_scaling.config import FRAMEWORKS, PROJECT, Framework
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
 
 SOURCES = {framework: (PROJECT / framework / "train.py").read_text() for framework in FRAMEWORKS}
 FUNCTIONS = [

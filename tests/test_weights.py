@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.files import write_verified
 from unet_scaling.model import UNet
-from unet_scaling.weights import load_weights, save_weights, weights_sha256
+from unet_scaling.run.weights import load_weights, save_weights, weights_sha256
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.files import write_verified
 
 
 @pytest.fixture

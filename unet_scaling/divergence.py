@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
-class FiniteGuard:
+class NonFiniteGradientGuard:
     """Keeps an optimizer of the fused kind from updating weights by gradients that are not finite."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -24,7 +24,7 @@ class FiniteGuard:
         total = torch.stack(list(norms)).sum()
         self._flag.copy_(torch.maximum(self._flag, torch.isfinite(total).logical_not().to(self._flag)))
 
-    def has_fired(self) -> bool:
+    def triggered(self) -> bool:
         """Whether any step had such gradients; waits for the device."""
         return bool(self._flag.item())
 

@@ -3,20 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.config import Point
 from unet_scaling.data.loader import RunData
+from unet_scaling.group.watchdog import waiting
+from unet_scaling.group.worker import Group
+from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.metrics import count_pixels, mean_image_iou, total
-from unet_scaling.patience import waiting
-from unet_scaling.record_lines import Epoch, Result
-from unet_scaling.timing import synchronized_seconds
-from unet_scaling.weights import weights_sha256
-from unet_scaling.worker import Group
-
-
-def evaluation_is_due(point: Point, epoch: int) -> bool:
-    """Whether the study asks for an evaluation before this epoch; the one after the last is always made."""
-    every = point.training.evaluate_every
-    return every > 0 and epoch > 0 and epoch % every == 0
+from unet_scaling.run.weights import weights_sha256
+from unet_scaling.study.record_lines import Epoch, Result
 
 
 @torch.no_grad()

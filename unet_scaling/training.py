@@ -14,68 +14,68 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unet_scaling.allocator import keep_memory
-from unet_scaling.checkpoint import EpochSoFar
-from unet_scaling.config import Point
 from unet_scaling.data.loader import Batch, RunData
-from unet_scaling.divergence import FiniteGuard
-from unet_scaling.errors import EXIT_DIVERGED, UserError
-from unet_scaling.measures import Phase
-from unet_scaling.meter import Meter
+from unet_scaling.divergence import NonFiniteGradientGuard
+from unet_scaling.group.allocator import keep_memory
+from unet_scaling.group.watchdog import waiting
+from unet_scaling.group.worker import Group
+from unet_scaling.measure.epoch_meter import Meter
+from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.model import Norm, UNet
-from unet_scaling.patience import waiting
-from unet_scaling.phases import NO_CLOCK, Clock
-from unet_scaling.progress import progress
-from unet_scaling.record_lines import Epoch
-from unet_scaling.safe_points import Position, SafePoints
-from unet_scaling.weights import load_weights
-from unet_scaling.worker import Group
+from unet_scaling.run.checkpoint import EpochSoFar
+from unet_scaling.run.safe_points import Position, SafePoints
+from unet_scaling.run.weights import load_weights
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import EXIT_DIVERGED, UserError
+from unet_scaling.study.measurements import Phase
+from unet_scaling.study.progress import progress
+from unet_scaling.study.record_lines import Epoch
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
 
 
-def learning_rate(point: Point, epoch: int) -> float:
+def learning_rate(config: RunConfig, epoch: int) -> float:
     """The rate of a whole epoch: a pure function of the configuration and the epoch, from epoch 0.
 
     During the warm-up it climbs in equal stairs from the rate of one worker to the scaled one.
     """
-    training = point.training
-    factors = {"linear": float(point.workers), "square_root": math.sqrt(point.workers), "none": 1.0}
+    training = config.training
+    factors = {"linear": float(config.workers), "square_root": math.sqrt(config.workers), "none": 1.0}
     factor = factors[training.rate_scaling]
     if epoch < training.warmup_epochs:
         factor = 1 + (factor - 1) * (epoch + 1) / (training.warmup_epochs + 1)
-    return training.learning_rate * factor / _divisor(point, epoch)
+    return training.learning_rate * factor / _divisor(config, epoch)
 
 
-def _divisor(point: Point, epoch: int) -> int:
-    if point.training.schedule == "constant":
+def _divisor(config: RunConfig, epoch: int) -> int:
+    if config.training.schedule == "constant":
         return 1
-    passed = [divisor for share, divisor in REFERENCE_STAGES if epoch >= share * point.training.epochs]
+    passed = [divisor for share, divisor in REFERENCE_STAGES if epoch >= share * config.training.epochs]
     return passed[-1] if passed else 1
 
 
-def build_model(point: Point, device: torch.device, synchronized_norm: Norm) -> UNet:
+def build_model(config: RunConfig, device: torch.device, synchronized_norm: Norm) -> UNet:
     """The U-Net of this point on the worker's device; its weights are a function of the seed alone.
 
     `synchronized_norm` is the framework's batch norm over all workers, for points that ask for it.
     """
-    if point.model.batch_norm == "sync" and device.type == "cpu":
+    if config.model.batch_norm == "sync" and device.type == "cpu":
         raise UserError(
             "model.batch_norm = 'sync': both frameworks have it for GPUs only; use 'local' or 'off'"
         )
     # fp32 means fp32: torch would otherwise allow TF32 in the convolutions of a GPU.
-    torch.backends.fp32_precision = "tf32" if point.training.precision == "tf32" else "ieee"  # type: ignore[attr-defined]
-    torch.manual_seed(point.seed)
-    shape = point.model
+    torch.backends.fp32_precision = "tf32" if config.training.precision == "tf32" else "ieee"  # type: ignore[attr-defined]
+    torch.manual_seed(config.seed)
+    shape = config.model
     norms: dict[str, Norm] = {"local": nn.BatchNorm2d, "sync": synchronized_norm, "off": nn.Identity}
-    model = UNet(point.data.channels, shape.width, shape.depth, norm=norms[shape.batch_norm])
-    if point.training.initial_weights is not None:
-        load_weights(model, Path(point.training.initial_weights))
+    model = UNet(config.data.channels, shape.width, shape.depth, norm=norms[shape.batch_norm])
+    if config.training.initial_weights is not None:
+        load_weights(model, Path(config.training.initial_weights))
     model.to(device)
-    if point.training.channels_last:
+    if config.training.channels_last:
         _name_strides_as_gradients_will(model)
-    if point.training.compile:
+    if config.training.compile:
         _require_compiler()
         model.compile()
     return model
@@ -107,9 +107,9 @@ def _name_strides_as_gradients_will(model: nn.Module) -> None:
             weight.data = renamed.copy_(weight.data)
 
 
-def build_optimizer(model: nn.Module, point: Point) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.Optimizer:
     """Adam, fused: one pass over the weights, and one that can leave a step out (see divergence.py)."""
-    return torch.optim.Adam(model.parameters(), lr=learning_rate(point, 0), fused=True)
+    return torch.optim.Adam(model.parameters(), lr=learning_rate(config, 0), fused=True)
 
 
 @dataclass(frozen=True)
@@ -121,19 +121,19 @@ class Step:
     hold_gradients: Callable[[nn.Module], AbstractContextManager[object]]
     wait_for_gradients: Callable[[torch.optim.Optimizer], None]
     update: Callable[[torch.optim.Optimizer], None]
-    point: Point
+    config: RunConfig
 
     @cached_property
-    def guard(self) -> FiniteGuard:
-        return FiniteGuard(self.model, self.optimizer)
+    def guard(self) -> NonFiniteGradientGuard:
+        return NonFiniteGradientGuard(self.model, self.optimizer)
 
-    def rehearse(self, data: RunData) -> None:
+    def warm_up_step(self, data: RunData) -> None:
         """Take a step but for the update, and leave no trace: what lacks memory shows before the first epoch.
 
         DDP also rearranges its buckets after a first step, and does so in a resumed run too. What a first
         step allocates for good is there now, so memory is kept from here on.
         """
-        if self.point.training.epochs == 0:
+        if self.config.training.epochs == 0:
             return
         statistics = [buffer.clone() for buffer in self.model.buffers()]
         self.model.train()
@@ -173,7 +173,7 @@ class Step:
 
     def _loss(self, batch: Batch) -> Tensor:
         """Binary cross-entropy with logits, the mean over images and pixels."""
-        half = self.point.training.precision == "bf16"
+        half = self.config.training.precision == "bf16"
         with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=half):
             logits = self.model(batch.images)
         return functional.binary_cross_entropy_with_logits(logits.float(), batch.masks)
@@ -187,7 +187,7 @@ def train_epoch(
     Raises UserError (70) where a loss or gradient is not finite, and StoppedError where the run was asked to
     stop: on every worker alike.
     """
-    rate = learning_rate(step.point, epoch)
+    rate = learning_rate(step.config, epoch)
     for parameters in step.optimizer.param_groups:
         parameters["lr"] = rate
     step.model.train()
@@ -202,7 +202,7 @@ def train_epoch(
         meter.clock.next_step()
         if safe_points.is_due() and done < data.steps_per_epoch:
             seconds = meter.pause()
-            safe_points.visit(Position(epoch, done), EpochSoFar(loss, seconds), step.guard.has_fired())
+            safe_points.visit(Position(epoch, done), EpochSoFar(loss, seconds), step.guard.triggered())
             meter.resume()
     ended = _ended(step, data, group, epoch, meter, loss)
     return ended.model_copy(update={"warmup": safe_points.is_first(epoch)})
@@ -213,7 +213,7 @@ def _ended(step: Step, data: RunData, group: Group, epoch: int, meter: Meter, lo
     own_seconds = meter.end()
     seconds = group.gather_numbers(own_seconds)
     mean_loss = math.fsum(group.gather_numbers(loss.item())) / group.size / data.steps_per_epoch
-    if not math.isfinite(mean_loss) or any(group.gather_numbers(step.guard.has_fired())):
+    if not math.isfinite(mean_loss) or any(group.gather_numbers(step.guard.triggered())):
         raise UserError(f"the loss of epoch {epoch} is {mean_loss}: the training diverged", EXIT_DIVERGED)
     measures = meter.measures(epoch, own_seconds)
     return Epoch(

@@ -17,7 +17,7 @@ import pandas as pd
 from analysis.budget.point_facts import Facts, Straggler, facts_of
 from analysis.loading.fairness import is_sharing
 from analysis.study import NAMES, POINT, Study
-from unet_scaling.disturbance import DISTURBED_SHARE
+from unet_scaling.study.disturbance import DISTURBED_SHARE
 
 WORTH_SAYING = 0.03
 INPUT_BOUND, INPUT_SLOWER = 0.25, 0.05
@@ -143,7 +143,7 @@ def _input_bound(facts: Facts) -> Finding | None:
         share if share >= INPUT_BOUND else lost,
         "workers wait for images",
         f"{evidence}; data.loading = {loading!r}",
-        f"{cure}; python -m unet_scaling.data profile STUDY.toml names the slow stage",
+        f"{cure}; python -m unet_scaling.profile STUDY.toml names the slow stage",
     )
 
 

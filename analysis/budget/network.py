@@ -18,7 +18,7 @@ from analysis.statistics.interval_batches import median_intervals
 from analysis.statistics.intervals import NOT_NEGATIVE
 from analysis.statistics.timed import timed
 from analysis.study import POINT, Study
-from unet_scaling.config import Point
+from unet_scaling.study.config import RunConfig
 
 FLOAT32_BYTES = 4
 # Messages up to this size tell the latency.
@@ -36,7 +36,7 @@ def name_of_floor(wire_seconds: float, floor_seconds: float) -> str:
     return "floor" if floor_seconds <= wire_seconds else "one message"
 
 
-def parameter_count(point: Point) -> int:
+def parameter_count(point: RunConfig) -> int:
     """Parameters of this point's U-Net (unet_scaling/model.py): 487,145 at width 8, depth 5, 1 channel."""
     widths: list[int] = [point.model.width * 2**level for level in range(point.model.depth)]
     per_norm = 0 if point.model.batch_norm == "off" else 2
@@ -51,7 +51,7 @@ def parameter_count(point: Point) -> int:
     return encoder + upward + widths[0] + 1
 
 
-def gradient_bytes(point: Point) -> int:
+def gradient_bytes(point: RunConfig) -> int:
     """Of one step and worker: gradients are float32 at every precision."""
     return FLOAT32_BYTES * parameter_count(point)
 
@@ -78,7 +78,7 @@ def network_table(study: Study) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for key, of in runs.groupby(POINT, sort=False):
         if of[list(MEASURED)].notna().all(axis=None):
-            point = study.headers[of["run"].iloc[0]].point
+            point = study.headers[of["run"].iloc[0]].config
             values = [of[name].to_numpy(dtype=np.float64) for name in MEASURED]
             row = dict(zip(POINT, key, strict=True))
             own = {"repeats": len(of), "gradient_bytes": gradient_bytes(point)}
@@ -103,7 +103,7 @@ def _of_runs(study: Study) -> pd.DataFrame:
         sizes, seconds = (probe[name].to_numpy(dtype=np.float64) for name in ("bytes", "median_seconds"))
         latency, pace = latency_and_pace(sizes, seconds)
         header = study.headers[str(run)]
-        size, hosts = gradient_bytes(header.point), {worker.host for worker in header.workers}
+        size, hosts = gradient_bytes(header.config), {worker.host for worker in header.workers}
         floor = seconds_of_message(size, sizes, seconds)
         of_hosts = hosts_floor_seconds(study.ping_pongs, hosts, size)
         rows.append((str(run), wire[run], floor, latency, 1 / pace, of_hosts))

@@ -14,8 +14,8 @@ from analysis.loading.fairness import share_cores
 from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, SERIES, Study
-from unet_scaling.config import Framework, Point
-from unet_scaling.disturbance import DISTURBED_SHARE
+from unet_scaling.study.config import Framework, RunConfig
+from unet_scaling.study.disturbance import DISTURBED_SHARE
 
 SLOWER = 0.05
 NO_NETWORK = {"floor_seconds": NAN, "latency_seconds": NAN}
@@ -71,7 +71,7 @@ class Facts:
     framework: Framework
     knobs: str
     workers: int
-    point: Point
+    point: RunConfig
     step_seconds: float
     shares: Mapping[str, float]
     losses: Mapping[str, float]
@@ -133,7 +133,7 @@ def _facts(of: _Tables, shares: Mapping[str, float], smaller: Facts | None) -> F
         framework=first["framework"],
         knobs=first["knobs"],
         workers=int(first["workers"]),
-        point=headers[0].point,
+        point=headers[0].config,
         step_seconds=float(of.runs["step_seconds"].median()),
         shares=shares,
         losses={part: budget.get(part, NAN) for part in PARTS},

@@ -88,7 +88,7 @@ def _unequal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[float]":
     """0 seconds, or NaN where the images do not prove it."""
     expected = []
     for run, steps in runs["steps"].items():
-        point = study.headers[str(run)].point
+        point = study.headers[str(run)].config
         expected.append(steps * point.workers * point.training.batch_per_worker * point.training.accumulate)
     return pd.Series(0.0, index=runs.index).where(runs["images"] == expected)
 

@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.figures.series import Inputs, evenly
 from analysis.findings.cost import iou_curves
 from analysis.study import POINT
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 MOST_COUNTS = 6
 MOST_THIN = 5

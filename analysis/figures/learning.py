@@ -15,7 +15,7 @@ from analysis.figures.marks import Label, end_labels, tip_labels
 from analysis.figures.series import Inputs, Series
 from analysis.figures.sheet import sheet
 from analysis.study import NAMES
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 PANEL = (3.9, 3.1)
 LOGARITHMIC_FROM = 10

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 INK, MUTED, GRID, PAPER = "#1a1a1a", "#666666", "#ececec", "#ffffff"
 NATIVE, HOROVOD = "#004488", "#e07b00"

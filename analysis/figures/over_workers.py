@@ -155,7 +155,7 @@ def _level(value: float, text: str) -> Guide:
 
 
 def _ideal_and_floor(axes: Axes, inputs: Inputs, options: str) -> list[Label]:
-    floor = inputs.study.claims.efficiency_floor
+    floor = inputs.study.criteria.efficiency_floor
     ideal = _level(1.0, "ideal")(axes, inputs, options)
     return ideal + _level(floor, f"floor {percent(floor)}")(axes, inputs, options)
 

@@ -60,7 +60,7 @@ def paired_differences(inputs: Inputs) -> pd.DataFrame:
 
 
 def _draw_differences(axes: Axes, inputs: Inputs, options: str) -> None:
-    counts, drawn, margin = inputs.counts(options), inputs.series(options), inputs.study.claims.iou_margin
+    counts, drawn, margin = inputs.counts(options), inputs.series(options), inputs.study.criteria.iou_margin
     runs = paired_differences(inputs)
     worker_axis(axes, counts, room=1.26)
     _symmetric(axes, inputs, options, runs)
@@ -98,6 +98,6 @@ def _symmetric(axes: Axes, inputs: Inputs, options: str, runs: pd.DataFrame) -> 
     values.append(runs.loc[runs["options"] == options, "difference"].to_numpy(dtype=np.float64))
     known = np.concatenate(values)
     furthest = float(np.abs(known[np.isfinite(known)]).max(initial=0.0))
-    reach = 1.12 * max(furthest, 1.6 * inputs.study.claims.iou_margin)
+    reach = 1.12 * max(furthest, 1.6 * inputs.study.criteria.iou_margin)
     axes.set_ylim(-reach, reach)
     axes.yaxis.set_major_formatter(lambda value, _: plain(value, ".6g") if abs(value) > 1e-12 else "0")

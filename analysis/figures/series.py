@@ -11,7 +11,7 @@ from analysis.budget.losses import NO_LOSSES, Losses
 from analysis.figures.looks import LINE_STYLES, LOOKS, LineStyle, Look, printable
 from analysis.findings.verdict import Verdict
 from analysis.study import NAMES, POINT, Study
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 MOST_OPTIONS = 6
 MOST_KNOBS = len(LINE_STYLES)

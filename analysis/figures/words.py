@@ -118,7 +118,7 @@ def _marks_over_workers(name: str, inputs: Inputs) -> Iterator[str]:
     if name == "throughput" and inputs.points["speedup_common"].notna().any():
         yield "Ideal: the faster framework on 1 worker, times the workers."
     if name == "iou" and has_differences(inputs):
-        margin = plain(inputs.study.claims.iou_margin)
+        margin = plain(inputs.study.criteria.iou_margin)
         yield f"Difference: to the same seed on 1 worker; the grey band is the margin of {margin}."
     yield "All axes start at zero or are logarithmic."
 

@@ -9,7 +9,7 @@ from analysis.findings.check import NO, NOT_KNOWN, WITHOUT_RECORD, YES, Check
 from analysis.loading.fairness import hosts, owned
 from analysis.study import Study
 from analysis.text import clean, count
-from unet_scaling.record_lines import Header
+from unet_scaling.study.record_lines import Header
 
 # Start times are whole seconds.
 CLOCK_STEP_SECONDS = 1.0

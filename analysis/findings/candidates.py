@@ -10,8 +10,8 @@ import pandas as pd
 
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import Names
-from unet_scaling.config import Framework
-from unet_scaling.options import Claims
+from unet_scaling.study.config import Framework
+from unet_scaling.study.options import Criteria
 
 Standing = Literal["qualifies", "excluded", "undecided"]
 REPEATS_NEEDED = f"at least {FEWEST_REPEATS} repeats ({RECOMMENDED_REPEATS} recommended)"
@@ -70,7 +70,7 @@ class Candidate:
 
 
 def candidates_of(
-    points: pd.DataFrame, between: pd.DataFrame, claims: Claims, names: Names
+    points: pd.DataFrame, between: pd.DataFrame, criteria: Criteria, names: Names
 ) -> list[Candidate]:
     """The points of one set of options as candidates, the largest throughput first.
 
@@ -82,8 +82,8 @@ def candidates_of(
     slow_baseline = _slow_baseline(rows, names)
     found = []
     for row in rows:
-        standing = _standing(row, claims, missing, slow_baseline)
-        worse = _below_the_other(row, between, claims, names)
+        standing = _standing(row, criteria, missing, slow_baseline)
+        worse = _below_the_other(row, between, criteria, names)
         if worse and standing[0] != "excluded":
             standing = "excluded", worse
         found.append(Candidate(row, *standing, names[row["framework"]]))
@@ -102,7 +102,7 @@ def _slow_baseline(rows: Sequence[Mapping[str, Any]], names: Names) -> str:
     )
 
 
-def _below_the_other(row: Mapping[str, Any], between: pd.DataFrame, claims: Claims, names: Names) -> str:
+def _below_the_other(row: Mapping[str, Any], between: pd.DataFrame, criteria: Criteria, names: Names) -> str:
     """That the other framework reaches a better IoU on as many workers, by more than the margin."""
     own, other = ("native", "horovod") if row["framework"] == "pytorch_native" else ("horovod", "native")
     sign = 1.0 if own == "native" else -1.0
@@ -113,7 +113,7 @@ def _below_the_other(row: Mapping[str, Any], between: pd.DataFrame, claims: Clai
     ]
     for found in here.to_dict("records"):
         ends = sorted(sign * float(found[name]) for name in ("difference_low", "difference_high"))
-        if ends[1] < -claims.iou_margin:
+        if ends[1] < -criteria.iou_margin:
             name = names["horovod" if other == "horovod" else "pytorch_native"]
             return (
                 f"its IoU is below that of {name} on as many workers (difference "
@@ -129,10 +129,10 @@ def missing_baselines(points: pd.DataFrame, names: Names) -> list[str]:
 
 
 def _standing(
-    row: Mapping[str, Any], claims: Claims, missing: Sequence[str], slow_baseline: str
+    row: Mapping[str, Any], criteria: Criteria, missing: Sequence[str], slow_baseline: str
 ) -> tuple[Standing, str]:
     """How a point stands; evidence against it goes before missing evidence."""
-    floor, low, high = claims.efficiency_floor, row["efficiency_common_low"], row["efficiency_common_high"]
+    floor, low, high = criteria.efficiency_floor, row["efficiency_common_low"], row["efficiency_common_high"]
     efficiency = f"its efficiency of {with_interval(row, 'efficiency_common')}"
     if row["diverged"]:
         return "excluded", f"{row['diverged']} of its {row['repeats'] + row['diverged']} runs diverged"

@@ -27,7 +27,7 @@ TO_TARGET = ("seconds_to_target", "worker_hours_to_target", "node_hours_to_targe
 PER_EPOCH = ("worker_hours_per_epoch", "node_hours_per_epoch")
 
 Floats = NDArray[np.float64]
-Point = Mapping[str, Floats]
+RunConfig = Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def target_of(study: Study) -> Target:
     """
     if not study.provenance_known:
         return Target(NAN, "none: the test images of these logs are unknown", "")
-    stated = study.claims.target_iou
+    stated = study.criteria.target_iou
     if stated is not None:
         return Target(stated, "stated by the study", _meaning(study))
     best = study.evaluations.groupby("run")["iou"].max().reindex(study.runs["run"])
@@ -139,7 +139,7 @@ def _seconds_to(study: Study, target: float) -> Floats:
     return _values(study.runs["run"].map(first).astype(float).fillna(math.inf))
 
 
-def _epoch(point: Point) -> dict[str, object]:
+def _epoch(point: RunConfig) -> dict[str, object]:
     """Nodes, costs of an epoch after the warm-up, and how many runs reach the target."""
     hours, nodes = point["epoch_seconds"] / SECONDS_PER_HOUR, point["nodes"]
     return {
@@ -150,7 +150,7 @@ def _epoch(point: Point) -> dict[str, object]:
     }
 
 
-def _costs(points: Sequence[Point], names: tuple[str, ...], seconds: str) -> list[dict[str, float]]:
+def _costs(points: Sequence[RunConfig], names: tuple[str, ...], seconds: str) -> list[dict[str, float]]:
     """Median and interval of these seconds, worker-hours and node-hours, for each point."""
     found: list[dict[str, float]] = [{} for _ in points]
     intervals = median_intervals([point[seconds] for point in points], NOT_NEGATIVE)

@@ -132,7 +132,8 @@ def _evidence(study: Study, finding: Finding) -> Iterator[str]:
         return
     low, high = difference.interval
     worth = f"{coverage(difference.pairs):.0%}".replace("%", " %")
-    yield f"difference {difference.median:+.4f} [{low:+.4f}, {high:+.4f}], margin {study.claims.iou_margin:g}"
+    margin = study.criteria.iou_margin
+    yield f"difference {difference.median:+.4f} [{low:+.4f}, {high:+.4f}], margin {margin:g}"
     yield f"{worth} interval over {difference.pairs} seeds"
     if finding.answer == "not shown":
         yield from _advice(difference, finding.room)

@@ -28,9 +28,9 @@ from analysis.loading.fairness import moved_between_attempts, settings, share_co
 from analysis.statistics.timed import kept_though_disturbed
 from analysis.study import NAMES, POINT, Study
 from analysis.text import clean, count, listed, repeats_text
-from unet_scaling.config import Framework
-from unet_scaling.options import Training
-from unet_scaling.record_lines import Header
+from unet_scaling.study.config import Framework
+from unet_scaling.study.options import Training
+from unet_scaling.study.record_lines import Header
 
 COLUMNS = ["check", "mark", "fact", "withholds"]
 # What carries Horovod's gradients: runs of native DDP may do without it.
@@ -75,7 +75,7 @@ def _weights(study: Study) -> Check:
     options = _options(study)
     found = _values(
         study.headers,
-        lambda run, header: (options[run], header.point.seed),
+        lambda run, header: (options[run], header.config.seed),
         lambda header: header.initial_weights_sha256,
     )
     fact = f"{count(len(found), 'seed')}, each with one checksum of the initial weights in all its runs"
@@ -86,10 +86,10 @@ def _batches(study: Study) -> Check:
     headers, options = study.headers, _options(study)
     found = _values(
         headers,
-        lambda run, header: (options[run], header.point.workers, header.point.repeat),
-        lambda header: (header.point.seed, header.manifest_sha256, header.train_images),
+        lambda run, header: (options[run], header.config.workers, header.config.repeat),
+        lambda header: (header.config.seed, header.manifest_sha256, header.train_images),
     )
-    sizes = sorted({header.point.training.batch_per_worker for header in headers.values()})
+    sizes = sorted({header.config.training.batch_per_worker for header in headers.values()})
     images = sorted({header.train_images for header in headers.values()})
     fact = (
         f"runs of one repeat have the same seed, batch size ({_or(sizes)} images per worker) and training "
@@ -126,7 +126,7 @@ def _pixels_evaluated(study: Study) -> str:
 def _cores(study: Study) -> Check:
     """Cores and threads are compared where the study asked for equally many."""
     facts = {
-        (header.point.training.cores_per_worker, worker.device, len(worker.cores), worker.threads)
+        (header.config.training.cores_per_worker, worker.device, len(worker.cores), worker.threads)
         for header in study.headers.values()
         for worker in header.workers
     }
@@ -147,7 +147,7 @@ def _computing(study: Study) -> Check:
     if len(kinds) > 1:
         fact = f"workers had {len(kinds)} settings of their memory allocator"
         return Check(name, NO, fact, withholds=True)
-    used = sorted({_way_of_computing(header.point.training) for header in study.headers.values()})
+    used = sorted({_way_of_computing(header.config.training) for header in study.headers.values()})
     if len(known) < len(workers):
         only = _of_one_framework(study, lambda _, header: settings(header, "allocator") is not None)
         memory = f"{only} how memory was allocated" if only else "how memory was allocated is not recorded"
@@ -190,8 +190,8 @@ def _attempts(study: Study) -> Check:
 
 def _of_one_framework(study: Study, known: Callable[[str, Header], bool]) -> str:
     """Return "only the runs of X recorded", where all of one framework's did and not all of the other's."""
-    unknown = {header.point.framework for run, header in study.headers.items() if not known(run, header)}
-    full = {header.point.framework for header in study.headers.values()} - unknown
+    unknown = {header.config.framework for run, header in study.headers.items() if not known(run, header)}
+    full = {header.config.framework for header in study.headers.values()} - unknown
     return f"only the runs of {NAMES[next(iter(full))]} recorded" if full and unknown else ""
 
 
@@ -242,7 +242,7 @@ def _recorded_on_one_side(headers: Headers) -> str:
     """Return the packages whose version only one framework's runs recorded, in words; else nothing."""
     named: dict[Framework, set[str]] = {}
     for header in headers.values():
-        named.setdefault(header.point.framework, set()).update(header.versions)
+        named.setdefault(header.config.framework, set()).update(header.versions)
     if len(named) < len(NAMES):
         return ""
     native, horovod = (named[framework] for framework in NAMES)

@@ -128,7 +128,7 @@ def _point(
 
 
 def _against_baseline(study: Study, point: PointSeeds, difference: Difference) -> Finding:
-    margin = study.claims.iou_margin
+    margin = study.criteria.iou_margin
     low, high = difference.interval
     answer: Answer = "yes" if low > -margin else "no" if high < -margin else "not shown"
     return Finding(difference, answer, margin + difference.median, {"this point": point.diverged})
@@ -154,7 +154,7 @@ def _between(
 
 
 def _against_each_other(study: Study, difference: Difference, lost: dict[str, int]) -> Finding:
-    margin = study.claims.iou_margin
+    margin = study.criteria.iou_margin
     low, high = difference.interval
     inside, outside = -margin < low and high < margin, low > margin or high < -margin
     answer: Answer = "yes" if inside else "no" if outside else "not shown"

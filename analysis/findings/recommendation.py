@@ -27,7 +27,7 @@ from analysis.findings.candidates import (
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, WITHHELD
 from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.study import POINT, Study
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 MOST_NAMED = 4
 
@@ -98,7 +98,7 @@ def _for_options(
     comparisons: Comparisons,
     baseline_doubt: str,
 ) -> Recommendation:
-    candidates = candidates_of(points, between, study.claims, study.names)
+    candidates = candidates_of(points, between, study.criteria, study.names)
     best = next((each for each in candidates if each.standing == "qualifies"), None)
     if best is not None and best.workers == 1 and _is_best(candidates):
         why = tuple(_why_not(study, candidates))
@@ -124,13 +124,14 @@ def _is_best(candidates: Sequence[Candidate]) -> bool:
 
 def _do_not_scale_out(study: Study, candidates: Sequence[Candidate]) -> str:
     """That 1 worker is best, and what speaks against the fastest larger points."""
-    claims = study.claims
+    criteria = study.criteria
     larger = [each for each in candidates if each.workers > 1]
     against = "; ".join(f"{each}: {each.short}" for each in larger[:MOST_NAMED])
     more = f"; and {len(larger) - MOST_NAMED} more points" if len(larger) > MOST_NAMED else ""
     return (
         f"Do not scale out, train on 1 worker: no larger worker count keeps both an efficiency of "
-        f"{claims.efficiency_floor:g} and an IoU not inferior to 1 worker (margin {claims.iou_margin:g}): "
+        f"{criteria.efficiency_floor:g} and an IoU not inferior to 1 worker "
+        f"(margin {criteria.iou_margin:g}): "
         f"{against}{more}"
     )
 
@@ -188,7 +189,7 @@ def _sentence(
     comparisons: Comparisons,
     baseline_doubt: str,
 ) -> str:
-    claims, names = study.claims, " or ".join(each.series for each in chosen)
+    criteria, names = study.criteria, " or ".join(each.series for each in chosen)
     start = f"Train with {names} on {count(chosen[0].workers)}"
     throughput = " and ".join(with_interval(each.row, "throughput") for each in chosen)
     efficiency = " and ".join(with_interval(each.row, "efficiency_common") for each in chosen)
@@ -197,7 +198,8 @@ def _sentence(
     equal = _between(comparisons, chosen, candidates)
     return (
         f"{start}: {throughput} {study.unit}{equal}, efficiency {efficiency} against the best 1-worker point "
-        f"(floor {claims.efficiency_floor:g}), IoU not inferior to 1 worker (margin {claims.iou_margin:g})"
+        f"(floor {criteria.efficiency_floor:g}), IoU not inferior to 1 worker "
+        f"(margin {criteria.iou_margin:g})"
         f"{faster}{_doubt(chosen[0], comparisons, baseline_doubt)}"
     )
 

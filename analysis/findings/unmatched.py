@@ -7,7 +7,7 @@ import pandas as pd
 from analysis.loading.options import is_knob
 from analysis.study import Study
 from analysis.text import count, listed
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 
 def unmatched(study: Study, runs: pd.DataFrame, missing: Framework) -> str:

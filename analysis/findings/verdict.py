@@ -11,7 +11,7 @@ from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, W
 from analysis.findings.unmatched import unmatched
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import NAMES, Study
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 MOST_REPEATS_ADVISED = 100
 

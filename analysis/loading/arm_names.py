@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from unet_scaling.config import FRAMEWORKS, Framework
-from unet_scaling.errors import UserError
+from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.errors import UserError
 
 LONGEST = 30  # characters: what a legend and a column of a table have room for
 EXAMPLE = '--names "MirroredStrategy,Horovod"'

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from unet_scaling.record import read_record
-from unet_scaling.record_lines import AttemptFacts, Header
+from unet_scaling.study.record import read_record
+from unet_scaling.study.record_lines import AttemptFacts, Header
 
 START = (0, 0)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 LARGEST = 10**9
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass
 
 from analysis.loading.options import flat_options, shared_options
-from unet_scaling.options import HorovodKnobs
-from unet_scaling.record_lines import AttemptFacts, Header, WorkerFacts
+from unet_scaling.study.options import HorovodKnobs
+from unet_scaling.study.record_lines import AttemptFacts, Header, WorkerFacts
 
 Alike = Callable[[Header], Hashable]
 LONGEST_SHOWN = 60
@@ -36,37 +36,37 @@ def any_run(_: Header) -> Hashable:
 
 def any_run_of_framework(header: Header) -> Hashable:
     """Return one key for all runs of a framework."""
-    return header.point.framework
+    return header.config.framework
 
 
 def same_options(header: Header) -> Hashable:
     """Runs of equal data, model and training options."""
-    return tuple(shared_options(header.point).items())
+    return tuple(shared_options(header.config).items())
 
 
 def same_seed(header: Header) -> Hashable:
     """Runs that must start from the same weights."""
-    return same_options(header), header.point.seed
+    return same_options(header), header.config.seed
 
 
 def same_repeat(header: Header) -> Hashable:
     """Runs that are compared in pairs."""
-    return same_options(header), header.point.repeat
+    return same_options(header), header.config.repeat
 
 
 def same_workers(header: Header) -> Hashable:
     """Runs that must be laid out in the same way."""
-    return header.point.workers
+    return header.config.workers
 
 
 def same_cores(header: Header) -> Hashable:
     """Runs whose workers were asked to use equally many of their cores."""
-    return header.point.training.cores_per_worker
+    return header.config.training.cores_per_worker
 
 
 def same_framework(header: Header) -> Hashable:
     """Runs of one framework with the same options and knobs."""
-    return header.point.framework, tuple(flat_options(header.point).items())
+    return header.config.framework, tuple(flat_options(header.config).items())
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ FACTS = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
     Fact("train_images", lambda header: str(header.train_images), same_options),
     Fact("test_images", lambda header: str(header.test_images), same_options),
-    Fact("seed", lambda header: str(header.point.seed), same_repeat),
+    Fact("seed", lambda header: str(header.config.seed), same_repeat),
     Fact("initial_weights_sha256", lambda header: header.initial_weights_sha256[:16], same_seed),
     Fact("commit", ATTEMPT_FACTS["commit"], any_run),
     Fact(UNCOMMITTED, ATTEMPT_FACTS[UNCOMMITTED], any_run),
@@ -206,7 +206,7 @@ def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ())
         found.append("runs of equal worker count used different hosts: a difference may be that of the hosts")
     if any(share_cores(header) for header in headers.values()):
         found.append("GPU workers of a run could use the same cores; bind them to separate cores")
-    if len({header.point.data.folder for header in headers.values()}) > 1:
+    if len({header.config.data.folder for header in headers.values()}) > 1:
         found += _folders_of_equal_data(headers.values())
     found += _of_moved(headers)
     found += _of_unknown_attempts(unknown_attempts)
@@ -242,7 +242,7 @@ def _first_few(names: Sequence[str]) -> str:
 def _folders_of_equal_data(headers: Iterable[Header]) -> Iterator[str]:
     folders: dict[str, set[str]] = {}
     for header in headers:
-        folders.setdefault(header.manifest_sha256, set()).add(header.point.data.folder)
+        folders.setdefault(header.manifest_sha256, set()).add(header.config.data.folder)
     for several in folders.values():
         if len(several) > 1:
             places = ", ".join(sorted(several))
@@ -263,7 +263,7 @@ def hosts(attempts: Sequence[AttemptFacts]) -> frozenset[str]:
 
 
 def _hosts_differ(headers: Collection[Header]) -> bool:
-    used = {(header.point.workers, hosts(header.attempts())) for header in headers}
+    used = {(header.config.workers, hosts(header.attempts())) for header in headers}
     return len(used) > len({workers for workers, _ in used})
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.loading.fairness import refusals, remarks
 from analysis.loading.measured import Columns
 from analysis.loading.options import (
-    compared_points,
+    compared_configs,
     flat_options,
     identity,
     is_knob,
@@ -37,12 +37,12 @@ from analysis.study import (
     left_out_table,
     run_table,
 )
-from unet_scaling.config import FRAMEWORKS
-from unet_scaling.errors import UserError
-from unet_scaling.options import Claims
-from unet_scaling.record import RECORD_NAME
-from unet_scaling.record_lines import Header
-from unet_scaling.study_file import POINT_NAME, read_claims
+from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import Criteria
+from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.record_lines import Header
+from unet_scaling.study.study_file import CONFIG_NAME, read_criteria
 
 RUNS_AT_ONCE = 100
 
@@ -59,7 +59,7 @@ def load_study(folder: Path) -> Study:
         refused = refusals({name: _compared_header(run) for name, run in kept.items()})
         left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
         used = [run for name, run in kept.items() if name not in refused]
-        study = _study(folder.resolve().name, used, left_out, read_claims(folder))
+        study = _study(folder.resolve().name, used, left_out, read_criteria(folder))
         ping_pongs, problems = read_ping_pongs(folder)
         return replace(study, ping_pongs=ping_pongs, notes=(*study.notes, *problems))
 
@@ -76,7 +76,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 def _is_run(path: Path) -> bool:
     try:
-        return any((path / name).exists() for name in (POINT_NAME, RECORD_NAME))
+        return any((path / name).exists() for name in (CONFIG_NAME, RECORD_NAME))
     except OSError:
         return True  # it may not be looked into: reading it gives the reason
 
@@ -97,17 +97,17 @@ def _as_compared(
     complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]
 ) -> tuple[list[CompleteRun], list[UnusableRun]]:
     """Return the runs with points in which options that are no part of the comparison are equal."""
-    points = compared_points([run.header for run in complete])
-    runs = [replace(run, point=point) for run, point in zip(complete, points, strict=True)]
+    configs = compared_configs([run.header for run in complete])
+    runs = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
     others = [
-        replace(left, point=with_common_places(left.point, points)) if left.point else left
+        replace(left, config=with_common_places(left.config, configs)) if left.config else left
         for left in left_out
     ]
     return runs, others
 
 
 def _compared_header(run: CompleteRun) -> Header:
-    return run.header.model_copy(update={"point": run.point})
+    return run.header.model_copy(update={"point": run.config})
 
 
 @contextmanager
@@ -123,22 +123,22 @@ def _nothing_collected() -> Iterator[None]:
 
 
 def _refused(run: CompleteRun, reason: str) -> UnusableRun:
-    point = run.point
+    config = run.config
     return UnusableRun(
-        LeftOut(run.name, "refused", reason, point.framework, point.workers, point.repeat), point
+        LeftOut(run.name, "refused", reason, config.framework, config.workers, config.repeat), config
     )
 
 
 def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
     """By options, framework, knobs, workers and repeat."""
     runs = list(runs)
-    axes = varying([run.point for run in runs])
+    axes = varying([run.config for run in runs])
     shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
 
     def key(run: CompleteRun) -> tuple[object, ...]:
-        point = run.point
-        options = order(point, shared), FRAMEWORKS.index(point.framework), order(point, knobs)
-        return *options, point.workers, point.repeat, run.name
+        config = run.config
+        options = order(config, shared), FRAMEWORKS.index(config.framework), order(config, knobs)
+        return *options, config.workers, config.repeat, run.name
 
     return sorted(runs, key=key)
 
@@ -148,19 +148,21 @@ def _without_copies(runs: Sequence[CompleteRun]) -> tuple[dict[str, CompleteRun]
     first: dict[Hashable, CompleteRun] = {}
     copies = []
     for run in runs:
-        kept = first.setdefault(identity(run.point), run)
+        kept = first.setdefault(identity(run.config), run)
         if kept is not run:
             copies.append(_refused(run, f"the same repeat of the same point as {kept.name}"))
     return {run.name: run for run in first.values()}, copies
 
 
-def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], claims: Claims) -> Study:
-    points = [run.point for run in runs]
+def _study(
+    name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], criteria: Criteria
+) -> Study:
+    configs = [run.config for run in runs]
     # A point of which every run diverged is a point of the study all the same.
-    diverged = [left.point for left in left_out if left.point and left.left_out.state == "diverged"]
-    axes = varying(points + diverged)
+    diverged = [left.config for left in left_out if left.config and left.left_out.state == "diverged"]
+    axes = varying(configs + diverged)
     table = run_table([_row(run, axes) for run in runs])
-    values = [flat_options(point) for point in points]
+    values = [flat_options(config) for config in configs]
     unknown = tuple(run.name for run in runs if not run.attempts_known)
     for axis in axes:
         table[axis] = [shown(options[axis]) if axis in options else None for options in values]
@@ -171,7 +173,7 @@ def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRu
         evaluations=tidy([(run.name, run.evaluations) for run in runs], EVALUATION_COLUMNS),
         left_out=left_out_table([_labelled(left, axes) for left in left_out]),
         headers={run.name: run.header for run in runs},
-        claims=claims,
+        criteria=criteria,
         axes=axes,
         notes=remarks({run.name: run.header for run in runs}, unknown),
         unknown_attempts=unknown,
@@ -181,9 +183,9 @@ def _study(name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRu
 
 
 def _labelled(unusable: UnusableRun, axes: Sequence[str]) -> LeftOut:
-    if unusable.point is None:
+    if unusable.config is None:
         return unusable.left_out
-    options, knobs = labels(unusable.point, axes)
+    options, knobs = labels(unusable.config, axes)
     return replace(unusable.left_out, options=options, knobs=knobs)
 
 
@@ -200,21 +202,21 @@ def tidy(parts: Sequence[tuple[str, Columns]], names: Sequence[str]) -> pd.DataF
 
 def _row(run: CompleteRun, axes: Sequence[str]) -> Run:
     """One row of the table: throughput is images over seconds, both summed over the epochs in use."""
-    header, point = run.header, run.point
+    header, config = run.header, run.config
     used = ~run.epochs["warmup"].astype(bool) & ~run.epochs["stalled"].astype(bool)
     seconds, images, steps, losses = (
         run.epochs[name][used].astype(float) for name in ("seconds", "images", "steps", "loss")
     )
     last = {name: values[-1].item() for name, values in run.evaluations.items()}
     hosts = [worker.host for facts in header.attempts() for worker in facts.workers]
-    options, knobs = labels(point, axes)
+    options, knobs = labels(config, axes)
     busy = run.disturbance.busy_share
     return Run(
         run=run.name,
-        framework=point.framework,
-        workers=point.workers,
-        repeat=point.repeat,
-        seed=point.seed,
+        framework=config.framework,
+        workers=config.workers,
+        repeat=config.repeat,
+        seed=config.seed,
         options=options,
         knobs=knobs,
         images_per_second=images.sum() / seconds.sum(),

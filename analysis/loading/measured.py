@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.study import BUDGET_COLUMNS, NAN, PROBE_COLUMNS
-from unet_scaling.disturbance import helper_seconds, waiting_seconds
-from unet_scaling.measures import PHASE_COLUMNS, CpuFacts
-from unet_scaling.record import Record
-from unet_scaling.record_lines import Epoch
+from unet_scaling.study.disturbance import helper_seconds, waiting_seconds
+from unet_scaling.study.measurements import PHASE_COLUMNS, CpuFacts
+from unet_scaling.study.record import Record
+from unet_scaling.study.record_lines import Epoch
 
 Columns = dict[str, NDArray[np.generic]]
 

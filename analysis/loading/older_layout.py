@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from analysis.loading.reference_schedule import epochs_asked
-from unet_scaling.config import Framework
+from unet_scaling.study.config import Framework
 
 HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 WHOLE_NUMBER = re.compile(r"[0-9]+")

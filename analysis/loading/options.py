@@ -2,10 +2,10 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from unet_scaling.config import FRAMEWORKS, Point
-from unet_scaling.options import TABLES
-from unet_scaling.record_lines import Header
-from unet_scaling.validation import Section
+from unet_scaling.study.config import FRAMEWORKS, RunConfig
+from unet_scaling.study.options import TABLES
+from unet_scaling.study.record_lines import Header
+from unet_scaling.study.validation import Section
 
 SHARED_TABLES = ("data", "model", "training")
 # They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
@@ -16,17 +16,17 @@ WEIGHTS_PLACE = "training.initial_weights"
 OPERATIONAL = (*GUARDS, *DATA_PLACES, WEIGHTS_PLACE)
 
 
-def flat_options(point: Point) -> dict[str, object]:
+def flat_options(config: RunConfig) -> dict[str, object]:
     """Every option of a point as {"training.precision": "fp32", ...}, its framework's own knobs included."""
-    knobs = getattr(point, point.framework) or TABLES[point.framework]()
-    return shared_options(point) | _flat(point.framework, knobs)
+    knobs = getattr(config, config.framework) or TABLES[config.framework]()
+    return shared_options(config) | _flat(config.framework, knobs)
 
 
-def shared_options(point: Point) -> dict[str, object]:
+def shared_options(config: RunConfig) -> dict[str, object]:
     """The options that both frameworks have."""
     options: dict[str, object] = {}
     for table in SHARED_TABLES:
-        options |= _flat(table, getattr(point, table))
+        options |= _flat(table, getattr(config, table))
     return options
 
 
@@ -35,71 +35,71 @@ def _flat(table: str, section: Section) -> dict[str, object]:
     return {f"{table}.{key}": value for key, value in vars(section).items()}
 
 
-def compared_points(headers: Sequence[Header]) -> list[Point]:
+def compared_configs(headers: Sequence[Header]) -> list[RunConfig]:
     """Return the points of runs with equal operational options, so that they alone separate no runs.
 
     Places of equal content become the first of them. An operational option is kept where runs that differ
     in nothing else would otherwise be the same repeat of one point: then a study varies it on purpose.
     """
-    points = [header.point for header in headers]
-    if not set(varying(points)) & set(OPERATIONAL):
-        return points
-    return _without(_varied_on_purpose(points, _without(OPERATIONAL, headers)), headers)
+    configs = [header.config for header in headers]
+    if not set(varying(configs)) & set(OPERATIONAL):
+        return configs
+    return _without(_varied_on_purpose(configs, _without(OPERATIONAL, headers)), headers)
 
 
-def with_common_places(point: Point, compared: Sequence[Point]) -> Point:
+def with_common_places(config: RunConfig, compared: Sequence[RunConfig]) -> RunConfig:
     """Return the point of a run without header, with the operational options all compared runs share."""
     if not compared:
-        return point
+        return config
     varied = varying(compared)
     shared = [key.split(".") for key in OPERATIONAL if key not in varied]
     tables = {
-        table: getattr(point, table).model_copy(
+        table: getattr(config, table).model_copy(
             update={key: getattr(getattr(compared[0], table), key) for found, key in shared if found == table}
         )
         for table in ("data", "training")
     }
-    return point.model_copy(update=tables)
+    return config.model_copy(update=tables)
 
 
-def identity(point: Point) -> Hashable:
+def identity(config: RunConfig) -> Hashable:
     """Return what only copies of one run have in common."""
-    return point.framework, point.workers, point.repeat, tuple(flat_options(point).items())
+    return config.framework, config.workers, config.repeat, tuple(flat_options(config).items())
 
 
-def _varied_on_purpose(points: Sequence[Point], compared: Sequence[Point]) -> tuple[str, ...]:
+def _varied_on_purpose(configs: Sequence[RunConfig], compared: Sequence[RunConfig]) -> tuple[str, ...]:
     """Return the operational options that are to be left out: all but those that tell repeats apart."""
-    alike: dict[Hashable, list[Point]] = {}
-    for point, without in zip(points, compared, strict=True):
-        alike.setdefault(identity(without), []).append(point)
+    alike: dict[Hashable, list[RunConfig]] = {}
+    for config, without in zip(configs, compared, strict=True):
+        alike.setdefault(identity(without), []).append(config)
     kept = {key for same in alike.values() if len(same) > 1 for key in varying(same)}
     if kept & set(DATA_PLACES):
         kept |= set(DATA_PLACES)
     return tuple(key for key in OPERATIONAL if key not in kept)
 
 
-def _without(left_out: Sequence[str], headers: Sequence[Header]) -> list[Point]:
+def _without(left_out: Sequence[str], headers: Sequence[Header]) -> list[RunConfig]:
     """Return the points with the default of each guard that is left out, and one place for equal contents."""
-    places: dict[Hashable, Point] = {}
+    places: dict[Hashable, RunConfig] = {}
     found = []
     for header in headers:
-        point = header.point
+        config = header.config
         training: dict[str, object] = {}
         data: dict[str, object] = {}
         for key in set(GUARDS) & set(left_out):
             name = key.partition(".")[2]
-            training[name] = type(point.training).model_fields[name].default
+            training[name] = type(config.training).model_fields[name].default
         if DATA_PLACES[0] in left_out:
-            first = places.setdefault(("data", header.manifest_sha256), point)
+            first = places.setdefault(("data", header.manifest_sha256), config)
             data = {"folder": first.data.folder, "manifest": first.data.manifest}
-        if WEIGHTS_PLACE in left_out and point.training.initial_weights is not None:
-            first = places.setdefault(("weights", header.initial_weights_sha256), point)
+        if WEIGHTS_PLACE in left_out and config.training.initial_weights is not None:
+            first = places.setdefault(("weights", header.initial_weights_sha256), config)
             training["initial_weights"] = first.training.initial_weights
         found.append(
-            point.model_copy(
+            config.model_copy(
                 update={
-                    "data": point.data.model_copy(update=data),
-                    "training": point.training.model_copy(update=training),
+                    "data": config.data.model_copy(update=data),
+                    "training": config.training.model_copy(update=training),
                 }
             )
         )
@@ -111,26 +111,26 @@ def is_knob(key: str) -> bool:
     return key.partition(".")[0] in FRAMEWORKS
 
 
-def varying(points: Sequence[Point]) -> tuple[str, ...]:
+def varying(configs: Sequence[RunConfig]) -> tuple[str, ...]:
     """The axes: flat keys that have more than one value among the points that have the key."""
     values: dict[str, set[object]] = {}
-    for point in points:
-        for key, value in flat_options(point).items():
+    for config in configs:
+        for key, value in flat_options(config).items():
             values.setdefault(key, set()).add(value)
     return tuple(key for key, found in values.items() if len(found) > 1)
 
 
-def label(point: Point, axes: Iterable[str]) -> str:
+def label(config: RunConfig, axes: Iterable[str]) -> str:
     """What distinguishes this point, for people: "precision=bf16, compile=True", or nothing."""
-    options = flat_options(point)
+    options = flat_options(config)
     return ", ".join(f"{axis.partition('.')[2]}={shown(options[axis])}" for axis in axes if axis in options)
 
 
-def labels(point: Point, axes: Iterable[str]) -> tuple[str, str]:
+def labels(config: RunConfig, axes: Iterable[str]) -> tuple[str, str]:
     """What distinguishes it in options that both frameworks have, and in knobs of its own framework."""
     axes = list(axes)
     shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
-    return label(point, shared), label(point, knobs)
+    return label(config, shared), label(config, knobs)
 
 
 def shown(value: object) -> str:
@@ -138,9 +138,9 @@ def shown(value: object) -> str:
     return "default" if value is None else str(value)
 
 
-def order(point: Point, axes: Iterable[str]) -> tuple[tuple[int, float, str], ...]:
+def order(config: RunConfig, axes: Iterable[str]) -> tuple[tuple[int, float, str], ...]:
     """Sorts points by the values of their axes: numbers by size, then text."""
-    options = flat_options(point)
+    options = flat_options(config)
     return tuple(_order_of(options.get(axis)) for axis in axes)
 
 

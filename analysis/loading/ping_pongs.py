@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.study import NAN, PING_PONG_COLUMNS
-from unet_scaling.ping_pong import PingPong, read_ping_pong
-from unet_scaling.study_file import PING_PONG_NAME
+from unet_scaling.measure.ping_pong import PingPong, read_ping_pong
+from unet_scaling.study.study_file import PING_PONG_NAME
 
 
 def read_ping_pongs(study: Path) -> tuple[pd.DataFrame, list[str]]:

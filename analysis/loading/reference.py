@@ -34,8 +34,8 @@ from analysis.study import (
     left_out_table,
     run_table,
 )
-from unet_scaling.config import FRAMEWORKS, Framework
-from unet_scaling.errors import UserError
+from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.errors import UserError
 
 FILE_NAME = re.compile(r"log_(?P<horovod>hvd_)?(?P<workers>[1-9][0-9]{0,5})\.csv")
 

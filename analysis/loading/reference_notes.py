@@ -6,7 +6,7 @@ from analysis.loading.epoch_work import EpochWork
 from analysis.loading.older_layout import WARMUP_EPOCHS, Log, seconds_outside, sum_is_whole
 from analysis.loading.reference_schedule import FIRST_DROP
 from analysis.study import Names
-from unet_scaling.config import FRAMEWORKS
+from unet_scaling.study.config import FRAMEWORKS
 
 MOST_NAMED = 6
 WITHOUT_STEPS = (

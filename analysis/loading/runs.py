@@ -11,12 +11,12 @@ from analysis.loading.attempts import with_earlier_attempts
 from analysis.loading.measured import Columns, budget_columns, probe_columns
 from analysis.loading.soundness import contradictions, too_large
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
-from unet_scaling.config import Point
-from unet_scaling.disturbance import Disturbance, disturbance
-from unet_scaling.errors import UserError
-from unet_scaling.record import RECORD_NAME, Record, read_record
-from unet_scaling.record_lines import Epoch, Header, Result
-from unet_scaling.study_file import POINT_NAME, read_point
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.disturbance import Disturbance, disturbance
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.record_lines import Epoch, Header, Result
+from unet_scaling.study.study_file import CONFIG_NAME, read_config
 
 RECORDED = [name for name in EPOCH_COLUMNS if name not in ("run", "fastest_worker_seconds", "stalled")]
 # One call for all columns of an epoch: a study of 10,000 runs has two million epochs.
@@ -39,7 +39,7 @@ class CompleteRun:
     budget: Columns
     probe: Columns
     disturbance: Disturbance
-    point: Point
+    config: RunConfig
     attempts_known: bool = True
 
 
@@ -48,28 +48,28 @@ class UnusableRun:
     """Why a run cannot be used, and its point where that is known."""
 
     left_out: LeftOut
-    point: Point | None = None
+    config: RunConfig | None = None
 
 
 def read_run(folder: Path) -> CompleteRun | UnusableRun:
     """The run in a folder, or why it cannot be used by itself."""
     name = name_of(folder)
     try:
-        point = read_point(folder / POINT_NAME)
+        config = read_config(folder / CONFIG_NAME)
     except UserError as error:
         return UnusableRun(LeftOut(name, "damaged", printable(str(error))))
-    oversized = [f"{folder / POINT_NAME}: {problem}" for problem in too_large(point)]
+    oversized = [f"{folder / CONFIG_NAME}: {problem}" for problem in too_large(config)]
     if oversized:
         return UnusableRun(LeftOut(name, "damaged", printable(_first_of(oversized))))
     try:
         record = read_record(folder / RECORD_NAME)
     except FileNotFoundError:
-        return _unusable_run(folder, point, "no record", "no record yet: it has not started")
+        return _unusable_run(folder, config, "no record", "no record yet: it has not started")
     except OSError as error:
-        return _unusable_run(folder, point, "damaged", f"{error.filename}: {error.strerror}")
-    unusable = _unusable(point, record)
+        return _unusable_run(folder, config, "damaged", f"{error.filename}: {error.strerror}")
+    unusable = _unusable(config, record)
     if unusable:
-        return _unusable_run(folder, point, *unusable)
+        return _unusable_run(folder, config, *unusable)
     assert record.header is not None
     disturbed = disturbance(record)
     stalled = disturbed.stalled_epochs
@@ -80,7 +80,7 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
         probe_columns(record),
     )
     header, known = with_earlier_attempts(record.header, folder)
-    return CompleteRun(name, header, *tables, disturbed, header.point, known)
+    return CompleteRun(name, header, *tables, disturbed, header.config, known)
 
 
 def name_of(folder: Path) -> str:
@@ -100,20 +100,20 @@ def printable(text: str) -> str:
     )
 
 
-def _unusable_run(folder: Path, point: Point, state: str, reason: str) -> UnusableRun:
+def _unusable_run(folder: Path, config: RunConfig, state: str, reason: str) -> UnusableRun:
     name, why = name_of(folder), printable(reason)
-    return UnusableRun(LeftOut(name, state, why, point.framework, point.workers, point.repeat), point)
+    return UnusableRun(LeftOut(name, state, why, config.framework, config.workers, config.repeat), config)
 
 
-def _unusable(point: Point, record: Record) -> tuple[str, str] | None:
+def _unusable(config: RunConfig, record: Record) -> tuple[str, str] | None:
     """(state, reason) of a record that gives no throughput of this point."""
     if record.problems:
         return "damaged" if record.damaged else "failed", _first_of(record.problems)
     assert record.header is not None
-    if record.header.point != point and record.header.point_sha256 != point.digest():
-        return "damaged", f"{record.path} is of another configuration than {POINT_NAME} beside it"
+    if record.header.config != config and record.header.config_sha256 != config.digest():
+        return "damaged", f"{record.path} is of another configuration than {CONFIG_NAME} beside it"
     if record.end is None:
-        asked = record.header.point.training.epochs
+        asked = record.header.config.training.epochs
         return "failed", f"no end line after {len(record.epochs)} of {asked} epochs: it failed or still runs"
     if record.end.status != "complete":
         return record.end.status, f"{record.end.status}: {record.end.reason or 'no reason recorded'}"

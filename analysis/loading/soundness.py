@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from analysis.loading.options import flat_options
-from unet_scaling.config import Point
-from unet_scaling.record import Record
-from unet_scaling.record_lines import Epoch, Header, Result
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.record import Record
+from unet_scaling.study.record_lines import Epoch, Header, Result
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1
 ROUNDING = 1e-9
@@ -28,7 +28,7 @@ LARGEST_LOSS = 3.5e38
 def contradictions(record: Record) -> Iterator[str]:
     """What cannot be in a complete record, in words; each starts with the file."""
     assert record.header is not None
-    workers = record.header.point.workers
+    workers = record.header.config.workers
     most_images, images_of_step = _images(record.header)
     found = (
         *(problem for epoch in record.epochs for problem in _of_epoch(epoch, workers)),
@@ -38,9 +38,9 @@ def contradictions(record: Record) -> Iterator[str]:
     yield from (f"{record.path}: {problem}" for problem in found)
 
 
-def too_large(point: Point) -> Iterator[str]:
+def too_large(config: RunConfig) -> Iterator[str]:
     """The whole numbers of a point that no table can hold."""
-    named = {"workers": point.workers, "repeat": point.repeat, "seed": point.seed, **flat_options(point)}
+    named = {"workers": config.workers, "repeat": config.repeat, "seed": config.seed, **flat_options(config)}
     for name, value in named.items():
         if isinstance(value, int) and value > LARGEST_WHOLE_NUMBER:
             yield f"{name} does not fit into 64 bits"
@@ -66,9 +66,9 @@ def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:
 
 def _images(header: Header) -> tuple[int, int]:
     """Return the most images that an epoch has, and those of one step; what fills no step is left out."""
-    point = header.point
-    of_step = point.workers * point.training.accumulate * point.training.batch_per_worker
-    return header.train_images * point.data.passes_per_epoch, of_step
+    config = header.config
+    of_step = config.workers * config.training.accumulate * config.training.batch_per_worker
+    return header.train_images * config.data.passes_per_epoch, of_step
 
 
 def _of_images(epoch: Epoch, most: int, of_step: int) -> Sequence[str]:
@@ -85,7 +85,7 @@ def _of_evaluations(header: Header, epochs: tuple[Epoch, ...], results: tuple[Re
     after = [result.epochs for result in results]
     if after != sorted(set(after)):
         yield f"evaluations are not in the order of their epochs: {after}"
-    every = header.point.training.evaluate_every
+    every = header.config.training.evaluate_every
     missing = set(range(every, len(epochs), every) if every else ()) - set(after)
     if missing:
         yield f"the evaluation after {min(missing)} epochs is missing, one every {every} was asked for"

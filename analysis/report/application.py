@@ -129,7 +129,7 @@ def _method(report: Report) -> Iterator[str]:
     if not study.provenance_known:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return
-    yield f"IoU: {escaped(study.iou_scope)}, margin of non-inferiority {study.claims.iou_margin:g}."
+    yield f"IoU: {escaped(study.iou_scope)}, margin of non-inferiority {study.criteria.iou_margin:g}."
     rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study)]
     yield table(["origin", "value"], [TEXT, TEXT], rows)
     yield table(

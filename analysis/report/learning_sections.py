@@ -14,7 +14,7 @@ from analysis.text import Row, clean, sentence, unit_of
 
 def iou_section(report: Report, pictures: Pictures) -> Section:
     """IoU against 1 worker, and between the frameworks."""
-    margin, names = report.study.claims.iou_margin, report.study.names
+    margin, names = report.study.criteria.iou_margin, report.study.names
     short = [*report.study.short_names.values()]
     points = [
         series(report.study.names),

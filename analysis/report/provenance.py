@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from analysis.study import NAMES, Study
 from analysis.text import clean, count
-from unet_scaling.record_lines import Header, WorkerFacts
+from unet_scaling.study.record_lines import Header, WorkerFacts
 
 MOST_SHOWN = 12
 
@@ -35,7 +35,7 @@ def origins(study: Study) -> list[Origin]:
         _of_headers("training images", headers, lambda header: f"{header.train_images:,}"),
         _of_headers("test images", headers, lambda header: f"{header.test_images:,}"),
         _of_headers("SHA-256 of the data's manifest", headers, lambda header: header.manifest_sha256),
-        _of_headers("seeds", headers, lambda header: str(header.point.seed)),
+        _of_headers("seeds", headers, lambda header: str(header.config.seed)),
         _of_headers("Slurm jobs", headers, lambda header: header.job.get("SLURM_JOB_ID")),
         Origin("started (UTC)", _span(header.started_utc for header in headers)),
     ]
@@ -51,7 +51,7 @@ def _transports(headers: list[Header]) -> list[Origin]:
     return [
         _of_headers(f"transport of {name}", own, lambda header: _pairs(header.transport))
         for framework, name in NAMES.items()
-        if (own := [header for header in headers if header.point.framework == framework])
+        if (own := [header for header in headers if header.config.framework == framework])
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm.cluster_rehearsal import arguments, cluster, namespaces, prerequisites
 from slurm.cluster_rehearsal.plan import Plan, command, load
-from unet_scaling.errors import UserError, run_program
+from unet_scaling.study.errors import UserError, run_program
 
 PROJECT = Path(__file__).resolve().parents[2]
 STATUS_COLUMNS = ("HOST", "ADDRESS", "PROCESS", "SLURM SAYS")

@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm.cluster_rehearsal import accounting, configuration, namespaces, network, prerequisites, services
 from slurm.cluster_rehearsal.plan import Plan, command, plan_file, save
 from slurm.cluster_rehearsal.processes import kill, kill_members, running, wait_until
-from unet_scaling.errors import EXIT_BUG, UserError
+from unet_scaling.study.errors import EXIT_BUG, UserError
 
 FOLDERS = ("log", "processes", "controller", "spool", configuration.DEVICE_FOLDER)
 

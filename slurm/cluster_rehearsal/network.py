@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm.cluster_rehearsal.namespaces import SWITCH, enter, pin
 from slurm.cluster_rehearsal.plan import Host, Plan
 from slurm.cluster_rehearsal.processes import attempt, run
-from unet_scaling.errors import EXIT_BUG, UserError
+from unet_scaling.study.errors import EXIT_BUG, UserError
 
 NETWORKS = range(16)
 LOCK = Path("/run/virtual_cluster.network.lock")

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 DEFAULT_STATE = Path("/run/virtual_cluster")
 LARGEST_CLUSTER = 200

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm.cluster_rehearsal import namespaces
 from slurm.cluster_rehearsal.processes import SYSTEM_FOLDERS, run
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 PACKAGES = {
     "munged": "munge",

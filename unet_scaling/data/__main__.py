@@ -1,7 +1,7 @@
-"""Verify a data folder, fetch the indentation data set, make synthetic images, or profile the input.
+"""Verify a data folder, fetch the indentation data set, or make synthetic images.
 
-A data folder holds images/ and masks/ with PNG or TIFF files of the same names. The first three
-commands end with a check of the folder and write its manifest, which training needs.
+A data folder holds images/ and masks/ with PNG or TIFF files of the same names. Each command
+ends with a check of the folder and writes its manifest, which training needs.
 """
 
 import argparse
@@ -11,8 +11,7 @@ from statistics import median
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.foreground import ALLOWED
 from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, write_manifest
-from unet_scaling.data.profiling.arguments import add_profile
-from unet_scaling.errors import run_program
+from unet_scaling.study.errors import run_program
 
 
 def main() -> None:
@@ -22,9 +21,7 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m unet_scaling.data", description=__doc__)
-    commands = parser.add_subparsers(
-        title="commands", required=True, metavar="check | fetch | make | profile"
-    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="check | fetch | make")
     check = commands.add_parser("check", help="decode every file once and write the manifest")
     fetch = commands.add_parser("fetch", help="download the indentation data set, doi:10.5281/zenodo.7639190")
     make = commands.add_parser("make", help="make synthetic images of indents with their masks")
@@ -42,7 +39,6 @@ def _parser() -> argparse.ArgumentParser:
         ("seed", 1, "equal seeds give equal images"),
     ):
         make.add_argument(f"--{name}", type=int, default=default, help=f"{text} (default: %(default)s)")
-    add_profile(commands)
     return parser
 
 

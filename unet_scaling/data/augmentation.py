@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.options import Data
+from unet_scaling.study.options import Data
 
 # Keeps these random numbers apart from those of the order, whatever their seeds.
 AUGMENTATION_STREAM = 3

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unet_scaling.data.mask_bits import unpack
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 Indices = npt.NDArray[np.int64]
 

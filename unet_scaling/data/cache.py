@@ -33,9 +33,9 @@ from unet_scaling.data.manifest import Manifest
 from unet_scaling.data.mask_bits import pack, packed_width
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.data.verification import MappedVerification
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.files import read_sealed, write_sealed
-from unet_scaling.options import Data
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.files import read_sealed, write_sealed
+from unet_scaling.study.options import Data
 
 CACHE_FORMAT = 3  # to be raised whenever the same file and options give other arrays
 ARRAYS = ("images.npy", "masks.npy", "boxes.npy")

@@ -12,7 +12,7 @@ from unet_scaling.data.images import Pixels, decode, describe_mode, read_bytes, 
 from unet_scaling.data.manifest import MOST_VALUES_LISTED, FileEntry, Manifest, PairEntry
 from unet_scaling.data.pairs import IMAGES, MASKS, Pair, find_pairs
 from unet_scaling.data.parallel import map_in_order
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 MOST_PROBLEMS_LISTED = 50
 

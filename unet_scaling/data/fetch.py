@@ -13,7 +13,7 @@ from pooch.downloaders import ZenodoRepository  # type: ignore[import-untyped]
 
 from unet_scaling.data.pairs import IMAGES, MASKS
 from unet_scaling.data.unpack import Limits, unpack
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 ARCHIVES = "archives"
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")

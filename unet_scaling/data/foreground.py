@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127'"
 HIGHEST_VALUE = 65535

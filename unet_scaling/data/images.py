@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tifffile
 from PIL import Image, UnidentifiedImageError
 
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 Pixels = npt.NDArray[np.unsignedinteger]
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from unet_scaling.config import Point
 from unet_scaling.data import batches
-from unet_scaling.data.ahead import DecodingAhead
 from unet_scaling.data.augmentation import Augmentation, draw
 from unet_scaling.data.cache import (
     DecodedImages,
@@ -24,11 +22,13 @@ from unet_scaling.data.cache import (
     verification_of_cache,
 )
 from unet_scaling.data.manifest import Manifest, read_manifest
+from unet_scaling.data.prefetch import Prefetcher
 from unet_scaling.data.resident import ResidentImages
 from unet_scaling.data.verification import Verification, verification_of_files
-from unet_scaling.measures import Phase
-from unet_scaling.phases import NO_CLOCK, Clock
-from unet_scaling.worker import Group
+from unet_scaling.group.worker import Group
+from unet_scaling.measure.phases import NO_CLOCK, Clock
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.measurements import Phase
 
 UNNOTICED_SECONDS = 2.0  # of verification: what takes longer is told
 
@@ -50,7 +50,7 @@ class RunData:
     source: Source
     verification: Verification
     split: batches.Split
-    point: Point
+    config: RunConfig
     group: Group
     manifest_sha256: str
     opened: float = field(default_factory=time.perf_counter)
@@ -77,9 +77,9 @@ class RunData:
 
     def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[list[Batch]]:
         """This worker's batches of each step from `first` on; a function of seed, epoch and place only."""
-        training = self.point.training
+        training = self.config.training
         order = batches.epoch_order(
-            self.split.train, self.point.data.passes_per_epoch, self.point.seed, epoch
+            self.split.train, self.config.data.passes_per_epoch, self.config.seed, epoch
         )
         own = batches.worker_batches(
             order, self.group.rank, self.group.size, training.batch_per_worker, training.accumulate
@@ -106,19 +106,19 @@ class RunData:
 
     @property
     def _order_length(self) -> int:
-        return self.train_images * self.point.data.passes_per_epoch
+        return self.train_images * self.config.data.passes_per_epoch
 
     @property
     def _images_per_step(self) -> int:
-        training = self.point.training
-        return self.point.workers * training.batch_per_worker * training.accumulate
+        training = self.config.training
+        return self.config.workers * training.batch_per_worker * training.accumulate
 
     @cached_property
-    def _ahead(self) -> DecodingAhead:
-        return DecodingAhead(self.source, self.point.data.loader_workers)
+    def _ahead(self) -> Prefetcher:
+        return Prefetcher(self.source, self.config.data.loader_workers)
 
     def _gathered(self, order: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
-        if self.point.data.loader_workers:
+        if self.config.data.loader_workers:
             return self._ahead.batches(order)
         return map(self.source.gather, order)
 
@@ -126,59 +126,61 @@ class RunData:
         self.verification.require_whole()
         images, masks = next(gathered)
         clock.mark(Phase.DATA_WAIT)
-        layout = self.point.training.channels_last
+        layout = self.config.training.channels_last
         batch = Batch(*batches.to_device(images, masks, self.group.device, layout))
         clock.mark(Phase.HOST_TO_DEVICE)
         return batch
 
     def _augmented(self, batch: Batch, epoch: int, indices: np.ndarray, clock: Clock) -> Batch:
-        augmentation = Augmentation.of(self.point.data)
+        augmentation = Augmentation.of(self.config.data)
         if augmentation.is_off:
             return batch
-        draws = draw(self.point.seed, epoch, indices)
+        draws = draw(self.config.seed, epoch, indices)
         augmented = Batch(*augmentation.augment(batch.images, batch.masks, draws))
         clock.mark(Phase.HOST_TO_DEVICE)
         return augmented
 
 
-def load_data(point: Point, group: Group) -> RunData:
+def load_data(config: RunConfig, group: Group) -> RunData:
     """Open the images of a point; the first worker of each host decodes them once for all.
 
     Raises UserError (65), before any training, for a folder that does not match its manifest and
     for more workers or larger batches than the images can serve.
     """
-    folder = Path(point.data.folder)
-    manifest = read_manifest(point.data.manifest_path)
+    folder = Path(config.data.folder)
+    manifest = read_manifest(config.data.manifest_path)
     manifest.require_unchanged(folder)
-    split = batches.split(len(manifest.pairs), point.data.test_share, point.data.split_seed)
-    training = point.training
+    split = batches.split(len(manifest.pairs), config.data.test_share, config.data.split_seed)
+    training = config.training
     if training.epochs > 0:
-        available = len(split.train) * point.data.passes_per_epoch
-        batches.require_enough(available, point.workers, training.batch_per_worker, training.accumulate)
-    source, verification = _open_images(manifest, folder, point, group)
-    return RunData(source, verification, split, point, group, manifest.sha256)
+        available = len(split.train) * config.data.passes_per_epoch
+        batches.require_enough(available, config.workers, training.batch_per_worker, training.accumulate)
+    source, verification = _open_images(manifest, folder, config, group)
+    return RunData(source, verification, split, config, group, manifest.sha256)
 
 
-def _open_images(manifest: Manifest, folder: Path, point: Point, group: Group) -> tuple[Source, Verification]:
+def _open_images(
+    manifest: Manifest, folder: Path, config: RunConfig, group: Group
+) -> tuple[Source, Verification]:
     index, count = _place_on_host(group)
-    if point.data.loading == "decode":
-        decoded = DecodedImages(manifest, folder, point.data)
+    if config.data.loading == "decode":
+        decoded = DecodedImages(manifest, folder, config.data)
         verification = verification_of_files(manifest, folder, index, count)
         _verify(verification, group)
         return decoded, verification
     root = default_cache_root()
     if group.identity.local_rank == 0:
-        build_cache(manifest, folder, point.data, root)
+        build_cache(manifest, folder, config.data, root)
     group.wait_for_all()
-    cached = open_cache(manifest, folder, point.data, root)
-    if point.data.loading == "device":
+    cached = open_cache(manifest, folder, config.data, root)
+    if config.data.loading == "device":
         return ResidentImages(cached, group.device), Verification({}, "")
-    return cached, verification_of_cache(cache_path(manifest, point.data, root), index, count)
+    return cached, verification_of_cache(cache_path(manifest, config.data, root), index, count)
 
 
 def _place_on_host(group: Group) -> tuple[int, int]:
     """This worker's number among those of its host, and how many these are."""
-    hosts = group.gather_texts(socket.gethostname())
+    hosts = group.gather_strings(socket.gethostname())
     own = hosts[group.rank]
     return hosts[: group.rank].count(own), hosts.count(own)
 

@@ -17,8 +17,8 @@ from unet_scaling.data.images import Pixels, decode, read_bytes, to_image, to_ma
 from unet_scaling.data.manifest import FileEntry, PairEntry
 from unet_scaling.data.mask_bits import pack
 from unet_scaling.data.pairs import IMAGES, MASKS
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.options import Data
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.options import Data
 
 
 def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False) -> tuple[Bytes, Bytes]:

@@ -23,8 +23,8 @@ from pydantic import (
 
 from unet_scaling.data.foreground import parse_foreground
 from unet_scaling.data.pairs import IMAGES, MASKS, list_sizes
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.files import READABLE, checksum_path, read_verified, write_verified
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
 
 MANIFEST_NAME = "manifest.json"
 MOST_VALUES_LISTED = 16

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 SUFFIXES = (".png", ".tif", ".tiff")
 IMAGES = "images"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from unet_scaling.progress import progress
+from unet_scaling.study.progress import progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

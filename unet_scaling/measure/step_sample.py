@@ -1,0 +1,71 @@
+"""steps.parquet: the phases of single steps, all of a short run, a uniform sample of a long one.
+
+One row per epoch, step and worker; seconds. A step is kept with all its workers or not at all. Up to
+MOST_ROWS rows every step is kept; beyond, a reservoir (Vitter 1985, algorithm R, seeded) in which each
+step seen so far has the same chance.
+"""
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+
+from unet_scaling.study.measurements import PHASE_COLUMNS, Phase
+
+STEPS_NAME = "steps.parquet"
+MOST_ROWS = 20_000
+SAMPLE_STREAM = 3
+
+Seconds = npt.NDArray[np.float64]
+
+
+class StepSample:
+    """Keeps steps as they come; worker 0 has one."""
+
+    def __init__(self, workers: int, seed: int, most_rows: int = MOST_ROWS) -> None:
+        self._capacity = max(1, most_rows // workers)
+        self._random = np.random.default_rng([seed, SAMPLE_STREAM])
+        self._seen = 0
+        self._kept: dict[int, tuple[int, int, Seconds]] = {}
+
+    def add(self, epoch: int, first_step: int, phases: Seconds) -> None:
+        """Steps of an epoch in their order: seconds [workers, steps, phases]."""
+        for offset in range(phases.shape[1]):
+            self._seen += 1
+            full = self._seen > self._capacity
+            place = int(self._random.integers(self._seen)) if full else self._seen - 1
+            if place < self._capacity:
+                self._kept[place] = (epoch, first_step + offset, phases[:, offset].copy())
+
+    def parquet(self) -> bytes | None:
+        """The file's content, sorted by epoch, step and worker; none where no step was seen."""
+        if not self._kept:
+            return None
+        # Costly to import, and needed once, after the last epoch.
+        import pyarrow
+        from pyarrow import parquet
+
+        # By their buffers: from an array as such pyarrow would first import pandas, and all workers wait.
+        columns = {
+            name: pyarrow.Array.from_buffers(
+                pyarrow.from_numpy_dtype(column.dtype), len(column), [None, pyarrow.py_buffer(column)]
+            )
+            for name, column in self._columns().items()
+        }
+        table = pyarrow.table(columns)
+        facts = {"format": "1", "steps_seen": str(self._seen), "steps_kept": str(len(self._kept))}
+        buffer = io.BytesIO()
+        parquet.write_table(table.replace_schema_metadata(facts), buffer)
+        return buffer.getvalue()
+
+    def _columns(self) -> dict[str, npt.NDArray[np.generic]]:
+        kept = sorted(self._kept.values(), key=lambda step: step[:2])
+        phases = np.stack([seconds for _, _, seconds in kept])
+        steps, workers, _ = phases.shape
+        columns: dict[str, npt.NDArray[np.generic]] = {
+            "epoch": np.repeat(np.array([epoch for epoch, _, _ in kept], dtype=np.int32), workers),
+            "step": np.repeat(np.array([step for _, step, _ in kept], dtype=np.int64), workers),
+            "worker": np.tile(np.arange(workers, dtype=np.int32), steps),
+        }
+        columns |= {name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)}
+        return columns | {"wire_seconds": np.repeat(phases[:, :, Phase.SYNC].min(axis=1), workers)}

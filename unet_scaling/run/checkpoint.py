@@ -1,0 +1,224 @@
+"""Checkpoints: all that a run needs to go on exactly where it was. Tensors and JSON only.
+
+`checkpoint-EPOCH-STEP.pt` in the run folder, with its SHA-256 beside it; the newest two are kept. Weights
+and optimizer are equal on all workers and stored once; running statistics, random numbers, the sum of
+losses and the seconds of a begun epoch are each worker's own. The order of the images is a function of
+(seed, epoch), so that the position is all there is to say of it.
+"""
+
+import errno
+import io
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unet_scaling.group.worker import Group
+from unet_scaling.run.weights import one_line, unpack_state
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
+from unet_scaling.study.measurements import Line
+from unet_scaling.study.record_lines import AttemptFacts, Epoch, Result
+
+KEPT = 2
+CHECKPOINTS = "checkpoint-*.pt"
+PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "workers": list, "progress": str}
+PARTS_OF_A_WORKER: dict[str, type] = {"buffers": dict, "random": dict, "loss": Tensor, "seconds": float}
+# A lack of memory or a fault of a GPU, also RuntimeErrors: no reason to remove a checkpoint.
+OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
+UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+
+
+class Progress(Line):
+    """How far a run has come: `step` steps of `epoch` are done, and these epochs and evaluations before.
+
+    `attempts` are the facts of those that trained it, the newest last; older checkpoints do not have them.
+    """
+
+    config_sha256: str
+    epoch: int
+    step: int
+    epochs: list[Epoch]
+    results: list[Result]
+    attempts: list[AttemptFacts] = Field([])
+
+    def lines(self) -> list[Epoch | Result]:
+        """Epochs and evaluations in the order in which a record has them."""
+        evaluated = {result.epochs: result for result in self.results}
+        ordered: list[Epoch | Result] = []
+        for trained in range(len(self.epochs) + 1):
+            ordered += [evaluated[trained]] if trained in evaluated else []
+            ordered += self.epochs[trained : trained + 1]
+        return ordered
+
+
+@dataclass(frozen=True)
+class EpochSoFar:
+    """A begun epoch on one worker: the sum of its losses, and its seconds."""
+
+    loss: Tensor
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training changes."""
+
+    model: nn.Module
+    optimizer: Optimizer
+
+
+def save_checkpoint(
+    folder: Path, group: Group, trained: Trained, progress: Progress, begun: EpochSoFar
+) -> None:
+    """Write a checkpoint and drop all but the newest two; all workers take part.
+
+    Raises UserError on every worker alike where it cannot be written; the earlier ones are still there.
+    """
+    workers = group.gather_bytes(_packed(_own_state(trained.model, begun)))
+    problem = ""
+    if group.rank == 0:
+        state = {
+            "model": trained.model.state_dict(),
+            "optimizer": trained.optimizer.state_dict(),
+            "workers": [unpack_state(worker) for worker in workers],
+            "progress": progress.model_dump_json(),
+        }
+        problem = _write(folder, progress, _packed(state))
+    problem = group.gather_strings(problem)[0]
+    if problem:
+        raise UserError(f"the checkpoint could not be written, the run stops: {problem}", exit_code=1)
+
+
+def load_checkpoint(
+    folder: Path, group: Group, trained: Trained, config_sha256: str
+) -> tuple[Progress, EpochSoFar] | None:
+    """Go back to the newest checkpoint that every worker can read; None where there is none at all.
+
+    A damaged one is passed over with a warning. Raises UserError (65) where checkpoints are there and none
+    can be used: to begin anew in silence would hide that work was lost.
+    """
+    candidates = group.gather_strings(" ".join(path.name for path in _newest_first(folder)))[0].split()
+    for name in candidates:
+        state, problem = _read(folder / name, config_sha256, group.size)
+        problems = [text for text in group.gather_strings(problem) if text]
+        if not problems:
+            assert state is not None
+            return _restored(folder / name, state, group, trained)
+        if group.rank == 0:
+            print(f"warning: {problems[0]}; trying the one before it", flush=True)
+    if candidates:
+        raise UserError(
+            f"none of the checkpoints in {folder} can be used: {', '.join(candidates)}; "
+            f"remove them to train from the start",
+            EXIT_BAD_DATA,
+        )
+    return None
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """A complete run needs none."""
+    for path in _newest_first(folder):
+        _remove(path)
+
+
+def _own_state(model: nn.Module, begun: EpochSoFar) -> dict[str, Any]:
+    random = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        random["cuda"] = torch.cuda.get_rng_state()
+    buffers = {name: buffer.cpu() for name, buffer in model.named_buffers()}
+    return {"buffers": buffers, "random": random, "loss": begun.loss.cpu(), "seconds": begun.seconds}
+
+
+def _restored(
+    path: Path, state: dict[str, Any], group: Group, trained: Trained
+) -> tuple[Progress, EpochSoFar]:
+    """Return what `_restore` does; UserError (65) where the content does not fit the model after all."""
+    try:
+        return _restore(state, group, trained)
+    except OF_THE_DEVICE:
+        raise
+    except UNFITTING as error:
+        raise UserError(
+            f"{path} does not fit this run: {one_line(error)}; remove it to go on from the one before it",
+            EXIT_BAD_DATA,
+        ) from None
+
+
+def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Progress, EpochSoFar]:
+    own = state["workers"][group.rank]
+    trained.model.load_state_dict(state["model"] | own["buffers"])
+    trained.optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(own["random"]["cpu"])
+    if "cuda" in own["random"]:
+        torch.cuda.set_rng_state(own["random"]["cuda"])
+    progress = Progress.model_validate_json(state["progress"])
+    return progress, EpochSoFar(own["loss"].to(group.device), own["seconds"])
+
+
+def _write(folder: Path, progress: Progress, content: bytes) -> str:
+    """Empty, or why the checkpoint could not be written."""
+    path = folder / f"checkpoint-{progress.epoch:05d}-{progress.step:07d}.pt"
+    try:
+        retry_transient(lambda: _require_space(folder, 2 * len(content)))
+        write_verified(path, content)
+        for old in list(_newest_first(folder))[KEPT:]:
+            _remove(old)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    """Raise OSError where a disk is full already, before anything is written."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        told = f"{folder} has {free / 2**20:.0f} MiB free, {needed / 2**20:.0f} MiB are needed"
+        raise OSError(errno.ENOSPC, told)
+
+
+def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] | None, str]:
+    """The content of a checkpoint, or why it cannot be used."""
+    try:
+        state = unpack_state(read_verified(path))
+        _require_parts(state, PARTS)
+        progress = Progress.model_validate_json(state["progress"])
+        for worker in state["workers"]:
+            _require_parts(worker, PARTS_OF_A_WORKER)
+    except (OSError, ValueError) as error:
+        return None, f"{path} cannot be used: {one_line(error)}"
+    if len(state["workers"]) != workers:
+        return None, f"{path} is of {len(state['workers'])} workers, this run has {workers}"
+    if progress.config_sha256 != config_sha256:
+        return None, f"{path} is of another configuration"
+    return state, ""
+
+
+def _require_parts(state: object, parts: dict[str, type]) -> None:
+    """Raise ValueError unless this is a dictionary with these keys, each of its type."""
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds a {type(state).__name__} where a dictionary belongs")
+    for name, kind in parts.items():
+        if not isinstance(state.get(name), kind):
+            raise ValueError(f"its {name!r} is a {type(state.get(name)).__name__}, not a {kind.__name__}")
+
+
+def _newest_first(folder: Path) -> Iterator[Path]:
+    return iter(sorted(folder.glob(CHECKPOINTS), reverse=True))
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    checksum_path(path).unlink(missing_ok=True)
+
+
+def _packed(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()

@@ -1,0 +1,85 @@
+"""Check that an attempt may go on with what earlier ones trained.
+
+The same images, device, cores, threads and versions: with another of these the record would be of neither,
+and the analysis would leave the whole run out. Other hosts, another commit or other variables are told, since
+a lost node or a mended program is no reason to train from the start; the analysis compares them.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.record_lines import AttemptFacts, WorkerFacts
+
+Fact = Callable[[AttemptFacts], object]
+
+OF_WORKERS: dict[str, Callable[[WorkerFacts], object]] = {
+    "device": lambda worker: worker.device,
+    "cores per worker": lambda worker: len(worker.cores),
+    "threads": lambda worker: worker.threads,
+}
+# Nodes of one cluster may differ in their driver.
+VERSIONS_THAT_MAY_DIFFER = ("driver",)
+REMARKED: dict[str, Fact] = {
+    "the commit": lambda facts: facts.commit,
+    "whether changes were uncommitted": lambda facts: facts.dirty,
+    "the set of hosts": lambda facts: sorted({worker.host for worker in facts.workers}),
+    "the allocator": lambda facts: _of_each(facts, lambda worker: worker.allocator),
+    "a variable that decides speed": lambda facts: _of_each(facts, lambda worker: worker.environment),
+}
+
+
+def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folder: Path) -> list[str]:
+    """Return what has changed and is no hindrance, in words.
+
+    Raises UserError: 65 where the checkpoints are of other images or do not say of which, 2 where they were
+    made on another device, or with other cores, threads or versions.
+    """
+    cure = f"remove {folder}/checkpoint-* to train from the start"
+    if not earlier:
+        raise UserError(
+            f"the checkpoints in {folder} do not say which images they were trained on, for an earlier "
+            f"version of this program wrote them: {cure}",
+            EXIT_BAD_DATA,
+        )
+    before = earlier[-1]
+    if before.manifest_sha256 != now.manifest_sha256:
+        raise UserError(
+            f"the checkpoints in {folder} were trained on other images: attempt {before.attempt} had the "
+            f"manifest with SHA-256 {before.manifest_sha256}, now it is {now.manifest_sha256}; "
+            f"bring back the images and their manifest, or {cure}",
+            EXIT_BAD_DATA,
+        )
+    differing = _differing_machines(before, now) + _differing_versions(before, now)
+    if differing:
+        raise UserError(
+            f"the checkpoints in {folder} were made under other conditions: {'; '.join(differing)}; "
+            f"go on as attempt {before.attempt} did, or {cure}"
+        )
+    return [
+        f"{name} differs from attempt {before.attempt}: {fact(before)} then, {fact(now)} now"
+        for name, fact in REMARKED.items()
+        if fact(before) != fact(now)
+    ]
+
+
+def _differing_machines(before: AttemptFacts, now: AttemptFacts) -> list[str]:
+    return [
+        f"{name}: {_of_each(before, fact)} in attempt {before.attempt}, {_of_each(now, fact)} now"
+        for name, fact in OF_WORKERS.items()
+        if _of_each(before, fact) != _of_each(now, fact)
+    ]
+
+
+def _differing_versions(before: AttemptFacts, now: AttemptFacts) -> list[str]:
+    return [
+        f"{name}: {before.versions.get(name, 'none')} in attempt {before.attempt}, "
+        f"{now.versions.get(name, 'none')} now"
+        for name in sorted(before.versions.keys() | now.versions.keys())
+        if name not in VERSIONS_THAT_MAY_DIFFER and before.versions.get(name) != now.versions.get(name)
+    ]
+
+
+def _of_each(facts: AttemptFacts, fact: Callable[[WorkerFacts], object]) -> str:
+    """Return the values of all workers, each once: a worker may have another rank in the next attempt."""
+    return ", ".join(sorted({str(fact(worker)) for worker in facts.workers}))

@@ -1,0 +1,198 @@
+"""One attempt at a time in a run folder, whatever started it: worker 0 owns `owner.json` while it lives.
+
+Locks of shared file systems may do nothing in silence, so the claim is a file, made exclusively, that says
+which process made it. On the same machine that process is looked up; of one elsewhere the file's time tells,
+which its owner renews every few seconds. Clocks of hosts are not compared: both times are the file system's.
+"""
+
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from unet_scaling.group.identity import job_id
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.files import PRIVATE, read_sealed, write_sealed
+from unet_scaling.study.measurements import Line
+
+OWNER_NAME = "owner.json"
+BEAT_SECONDS = 10.0
+# Several beats: a file server may be slow, and answer from a memory of some seconds.
+STALE_SECONDS = 60.0
+# In which mpiexec or Slurm ends the other workers of an attempt that failed.
+ENDING_SECONDS = 10.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+# Of proc(5), counted from the field behind the name in brackets, the third.
+STATE_FIELD, START_FIELD = 0, 19
+ENDED_STATES = ("Z", "X")
+
+
+class Owner(Line):
+    """The process that trains in a run folder."""
+
+    attempt: int
+    host: str
+    machine: str
+    process: int
+    begun_ticks: int
+    job: str
+    restarts: int
+    utc: str
+
+    def __str__(self) -> str:
+        job = f" of job {self.job}" if self.job else ""
+        return f"attempt {self.attempt}, process {self.process} on {self.host}{job}, since {self.utc}"
+
+
+class RunClaim:
+    """The claim of this process on a run folder."""
+
+    def __init__(self, folder: Path, attempt: int, give_up: Callable[[Exception], None]) -> None:
+        """`give_up` is called in a thread of its own where somebody else has taken the folder over."""
+        self._path = folder / OWNER_NAME
+        self._own = this_process(attempt)
+        self._give_up = give_up
+        self._released = threading.Event()
+        self._first_look: tuple[float, float] | None = None
+
+    def try_to_take(self) -> str:
+        """Return nothing where the folder is this process's now, else in words whose end is waited for.
+
+        Raises UserError where another attempt is alive, and OSError where the folder cannot be written.
+        """
+        free = not self._path.exists()
+        if not free and self._is_abandoned():
+            self._path.unlink(missing_ok=True)
+            free = True
+        # Where it was free, another process may have claimed it since: that claim is left alone.
+        if free and self._create():
+            threading.Thread(target=self._keep, daemon=True).start()
+            return ""
+        owner = self._owner()
+        return str(owner) if owner else f"whoever wrote {self._path}"
+
+    def release(self) -> None:
+        """Leave the folder to the next attempt, if it is still this process's."""
+        self._released.set()
+        with suppress(OSError):
+            if self._owner() == self._own:
+                self._path.unlink()
+
+    def _create(self) -> bool:
+        """Write the claim; False where another process was faster."""
+        try:
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        except FileExistsError:
+            return False
+        try:
+            write_sealed(self._path, self._own.model_dump(mode="json"))
+        except OSError:
+            self._path.unlink()
+            raise
+        return True
+
+    def _owner(self) -> Owner | None:
+        """Return who claims the folder; none where that cannot be read, or not yet."""
+        try:
+            return Owner.model_validate(read_sealed(self._path))
+        except (OSError, ValueError, ValidationError):
+            return None
+
+    def _is_abandoned(self) -> bool:
+        """Return whether the attempt before is over; False where that is not known yet.
+
+        Raises UserError where it is not over.
+        """
+        owner = self._owner()
+        now, beat = time.monotonic(), self._beat()
+        if self._first_look is None:
+            self._first_look = now, beat
+        begun, first_beat = self._first_look
+        if owner is not None and owner.machine and owner.machine == self._own.machine:
+            if not is_alive(owner):
+                return True
+            if now - begun >= ENDING_SECONDS:
+                raise self._occupied(owner)
+            return False
+        if owner is not None and owner.job == self._own.job != "" and owner.restarts < self._own.restarts:
+            return True  # Slurm starts a job again when its processes have ended, or their node is lost
+        if owner is not None and beat != first_beat:
+            raise self._occupied(owner)
+        return max(now - begun, self._age(beat)) > STALE_SECONDS
+
+    def _beat(self) -> float:
+        """Return when the owner renewed the claim; opened, so that a file server is asked."""
+        try:
+            with self._path.open("rb") as file:
+                return os.fstat(file.fileno()).st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def _age(self, beat: float) -> float:
+        """Return seconds since then by the clock of the file system; 0 where it takes no new file."""
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=f".{OWNER_NAME}.") as probe:
+                return os.fstat(probe.fileno()).st_mtime - beat
+        except OSError:
+            return 0.0
+
+    def _occupied(self, owner: Owner) -> UserError:
+        end = f"scancel {owner.job}" if owner.job else f"kill {owner.process} on {owner.host}"
+        return UserError(
+            f"{self._path.parent} is being trained by {owner}: two attempts of one run cannot train at once; "
+            f"wait for it to end, or end it: {end}"
+        )
+
+    def _keep(self) -> None:
+        """Renew the claim until it is released; a folder that is gone belongs to nobody."""
+        while not self._released.wait(BEAT_SECONDS):
+            owner = self._owner()
+            if owner is not None and owner != self._own and not self._released.is_set():
+                self._give_up(UserError(f"{self._path.parent} was taken over by {owner}"))
+                return
+            with suppress(OSError):
+                os.utime(self._path)
+
+
+def this_process(attempt: int) -> Owner:
+    """Return who this process is, as another one will know it."""
+    return Owner(
+        attempt=attempt,
+        host=socket.gethostname(),
+        machine=_machine(),
+        process=os.getpid(),
+        begun_ticks=_begun_ticks(os.getpid()) or 0,
+        job=job_id(os.environ),
+        restarts=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+        utc=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def is_alive(owner: Owner) -> bool:
+    """Return whether this very process, on the machine of the caller, has not ended."""
+    return _begun_ticks(owner.process) == owner.begun_ticks
+
+
+def _machine() -> str:
+    """Return the boot and the namespace that a process number belongs to; empty where not Linux."""
+    try:
+        return f"{BOOT_ID.read_text().strip()} {PID_NAMESPACE.readlink()}"
+    except OSError:
+        return ""
+
+
+def _begun_ticks(process: int) -> int | None:
+    """Return when a process began, in ticks since the boot; none where there is no such process any more."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[STATE_FIELD] in ENDED_STATES else int(fields[START_FIELD])

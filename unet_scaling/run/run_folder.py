@@ -1,0 +1,74 @@
+"""The folder of a run: what to train is read from it, what happened is written into it.
+
+config.json                    what to train; written by the submission
+run.jsonl                     the record of the newest attempt
+run.attempt1.jsonl, ...       records of earlier attempts that did not finish
+error.attempt1.worker0.json   why a worker of an attempt failed
+steps.parquet                 the phases of single steps; of a run whose budget was on
+checkpoint-*.pt               from which the next attempt goes on; of a run that is not complete
+log.csv  weights.pt           the older study's log, the trained weights; of a complete run
+*.sha256                      of the steps, checkpoints and weights beside it
+"""
+
+import argparse
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from unet_scaling.group.provenance import speed_variables
+from unet_scaling.group.watchdog import start_watchdog
+from unet_scaling.measure.cpu_counters import thread_ids
+from unet_scaling.run.failure import failures_reported, give_up, give_up_waiting
+from unet_scaling.run.interruption import Interruption
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import RECORD_NAME, earlier_attempts, read_record
+from unet_scaling.study.study_file import read_config
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run that may start: its folder, its point, and which attempt this is (from 1).
+
+    `threads` are those of the process before it joins its group: what the group adds carries gradients.
+    `environment` are the variables that decide speed before the framework sets those of its options.
+    """
+
+    path: Path
+    config: RunConfig
+    attempt: int
+    threads: frozenset[int] = field(default_factory=thread_ids)
+    environment: dict[str, str] = field(default_factory=speed_variables)
+    opened: float = field(default_factory=time.perf_counter)
+    interruption: Interruption = field(default_factory=Interruption)
+
+
+@contextmanager
+def open_run(description: str) -> Iterator[RunFolder]:
+    """The run folder named by the command line; a failure inside leaves its reason in the folder.
+
+    Raises UserError where there is nothing to train, or where anyone may write into the folder.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "run_folder", type=Path, help="folder with a config.json, as slurm/submission.sh makes them"
+    )
+    path: Path = parser.parse_args().run_folder
+    config = read_config(path / "config.json")
+    if path.stat().st_mode & stat.S_IWOTH:
+        raise UserError(f"{path} may be written by anyone: chmod o-w {path}")
+    record = path / RECORD_NAME
+    if record.exists() and read_record(record).complete:
+        raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
+    attempt = earlier_attempts(path) + record.exists() + 1
+    interruption = Interruption()
+    interruption.listen(partial(give_up, path, config, attempt))
+    run = RunFolder(path, config, attempt, interruption=interruption)
+    if config.workers > 1:
+        start_watchdog(config.training.timeout_seconds, partial(give_up_waiting, path, config, attempt))
+    with failures_reported(path, config, run.attempt):
+        yield run

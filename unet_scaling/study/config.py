@@ -1,0 +1,215 @@
+"""Studies and points: what a TOML file may say, and the points that the product of its axes gives.
+
+Imported on login nodes: needs pydantic, but neither torch nor pandas.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import (
+    Count,
+    Criteria,
+    Data,
+    HorovodKnobs,
+    Model,
+    NativeKnobs,
+    Seed,
+    Training,
+)
+from unet_scaling.study.validation import Section, validated
+
+Framework = Literal["pytorch_native", "horovod"]
+FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
+PROJECT = Path(__file__).resolve().parents[2]
+# The frameworks' own time-outs come after the worker's (patience.py), which names the option.
+FALLBACK_SECONDS = 30
+PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
+# What a name of a folder may have on the file systems of Linux, in bytes; these names are ASCII.
+LONGEST_NAME = 255
+MOST_WORKERS = 65_536
+MOST_REPEATS = 10_000
+# More would take minutes to write down, and weeks to run.
+MOST_RUNS = 100_000
+# The largest integer that every reader of JSON holds exactly.
+LARGEST_FIRST_SEED = 2**53
+
+Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+
+
+class RunConfig(Section):
+    """One repeat of one point: all that a training process needs to know, the content of config.json.
+
+    `seed` belongs to the repeat: the same for both frameworks and all worker counts, so that runs
+    of one repeat are a pair.
+    """
+
+    format: Literal[1] = 1
+    study: str = Field(pattern=PLAIN_NAME)
+    run: str = Field(pattern=PLAIN_NAME)
+    framework: Framework
+    workers: Workers
+    repeat: Count
+    seed: Seed
+    data: Data
+    model: Model = Model()
+    training: Training
+    pytorch_native: NativeKnobs | None = None
+    horovod: HorovodKnobs | None = None
+
+    @model_validator(mode="after")
+    def _only_its_own_knobs(self) -> Self:
+        for framework in FRAMEWORKS:
+            if framework != self.framework and getattr(self, framework) is not None:
+                raise ValueError(f"a {self.framework} point has no table {framework}")
+        return self
+
+    @model_validator(mode="after")
+    def _a_static_graph_has_one_pass_per_step(self) -> Self:
+        if self.pytorch_native and self.pytorch_native.static_graph and self.training.accumulate > 1:
+            found = self.training.accumulate
+            raise ValueError(
+                f"pytorch_native.static_graph needs training.accumulate = 1, found {found}: where passes"
+                " are held back, not every pass is alike"
+            )
+        return self
+
+    def evaluation_is_due(self, epoch: int) -> bool:
+        """Return whether to evaluate before this epoch; the evaluation after the last is always made."""
+        every = self.training.evaluate_every
+        return every > 0 and epoch > 0 and epoch % every == 0
+
+    def digest(self) -> str:
+        """Return the SHA-256 of what differs from the defaults: equal exactly when the configuration is.
+
+        An option added later, at its default, changes no digest.
+        """
+        content = self.model_dump(exclude_defaults=True) | {"format": self.format}
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def horovod_environment(config: RunConfig) -> dict[str, str]:
+    """The variables by which Horovod takes its options, to be set before it starts.
+
+    Left to itself it only warns of a worker that keeps the others waiting.
+    """
+    knobs, limit = config.horovod or HorovodKnobs(), config.training.timeout_seconds + FALLBACK_SECONDS
+    return knobs.environment() | {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, limit // 5)),
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(limit),
+    }
+
+
+class Study(Section):
+    """One TOML file: frameworks x worker counts x options x repeats. Tables hold scalars or axes."""
+
+    name: str = Field(pattern=PLAIN_NAME, max_length=LONGEST_NAME, description="default: the file's name")
+    frameworks: list[Framework] = Field(list(FRAMEWORKS), min_length=1)
+    workers: list[Workers] = Field(min_length=1)
+    repeats: int = Field(
+        5, ge=1, le=MOST_REPEATS, description="launches of each point, each with its own seed"
+    )
+    seed: int = Field(
+        1, ge=0, le=LARGEST_FIRST_SEED, description="of the first repeat; the next ones count up"
+    )
+    order: Literal["interleaved", "listed"] = Field("interleaved", description="of the runs within a repeat")
+    data: dict[str, Any]
+    model: dict[str, Any] = Field({})
+    training: dict[str, Any]
+    pytorch_native: dict[str, Any] = Field({})
+    horovod: dict[str, Any] = Field({})
+    criteria: Criteria = Criteria()
+
+    @model_validator(mode="after")
+    def _no_value_twice(self) -> Self:
+        for key in ("frameworks", "workers"):
+            values = getattr(self, key)
+            if len(set(values)) != len(values):
+                raise ValueError(f"{key}: {values} names a value twice")
+        return self
+
+    def configs(self, source: str = "study") -> list[RunConfig]:
+        """All runs, repeat by repeat; a UserError names `source` and the key that no point can have."""
+        self._require_few(source)
+        configs = [
+            self._point(framework, workers, repeat, options, source)
+            for repeat in range(1, self.repeats + 1)
+            for framework in self.frameworks
+            for workers in self.workers
+            for options in self._options(framework)
+        ]
+        if len({config.run for config in configs}) != len(configs):
+            raise UserError(f"{source}: two points have the same run id; an axis names a value twice")
+        return configs
+
+    def _require_few(self, source: str) -> None:
+        """Raise UserError where the product of the axes is more runs than anyone wants."""
+        combinations = (math.prod(map(len, self._axes(framework).values())) for framework in self.frameworks)
+        runs = sum(combinations) * len(self.workers) * self.repeats
+        if runs > MOST_RUNS:
+            raise UserError(
+                f"{source}: its axes and repeats = {self.repeats} give {runs} runs, at most {MOST_RUNS} are "
+                "allowed; shorten an axis, or make several studies of it"
+            )
+
+    def _axes(self, framework: Framework) -> dict[tuple[str, str], list[Any]]:
+        """Return the options that this framework's points differ in: {(table, key): values}."""
+        return {
+            (table, key): value
+            for table in ("data", "model", "training", framework)
+            for key, value in getattr(self, table).items()
+            if isinstance(value, list)
+        }
+
+    def _options(self, framework: Framework) -> Iterator[dict[tuple[str, str], Any]]:
+        """Every combination of this framework's axes: {(table, key): value}."""
+        axes = self._axes(framework)
+        for values in itertools.product(*axes.values()):
+            yield dict(zip(axes, values, strict=True))
+
+    def _point(
+        self, framework: Framework, workers: int, repeat: int, axes: dict[tuple[str, str], Any], source: str
+    ) -> RunConfig:
+        tables = {table: dict(getattr(self, table)) for table in ("data", "model", "training", framework)}
+        for (table, key), value in axes.items():
+            tables[table][key] = value
+        name = [framework, f"w{workers:02d}", *(f"{key}={_plain(value)}" for (_, key), value in axes.items())]
+        run = "-".join([*name, f"r{repeat}"])
+        if len(run) > LONGEST_NAME:
+            raise UserError(_too_long(run, axes, source))
+        fields = {
+            "study": self.name,
+            "run": run,
+            "framework": framework,
+            "workers": workers,
+            "repeat": repeat,
+            "seed": self.seed + repeat - 1,
+        }
+        return validated(RunConfig, fields | tables, source)
+
+
+def _too_long(run: str, axes: dict[tuple[str, str], Any], source: str) -> str:
+    """Return what makes the name of a run's folder too long, and the way out."""
+    (table, key), value = max(axes.items(), key=lambda axis: len(_plain(axis[1])))
+    return (
+        f"{source}: {table}.{key}: found {str(value)[:40]!r}, one of an axis, with which the name of a run "
+        f"has {len(run)} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes; for a path, "
+        "a link of a short name"
+    )
+
+
+def _plain(value: object) -> str:
+    """A value as part of a run id; what a file name cannot carry is replaced."""
+    return re.sub(r"[^A-Za-z0-9.+]+", "_", str(value))

@@ -1,0 +1,230 @@
+"""Was a launch disturbed: did other programs take its workers' cores, or did a worker stall?
+
+Pure functions of a record, for the submission and the analysis alike: neither torch nor pandas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, median_low
+
+from unet_scaling.study.measurements import CpuFacts
+from unet_scaling.study.record import Record
+from unet_scaling.study.record_lines import Epoch, Header
+
+# Of 210 launches on an ordinary machine (logs/published_gap_*) 190 lost less than 0.002 of their time and all
+# but one less than this; that one had a quarter of its core taken. What is lost below the bound is of the
+# size by which launches differ anyway (2 to 5 %).
+DISTURBED_SHARE = 0.05
+# The cores' counters advance in ticks of 10 ms: 5 % of less than a second is less than 5 of them: noise.
+SHORTEST_JUDGED_SECONDS = 1.0
+TICK_SECONDS = 0.01
+# Epochs of one run differ by less than a factor of 2 even under changing load; a stall lasts seconds.
+STALL_FACTOR = 3.0
+# Median absolute deviations from the median: 10 are about 7 standard deviations of normal noise.
+STALL_DEVIATIONS = 10.0
+# Of two epochs the shorter is taken as usual: nothing makes an epoch three times as fast.
+FEWEST_EPOCHS = 2
+# The part of a stall that one worker's own work must explain for it to be named.
+MOST_OF_IT = 0.5
+
+
+@dataclass(frozen=True)
+class Stall:
+    """An epoch far longer than the others of its run, or one step (`step`) far longer than the others.
+
+    `worker` is None where no one worker's own work was that much longer.
+    """
+
+    epoch: int
+    seconds: float
+    usual_seconds: float
+    worker: int | None
+    step: int | None = None
+
+    @property
+    def beyond_seconds(self) -> float:
+        """How much longer it took than usual."""
+        return self.seconds - self.usual_seconds
+
+    def __str__(self) -> str:
+        who = f"worker {self.worker} stalled" if self.worker is not None else "the workers stalled"
+        where = f"epoch {self.epoch}" if self.step is None else f"step {self.step} of epoch {self.epoch}"
+        return f"{who} in {where}: {self.seconds:.3g} s, usually {self.usual_seconds:.3g} s"
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What disturbed a launch. `busy_share` is of the worker that lost most; None where not known.
+
+    `stalled_share` is the share of the launch's seconds that its stalls took beyond usual epochs.
+    """
+
+    busy_share: float | None
+    stalls: tuple[Stall, ...]
+    stalled_share: float
+
+    @property
+    def stalled_epochs(self) -> frozenset[int]:
+        """The epochs to leave out of speed: those that are no outlier as a whole stay, with their launch."""
+        return frozenset(stall.epoch for stall in self.stalls if stall.step is None)
+
+    @property
+    def reason(self) -> str:
+        """Why the launch counts as disturbed; empty where it does not."""
+        busy = self.busy_share is not None and self.busy_share >= DISTURBED_SHARE
+        found = [f"{100 * self.busy_share:.0f} % of a worker's time went to other processes"] if busy else []  # type: ignore[operator]
+        found += [str(stall) for stall in self.stalls] if self.stalled_share >= DISTURBED_SHARE else []
+        return "; ".join(found)
+
+
+def disturbance(record: Record) -> Disturbance:
+    """Judge the epochs after the warm-up; launches shorter than a second are never called disturbed."""
+    epochs = [epoch for epoch in record.epochs if not epoch.warmup]
+    if record.header is None or sum(epoch.seconds for epoch in epochs) < SHORTEST_JUDGED_SECONDS:
+        return Disturbance(None, (), 0.0)
+    seconds = sum(epoch.seconds for epoch in epochs)
+    stalls = _stalled_epochs(epochs)
+    known = {stall.epoch for stall in stalls}
+    stalls += _stalled_steps([epoch for epoch in epochs if epoch.epoch not in known], seconds)
+    share = sum(stall.beyond_seconds for stall in stalls) / seconds
+    return Disturbance(_busy_share(record.header, epochs), tuple(stalls), share)
+
+
+def _stalled_steps(epochs: Sequence[Epoch], launch_seconds: float) -> list[Stall]:
+    """Return the single steps that by themselves disturbed the launch, in epochs that are otherwise usual.
+
+    A long epoch can hold a stall of minutes and be no outlier among epochs. Steps differ more than epochs do
+    (files, caches), so only one that matters for the speed of the whole launch is called a stall.
+    """
+    if not epochs:
+        return []
+    usual = median(epoch.seconds / epoch.steps for epoch in epochs)
+    found = []
+    for epoch in epochs:
+        longest = epoch.budget.longest_step if epoch.budget else None
+        if longest is None or longest.seconds <= STALL_FACTOR * usual:
+            continue
+        beyond = longest.seconds - usual
+        own = longest.work_seconds - usual >= MOST_OF_IT * beyond
+        if beyond >= DISTURBED_SHARE * launch_seconds:
+            worker = longest.worker if own else None
+            found.append(Stall(epoch.epoch, longest.seconds, usual, worker, longest.step))
+    return found
+
+
+def _stalled_epochs(epochs: Sequence[Epoch]) -> list[Stall]:
+    if len(epochs) < FEWEST_EPOCHS:
+        return []
+    # By steps, as the last epoch of an attempt may hold other numbers of them.
+    pace = [epoch.seconds / epoch.steps for epoch in epochs]
+    usual = median_low(pace)
+    deviation = median_low(abs(each - usual) for each in pace)
+    limit = max(STALL_FACTOR * usual, usual + STALL_DEVIATIONS * deviation)
+    return [
+        Stall(epoch.epoch, epoch.seconds, usual * epoch.steps, _stalled_worker(epoch, epochs))
+        for epoch, each in zip(epochs, pace, strict=True)
+        if each > limit
+    ]
+
+
+def _stalled_worker(stalled: Epoch, epochs: Sequence[Epoch]) -> int | None:
+    """The worker whose own work, without sync, was that much longer: the others waited for it in sync."""
+    work = [own for epoch in epochs if (own := _own_work(epoch)) is not None]
+    here = _own_work(stalled)
+    if here is None or not work:
+        return None
+    usual = [median(worker) for worker in zip(*work, strict=True)]
+    longer = [own - expected for own, expected in zip(here, usual, strict=True)]
+    worker = max(range(len(longer)), key=longer.__getitem__)
+    beyond = stalled.seconds - median(epoch.seconds for epoch in epochs)
+    return worker if longer[worker] >= MOST_OF_IT * beyond else None
+
+
+def _own_work(epoch: Epoch) -> list[float] | None:
+    if epoch.budget is None:
+        return None
+    pairs = zip(epoch.worker_seconds, epoch.budget.sync_seconds, strict=True)
+    return [seconds - sync for seconds, sync in pairs]
+
+
+def _busy_share(header: Header, epochs: Sequence[Epoch]) -> float | None:
+    """Of each worker's time the share that other processes took; of the worker that lost most."""
+    if any(epoch.cpu is None for epoch in epochs):
+        return None
+    counted = _may_count_cores(header)
+    lost = [
+        [_lost_share(epoch, worker, facts, counted) for worker, facts in enumerate(epoch.cpu or [])]
+        for epoch in epochs
+    ]
+    seconds = [epoch.seconds for epoch in epochs]
+    shares = []
+    for worker in zip(*lost, strict=True):
+        known = [share * weight for share, weight in zip(worker, seconds, strict=True) if share is not None]
+        if len(known) < len(epochs):
+            return None
+        shares.append(sum(known) / sum(seconds))
+    return max(shares, default=None)
+
+
+def _may_count_cores(header: Header) -> bool:
+    """Whether what happens on a worker's cores concerns that worker alone.
+
+    Not where two workers have a core in common, nor beside a GPU: what others do on cores that its
+    worker leaves idle takes nothing from it.
+    """
+    cores = [(worker.host, core) for worker in header.workers for core in worker.cores]
+    return len(set(cores)) == len(cores) and all(worker.device == "cpu" for worker in header.workers)
+
+
+def _lost_share(epoch: Epoch, worker: int, facts: CpuFacts, count_cores: bool) -> float | None:
+    seconds = epoch.worker_seconds[worker]
+    sync = epoch.budget.sync_seconds[worker] if epoch.budget else seconds
+    if facts.other_seconds is not None and count_cores:
+        return _taken(facts, seconds, sync)
+    return _waited(facts, seconds, sync)
+
+
+def _taken(facts: CpuFacts, seconds: float, sync: float) -> float:
+    """Of the cores' time, what others had while the worker was not asleep in sync.
+
+    A core that DDP leaves while it waits for gradients may serve others. The counters are known to a tick.
+    """
+    harmless = facts.cores * (min(sync, asleep_seconds(facts, seconds)) + TICK_SECONDS)
+    other = facts.other_seconds or 0.0
+    return max(0.0, other - harmless) / (facts.cores * seconds)
+
+
+def _waited(facts: CpuFacts, seconds: float, sync: float) -> float | None:
+    """How long the training thread waited for a core, outside sync and less what its own helpers had of it.
+
+    Others cannot have had more of the cores than the process left. Records before format 4 have this only.
+    """
+    waiting = waiting_seconds(facts, seconds, sync)
+    if waiting is None:
+        return None
+    left = seconds - facts.process_seconds / facts.cores
+    own = helper_seconds(facts) / facts.cores
+    return max(0.0, min(waiting - own, left)) / seconds
+
+
+def waiting_seconds(facts: CpuFacts, seconds: float, sync: float) -> float | None:
+    """Return for how long the training thread was ready outside sync, and had no core; at least that long.
+
+    A thread that polls for its gradients is ready all through sync, one that sleeps there is not: what it
+    slept is taken as part of sync, and the rest of sync as time in which it may have waited.
+    """
+    if facts.training_runqueue_seconds is None:
+        return None
+    awake_in_sync = max(0.0, sync - asleep_seconds(facts, seconds))
+    return max(0.0, facts.training_runqueue_seconds - awake_in_sync)
+
+
+def asleep_seconds(facts: CpuFacts, seconds: float) -> float:
+    """Return for how long the training thread neither ran nor was ready to."""
+    ran = facts.thread_seconds.get("training", 0.0)
+    return max(0.0, seconds - ran - (facts.training_runqueue_seconds or 0.0))
+
+
+def helper_seconds(facts: CpuFacts) -> float:
+    """Return the CPU seconds of all threads of the process but the one that trains."""
+    return max(0.0, facts.process_seconds - facts.thread_seconds.get("training", 0.0))

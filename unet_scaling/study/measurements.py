@@ -1,0 +1,158 @@
+"""What the record says about where the time went: phases, processor, GPU and network, in seconds and counts.
+
+Lines and parts of lines of `run.jsonl`; `unet_scaling/study/record.py` writes and reads them.
+Needs pydantic, but neither torch nor pandas.
+"""
+
+from enum import IntEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+
+# A GPU's events and the processor's clock drift apart by some millionths, and count whole microseconds.
+TOLERANCE = 1e-3
+
+Duration = Annotated[FiniteFloat, Field(ge=0)]
+Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+
+
+class Phase(IntEnum):
+    """The parts of a step, in its order; each moment of a step belongs to exactly one."""
+
+    DATA_WAIT = 0
+    HOST_TO_DEVICE = 1
+    FORWARD = 2
+    BACKWARD = 3
+    SYNC = 4
+    OPTIMIZER = 5
+    REST = 6
+
+
+# Of the record and of steps.parquet.
+PHASE_COLUMNS = tuple(f"{phase.name.lower()}_seconds" for phase in Phase)
+
+
+class Line(BaseModel):
+    """One line of the record: immutable, strict, refusing impossible values and unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class LongestStep(Line):
+    """The step of an epoch in which a worker took longest."""
+
+    step: NonNegativeInt = Field(description="counted from 0 in its epoch")
+    seconds: Duration = Field(description="of the worker that took longest")
+    worker: NonNegativeInt = Field(description="whose own work, all but sync, took longest in that step")
+    work_seconds: Duration = Field(description="of that worker's own work")
+
+
+class Budget(Line):
+    """The phases of an epoch: for each the seconds of every worker, by rank, summed over the steps."""
+
+    data_wait_seconds: list[Duration] = Field(description="until the images of a batch are in memory")
+    host_to_device_seconds: list[Duration] = Field(description="until they are float32 on the device")
+    forward_seconds: list[Duration]
+    backward_seconds: list[Duration] = Field(description="until the worker's last gradient is ready")
+    sync_seconds: list[Duration] = Field(description="from there until all gradients are averaged")
+    optimizer_seconds: list[Duration]
+    rest_seconds: list[Duration] = Field(description="what is left of the epoch")
+    wire_seconds: Duration = Field(description="smallest sync of all workers, summed over the steps")
+    longest_step: LongestStep | None = Field(None, description="none in formats 1 to 3")
+
+    def worker_sums(self) -> list[float]:
+        """Seconds of all phases of each worker."""
+        return [sum(phases) for phases in zip(*self._phases(), strict=True)]
+
+    def _phases(self) -> list[list[float]]:
+        return [getattr(self, column) for column in PHASE_COLUMNS]
+
+    @model_validator(mode="after")
+    def _one_number_per_worker(self) -> Self:
+        counts = {len(numbers) for numbers in self._phases()}
+        if len(counts) != 1:
+            raise ValueError(f"the phases name different numbers of workers: {sorted(counts)}")
+        return self
+
+    @model_validator(mode="after")
+    def _wire_is_within_every_sync(self) -> Self:
+        least = min(self.sync_seconds, default=0.0)
+        if self.wire_seconds > least * (1 + TOLERANCE):
+            raise ValueError(f"wire is {self.wire_seconds} s, but a worker's sync only {least} s")
+        return self
+
+
+class CpuFacts(Line):
+    """One worker's processor time and switches from the start of an epoch to its end."""
+
+    process_seconds: Duration = Field(description="CPU seconds of all threads")
+    thread_seconds: dict[str, Duration] = Field(
+        description="CPU seconds: 'training', 'communication' (threads born while joining the group), the "
+        "largest others by their names, 'other' for what is left; their sum is process_seconds"
+    )
+    training_runqueue_seconds: Duration | None = Field(description="ready to run, but without a core")
+    other_seconds: Duration | None = Field(
+        None, description="CPU seconds that the worker's cores gave to other processes, or lost to their host"
+    )
+    training_voluntary_switches: NonNegativeInt
+    training_involuntary_switches: NonNegativeInt
+    process_voluntary_switches: NonNegativeInt
+    process_involuntary_switches: NonNegativeInt
+    minor_faults: NonNegativeInt = Field(description="of the process")
+    major_faults: NonNegativeInt
+    cores: PositiveInt = Field(description="that the training thread may run on")
+    peak_memory_bytes: PositiveInt | None = Field(None, description="of the process since it began")
+    frequency_mhz: Annotated[FiniteFloat, Field(gt=0)] | None = Field(description="their mean, at the end")
+
+
+class GpuFacts(Line):
+    """One worker's GPU, as its driver counts; none where the driver does not say."""
+
+    utilization: Share | None = Field(description="of the driver's last sample before the epoch's end")
+    memory_bytes: NonNegativeInt | None = Field(description="in use on the device at the epoch's end")
+    power_watts: Duration | None = Field(description="at the epoch's end")
+    energy_joules: Duration | None = Field(description="of the epoch, from the device's counter")
+
+
+class Startup(Line):
+    """What each worker's process did before the first epoch of its attempt, in seconds by rank."""
+
+    kind: Literal["startup"] = "startup"
+    imports_seconds: list[Duration] = Field(description="from the start of the process to the run's folder")
+    join_seconds: list[Duration] = Field(description="until all workers had met")
+    data_seconds: list[Duration] = Field(description="until the images were open; decoding them, if need be")
+    model_seconds: list[Duration] = Field(description="until model and optimizer were built and compared")
+    distribution_seconds: list[Duration] = Field(
+        description="until all had one state, a checkpoint's perhaps"
+    )
+    warm_up_step_seconds: list[Duration] = Field(
+        description="a first step without update, with its compilation"
+    )
+
+    @model_validator(mode="after")
+    def _one_number_per_worker(self) -> Self:
+        if len({len(getattr(self, column)) for column in STARTUP_COLUMNS}) != 1:
+            raise ValueError("the parts of the start name different numbers of workers")
+        return self
+
+
+STARTUP_COLUMNS = tuple(name for name in Startup.model_fields if name != "kind")
+
+
+class Probe(Line):
+    """How long the group's own all-reduce took before training, by message size; of the slowest worker."""
+
+    kind: Literal["probe"] = "probe"
+    bytes: list[PositiveInt] = Field(description="of one message, ascending")
+    repeats: list[PositiveInt]
+    median_seconds: list[Annotated[FiniteFloat, Field(gt=0)]]
+    minimum_seconds: list[Annotated[FiniteFloat, Field(gt=0)]]
+
+    @model_validator(mode="after")
+    def _one_number_per_size(self) -> Self:
+        columns = (self.bytes, self.repeats, self.median_seconds, self.minimum_seconds)
+        if len({len(column) for column in columns}) != 1 or self.bytes != sorted(set(self.bytes)):
+            raise ValueError("sizes must ascend, with one number of repeats, median and minimum for each")
+        if any(low > middle for low, middle in zip(self.minimum_seconds, self.median_seconds, strict=True)):
+            raise ValueError("a minimum is above its median")
+        return self

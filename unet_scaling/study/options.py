@@ -1,0 +1,183 @@
+"""The options of a point, table by table: what each is called, may be, and is where a study is silent.
+
+Imported on login nodes: needs pydantic, but neither torch nor pandas.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from unet_scaling.study.validation import Section
+
+# Far beyond any study, so that a slip is refused as the study is read, and not met by a run that never ends.
+MOST = 1_000_000
+MOST_PIXELS = 65_536
+MOST_LEVELS = 16
+MOST_MIB = 2**20
+MONTH_SECONDS = 30 * 24 * 3600
+YEAR_MINUTES = 365 * 24 * 60
+MINUTE_MS = 60_000
+# What torch takes as a seed.
+LARGEST_SEED = 2**63 - 1
+# Squared and multiplied by a worker count, float64 still holds it.
+LOWEST_RATE = 1e-30
+HIGHEST_RATE = 1e30
+
+Count = Annotated[int, Field(ge=1, le=MOST)]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST)]
+Pixels = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+
+
+class Data(Section):
+    """Which images, at which size, and how they are split and loaded."""
+
+    folder: str = Field(description="folder with images/ and masks/ paired by stem")
+    manifest: str | None = Field(None, description="manifest of that folder; default folder/manifest.json")
+    image_height: Pixels = Field(description="pixels after resizing")
+    image_width: Pixels = Field(description="pixels after resizing")
+    channels: Literal[1, 3] = Field(1, description="1 converts to grey, 3 to colour")
+    foreground: str = Field("nonzero", description="'nonzero', values such as '255' or '1,2', or '>127'")
+    intensity: Literal["dtype", "image"] = Field("dtype", description="scale by the pixel type or per image")
+    test_share: float = Field(0.2, gt=0, lt=1, description="share of the images kept for evaluation")
+    split_seed: Seed = Field(42, description="seed of the split, the same for all repeats")
+    passes_per_epoch: Count = Field(1, description="times each training image is seen in an epoch")
+    loading: Literal["cache", "decode", "device"] = Field(
+        "cache", description="decode once, at every step, or once and keep all images on every device"
+    )
+    loader_workers: CountOrZero = Field(
+        0, description="processes of each worker that decode ahead; for loading = 'decode'"
+    )
+    augment_flips: bool = Field(False, description="mirror half of the images, in each direction")
+    augment_crop: float = Field(1.0, gt=0, le=1, description="share of each side that a random window keeps")
+    augment_brightness: float = Field(0.0, ge=0, lt=1, description="largest random shift, of the range 1")
+    augment_contrast: float = Field(0.0, ge=0, lt=1, description="largest random change of the contrast")
+
+    @model_validator(mode="after")
+    def _processes_have_something_to_decode(self) -> Self:
+        if self.loader_workers and self.loading != "decode":
+            raise ValueError(
+                f"data.loader_workers = {self.loader_workers} decodes ahead, but data.loading ="
+                f" {self.loading!r} decodes once; use loading = 'decode' or loader_workers = 0"
+            )
+        return self
+
+    @property
+    def manifest_path(self) -> Path:
+        return Path(self.manifest or Path(self.folder) / "manifest.json")
+
+
+class Model(Section):
+    """The U-Net's shape; 8 and 5 give the reference network."""
+
+    width: Count = Field(8, description="channels of the first level, doubled at each further one")
+    depth: int = Field(5, ge=1, le=MOST_LEVELS, description="levels")
+    batch_norm: Literal["local", "sync", "off"] = Field(
+        "local", description="over a worker, the group, or none"
+    )
+
+
+class Training(Section):
+    """How a run trains; every option is the same for all frameworks."""
+
+    epochs: CountOrZero = Field(description="0 only evaluates")
+    batch_per_worker: Count = Field(16, description="images of one forward pass on one worker")
+    accumulate: Count = Field(1, description="forward passes per optimizer step")
+    learning_rate: float = Field(
+        1e-3, ge=LOWEST_RATE, le=HIGHEST_RATE, description="of one worker, before scaling"
+    )
+    rate_scaling: Literal["linear", "square_root", "none"] = Field("linear", description="with the workers")
+    warmup_epochs: CountOrZero = Field(0, description="epochs over which the rate climbs to its scaled value")
+    schedule: Literal["reference", "constant"] = Field(
+        "reference", description="halved at 40, 60, 75 % of epochs"
+    )
+    precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="of the forward and backward pass")
+    channels_last: bool = Field(True, description="memory format of the images")
+    compile: bool = Field(False, description="torch.compile the model")
+    gradient_compression: Literal["none", "fp16"] = Field(
+        "none", description="number format in which gradients travel"
+    )
+    budget: Literal["on", "off"] = Field("on", description="record where the time of each step went")
+    evaluate_every: CountOrZero = Field(0, description="epochs between evaluations; 0: only after the last")
+    timeout_seconds: int = Field(
+        300, ge=1, le=MONTH_SECONDS, description="how long one worker may keep the others waiting"
+    )
+    cores_per_worker: Count | None = Field(
+        None, description="of those that its launcher gave a worker, use so many; default: all"
+    )
+    checkpoint_minutes: float = Field(
+        10,
+        ge=0,
+        le=YEAR_MINUTES,
+        description="of training between two checkpoints; 0: only when told to stop",
+    )
+    shared_devices: bool = Field(
+        False, description="let workers share a device or cores; for trials, never compared"
+    )
+    initial_weights: str | None = Field(None, description="weights.pt of another run to start from")
+
+
+class NativeKnobs(Section):
+    """Options of native DDP; empty means its own default."""
+
+    bucket_cap_mb: float | None = Field(None, gt=0, le=MOST_MIB, description="size of a gradient bucket, MiB")
+    gradient_as_bucket_view: bool | None = Field(
+        None, description="gradients are views into their bucket: spares a copy per step"
+    )
+    static_graph: bool | None = Field(
+        None, description="every step uses the same weights in the same order, as this network does"
+    )
+
+
+class HorovodKnobs(Section):
+    """Options of Horovod; empty means its own default."""
+
+    cycle_time_ms: float | None = Field(
+        None, ge=0, le=MINUTE_MS, description="pause between two negotiations"
+    )
+    fusion_threshold_mb: float | None = Field(
+        None, ge=0, le=MOST_MIB, description="size of the fusion buffer, MiB"
+    )
+    groups: Count | None = Field(None, description="gradients are averaged in so many groups, each whole")
+    yield_when_idle: bool | None = Field(
+        None, description="a waiting MPI leaves its core to other threads (Open MPI, Intel MPI)"
+    )
+    controller: Literal["mpi", "gloo"] | None = Field(
+        None, description="what workers negotiate over, and without GPUs sum over; default: MPI"
+    )
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which Horovod and its MPI take these options, to be set before they start."""
+        variables = {}
+        if self.cycle_time_ms is not None:
+            variables["HOROVOD_CYCLE_TIME"] = str(self.cycle_time_ms)
+        if self.fusion_threshold_mb is not None:
+            variables["HOROVOD_FUSION_THRESHOLD"] = str(round(self.fusion_threshold_mb * 2**20))
+        if self.yield_when_idle is not None:
+            # MPICH has no such option, and did not hold the core where the other two did.
+            wait = str(int(self.yield_when_idle))
+            variables |= {"OMPI_MCA_mpi_yield_when_idle": wait, "I_MPI_WAIT_MODE": wait}
+        if self.controller is not None:
+            # Both alike: Horovod 0.28.1 crashes where MPI controls what Gloo sums.
+            variables |= {"HOROVOD_CONTROLLER": self.controller, "HOROVOD_CPU_OPERATIONS": self.controller}
+        return variables
+
+
+class Criteria(Section):
+    """What the analysis is to decide; none of it changes how a run trains."""
+
+    iou_margin: float = Field(0.01, gt=0, lt=1, description="a loss of IoU that is still no loss")
+    efficiency_floor: float = Field(0.7, gt=0, le=1, description="least efficiency worth its workers")
+    target_iou: float | None = Field(
+        None, gt=0, lt=1, description="to which time and cost are counted; default: what every run reaches"
+    )
+
+
+TABLES: dict[str, type[Section]] = {
+    "data": Data,
+    "model": Model,
+    "training": Training,
+    "pytorch_native": NativeKnobs,
+    "horovod": HorovodKnobs,
+}

@@ -1,0 +1,140 @@
+"""The lines of the record `run.jsonl`: what each kind may say, and what it refuses.
+
+Imported on login nodes and by the analysis: needs pydantic, but neither torch nor pandas.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.measurements import TOLERANCE, Budget, CpuFacts, GpuFacts, Line, Share
+
+Seconds = Annotated[FiniteFloat, Field(gt=0)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class WorkerFacts(Line):
+    """One worker and the device it owns."""
+
+    worker: NonNegativeInt
+    host: str
+    process: PositiveInt
+    device: str = Field(description="'cpu' or the name of the GPU")
+    device_uuid: str = Field(description="of the GPU; empty for a CPU worker")
+    cores: list[NonNegativeInt] = Field(description="the processors that this process may run on")
+    threads: PositiveInt = Field(description="of one operation")
+    allocator: dict[str, str] | None = Field(
+        None, description="settings of glibc's and what was preloaded, as it found them"
+    )
+    environment: dict[str, str] | None = Field(
+        None, description="allow-listed variables that decide speed (NCCL_*, OMP_*, ...)"
+    )
+
+
+class Resumed(Line):
+    """Where this attempt went on from a checkpoint, and what of an earlier attempt it did again."""
+
+    epoch: NonNegativeInt
+    step: NonNegativeInt = Field(description="steps of that epoch done before")
+    repeated_epochs: NonNegativeInt = Field(description="whole epochs that had been recorded and were lost")
+
+
+class AttemptFacts(Line):
+    """Code, software, machine and data of one attempt."""
+
+    attempt: PositiveInt
+    started_utc: str = Field(description="a label; never the source of a duration")
+    commit: str | None = Field(description="of the code; none outside a git checkout")
+    dirty: bool | None = Field(description="uncommitted changes")
+    versions: dict[str, str] = Field(description="python, torch, horovod, mpi, nccl, driver, ...")
+    transport: dict[str, str] = Field(description="what carries the gradients, as the framework names it")
+    job: dict[str, str] = Field(description="allow-listed SLURM_* variables")
+    manifest_sha256: Digest
+    workers: list[WorkerFacts]
+
+
+class Header(AttemptFacts):
+    """What is about to run: enough to repeat it, and to say whether it may be compared."""
+
+    kind: Literal["header"] = "header"
+    format: Literal[1, 2, 3, 4, 5] = 5
+    config: RunConfig
+    config_sha256: Digest
+    train_images: PositiveInt
+    test_images: PositiveInt
+    initial_weights_sha256: Digest
+    resumed: Resumed | None = Field(None, description="none where the attempt began at the start")
+    earlier: list[AttemptFacts] = Field([], description="attempts that trained epochs of this record before")
+
+    def attempts(self) -> list[AttemptFacts]:
+        """Return the facts of every attempt that trained a part of this record, in their order."""
+        return [*self.earlier, self]
+
+
+class Epoch(Line):
+    """One pass of training. The clock covers the steps only."""
+
+    kind: Literal["epoch"] = "epoch"
+    epoch: NonNegativeInt
+    seconds: Seconds = Field(description="of the slowest worker")
+    worker_seconds: list[Seconds]
+    images: PositiveInt = Field(description="processed by all workers")
+    steps: PositiveInt = Field(description="optimizer steps")
+    loss: FiniteFloat = Field(description="mean over the images")
+    learning_rate: Annotated[FiniteFloat, Field(gt=0)]
+    warmup: bool = Field(description="not to be used for throughput")
+    budget: Budget | None = Field(None, description="where the seconds went; none where it was off")
+    no_budget: str | None = Field(None, description="why there is none though it was on")
+    cpu: list[CpuFacts] | None = Field(None, description="of each worker, by rank; none where not Linux")
+    gpu: list[GpuFacts] | None = Field(None, description="of each worker, by rank; none without NVML")
+
+    @model_validator(mode="after")
+    def _measures_are_of_every_worker(self) -> Self:
+        workers = len(self.worker_seconds)
+        sums = self.budget.worker_sums() if self.budget else None
+        for name, entries in (("budget", sums), ("cpu", self.cpu), ("gpu", self.gpu)):
+            if entries is not None and len(entries) != workers:
+                raise ValueError(f"{name} is of {len(entries)} workers, worker_seconds of {workers}")
+        for worker, (parts, whole) in enumerate(zip(sums or [], self.worker_seconds, strict=False)):
+            if abs(parts - whole) > TOLERANCE * whole:
+                raise ValueError(f"the phases of worker {worker} sum to {parts} s, its epoch took {whole} s")
+        return self
+
+
+class Result(Line):
+    """One evaluation over the whole test set, each image once at any number of workers."""
+
+    kind: Literal["result"] = "result"
+    epochs: NonNegativeInt = Field(description="epochs trained before it")
+    training_seconds: Annotated[FiniteFloat, Field(ge=0)] = Field(description="sum of those epochs' seconds")
+    images: PositiveInt
+    true_positive: NonNegativeInt = Field(description="pixels")
+    false_positive: NonNegativeInt
+    false_negative: NonNegativeInt
+    true_negative: NonNegativeInt
+    iou: Share | None = Field(description="none where neither mask nor prediction has foreground")
+    dice: Share | None
+    image_iou: Share | None = Field(description="mean of the per-image IoU, over the images that have one")
+    smoothed_jaccard: Share = Field(description="the older study's (TP + 1) / (TP + FP + FN + 1)")
+    seconds: Seconds
+    weights_sha256: Digest
+
+    @model_validator(mode="after")
+    def _iou_follows_from_the_counts(self) -> Self:
+        union = self.true_positive + self.false_positive + self.false_negative
+        expected = self.true_positive / union if union else None
+        if self.iou != expected:
+            raise ValueError(f"iou is {self.iou}, but the counts give {expected}")
+        return self
+
+
+class End(Line):
+    """How the run ended. `diverged`: a loss or weight was not finite; `stopped`: in order, to be resumed."""
+
+    kind: Literal["end"] = "end"
+    status: Literal["complete", "diverged", "stopped"]
+    reason: str = ""
+    position: tuple[NonNegativeInt, NonNegativeInt] | None = Field(
+        None, description="epoch and its steps done, where a run stopped in order"
+    )

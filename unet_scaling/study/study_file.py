@@ -1,0 +1,84 @@
+"""Study files and points as they lie on disk.
+
+Imported on login nodes: needs pydantic, but neither torch nor pandas.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from unet_scaling.study.config import PROJECT, RunConfig, Study
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.files import read_sealed
+from unet_scaling.study.options import Criteria
+from unet_scaling.study.validation import read_toml, validated
+
+STUDY_NAME = "study.json"
+CONFIG_NAME = "config.json"
+PING_PONG_NAME = "ping_pong.json"
+PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
+
+
+def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | None = None) -> Study:
+    """Read a study file; `overrides` maps dotted keys ("training.epochs") to values.
+
+    Paths may use ~ and variables, and are relative to the project's folder. Raises UserError for a
+    file that is no TOML, an unknown key, or a value outside its range.
+    """
+    content = read_toml(path)
+    for dotted, value in (overrides or {}).items():
+        table, _, key = dotted.rpartition(".")
+        place = content.setdefault(table, {}) if table else content
+        if not isinstance(place, dict):
+            raise UserError(
+                f"{path}: {dotted}: {table} is no table, but {place!r}; give {table} itself a value"
+            )
+        place[key] = value
+    content["name"] = content.get("name", path.stem) if name is None else name
+    study = validated(Study, _with_absolute_paths(content), str(path))
+    study.configs(str(path))
+    return study
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read a config.json; raises UserError where it is missing or not a valid point."""
+    try:
+        content = read_sealed(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; slurm/submission.sh makes run folders") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    return validated(RunConfig, content, str(path))
+
+
+def read_criteria(folder: Path) -> Criteria:
+    """What the study in this folder wants to claim; the defaults where its file is not there.
+
+    Raises UserError where the file is not that of a study.
+    """
+    path = folder / STUDY_NAME
+    if not path.exists():
+        return Criteria()
+    try:
+        return validated(Study, read_sealed(path), str(path)).criteria
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}; slurm/submission.sh writes it again") from None
+
+
+def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
+    for table, key in PATH_KEYS:
+        section = content.get(table)
+        if isinstance(section, dict) and key in section:
+            value = section[key]
+            paths = [_absolute(path) for path in value] if isinstance(value, list) else _absolute(value)
+            content = content | {table: content[table] | {key: paths}}
+    return content
+
+
+def _absolute(path: object) -> object:
+    if not isinstance(path, str):
+        return path
+    expanded = os.path.expandvars(path)
+    if "$" in expanded:
+        raise UserError(f"path {path!r} names a variable that is not set")
+    return str(PROJECT / Path(expanded).expanduser())

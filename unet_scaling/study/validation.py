@@ -1,0 +1,108 @@
+"""Configuration that is checked as it is read: nothing coerced, no unknown key, errors that name the key.
+
+Imported on login nodes: needs pydantic, but neither torch nor pandas.
+"""
+
+import argparse
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unet_scaling.study.errors import UserError
+
+
+class Section(BaseModel):
+    """A table of the study: immutable, nothing coerced, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+# The faults of a number outside its range, and how the range is told.
+OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+RANGE_WORDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
+LONGEST_SHOWN = 80
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def setting(text: str) -> tuple[str, object]:
+    """`training.epochs=3` as ("training.epochs", 3): the value is TOML, or else a plain text."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not TABLE.KEY=VALUE")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except ValueError:
+        return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
+
+
+def validated(model: type[AnySection], content: object, source: str) -> AnySection:
+    """`content` as a `model`, or a UserError with one line for each key that is wrong."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        lines = [_explain(model, dict(fault)) for fault in error.errors()]
+        raise UserError(f"{source}: " + "\n       ".join(lines)) from None
+
+
+def _explain(model: type[Section], fault: dict[str, Any]) -> str:
+    keys = [str(key) for key in fault["loc"]]
+    where = ".".join(keys) or "file"
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: unknown key; known here: {', '.join(_known_keys(model, keys[:-1]))}"
+    if fault["type"] == "missing":
+        return f"{where}: missing"
+    limits = _limits(model, keys) if fault["type"] in OUT_OF_RANGE else ""
+    if limits:
+        return f"{where}: found {_shown(fault['input'])}; allowed: {limits}"
+    found = "" if fault["type"] == "value_error" else f"found {_shown(fault['input'])}; "
+    return f"{where}: {found}{fault['msg'].removeprefix('Value error, ')}"
+
+
+def _shown(value: object) -> str:
+    """Return a value as it stands in the file, a very long one cut."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+def _limits(model: type[Section], keys: list[str]) -> str:
+    """Return in words what range the number at this path has to be in; empty where it has none."""
+    *tables, name = (key for key in keys if not key.isdigit())
+    field = _table(model, tables).model_fields[name]
+    bounds = [*field.metadata, *_bounds(field.annotation)]
+    limits = {kind: getattr(bound, kind) for bound in bounds for kind in RANGE_WORDS if hasattr(bound, kind)}
+    return ", ".join(f"{words} {limits[kind]}" for kind, words in RANGE_WORDS.items() if kind in limits)
+
+
+def _bounds(annotation: object) -> Iterator[object]:
+    """Yield the constraints inside a type such as `list[Annotated[int, Field(ge=1)]]`."""
+    for found in getattr(annotation, "__metadata__", ()):
+        yield from getattr(found, "metadata", [found])
+    for part in get_args(annotation):
+        yield from _bounds(part)
+
+
+def _known_keys(model: type[Section], tables: list[str]) -> list[str]:
+    """The keys of the table at this path, for an error that lists what is allowed."""
+    return sorted(_table(model, tables).model_fields)
+
+
+def _table(model: type[Section], tables: list[str]) -> type[Section]:
+    """Return the model of the table at this path."""
+    for table in tables:
+        annotation = model.model_fields[table].annotation
+        kinds = (annotation, *get_args(annotation))
+        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
+    return model
