@@ -73,14 +73,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)
-        return serve(work_of(told["kind"], RunConfig.model_validate(told["point"])))
+        return serve(work_of(told["kind"], RunConfig.model_validate(told["config"])))
     with tempfile.TemporaryDirectory() as root:
         os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
         folder = indents(Path(root), options.images, *SIZES[options.files])
         config = reference_point(folder, *SIZES[options.size], 1, test_share=TEST_SHARE)
         environments = {REFERENCE: {}, OWN: KEEP_MEMORY}
         arms = [
-            Arm(kind, MODULE, {"kind": kind, "point": config.model_dump()}, environment)
+            Arm(kind, MODULE, {"kind": kind, "config": config.model_dump()}, environment)
             for kind, environment in environments.items()
         ]
         found = in_turn(arms, options.rounds)

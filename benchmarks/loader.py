@@ -67,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)
-        return serve(work_of(told["kind"], RunConfig.model_validate(told["point"])))
+        return serve(work_of(told["kind"], RunConfig.model_validate(told["config"])))
     height, width = SIZES[options.size]
     with tempfile.TemporaryDirectory() as root:
         os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
@@ -75,7 +75,7 @@ def main() -> None:
         arms = []
         for kind, environment in KINDS.items():
             config = reference_point(folder, height, width, options.batch, **options_of(kind))
-            arms.append(Arm(kind, MODULE, {"kind": kind, "point": config.model_dump()}, environment))
+            arms.append(Arm(kind, MODULE, {"kind": kind, "config": config.model_dump()}, environment))
         found = in_turn(arms, options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, one thread, {options.rounds} rounds")
     print(table(found, REFERENCE, options.batch, "ms per pair"))

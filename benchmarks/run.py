@@ -69,7 +69,7 @@ def reference_run(folder: Path, config: RunConfig) -> Measured:
     """One process of reference mode, which tells what it measured itself."""
     folder.mkdir(parents=True)
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    told = json.dumps({"point": config.model_dump()})
+    told = json.dumps({"config": config.model_dump()})
     command = [sys.executable, "-m", "benchmarks.run", "--arm", told]
     done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - begin
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="the project's model is compiled")
     options = parser.parse_args(arguments)
     if options.arm:
-        trained = train(RunConfig.model_validate(json.loads(options.arm)["point"]))
+        trained = train(RunConfig.model_validate(json.loads(options.arm)["config"]))
         print(json.dumps(with_peak_memory(trained)))
         return
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])

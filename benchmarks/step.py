@@ -159,7 +159,7 @@ def arms(config: RunConfig, only: list[str], preload: str | None) -> list[Arm]:
     def arm(
         name: str, kind: str, chosen: RunConfig, variant: Variant | None, settings: dict[str, str]
     ) -> Arm:
-        told = {"kind": kind, "point": chosen.model_dump(), "variant": vars(variant) if variant else {}}
+        told = {"kind": kind, "config": chosen.model_dump(), "variant": vars(variant) if variant else {}}
         return Arm(name, MODULE, told, settings)
 
     def with_options(**options: object) -> RunConfig:
@@ -219,7 +219,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.arm:
         told = json.loads(options.arm)
-        return serve(work_of(RunConfig.model_validate(told["point"]), told))
+        return serve(work_of(RunConfig.model_validate(told["config"]), told))
     height, width = SIZES[options.size]
     with tempfile.TemporaryDirectory() as root:
         folder = indents(Path(root), 3 * options.batch, height, width)

@@ -15,11 +15,10 @@ from rich.text import Text
 
 from slurm.scheduler import UnreachableError, cancel
 from slurm.states import read_submission, study_states
-from slurm.study_folder import recorded_study
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
-from unet_scaling.study.study_file import CONFIG_NAME, read_config
+from unet_scaling.study.study_file import CONFIG_NAME, read_config, recorded_study
 
 WATCH_SECONDS = 10
 ACTIVE = ("queued", "running", "unknown")

@@ -16,8 +16,7 @@ from unet_scaling.study.config import PROJECT, RunConfig, Study
 from unet_scaling.study.errors import BUS_ERROR, UserError, WaitedTooLongError, report_name
 from unet_scaling.study.files import PRIVATE, open_to_append, read_sealed, write_sealed
 from unet_scaling.study.record import RECORD_NAME, read_record
-from unet_scaling.study.study_file import CONFIG_NAME, PATH_KEYS, STUDY_NAME, read_config
-from unet_scaling.study.validation import validated
+from unet_scaling.study.study_file import CONFIG_NAME, PATH_KEYS, STUDY_NAME, read_config, recorded_study
 
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
@@ -123,21 +122,6 @@ def open_study_folder(path: Path, study: Study) -> StudyFolder:
     if recorded is not None and recorded.name != study.name:
         study = study.model_copy(update={"name": recorded.name})
     return StudyFolder(path, study)
-
-
-def recorded_study(path: Path) -> Study | None:
-    """Return the study of this folder as it was last submitted; None where none was.
-
-    Raises UserError where the file is not that of a study.
-    """
-    try:
-        return validated(Study, read_sealed(path / STUDY_NAME), str(path / STUDY_NAME))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path / STUDY_NAME} cannot be read: {error}; remove it: slurm/submission.sh writes it again"
-        ) from None
 
 
 def _who_works_on(path: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.cluster_rehearsal.prerequisites import why_not
+from slurm.virtual.prerequisites import why_not
 from unet_scaling.study.config import PROJECT
 
 PROGRAM = PROJECT / "slurm" / "virtual_cluster"

@@ -84,7 +84,7 @@ def make_workers(
 def make_header(point: RunConfig, **changes: object) -> Header:
     """The header of a run of this point; `changes` replace fields."""
     fields: dict[str, Any] = {
-        "point": point,
+        "config": point,
         "config_sha256": point.digest(),
         "attempt": 1,
         "started_utc": "2025-01-31T12:00:00Z",

@@ -48,7 +48,7 @@ data = load_data(point, alone())
 model = build_model(point, torch.device("cpu"), torch.nn.BatchNorm2d)
 functions = (lambda _: nullcontext(), lambda _: None, lambda updated: updated.step())
 step = Step(model, build_optimizer(model, point), *functions, point)
-step.rehearse(data)
+step.warm_up_step(data)
 batches = next(data.steps(0, NO_CLOCK))
 for _ in range(3):
     step.take(batches, NO_CLOCK)

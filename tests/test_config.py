@@ -12,8 +12,9 @@ from slurm.study_folder import StudyFolder
 from tests.studies import make_point
 from unet_scaling.study.config import PROJECT, Study
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.older_records import older_digest
 from unet_scaling.study.options import TABLES, Criteria, HorovodKnobs
-from unet_scaling.study.study_file import STUDY_NAME, read_config, read_criteria, read_study
+from unet_scaling.study.study_file import STUDY_NAME, read_config, read_study, recorded_study
 from unet_scaling.study.validation import Section
 
 ABLATIONS = sorted((PROJECT / "slurm" / "studies").glob("why_*.toml"))
@@ -200,7 +201,7 @@ def test_a_point_survives_its_file(study: Path, tmp_path: Path) -> None:
 def test_a_point_file_that_is_cut_off_is_an_error(study: Path, tmp_path: Path) -> None:
     text = read_study(study).configs()[0].model_dump_json()
     (tmp_path / "config.json").write_text(text[:-1])
-    with pytest.raises(UserError, match=r"point\.json cannot be read"):
+    with pytest.raises(UserError, match=r"config\.json cannot be read"):
         read_config(tmp_path / "config.json")
 
 
@@ -224,10 +225,16 @@ def test_any_change_changes_the_digest(study: Path) -> None:
         assert read_study(study, override).configs()[0].digest() != plain
 
 
-def test_a_point_of_the_first_records_keeps_its_digest() -> None:
-    """Written down before any of YOUNGER_OPTIONS was there: runs submitted earlier are not run again."""
+def test_a_digest_leaves_out_what_has_its_default() -> None:
+    """Written down when record format 5 began: an option added since changes no digest."""
+    first = "b57746b96a24bdf54833c6083b14d789a7fc7a65e773d38c38eba79b90850b11"
+    assert make_point(Path("/images")).digest() == first
+
+
+def test_a_configuration_of_the_first_records_keeps_its_older_digest() -> None:
+    """Written down with format 1: records of those days are still known by it."""
     earlier = "ab30fc10ec956f052802e7e6a13bf05f01e41ddf64c07d81d4e8045bdf1267b0"
-    assert make_point(Path("/images")).digest() == earlier
+    assert older_digest(make_point(Path("/images")).model_dump()) == earlier
 
 
 @given(st.text(max_size=30))
@@ -277,22 +284,25 @@ def test_knobs_of_horovod_reach_its_environment() -> None:
     assert set(HorovodKnobs(controller="gloo").environment().values()) == {"gloo"}
 
 
-def test_a_horovod_point_of_the_first_records_keeps_its_digest(study: Path) -> None:
+def test_a_horovod_configuration_of_the_first_records_keeps_its_older_digest(study: Path) -> None:
     """Written down before yield_when_idle was there."""
     earlier = "36bfd4bd9f9d7adf329c5fea0be648078d9f1d277ba6f3667c2364942c063787"
     point = next(p for p in read_study(study, {"horovod.cycle_time_ms": 5}).configs() if p.horovod)
-    assert point.model_copy(update={"data": make_point(Path("/images")).data}).digest() == earlier
+    placed = point.model_copy(update={"data": make_point(Path("/images")).data})
+    assert older_digest(placed.model_dump()) == earlier
     changed = point.model_copy(update={"horovod": HorovodKnobs(cycle_time_ms=5, yield_when_idle=True)})
     assert changed.digest() != point.digest()
 
 
-def test_claims_reach_the_analysis_and_change_no_point(study: Path, tmp_path: Path) -> None:
+def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: Path) -> None:
     plain = read_study(study)
-    claiming = read_study(study, {"criteria.iou_margin": 0.02, "criteria.target_iou": 0.75})
-    assert claiming.configs() == plain.configs()
-    StudyFolder(tmp_path / "logs", claiming).prepare()
-    assert read_criteria(tmp_path / "logs") == Criteria(iou_margin=0.02, target_iou=0.75)
-    assert read_criteria(tmp_path) == Criteria()
+    judged = read_study(study, {"criteria.iou_margin": 0.02, "criteria.target_iou": 0.75})
+    assert judged.configs() == plain.configs()
+    StudyFolder(tmp_path / "logs", judged).prepare()
+    recorded = recorded_study(tmp_path / "logs")
+    assert recorded is not None
+    assert recorded.criteria == Criteria(iou_margin=0.02, target_iou=0.75)
+    assert recorded_study(tmp_path) is None
 
 
 def test_a_study_file_that_is_cut_off_is_an_error_with_its_cure(study: Path, tmp_path: Path) -> None:
@@ -300,4 +310,4 @@ def test_a_study_file_that_is_cut_off_is_an_error_with_its_cure(study: Path, tmp
     path = tmp_path / "logs" / STUDY_NAME
     path.write_text(path.read_text()[:-20])
     with pytest.raises(UserError, match=r"study.json cannot be read: .*submission.sh writes it again"):
-        read_criteria(tmp_path / "logs")
+        recorded_study(tmp_path / "logs")

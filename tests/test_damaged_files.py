@@ -30,7 +30,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import checksum_path, read_sealed, read_verified, write_sealed, write_verified
 from unet_scaling.study.measurements import PHASE_COLUMNS
 from unet_scaling.study.record import read_record
-from unet_scaling.study.study_file import PING_PONG_NAME, read_config, read_criteria
+from unet_scaling.study.study_file import PING_PONG_NAME, read_config, recorded_study
 
 MOST_PLACES = 1000
 REPORTED = (UserError, OSError, ValueError)
@@ -71,7 +71,7 @@ def point_file(folder: Path) -> Sample:
 
 def study_file(folder: Path) -> Sample:
     study(folder)
-    return Sample([folder / "study.json"], lambda: read_criteria(folder))
+    return Sample([folder / "study.json"], lambda: recorded_study(folder))
 
 
 def job_file(folder: Path) -> Sample:

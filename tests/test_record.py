@@ -20,6 +20,7 @@ from unet_scaling.study.measurements import (
     Probe,
     Startup,
 )
+from unet_scaling.study.older_records import older_digest
 from unet_scaling.study.record import SEAL, Record, RecordWriter, read_record, sealed
 from unet_scaling.study.record_lines import End, Epoch, Header, Result, WorkerFacts
 
@@ -126,7 +127,7 @@ def test_lines_that_contradict_each_other_are_reported(lines: list[Line], said: 
 
 
 def test_a_point_changed_after_the_run_is_noticed(tmp_path: Path) -> None:
-    other = header().model_copy(update={"point": make_point(Path("/others"), epochs=2)})
+    other = header().model_copy(update={"config": make_point(Path("/others"), epochs=2)})
     record = write(tmp_path / "run.jsonl", [other, *whole()[1:]])
     assert any("SHA-256 differs" in problem for problem in record.problems)
 
@@ -279,7 +280,11 @@ def test_a_record_of_the_first_format_is_still_read(tmp_path: Path) -> None:
     lines = []
     for line in [header().model_copy(update={"format": 1}), *whole()[1:]]:
         content = json.loads(line.model_dump_json(exclude_none=isinstance(line, Epoch)))
-        content.get("point", {}).get("training", {}).pop("budget", None)
+        if isinstance(line, Header):
+            content["point"] = content.pop("config")
+            content["point"]["training"].pop("budget", None)
+            content["point_sha256"] = older_digest(content["point"])
+            del content["config_sha256"]
         text = json.dumps(content).encode()[:-1]
         lines.append(text + SEAL % zlib.crc32(text) + b"\n")
     path.write_bytes(b"".join(lines))
@@ -290,5 +295,5 @@ def test_a_record_of_the_first_format_is_still_read(tmp_path: Path) -> None:
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    write(path, [header().model_copy(update={"format": 5})])
+    write(path, [header().model_copy(update={"format": 6})])
     assert "format" in read_record(path).problems[0]

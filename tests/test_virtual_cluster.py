@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.cluster_rehearsal.plan import load
+from slurm.virtual.plan import load
 from tests.cluster import (
     FOLDER_PREFIX,
     FOLDERS,

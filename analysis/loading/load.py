@@ -42,7 +42,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.study_file import CONFIG_NAME, read_criteria
+from unet_scaling.study.study_file import CONFIG_NAME, recorded_study
 
 RUNS_AT_ONCE = 100
 
@@ -59,7 +59,9 @@ def load_study(folder: Path) -> Study:
         refused = refusals({name: _compared_header(run) for name, run in kept.items()})
         left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
         used = [run for name, run in kept.items() if name not in refused]
-        study = _study(folder.resolve().name, used, left_out, read_criteria(folder))
+        recorded = recorded_study(folder)
+        criteria = recorded.criteria if recorded else Criteria()
+        study = _study(folder.resolve().name, used, left_out, criteria)
         ping_pongs, problems = read_ping_pongs(folder)
         return replace(study, ping_pongs=ping_pongs, notes=(*study.notes, *problems))
 
@@ -107,7 +109,7 @@ def _as_compared(
 
 
 def _compared_header(run: CompleteRun) -> Header:
-    return run.header.model_copy(update={"point": run.config})
+    return run.header.model_copy(update={"config": run.config})
 
 
 @contextmanager

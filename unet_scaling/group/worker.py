@@ -153,7 +153,7 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
     Raises UserError on every worker alike: two jobs that met on one port, a worker with another
     configuration or with other versions, two workers on one GPU, or two CPU workers on one core.
     """
-    claim = {"job": job_id(os.environ), "run": config.run, "point": config.digest()}
+    claim = {"job": job_id(os.environ), "run": config.run, "config": config.digest()}
     facts = _own_facts(group, environment)
     own = json.dumps({"claim": claim, "facts": facts.model_dump(), "versions": _versions()})
     told = [json.loads(text) for text in group.gather_strings(own)]

@@ -10,7 +10,6 @@ from typing import Any
 from unet_scaling.study.config import PROJECT, RunConfig, Study
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_sealed
-from unet_scaling.study.options import Criteria
 from unet_scaling.study.validation import read_toml, validated
 
 STUDY_NAME = "study.json"
@@ -51,18 +50,23 @@ def read_config(path: Path) -> RunConfig:
     return validated(RunConfig, content, str(path))
 
 
-def read_criteria(folder: Path) -> Criteria:
-    """What the study in this folder wants to claim; the defaults where its file is not there.
+def recorded_study(folder: Path) -> Study | None:
+    """Return the study of this folder as it was last submitted; None where none was.
 
     Raises UserError where the file is not that of a study.
     """
     path = folder / STUDY_NAME
-    if not path.exists():
-        return Criteria()
     try:
-        return validated(Study, read_sealed(path), str(path)).criteria
+        content = read_sealed(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}; slurm/submission.sh writes it again") from None
+        raise UserError(
+            f"{path} cannot be read: {error}; remove it: slurm/submission.sh writes it again"
+        ) from None
+    if isinstance(content, dict) and "claims" in content:  # its name before record format 5
+        content["criteria"] = content.pop("claims")
+    return validated(Study, content, str(path))
 
 
 def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import socket
 
-from slurm.cluster_rehearsal.plan import Plan
+from slurm.virtual.plan import Plan
 
 FIRST_VERSION_WITHOUT_CGROUPS = (24, 5)
 CREDENTIAL_SECONDS = 15  # a requeued job waits this long, instead of Slurm's two minutes

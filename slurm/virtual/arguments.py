@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm.cluster_rehearsal.plan import DEFAULT_STATE, LARGEST_CLUSTER, Plan
+from slurm.virtual.plan import DEFAULT_STATE, LARGEST_CLUSTER, Plan
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]

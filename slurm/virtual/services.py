@@ -4,9 +4,9 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm.cluster_rehearsal.namespaces import enter
-from slurm.cluster_rehearsal.plan import Plan
-from slurm.cluster_rehearsal.processes import attempt, running, start_daemon, tail, wait_until
+from slurm.virtual.namespaces import enter
+from slurm.virtual.plan import Plan
+from slurm.virtual.processes import attempt, running, start_daemon, tail, wait_until
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
 # A second on a quiet machine; two clusters that start together on a busy one take far longer.

@@ -5,9 +5,9 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm.cluster_rehearsal.namespaces import SWITCH, enter, pin
-from slurm.cluster_rehearsal.plan import Host, Plan
-from slurm.cluster_rehearsal.processes import attempt, run
+from slurm.virtual.namespaces import SWITCH, enter, pin
+from slurm.virtual.plan import Host, Plan
+from slurm.virtual.processes import attempt, run
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
 NETWORKS = range(16)

@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from slurm.cluster_rehearsal import arguments, cluster, namespaces, prerequisites
-from slurm.cluster_rehearsal.plan import Plan, command, load
+from slurm.virtual import arguments, cluster, namespaces, prerequisites
+from slurm.virtual.plan import Plan, command, load
 from unet_scaling.study.errors import UserError, run_program
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm.cluster_rehearsal import accounting, configuration, namespaces, network, prerequisites, services
-from slurm.cluster_rehearsal.plan import Plan, command, plan_file, save
-from slurm.cluster_rehearsal.processes import kill, kill_members, running, wait_until
+from slurm.virtual import accounting, configuration, namespaces, network, prerequisites, services
+from slurm.virtual.plan import Plan, command, plan_file, save
+from slurm.virtual.processes import kill, kill_members, running, wait_until
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
 FOLDERS = ("log", "processes", "controller", "spool", configuration.DEVICE_FOLDER)

@@ -1,10 +1,10 @@
 """Accounting: a private MariaDB and slurmdbd on a host of their own, so that sacct is real."""
 
-from slurm.cluster_rehearsal.configuration import slurmdbd_conf
-from slurm.cluster_rehearsal.namespaces import enter
-from slurm.cluster_rehearsal.plan import Plan
-from slurm.cluster_rehearsal.processes import run
-from slurm.cluster_rehearsal.services import ask, start_inside, wait_for
+from slurm.virtual.configuration import slurmdbd_conf
+from slurm.virtual.namespaces import enter
+from slurm.virtual.plan import Plan
+from slurm.virtual.processes import run
+from slurm.virtual.services import ask, start_inside, wait_for
 
 CREATE_USER = """
 CREATE USER 'slurm'@'127.0.0.1';

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from slurm.cluster_rehearsal.plan import Host, Plan
-from slurm.cluster_rehearsal.processes import attempt, kill_members, run
+from slurm.virtual.plan import Host, Plan
+from slurm.virtual.processes import attempt, kill_members, run
 
 KINDS = {"net": "--net", "uts": "--uts", "ipc": "--ipc", "mount": "--mount"}
 SWITCH = "switch"

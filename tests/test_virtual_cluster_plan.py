@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm.cluster_rehearsal import arguments, configuration, prerequisites, processes
-from slurm.cluster_rehearsal.network import burst_bytes
-from slurm.cluster_rehearsal.plan import Plan, load, save
+from slurm.virtual import arguments, configuration, prerequisites, processes
+from slurm.virtual.network import burst_bytes
+from slurm.virtual.plan import Plan, load, save
 from tests.cluster import PROGRAM
 from unet_scaling.study.errors import UserError
 
@@ -184,7 +184,5 @@ def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.Monkey
 def test_a_kernel_that_forbids_namespaces_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(prerequisites, "missing_packages", lambda accounting: [])
-    monkeypatch.setattr(
-        "slurm.cluster_rehearsal.namespaces.refusal", lambda: "unshare failed: Operation not permitted"
-    )
+    monkeypatch.setattr("slurm.virtual.namespaces.refusal", lambda: "unshare failed: Operation not permitted")
     assert "does not let root make a host: unshare failed: Operation" in str(prerequisites.why_not())

@@ -6,8 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from slurm.cluster_rehearsal import namespaces
-from slurm.cluster_rehearsal.processes import SYSTEM_FOLDERS, run
+from slurm.virtual import namespaces
+from slurm.virtual.processes import SYSTEM_FOLDERS, run
 from unet_scaling.study.errors import UserError
 
 PACKAGES = {
