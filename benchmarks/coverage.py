@@ -23,8 +23,7 @@ from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
 from slurm.study_folder import in_launch_order
-from unet_scaling.study.config import FRAMEWORKS
-from unet_scaling.study.config import Study as StudyFile
+from unet_scaling.study.config import FRAMEWORKS, StudyConfig
 
 Array = NDArray[np.float64]
 SEED = 7
@@ -224,7 +223,7 @@ def _launched(cell: NullCell, number: int, workers: Sequence[int], repeats: int)
         "data": {"folder": "/data", "image_height": 32, "image_width": 32},
         "training": {"epochs": EPOCHS, "batch_per_worker": 1},
     }
-    configs = in_launch_order(StudyFile.model_validate({**file, **tables}))
+    configs = in_launch_order(StudyConfig.model_validate({**file, **tables}))
     if cell.one_after_the_other:
         configs = sorted(configs, key=lambda config: config.framework == "horovod")
     runs = [(config.framework, config.workers, config.repeat) for config in configs]

@@ -21,15 +21,15 @@ from slurm.scheduler import JobState
 from slurm.states import Submission, write_submission
 from slurm.status import study_rows
 from slurm.study_folder import StudyFolder
-from unet_scaling.study.config import RunConfig, Study
+from unet_scaling.study.config import RunConfig, StudyConfig
 
 REPEATS = 5
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=12, time="02:00:00")
 PLACES = Places(Path("/project"), Path("/project/.venv/bin/python"))
 
 
-def study_of_1000(folder: Path) -> Study:
-    return Study.model_validate(
+def study_of_1000(folder: Path) -> StudyConfig:
+    return StudyConfig.model_validate(
         {
             "name": "thousand",
             "workers": [1, 2, 4, 6, 8, 10, 12, 14, 16, 18],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, try_out
-from unet_scaling.study.config import RunConfig, Study
+from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
@@ -33,7 +33,7 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
             )
 
 
-def require_throughput(study: Study) -> None:
+def require_throughput(study: StudyConfig) -> None:
     """Raise UserError where the study has runs that train and yet can have no throughput."""
     if any(config.training.epochs == 1 for config in study.configs()):
         raise UserError(
@@ -42,7 +42,7 @@ def require_throughput(study: Study) -> None:
         )
 
 
-def require_known(study: Study, runs: Sequence[str]) -> None:
+def require_known(study: StudyConfig, runs: Sequence[str]) -> None:
     """Raise UserError for a name given to --force that is no run of the study."""
     known = [config.run for config in study.configs()]
     for run in runs:

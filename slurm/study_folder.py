@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from unet_scaling.study.config import PROJECT, RunConfig, Study
+from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import BUS_ERROR, UserError, WaitedTooLongError, report_name
 from unet_scaling.study.files import PRIVATE, open_to_append, read_sealed, write_sealed
 from unet_scaling.study.record import RECORD_NAME, read_record
@@ -38,7 +38,7 @@ class StudyFolder:
     """`logs/<study>/` with one folder per run."""
 
     path: Path
-    study: Study
+    study: StudyConfig
 
     def prepare(self) -> list[RunConfig]:
         """Make the run folders that are missing; return all points in the order to launch them.
@@ -116,7 +116,7 @@ class StudyFolder:
                 )
 
 
-def open_study_folder(path: Path, study: Study) -> StudyFolder:
+def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
     """Return the folder of a study; one that was renamed keeps the name that its runs were made with."""
     recorded = recorded_study(path)
     if recorded is not None and recorded.name != study.name:
@@ -148,7 +148,7 @@ def _holders(lock: Path) -> dict[int, str]:
     return holders
 
 
-def cores_per_worker(study: Study, cores: int) -> int:
+def cores_per_worker(study: StudyConfig, cores: int) -> int:
     """Equal at every worker count: what the largest one leaves to each; a UserError where that is none."""
     largest = max(study.workers)
     if largest > cores:
@@ -159,7 +159,7 @@ def cores_per_worker(study: Study, cores: int) -> int:
     return cores // largest
 
 
-def in_launch_order(study: Study) -> list[RunConfig]:
+def in_launch_order(study: StudyConfig) -> list[RunConfig]:
     """Repeat by repeat; within a repeat shuffled, the same way each time, unless the study says otherwise.
 
     A slow drift of the machine then meets all points alike.

@@ -14,25 +14,25 @@ from analysis.loading.reference import load_reference
 from analysis.report.markdown import escaped
 from analysis.report.provenance import origins
 from analysis.report.reproduction import reproduction
-from analysis.study import Study as Tables
+from analysis.study import Study
 from analysis.text import clean, number, with_interval
 from tests.records import make_workers, write_run
 from tests.report_studies import write_study
-from unet_scaling.study.config import RunConfig, Study
+from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.record_lines import Resumed
 
 
-def check_of(study: Tables, name: str) -> Check:
+def check_of(study: Study, name: str) -> Check:
     (found,) = [check for check in fairness_checks(study) if check.check == name]
     return found
 
 
-def marks(study: Tables) -> dict[str, str]:
+def marks(study: Study) -> dict[str, str]:
     table = fairness_table(study)
     return dict(zip(table["check"], table["mark"], strict=True))
 
 
-def fact(study: Tables, check: str) -> str:
+def fact(study: Study, check: str) -> str:
     table = fairness_table(study).set_index("check")
     return str(table.loc[check, "fact"])
 
@@ -41,7 +41,7 @@ def identity(point: RunConfig) -> tuple[object, ...]:
     return point.framework, point.workers, point.repeat, point.seed, *flat_options(point).items()
 
 
-def write_pair(folder: Path, *, native: Mapping[str, object], horovod: Mapping[str, object]) -> Tables:
+def write_pair(folder: Path, *, native: Mapping[str, object], horovod: Mapping[str, object]) -> Study:
     """One run of each framework on 2 workers, their headers changed."""
     write_run(folder, "pytorch_native", 2, header=native)
     write_run(folder, "horovod", 2, header=horovod)
@@ -214,7 +214,7 @@ def test_the_study_file_gives_the_same_points_again(tmp_path: Path) -> None:
     assert again is not None
     assert again.remarks == ()
     content = tomllib.loads(again.study_file)
-    points = Study.model_validate({"name": "tiny", **content}).configs()
+    points = StudyConfig.model_validate({"name": "tiny", **content}).configs()
     assert {identity(point) for point in points} == {identity(h.config) for h in study.headers.values()}
 
 

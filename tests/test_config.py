@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from analysis.loading.options import varying
 from slurm.study_folder import StudyFolder
 from tests.studies import make_point
-from unet_scaling.study.config import PROJECT, Study
+from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.older_records import older_digest
 from unet_scaling.study.options import TABLES, Criteria, HorovodKnobs
@@ -150,7 +150,7 @@ def test_refuses_numbers_beyond_any_study_with_their_range(
 
 
 def test_every_number_of_a_study_has_an_upper_limit() -> None:
-    tables: list[type[Section]] = [Study, *TABLES.values(), Criteria]
+    tables: list[type[Section]] = [StudyConfig, *TABLES.values(), Criteria]
     for table in tables:
         schema = table.model_json_schema()["properties"]
         for key, described in schema.items():
@@ -243,7 +243,7 @@ def test_run_ids_are_plain_names_whatever_an_axis_holds(text: str) -> None:
         "data": {"folder": "x", "image_height": 8, "image_width": 8, "foreground": [text, "255"]},
         "training": {"epochs": 1},
     }
-    study = Study.model_validate({"name": "s", "workers": [1], "repeats": 1, **tables})
+    study = StudyConfig.model_validate({"name": "s", "workers": [1], "repeats": 1, **tables})
     try:
         runs = [point.run for point in study.configs()]
     except UserError:

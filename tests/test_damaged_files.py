@@ -25,7 +25,7 @@ from unet_scaling.run.checkpoint import load_checkpoint
 from unet_scaling.run.failure import failures_reported
 from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
 from unet_scaling.run.weights import load_weights, save_weights
-from unet_scaling.study.config import FRAMEWORKS, Study
+from unet_scaling.study.config import FRAMEWORKS, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import checksum_path, read_sealed, read_verified, write_sealed, write_verified
 from unet_scaling.study.measurements import PHASE_COLUMNS
@@ -58,7 +58,7 @@ def study(folder: Path) -> StudyFolder:
         "training": {"epochs": 12, "learning_rate": [0.001, 0.25]},
         "criteria": {"iou_margin": 0.02},
     }
-    made = StudyFolder(folder, Study.model_validate({"name": "study", "workers": [1, 12], **tables}))
+    made = StudyFolder(folder, StudyConfig.model_validate({"name": "study", "workers": [1, 12], **tables}))
     made.prepare()
     return made
 

@@ -16,7 +16,7 @@ from slurm.local import launch
 from slurm.study_folder import StudyFolder, in_launch_order, run_state
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY, make_images, make_point, make_run, train
-from unet_scaling.study.config import PROJECT, Study
+from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import read_study
@@ -443,7 +443,7 @@ def test_a_failed_worker_leaves_its_reason(images: Path, tmp_path: Path) -> None
 
 
 def test_repeats_are_blocks_in_shuffled_order(images: Path, tmp_path: Path) -> None:
-    study: Study = read_study(write_study(tmp_path, images), {"repeats": 6})
+    study: StudyConfig = read_study(write_study(tmp_path, images), {"repeats": 6})
     order = in_launch_order(study)
     assert [point.repeat for point in order] == sorted(point.repeat for point in order)
     blocks = [tuple((p.framework, p.workers) for p in order[4 * i : 4 * i + 4]) for i in range(6)]

@@ -43,7 +43,7 @@ from unet_scaling.profile.stages import (
 from unet_scaling.profile.steps import cores_of_one_worker
 from unet_scaling.profile.subject import open_subject
 from unet_scaling.profile.trace import STEP
-from unet_scaling.study.config import PROJECT, Study
+from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import read_study
 
@@ -53,13 +53,13 @@ DELAY = 0.02  # of each file of a pair
 
 
 @pytest.fixture
-def study(images: Path, tmp_path: Path) -> Study:
+def study(images: Path, tmp_path: Path) -> StudyConfig:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY_STUDY.format(workers="[1, 2]", data=images, epochs=1))
     return read_study(path)
 
 
-def with_loading(study: Study, name: str) -> Study:
+def with_loading(study: StudyConfig, name: str) -> StudyConfig:
     return study.model_copy(update={"data": study.data | {"loading": name}})
 
 
@@ -79,7 +79,7 @@ def busy(seconds: float) -> None:
         pass
 
 
-def test_the_stages_load_what_training_loads(study: Study) -> None:
+def test_the_stages_load_what_training_loads(study: StudyConfig) -> None:
     with open_subject(study, 6) as subject:
         for indices in subject.batches:
             for source, staged in (
@@ -93,7 +93,7 @@ def test_the_stages_load_what_training_loads(study: Study) -> None:
 
 
 def test_a_delay_is_in_its_stage_and_in_the_undivided_call(
-    study: Study, monkeypatch: pytest.MonkeyPatch
+    study: StudyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_down(monkeypatch, lambda: time.sleep(DELAY))
     with open_subject(study, 4) as subject:
@@ -106,7 +106,7 @@ def test_a_delay_is_in_its_stage_and_in_the_undivided_call(
 
 
 @pytest.mark.timing
-def test_the_stages_add_up_to_the_undivided_call(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stages_add_up_to_the_undivided_call(study: StudyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_down(monkeypatch, lambda: time.sleep(DELAY))
     with open_subject(study, 20) as subject, quiet_machine():
         found = time_loading(subject, "decode", CPU, seconds=60)
@@ -115,14 +115,14 @@ def test_the_stages_add_up_to_the_undivided_call(study: Study, monkeypatch: pyte
     assert max(seconds, key=lambda name: seconds[name].median) == DECODE
 
 
-def test_a_stage_that_does_not_exist_here_is_not_there(study: Study) -> None:
+def test_a_stage_that_does_not_exist_here_is_not_there(study: StudyConfig) -> None:
     with open_subject(study, 4) as subject:
         found = time_loading(subject, "cache", CPU, seconds=60)
     assert [stage.stage for stage in found.warm] == [GATHER, TO_FLOATS]
     assert all(stage.stage != TRANSFER for stage in found.warm)
 
 
-def test_cold_files_come_from_storage(study: Study, images: Path) -> None:
+def test_cold_files_come_from_storage(study: StudyConfig, images: Path) -> None:
     path = images / "images" / "000.png"
     with path.open("rb") as file:  # not by put_out, which is what is tested
         os.fsync(file.fileno())
@@ -138,7 +138,9 @@ def test_cold_files_come_from_storage(study: Study, images: Path) -> None:
             assert cold[0].stage in (READ, GATHER)
 
 
-def test_files_that_stay_in_memory_are_not_called_cold(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_stay_in_memory_are_not_called_cold(
+    study: StudyConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(passes, "put_out", lambda paths: sum(path.stat().st_size for path in paths))
     with open_subject(study, 4) as subject:
         subject.cached().gather(subject.batches[0])
@@ -146,7 +148,9 @@ def test_files_that_stay_in_memory_are_not_called_cold(study: Study, monkeypatch
 
 
 @pytest.mark.timing
-def test_a_slow_decoder_is_named_and_turns_the_verdict(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_decoder_is_named_and_turns_the_verdict(
+    study: StudyConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with quiet_machine():
         fast = profile_study(with_loading(study, "cache"), QUICK)
         slow_down(monkeypatch, lambda: time.sleep(DELAY))
@@ -167,7 +171,7 @@ def test_a_slow_decoder_is_named_and_turns_the_verdict(study: Study, monkeypatch
 
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_loader_processes_are_real_and_counted(
-    count: int, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    count: int, study: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forked, they inherit what notes who decodes: this process itself, or as many others."""
     slow_down(monkeypatch, lambda: (tmp_path / f"process-{os.getpid()}").touch())
@@ -183,7 +187,7 @@ def test_loader_processes_are_real_and_counted(
 
 
 @pytest.mark.timing
-def test_loader_processes_load_side_by_side(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loader_processes_load_side_by_side(study: StudyConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_down(monkeypatch, lambda: time.sleep(DELAY))
     with open_subject(with_loading(study, "decode"), 6) as subject, quiet_machine():
         alone, four = time_loader_counts(subject, [0, 4], seconds=2)
@@ -195,7 +199,7 @@ def test_loader_processes_load_side_by_side(study: Study, monkeypatch: pytest.Mo
 
 @pytest.mark.timing
 def test_processes_that_share_a_core_are_seen_to_lose_it(
-    study: Study, monkeypatch: pytest.MonkeyPatch
+    study: StudyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with quiet_machine():
         with open_subject(with_loading(study, "decode"), 6) as subject, cores_of_one_worker(1):
@@ -212,7 +216,7 @@ def test_processes_that_share_a_core_are_seen_to_lose_it(
 
 
 def test_small_shared_memory_limits_the_loader_processes(
-    study: Study, monkeypatch: pytest.MonkeyPatch
+    study: StudyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_subject(study, 4) as subject:
         assert counts_to_try(subject, 6, ()) == ([0, 1, 2, 3, 4, 6], [])
@@ -234,7 +238,7 @@ def replace_free(free: int) -> Callable[[Path], Any]:
     return lambda path: Usage()
 
 
-def test_images_that_are_not_decoded_yet_leave_no_cache_behind(tmp_path: Path, study: Study) -> None:
+def test_images_that_are_not_decoded_yet_leave_no_cache_behind(tmp_path: Path, study: StudyConfig) -> None:
     root = cache.default_cache_root()
     before = set(root.glob("*")) | set(root.glob(".*"))
     own = study.model_copy(update={"data": study.data | {"image_height": 24}})
@@ -248,7 +252,7 @@ def test_images_that_are_not_decoded_yet_leave_no_cache_behind(tmp_path: Path, s
     assert place.is_dir()
 
 
-def test_an_axis_is_answered_by_its_first_value_and_a_note(study: Study) -> None:
+def test_an_axis_is_answered_by_its_first_value_and_a_note(study: StudyConfig) -> None:
     sizes = study.model_copy(update={"data": study.data | {"image_height": [24, 48]}})
     with open_subject(sizes, 2) as subject:
         assert subject.config.data.image_height == 24
@@ -273,7 +277,7 @@ def test_the_command_prints_writes_json_and_a_trace_with_the_labels(
     assert {READ, DECODE, CONVERT, RESIZE, COLLATE, GATHER, TO_FLOATS, STEP} <= events
 
 
-def test_a_missing_manifest_names_the_command_that_makes_it(tmp_path: Path, study: Study) -> None:
+def test_a_missing_manifest_names_the_command_that_makes_it(tmp_path: Path, study: StudyConfig) -> None:
     folder = make_folder(tmp_path / "unchecked")
     elsewhere = study.model_copy(update={"data": study.data | {"folder": str(folder)}})
     with pytest.raises(UserError) as caught:
@@ -289,7 +293,9 @@ def test_a_missing_manifest_names_the_command_that_makes_it(tmp_path: Path, stud
         (replace(QUICK, workers_per_host=10_000), "--workers-per-host: found 10000"),
     ],
 )
-def test_what_cannot_be_met_is_refused_before_any_work(study: Study, options: Options, part: str) -> None:
+def test_what_cannot_be_met_is_refused_before_any_work(
+    study: StudyConfig, options: Options, part: str
+) -> None:
     with pytest.raises(UserError) as caught:
         profile_study(study, options)
     assert refused(caught, 2, part)

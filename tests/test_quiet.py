@@ -24,7 +24,7 @@ from slurm.quiet import (
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
 from tests.records import Measured, write_record
-from unet_scaling.study.config import Study
+from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import read_config
 
@@ -83,7 +83,9 @@ def test_a_record_set_aside_says_why_and_is_kept_a_few_times(tmp_path: Path) -> 
 
 def planned(folder: Path, repeat_disturbed: bool) -> str:
     """The line of a dry run that counts the runs."""
-    study = StudyFolder(folder / "tiny", Study.model_validate(STUDY | {"frameworks": ["pytorch_native"]}))
+    study = StudyFolder(
+        folder / "tiny", StudyConfig.model_validate(STUDY | {"frameworks": ["pytorch_native"]})
+    )
     text = io.StringIO()
     show_plan(study, Console(file=text, width=400), repeat_disturbed)
     return next(line for line in text.getvalue().splitlines() if line.startswith("tiny: "))
@@ -98,7 +100,7 @@ def local_study(
 ) -> str:
     """What a local study prints whose launches leave records of these steps; KeyboardInterrupt after them."""
     options = {"frameworks": ["pytorch_native"], "repeats": repeats}
-    study = StudyFolder(folder / "tiny", Study.model_validate(STUDY | options))
+    study = StudyFolder(folder / "tiny", StudyConfig.model_validate(STUDY | options))
 
     def launch(program: Sequence[str], *_: object) -> int:
         run, steps = Path(program[1]), next(launches, None)

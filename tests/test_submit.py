@@ -26,7 +26,7 @@ from tests import fake_slurm
 from tests.budgets import Steps, write_budget_run
 from tests.records import Measured, write_record
 from tests.studies import make_images
-from unet_scaling.study.config import PROJECT, Study
+from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import read_record
 from unet_scaling.study.record_lines import End
@@ -89,7 +89,7 @@ def submitter(fake: FakeSlurm, tmp_path: Path) -> Submitter:
     data = tmp_path / "data"
     data.mkdir()
     (data / "manifest.json").write_text("{}")
-    study = Study.model_validate(
+    study = StudyConfig.model_validate(
         {
             "name": "sweep",
             "workers": [1, 4],

@@ -25,7 +25,7 @@ from unet_scaling.profile.show import show
 from unet_scaling.profile.steps import cores_of_one_worker, plain_training, time_steps, usual_device
 from unet_scaling.profile.subject import Subject, open_subject
 from unet_scaling.profile.trace import write_trace
-from unet_scaling.study.config import Study
+from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_atomically
 
@@ -46,7 +46,7 @@ class Options:
     json: Path | None = None
 
 
-def profile_study(study: Study, options: Options) -> Profile:
+def profile_study(study: StudyConfig, options: Options) -> Profile:
     """Measure about `options.seconds` long on this machine; reads images, and changes no file of theirs.
 
     Raises UserError: 65 for data that do not match their manifest, 2 for options that cannot be met.
@@ -70,7 +70,7 @@ def print_profile(profile: Profile, options: Options) -> None:
         print(f"written: {path}")
 
 
-def host_of(study: Study, workers_per_host: int | None, device: torch.device) -> Host:
+def host_of(study: StudyConfig, workers_per_host: int | None, device: torch.device) -> Host:
     """This host's cores, shared by as many workers as said, or by the largest number of the study that fits.
 
     A worker needs a GPU where there are any, and a core. Raises UserError (2) for more than cores.

@@ -22,7 +22,7 @@ from unet_scaling.data.cache import (
 )
 from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.profile.results import LoadingName
-from unet_scaling.study.config import RunConfig, Study
+from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import TABLES
 
@@ -61,7 +61,7 @@ class Subject:
 
 
 @contextmanager
-def open_subject(study: Study, samples: int) -> Iterator[Subject]:
+def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     """The first point of the study with at least `samples` images, in whole batches.
 
     Where the data set is not decoded yet, only these images are, into a cache that is removed at the
@@ -111,7 +111,7 @@ def _temporary_root(root: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def _axes(study: Study) -> Iterator[str]:
+def _axes(study: StudyConfig) -> Iterator[str]:
     """What of the study is not profiled, and how to profile it."""
     for table in set(TABLES) & {"data", "model", "training"}:
         for key, values in sorted(getattr(study, table).items()):

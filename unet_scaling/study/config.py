@@ -112,7 +112,7 @@ def horovod_environment(config: RunConfig) -> dict[str, str]:
     }
 
 
-class Study(Section):
+class StudyConfig(Section):
     """One TOML file: frameworks x worker counts x options x repeats. Tables hold scalars or axes."""
 
     name: str = Field(pattern=PLAIN_NAME, max_length=LONGEST_NAME, description="default: the file's name")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from unet_scaling.study.config import PROJECT, RunConfig, Study
+from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_sealed
 from unet_scaling.study.validation import read_toml, validated
@@ -18,7 +18,7 @@ PING_PONG_NAME = "ping_pong.json"
 PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
 
 
-def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | None = None) -> Study:
+def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | None = None) -> StudyConfig:
     """Read a study file; `overrides` maps dotted keys ("training.epochs") to values.
 
     Paths may use ~ and variables, and are relative to the project's folder. Raises UserError for a
@@ -34,7 +34,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
             )
         place[key] = value
     content["name"] = content.get("name", path.stem) if name is None else name
-    study = validated(Study, _with_absolute_paths(content), str(path))
+    study = validated(StudyConfig, _with_absolute_paths(content), str(path))
     study.configs(str(path))
     return study
 
@@ -50,7 +50,7 @@ def read_config(path: Path) -> RunConfig:
     return validated(RunConfig, content, str(path))
 
 
-def recorded_study(folder: Path) -> Study | None:
+def recorded_study(folder: Path) -> StudyConfig | None:
     """Return the study of this folder as it was last submitted; None where none was.
 
     Raises UserError where the file is not that of a study.
@@ -66,7 +66,7 @@ def recorded_study(folder: Path) -> Study | None:
         ) from None
     if isinstance(content, dict) and "claims" in content:  # its name before record format 5
         content["criteria"] = content.pop("claims")
-    return validated(Study, content, str(path))
+    return validated(StudyConfig, content, str(path))
 
 
 def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
