@@ -167,7 +167,7 @@ RECORDS = (
     Case("fractional epoch", change(SECOND, epoch=1.5), ":3: epoch.epoch: Input should be a valid integer"),
     Case("unknown key", change(SECOND, accuracy=0.9), ":3: epoch.accuracy: Extra inputs are not permitted"),
     Case("missing key", change(SECOND, steps=...), ":3: epoch.steps: Field required"),
-    Case("format 5", change(HEADER, format=5), ":1: header.format: Input should be 1, 2, 3 or 4"),
+    Case("format 6", change(HEADER, format=6), ":1: header.format: Input should be 1, 2, 3, 4 or 5"),
     Case(
         "epoch of a nanosecond",
         change(SECOND, seconds=1e-9, worker_seconds=[1e-9]),
@@ -227,6 +227,6 @@ RECORDS = (
     Case(
         "digest of another point",
         change(HEADER, config_sha256="0" * 64),
-        "the point was changed after the run",
+        "the configuration was changed after the run",
     ),
 )

@@ -35,7 +35,7 @@ worker.listen(give_up)
 print("ready", flush=True)
 while not (sys.argv[1] == "obeys" and worker.reason()):
     time.sleep(0.1)
-worker.obeyed()
+worker.acknowledge()
 time.sleep(3)
 sys.exit(75)
 """
