@@ -9,8 +9,8 @@ from tests.studies import make_point
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.data.synthetic import make
+from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity
-from unet_scaling.group.worker import Group
 from unet_scaling.study.config import RunConfig
 
 SIZES = {"64x48": (48, 64), "128x96": (96, 128), "256x192": (192, 256), "1024x768": (768, 1024)}

@@ -14,7 +14,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -45,7 +44,7 @@ from unet_scaling.group.allocator import KEEP_MEMORY, PRELOAD
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
-from unet_scaling.training import Step, build_model, build_optimizer
+from unet_scaling.training import build_model, build_optimizer, local_step
 
 MODULE = "benchmarks.step"
 DIFFERENT_BATCHES = 2
@@ -111,8 +110,7 @@ class OwnTraining:
         group = alone()
         self.model = build_model(config, group.device, nn.BatchNorm2d).to(dtype).train()
         optimizer = build_optimizer(self.model, config)
-        functions = (lambda _: nullcontext(), lambda _: None, lambda updated: updated.step())
-        self._step = Step(self.model, optimizer, *functions, config)
+        self._step = local_step(self.model, optimizer, config)
         self._point, self._device, self._dtype = config, group.device, dtype
 
     def step(self, images: Tensor, masks: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Train the U-Net of one run folder with Horovod."""
 
-from contextlib import AbstractContextManager, nullcontext
+import contextlib
 
 import horovod.torch as hvd
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -9,49 +9,43 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.loader import load_data
-from unet_scaling.evaluation import evaluate
-from unet_scaling.group.horovod_rendezvous import controller
-from unet_scaling.group.watchdog import waiting
-from unet_scaling.group.worker import Group, identify_worker, own_device
-from unet_scaling.run.checkpoint import Trained
+from unet_scaling.group.device import start_worker
+from unet_scaling.group.group import Group
+from unet_scaling.group.horovod_controller import horovod_transport
+from unet_scaling.group.rendezvous import rendezvous
+from unet_scaling.group.watchdog import blocking
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_worker
-from unet_scaling.study.options import HorovodKnobs
-from unet_scaling.training import Step, build_model, build_optimizer, train_epoch
+from unet_scaling.training import Step, build_model, build_optimizer
+from unet_scaling.training_loop import train_epochs
 
 
 def join_group(config: RunConfig) -> Group:
-    """Meet the other workers through the launcher's MPI, or by TCP where Gloo is to control them."""
-    identity = identify_worker(config)
-    device = own_device(identity, config)
-    with controller(identity, config, RendezvousHTTPServer, RendezvousHandler), waiting:
+    """Join the other workers of the run."""
+    identity, device = start_worker(config)
+    with rendezvous(identity, config, RendezvousHTTPServer, RendezvousHandler):
         hvd.init()
-    assert (hvd.rank(), hvd.size()) == (identity.rank, identity.size), f"{identity}, Horovod {hvd.rank()}"
-    used = "MPI" if hvd.mpi_enabled() else "Gloo"
-    built = {"MPI": hvd.mpi_built(), "Gloo": hvd.gloo_built(), "NCCL": hvd.nccl_built()}
-    facts = {"controller": used, "built with": " ".join(filter(built.get, built))}
-    return Group(identity, device, sum_over_workers, facts)
+    return Group(identity, device, sum_over_workers, horovod_transport(hvd, identity))
 
 
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
-    """Give every worker the weights of worker 0, and average gradients from now on."""
+    """Give every worker the weights of worker 0; from now on, average gradients over all workers."""
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    knobs, training = config.horovod or HorovodKnobs(), config.training
-    half = hvd.Compression.fp16 if training.gradient_compression == "fp16" else hvd.Compression.none
-    return model, hvd.DistributedOptimizer(
-        optimizer, model.named_parameters(), half, training.accumulate, groups=knobs.groups
-    )
+    compression = getattr(hvd.Compression, config.training.gradient_compression)
+    knobs = {"backward_passes_per_step": config.training.accumulate} | config.wrapper_arguments()
+    return model, hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression, **knobs)
 
 
-def hold_gradients(model: nn.Module) -> AbstractContextManager[object]:
-    """The optimizer itself counts backward passes, and averages at the last one of a step."""
-    return nullcontext()
+def hold_gradients(model: nn.Module) -> contextlib.AbstractContextManager[object]:
+    """Hold averaging back in all but the last pass of a step; Horovod counts the passes itself."""
+    return contextlib.nullcontext()
 
 
 def wait_for_gradients(optimizer: Optimizer) -> None:
+    """Return when all gradients are averaged; with DDP, the last backward pass has seen to it."""
     optimizer.synchronize()  # type: ignore[attr-defined]
 
 
@@ -61,7 +55,8 @@ def update(optimizer: Optimizer) -> None:
 
 
 def sum_over_workers(tensor: Tensor) -> Tensor:
-    return tensor.copy_(hvd.allreduce(tensor, op=hvd.Sum))
+    hvd.allreduce_(tensor, op=hvd.Sum)
+    return tensor
 
 
 def leave_group() -> None:
@@ -76,17 +71,10 @@ def main() -> None:
             model = build_model(run.config, group.device, SyncBatchNorm)
             optimizer = build_optimizer(model, run.config)
             record.begin(data, model)
-            with waiting:
+            with blocking:
                 replica, optimizer = distribute(model, optimizer, run.config)
-            safe_points = record.resume(Trained(model, optimizer))
             step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.config)
-            step.warm_up_step(data)
-            meter = record.start_meter(replica, data)
-            for epoch in record.epochs_left():
-                if record.evaluation_is_due(epoch):
-                    record.result(evaluate(model, data, group, record.epochs))
-                record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
-            record.finish(model, evaluate(model, data, group, record.epochs))
+            train_epochs(step, model, data, group, record)
         leave_group()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from slurm.attempts import MOST_FRUITLESS, gained, may_be_tried_again
 from tests.records import make_header, make_point, write_run
-from unet_scaling.run.failure import failures_reported
+from unet_scaling.run.failure import reporting_errors
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.record import RECORD_NAME, RecordWriter, set_record_aside
 from unet_scaling.study.record_lines import End, Resumed
@@ -69,7 +69,7 @@ def test_an_attempt_that_died_before_its_record_is_named_beside_the_stop(tmp_pat
     """It may have met a passing fault: the run is still one that stopped, and is started again."""
     folder = tmp_path / "run"
     stopped(folder, (2, 5))
-    with pytest.raises(RuntimeError), failures_reported(folder, make_point(), attempt=2):
+    with pytest.raises(RuntimeError), reporting_errors(folder, make_point(), attempt=2):
         raise RuntimeError("no way to the others")
     done = after_run(folder, "--requeue", restarts=1)
     assert "run run: stopped for this test; a later attempt failed: worker 0 on" in done.stdout

@@ -35,19 +35,17 @@ print((faults() - before) / 4)
 # As a worker trains: a rehearsal, then steps.
 TRAIN = """
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 import torch
 from benchmarks.scenes import alone, reference_point
 from unet_scaling.data.loader import load_data
 from unet_scaling.measure.phases import NO_CLOCK
-from unet_scaling.training import Step, build_model, build_optimizer
+from unet_scaling.training import build_model, build_optimizer, local_step
 
 point = reference_point(Path(sys.argv[1]), 128, 128, 4)
 data = load_data(point, alone())
 model = build_model(point, torch.device("cpu"), torch.nn.BatchNorm2d)
-functions = (lambda _: nullcontext(), lambda _: None, lambda updated: updated.step())
-step = Step(model, build_optimizer(model, point), *functions, point)
+step = local_step(model, build_optimizer(model, point), point)
 step.warm_up_step(data)
 batches = next(data.steps(0, NO_CLOCK))
 for _ in range(3):

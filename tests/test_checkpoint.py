@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.records import digest, make_epochs, make_point
+from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity
-from unet_scaling.group.worker import Group
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,

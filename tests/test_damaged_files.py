@@ -22,7 +22,7 @@ from unet_scaling.data.manifest import read_manifest
 from unet_scaling.measure.ping_pong import Pair, PingPong, read_ping_pong, write_ping_pong
 from unet_scaling.measure.step_sample import STEPS_NAME, StepSample
 from unet_scaling.run.checkpoint import load_checkpoint
-from unet_scaling.run.failure import failures_reported
+from unet_scaling.run.failure import reporting_errors
 from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
 from unet_scaling.run.weights import load_weights, save_weights
 from unet_scaling.study.config import FRAMEWORKS, StudyConfig
@@ -92,7 +92,7 @@ def ping_pong_file(folder: Path) -> Sample:
 
 
 def error_file(folder: Path) -> Sample:
-    with pytest.raises(ArithmeticError), failures_reported(folder, make_point(folder), 1):
+    with pytest.raises(ArithmeticError), reporting_errors(folder, make_point(folder), 1):
         raise ArithmeticError("a fault of this test")
 
     def read() -> str:

@@ -10,11 +10,11 @@ from pyarrow import parquet
 from torch import nn
 
 from tests.studies import make_point
+from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity
-from unet_scaling.group.worker import Group
 from unet_scaling.measure import epoch_meter as module
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter
-from unet_scaling.run.recorder import Recording
+from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.study.measurements import LongestStep, Phase
 
@@ -94,10 +94,10 @@ class Broken(Meter):
 def test_a_run_that_fails_leaves_its_steps_where_it_can(
     broken: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recording = Recording(RunFolder(tmp_path, POINT, attempt=1), alone())
+    recorder = Recorder(RunFolder(tmp_path, POINT, attempt=1), alone())
     meter, seconds = measured(model())
     meter.measures(0, seconds)
-    recording._meter = Broken(alone()) if broken else meter
-    recording.fail(RuntimeError("gone"))
+    recorder._meter = Broken(alone()) if broken else meter
+    recorder.fail(RuntimeError("gone"))
     assert (tmp_path / "steps.parquet").exists() != broken
     assert ("no module named pyarrow" in capsys.readouterr().err) == broken

@@ -1,4 +1,4 @@
-"""Meeting by TCP: a taken port, another job's workers on it, workers on one core."""
+"""Rendezvous by TCP: a taken port, another job's workers on it, workers on one core."""
 
 import os
 import platform
@@ -11,10 +11,11 @@ import pytest
 
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_point, make_run
-from unet_scaling.group.worker import different_versions, shared_devices
+from unet_scaling.group.verification import different_versions
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record_lines import WorkerFacts
+from unet_scaling.study.shared_devices import shared_devices
 
 
 def free_port() -> int:
@@ -59,7 +60,7 @@ def test_workers_of_two_runs_on_one_port_part_before_training(images: Path, tmp_
     one, other = two_points(images, tmp_path)
     outcomes = finish([start(one, 0, port), start(other, 1, port)])
     assert [code for code, _ in outcomes] == [2, 2]
-    assert all("do not belong together" in text for _, text in outcomes)
+    assert all("do not belong to one run" in text for _, text in outcomes)
     assert not (one / "run.jsonl").exists()
 
 
@@ -72,8 +73,8 @@ def test_workers_of_two_jobs_on_one_port_part_before_training(images: Path, tmp_
     assert all("'job': '71'" in text for _, text in outcomes)
 
 
-def meeting_by_tcp(images: Path, framework: str, **options: object) -> RunConfig:
-    """Of two workers; Horovod meets by TCP where Gloo is its controller."""
+def rendezvous_by_tcp(images: Path, framework: str, **options: object) -> RunConfig:
+    """Of two workers; Horovod uses the rendezvous where Gloo is its controller."""
     knobs = HorovodKnobs(controller="gloo") if framework == "horovod" else None
     return make_point(images, framework, 2, **options).model_copy(update={"horovod": knobs})
 
@@ -81,14 +82,14 @@ def meeting_by_tcp(images: Path, framework: str, **options: object) -> RunConfig
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_taken_port_is_named(framework: str, images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", meeting_by_tcp(images, framework))
+    folder = make_run(tmp_path / "run", rendezvous_by_tcp(images, framework))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         ((code, text),) = finish([start(folder, 0, port)])
     assert code == 2
-    assert f"could not meet the others at 127.0.0.1:{port}" in text
+    assert f"could not join the group at 127.0.0.1:{port}" in text
 
 
 @pytest.mark.slow
@@ -106,15 +107,15 @@ def test_a_worker_that_never_comes_is_named_with_those_that_came(images: Path, t
 def test_where_worker_0_never_comes_the_others_say_where_they_looked(
     framework: str, images: Path, tmp_path: Path
 ) -> None:
-    port, point = free_port(), meeting_by_tcp(images, framework, timeout_seconds=3)
+    port, point = free_port(), rendezvous_by_tcp(images, framework, timeout_seconds=3)
     ((code, text),) = finish([start(make_run(tmp_path / "run", point), 1, port)])
     assert code == 2
-    assert f"worker 1 of 2 on {socket.gethostname()} could not meet the others at 127.0.0.1:{port}" in text
+    assert f"worker 1 of 2 on {socket.gethostname()} could not join the group at 127.0.0.1:{port}" in text
 
 
 @pytest.mark.slow
 def test_under_gloo_worker_0_waits_no_longer_than_it_is_told(images: Path, tmp_path: Path) -> None:
-    point = meeting_by_tcp(images, "horovod", timeout_seconds=3)
+    point = rendezvous_by_tcp(images, "horovod", timeout_seconds=3)
     ((code, text),) = finish([start(make_run(tmp_path / "run", point), 0, free_port())])
     assert code != 0
     assert "waited 3 s (training.timeout_seconds) in join_group for another worker" in text
@@ -127,7 +128,7 @@ def test_cpu_workers_on_one_core_are_refused_unless_the_study_allows_it(images: 
     folder = make_run(tmp_path / "run", point)
     outcomes = finish([start(folder, rank, port) for rank in (0, 1)])
     assert [code for code, _ in outcomes] == [2, 2]
-    assert all("2 workers share core" in text for _, text in outcomes)
+    assert all("workers 0 and 1 share core" in text for _, text in outcomes)
 
 
 def facts(worker: int, **changes: object) -> WorkerFacts:
@@ -140,8 +141,13 @@ def facts(worker: int, **changes: object) -> WorkerFacts:
 
 def test_two_workers_on_one_gpu_are_named() -> None:
     assert shared_devices([facts(0), facts(1)]) == []
-    assert shared_devices([facts(0), facts(1, device_uuid="GPU-0")]) == ["2 workers share GPU GPU-0 of a"]
-    assert shared_devices([facts(0), facts(1, device_uuid="GPU-0", host="b")]) == []
+    assert shared_devices([facts(0), facts(1, device_uuid="GPU-0")]) == ["workers 0 and 1 share device GPU-0"]
+
+
+def test_two_cpu_workers_share_a_core_of_one_host_only() -> None:
+    one, other = facts(0, device_uuid=""), facts(1, device_uuid="", cores=[1, 2])
+    assert shared_devices([one, other]) == ["workers 0 and 1 share core 1 of host a"]
+    assert shared_devices([one, other.model_copy(update={"host": "b"})]) == []
 
 
 def test_the_first_worker_with_another_version_is_named_with_both() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import wait_until
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_point, train
-from unet_scaling.group.watchdog import start_watchdog, waiting
+from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.record import read_record
@@ -117,9 +117,9 @@ def _epochs(folder: Path) -> tuple[Epoch, ...]:
 def test_only_waiting_counts_and_not_the_time_between() -> None:
     gave_up = threading.Event()
     start_watchdog(0.1, gave_up.set)
-    with waiting:
+    with blocking:
         pass
     time.sleep(0.5)
     assert not gave_up.is_set()
-    with waiting, waiting:
+    with blocking, blocking:
         assert gave_up.wait(timeout=60)

@@ -27,8 +27,8 @@ def test_a_process_knows_its_age() -> None:
 def test_parts_follow_the_marks() -> None:
     now = time.perf_counter()
     clock = StartupClock(opened=now)
-    for moment in (now + 1, now + 3, now + 6, now + 10, now + 15):
-        clock.mark(moment)
+    for part, seconds in zip(STARTUP_COLUMNS[1:], (1, 3, 6, 10, 15), strict=True):
+        clock.mark(part, now + seconds)
     found = clock.startup(alone())
     assert found is not None
     assert [getattr(found, column) for column in STARTUP_COLUMNS[1:]] == [[1.0], [2.0], [3.0], [4.0], [5.0]]
@@ -40,8 +40,8 @@ def test_parts_follow_the_marks() -> None:
 def test_where_a_process_does_not_know_its_start_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "STAT", Path("/nowhere"))
     clock = StartupClock(opened=time.perf_counter())
-    for _ in range(5):
-        clock.mark()
+    for part in STARTUP_COLUMNS[1:]:
+        clock.mark(part)
     assert clock.startup(alone()) is None
 
 

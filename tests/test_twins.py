@@ -31,10 +31,10 @@ def test_holds_the_same_functions_in_the_same_order(framework: Framework) -> Non
     assert list(functions(framework)) == FUNCTIONS
 
 
-def test_signatures_are_equal() -> None:
+def test_signatures_and_docstrings_are_equal() -> None:
     one, other = (
         {
-            name: (ast.dump(node.args), ast.unparse(node.returns or node))
+            name: (ast.dump(node.args), ast.unparse(node.returns or node), ast.get_docstring(node))
             for name, node in functions(framework).items()
         }
         for framework in FRAMEWORKS
@@ -49,7 +49,7 @@ def test_main_is_equal_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_stays_short(framework: Framework) -> None:
-    assert SOURCES[framework].count("\n") <= 95
+    assert SOURCES[framework].count("\n") <= 82
 
 
 def test_the_difference_stays_within_bounds() -> None:
@@ -59,7 +59,7 @@ def test_the_difference_stays_within_bounds() -> None:
         for line in difflib.unified_diff(one, other, n=0)
         if line[0] in "+-" and line[:3] not in ("+++", "---")
     ]
-    assert len(changed) <= 64
+    assert len(changed) <= 40
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -1,16 +1,16 @@
-"""Numbers that are not finite: seen after the gradients are averaged, so by all workers in the same step.
+"""Gradients that are not finite, checked after averaging: every worker sees them in the same step.
 
 A NaN of one worker is in everybody's average. From the first such step on no update is made any more, so
 that the weights stay the last good ones; the flag is on the device and read only between steps.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 
 class NonFiniteGradientGuard:
-    """Keeps an optimizer of the fused kind from updating weights by gradients that are not finite."""
+    """Keeps a fused optimizer from updating weights by gradients that are not finite."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -18,15 +18,13 @@ class NonFiniteGradientGuard:
         # Fused optimizers skip a step on the device where this is 1, as they do for a GradScaler.
         optimizer.found_inf = self._flag  # type: ignore[attr-defined]
 
-    def look(self) -> None:
-        """Look at the averaged gradients, before the update."""
-        norms = torch._foreach_norm(self._gradients())
-        total = torch.stack(list(norms)).sum()
+    def check(self) -> None:
+        """Check the averaged gradients, before the update; does not wait for the device."""
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        # A norm is finite exactly when all of its elements are, but for overflow, which is divergence too.
+        total = torch.stack(list(torch._foreach_norm(gradients))).sum()
         self._flag.copy_(torch.maximum(self._flag, torch.isfinite(total).logical_not().to(self._flag)))
 
     def triggered(self) -> bool:
-        """Whether any step had such gradients; waits for the device."""
+        """Return whether any step had such gradients; waits for the device."""
         return bool(self._flag.item())
-
-    def _gradients(self) -> list[Tensor]:
-        return [weight.grad for weight in self._weights if weight.grad is not None]

@@ -1,20 +1,22 @@
 """Evaluation: every test image exactly once at any number of workers, counted in integers."""
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 
 from unet_scaling.data.loader import RunData
-from unet_scaling.group.watchdog import waiting
-from unet_scaling.group.worker import Group
+from unet_scaling.group.group import Group
+from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
-from unet_scaling.metrics import count_pixels, mean_image_iou, total
+from unet_scaling.metrics import count_pixels, mean_image_iou, total_counts
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.record_lines import Epoch, Result
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch]) -> Result:
-    """Evaluate after these epochs; the same result on every worker.
+    """Evaluate after these epochs; return the same result on every worker.
 
     Images pass through the network one by one, so that neither an image's neighbours in a batch
     nor the number of workers can move a pixel across the threshold by rounding.
@@ -23,38 +25,33 @@ def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch])
     group.wait_for_all()
     begin = synchronized_seconds(group.device)
     own = _count_own_share(model, data, group)
-    with waiting:
+    with blocking:
         counts = group.sum_over_workers(own).cpu()
     seconds = max(group.gather_numbers(synchronized_seconds(group.device) - begin))
     _require_each_image_once(counts, data.test_pixels)
-    overall = total(counts)
+    total = total_counts(counts)
     return Result(
         epochs=len(epochs),
         training_seconds=sum(epoch.seconds for epoch in epochs),
         images=len(counts),
-        true_positive=overall.true_positive,
-        false_positive=overall.false_positive,
-        false_negative=overall.false_negative,
-        true_negative=overall.true_negative,
-        iou=overall.iou,
-        dice=overall.dice,
+        **dataclasses.asdict(total),
+        iou=total.iou,
+        dice=total.dice,
         image_iou=mean_image_iou(counts),
-        smoothed_jaccard=overall.smoothed_jaccard,
+        smoothed_jaccard=total.smoothed_jaccard,
         seconds=seconds,
         weights_sha256=weights_sha256(model),
     )
 
 
 def average_batch_norm(model: nn.Module, group: Group) -> None:
-    """Give all workers the mean of their running statistics; counters, being equal, stay.
-
-    In float64, in which the mean of equal float32 numbers is that number for any count of them.
-    """
+    """Give all workers the mean of their running statistics; counters are equal and stay."""
     statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if group.size == 1 or not statistics:
         return
+    # In float64 the mean of equal float32 numbers is that number, however many workers there are.
     flat = torch.cat([buffer.flatten().double() for buffer in statistics])
-    with waiting:
+    with blocking:
         flat = group.sum_over_workers(flat) / group.size
     means = torch.split(flat, [buffer.numel() for buffer in statistics])
     for buffer, mean in zip(statistics, means, strict=True):
@@ -62,7 +59,7 @@ def average_batch_norm(model: nn.Module, group: Group) -> None:
 
 
 def _count_own_share(model: nn.Module, data: RunData, group: Group) -> Tensor:
-    """int64 [test images, 4]: the counts of this worker's images, zero for those of the others."""
+    """Return counts of pixels, int64 [test images, 4]: of this worker's images, zero for all others."""
     counts = torch.zeros(len(data.test_pixels), 4, dtype=torch.int64, device=group.device)
     model.eval()
     for position, image, mask in data.test_share():

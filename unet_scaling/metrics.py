@@ -17,36 +17,33 @@ class Counts:
     true_negative: int
 
     @property
-    def pixels(self) -> int:
-        return self.true_positive + self.false_positive + self.false_negative + self.true_negative
-
-    @property
     def iou(self) -> float | None:
-        """TP / (TP + FP + FN); none where neither mask nor prediction has foreground."""
+        """Return TP / (TP + FP + FN); none where neither mask nor prediction has foreground."""
         union = self.true_positive + self.false_positive + self.false_negative
         return self.true_positive / union if union else None
 
     @property
     def dice(self) -> float | None:
-        """2 TP / (2 TP + FP + FN); none where neither mask nor prediction has foreground."""
+        """Return 2 TP / (2 TP + FP + FN); none where neither mask nor prediction has foreground."""
         both = 2 * self.true_positive + self.false_positive + self.false_negative
         return 2 * self.true_positive / both if both else None
 
     @property
     def smoothed_jaccard(self) -> float:
-        """(TP + 1) / (TP + FP + FN + 1): what the older study calls IoU (its jaccard_coef)."""
+        """Return (TP + 1) / (TP + FP + FN + 1), which the older study calls IoU (its jaccard_coef)."""
         union = self.true_positive + self.false_positive + self.false_negative
         return (self.true_positive + 1) / (union + 1)
 
 
 def count_pixels(logits: Tensor, mask: Tensor) -> Tensor:
-    """int64 [4]: true positive, false positive, false negative, true negative pixels.
+    """Return int64 [4]: true positive, false positive, false negative, true negative pixels.
 
     A pixel is predicted as foreground where its logit is above 0, that is its probability above
     one half. `logits` and `mask` have the same shape; the mask holds 0 and 1.
     """
     assert logits.shape == mask.shape, f"logits {tuple(logits.shape)}, mask {tuple(mask.shape)}"
-    predicted, actual = logits > 0, mask > 0
+    predicted = logits > 0
+    actual = mask > 0
     true_positive = (predicted & actual).sum()
     false_positive = predicted.sum() - true_positive
     false_negative = actual.sum() - true_positive
@@ -54,17 +51,15 @@ def count_pixels(logits: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([true_positive, false_positive, false_negative, true_negative])
 
 
-def total(counts: Tensor) -> Counts:
-    """The sum of int64 counts [images, 4]."""
+def total_counts(counts: Tensor) -> Counts:
+    """Return the sum of int64 counts [images, 4]."""
     true_positive, false_positive, false_negative, true_negative = counts.sum(dim=0).tolist()
     return Counts(true_positive, false_positive, false_negative, true_negative)
 
 
 def mean_image_iou(counts: Tensor) -> float | None:
-    """Mean of each image's own IoU, over the images that have one, from int64 counts [images, 4].
-
-    Summed exactly, so that it does not depend on the order of the images.
-    """
-    each = [Counts(*row).iou for row in counts.tolist()]
-    defined = [value for value in each if value is not None]
+    """Return the mean of the images' own IoU, over those that have one, from int64 counts [images, 4]."""
+    of_images = [Counts(*row).iou for row in counts.tolist()]
+    defined = [iou for iou in of_images if iou is not None]
+    # Summed exactly, so that it does not depend on the order of the images.
     return math.fsum(defined) / len(defined) if defined else None

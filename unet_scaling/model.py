@@ -48,7 +48,7 @@ class UNet(nn.Module):
         self.multiple = 2 ** (depth - 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images [batch, channels, height, width] to logits [batch, classes, height, width]."""
+        """Return logits [batch, classes, height, width] of images [batch, channels, height, width]."""
         height, width = images.shape[-2:]
         top, bottom = _margins(height, self.multiple)
         left, right = _margins(width, self.multiple)
@@ -68,6 +68,6 @@ class UNet(nn.Module):
 
 
 def _margins(length: int, multiple: int) -> tuple[int, int]:
-    """Pixels before and after, so that the length becomes a multiple; the odd one goes after."""
+    """Return the pixels to add before and after to make the length a multiple; the odd one goes after."""
     missing = -length % multiple
     return missing // 2, missing - missing // 2

@@ -6,10 +6,11 @@ import pandas as pd
 
 from analysis.findings.arms import sides
 from analysis.findings.check import NO, NOT_KNOWN, WITHOUT_RECORD, YES, Check
-from analysis.loading.fairness import hosts, owned
+from analysis.loading.fairness import hosts
 from analysis.study import Study
 from analysis.text import clean, count
 from unet_scaling.study.record_lines import Header
+from unet_scaling.study.shared_devices import owned_devices
 
 # Start times are whole seconds.
 CLOCK_STEP_SECONDS = 1.0
@@ -73,7 +74,7 @@ def _hosts(header: Header) -> list[Thing]:
 
 
 def _owned(header: Header) -> list[Thing]:
-    return [thing for worker in header.workers for thing in owned(worker)]
+    return [thing for worker in header.workers for thing in owned_devices(worker)]
 
 
 def _clashes(study: Study, trained: pd.DataFrame, things: Callable[[Header], list[Thing]]) -> Iterator[Clash]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from analysis.loading.options import flat_options, shared_options
 from unet_scaling.study.options import HorovodKnobs
-from unet_scaling.study.record_lines import AttemptFacts, Header, WorkerFacts
+from unet_scaling.study.record_lines import AttemptFacts, Header
+from unet_scaling.study.shared_devices import shared_devices
 
 Alike = Callable[[Header], Hashable]
 LONGEST_SHOWN = 60
@@ -171,30 +172,13 @@ def _uncommitted(headers: Mapping[str, Header]) -> dict[str, str]:
 
 
 def sharing(header: Header) -> str:
-    """Which two workers of a run share a device, or on CPU a core of one host; empty where none do."""
-    return next(filter(None, (_sharing(facts.workers) for facts in header.attempts())), "")
-
-
-def _sharing(workers: Sequence[WorkerFacts]) -> str:
-    owner: dict[tuple[str, str], int] = {}
-    for number, worker in enumerate(workers):
-        for resource in owned(worker):
-            first = owner.setdefault(resource, number)
-            if first != number:
-                return f"workers {first} and {number} share {' '.join(resource)}"
-    return ""
+    """Return which two workers of a run share a device, or on CPU a core of one host; empty where none do."""
+    return next((pair for facts in header.attempts() for pair in shared_devices(facts.workers)), "")
 
 
 def is_sharing(reason: str) -> bool:
     """Whether a run was refused because two of its workers share a device or core."""
     return re.match(r"workers \d+ and \d+ share ", reason) is not None
-
-
-def owned(worker: WorkerFacts) -> list[tuple[str, str]]:
-    """Return what a worker has for itself: its device, or on CPU its cores."""
-    if worker.device_uuid:
-        return [("device", worker.device_uuid)]
-    return [(f"core {core} of", f"host {worker.host}") for core in worker.cores]
 
 
 def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ()) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.data.prefetch import Prefetcher
 from unet_scaling.data.resident import ResidentImages
 from unet_scaling.data.verification import Verification, verification_of_files
-from unet_scaling.group.worker import Group
+from unet_scaling.group.group import Group
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import Phase
@@ -188,7 +188,7 @@ def _place_on_host(group: Group) -> tuple[int, int]:
 def _verify(verification: Verification, group: Group) -> None:
     """Hash the files that training will read, each once on every host; UserError (65) on every worker."""
     begun = time.perf_counter()
-    group.agree(verification.verify_all)
+    group.run_on_all(verification.verify_all)
     mebibytes = sum(group.gather_numbers(verification.bytes)) / 2**20
     seconds = time.perf_counter() - begun
     if group.rank == 0 and seconds > UNNOTICED_SECONDS:

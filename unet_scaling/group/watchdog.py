@@ -1,7 +1,7 @@
-"""Patience: how long this worker waits for the others. Then it says so, and ends the whole step with itself.
+"""The watchdog of one worker: it ends the worker, and the step with it, when it is blocked for too long.
 
 The frameworks' own time-outs are not enough: Horovod looks for a stalled worker on worker 0 alone, and not
-while MPI itself waits for that worker; MPI never tires of waiting for one that does not start.
+while MPI itself is blocked; MPI has no time-out for a worker that does not start.
 """
 
 import threading
@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-POLLS = 20
+# A poll is short beside the time-out, and once a second where that is long.
+POLLS_PER_TIMEOUT = 20
 LONGEST_POLL_SECONDS = 1.0
 
 
-class Waiting:
-    """Entered around whatever may wait for another worker; costs two additions."""
+class Blocking:
+    """A context for whatever can block until another worker acts; entering and leaving cost an addition."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -31,21 +32,22 @@ class Waiting:
         self.changes += 1
 
 
-waiting = Waiting()
-"""Of this process, which is one worker: `with waiting: ...`, also nested."""
+blocking = Blocking()
+"""Of this process, which is one worker: `with blocking: ...`, also nested."""
 
 
-def start_watchdog(seconds: float, give_up: Callable[[], None]) -> None:
-    """From now on call `give_up`, once and in a thread of its own, where one wait lasts longer than that."""
-    threading.Thread(target=_watch, args=[seconds, give_up], daemon=True).start()
+def start_watchdog(timeout_seconds: float, on_timeout: Callable[[], None]) -> None:
+    """Call `on_timeout`, once and in a thread of its own, when one blocking call lasts longer than that."""
+    threading.Thread(target=_watch, args=[timeout_seconds, on_timeout], daemon=True).start()
 
 
-def _watch(seconds: float, give_up: Callable[[], None]) -> None:
-    """Polls are counted, not read off a clock: a job that Slurm suspends has not waited meanwhile."""
-    poll = min(LONGEST_POLL_SECONDS, seconds / POLLS)
-    seen, polls = waiting.changes, 0
-    while polls * poll < seconds:
-        time.sleep(poll)
-        polls = polls + 1 if waiting.depth and waiting.changes == seen else 0
-        seen = waiting.changes
-    give_up()
+def _watch(timeout_seconds: float, on_timeout: Callable[[], None]) -> None:
+    # Polls are counted, not read off a clock: a job that Slurm suspends is not blocked meanwhile.
+    poll_seconds = min(LONGEST_POLL_SECONDS, timeout_seconds / POLLS_PER_TIMEOUT)
+    changes = blocking.changes
+    polls = 0
+    while polls * poll_seconds < timeout_seconds:
+        time.sleep(poll_seconds)
+        polls = polls + 1 if blocking.depth and blocking.changes == changes else 0
+        changes = blocking.changes
+    on_timeout()

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from unet_scaling.group.worker import Group
+from unet_scaling.group.group import Group
 from unet_scaling.measure.cpu_counters import cpu_facts, read_counters
 from unet_scaling.measure.gpu_counters import open_gpu
 from unet_scaling.measure.phases import NO_CLOCK, Clock, phase_clock

@@ -4,8 +4,8 @@ import statistics
 
 import torch
 
-from unet_scaling.group.watchdog import waiting
-from unet_scaling.group.worker import Group
+from unet_scaling.group.group import Group
+from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.study.measurements import Probe
 
@@ -43,7 +43,7 @@ def probe_network(group: Group) -> Probe | None:
 
 def _seconds(group: Group, message: torch.Tensor) -> float:
     begin = synchronized_seconds(group.device)
-    with waiting:
+    with blocking:
         group.sum_over_workers(message)
         end = synchronized_seconds(group.device)
     return end - begin

@@ -1,4 +1,4 @@
-"""From the start of a worker's process to its first epoch: how long each part took."""
+"""The start of a worker, from its process to its first epoch, in parts."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unet_scaling.group.worker import Group
+from unet_scaling.group.group import Group
 from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
 
 # The start of a process is known to the kernel's ticks, some hundredths of a second.
@@ -16,23 +16,22 @@ START_FIELD = 22  # of proc(5), counted from 1
 
 
 class StartupClock:
-    """Marks of the training thread; each ends the part that its name says."""
+    """The ends of the parts of a worker's start, by the names of STARTUP_COLUMNS."""
 
     def __init__(self, opened: float) -> None:
         """`opened` is when the run folder was read, the first thing after the imports."""
         age = process_age()
-        begun = None if age is None else time.perf_counter() - age
-        self._moments = [begun, opened]
+        self._begun = float("nan") if age is None else time.perf_counter() - age
+        self._ends = {"imports_seconds": opened}
 
-    def mark(self, moment: float | None = None) -> None:
-        """The next part ends at this moment of the monotonic clock, or now."""
-        self._moments.append(time.perf_counter() if moment is None else moment)
+    def mark(self, part: str, moment: float | None = None) -> None:
+        """Let this part end at this moment of the monotonic clock, or now; the next one begins there."""
+        self._ends[part] = time.perf_counter() if moment is None else moment
 
     def startup(self, group: Group) -> Startup | None:
-        """The parts of all workers, alike on all; none where a system does not say when it began."""
-        begun = float("nan") if self._moments[0] is None else self._moments[0]
-        own = np.diff(np.array([begun, *self._moments[1:]], dtype=np.float64))
-        assert len(own) == len(STARTUP_COLUMNS), f"{len(own)} parts of {STARTUP_COLUMNS}"
+        """Return the parts of all workers, alike on all; None where a system does not say when it began."""
+        assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
+        own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
         parts = group.gather_array(own).clip(min=0).round(DIGITS)
         if np.isnan(parts).any():
             return None
@@ -40,7 +39,7 @@ class StartupClock:
 
 
 def process_age() -> float | None:
-    """Seconds since this process was started; none where the system is not Linux."""
+    """Return seconds since this process was started; None where the system is not Linux."""
     try:
         fields = STAT.read_text().rpartition(")")[2].split()
     except OSError:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.group.worker import Group
+from unet_scaling.group.group import Group
 from unet_scaling.run.weights import one_line, unpack_state
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified

@@ -1,5 +1,6 @@
-"""Why a worker of an attempt failed: one JSON file per worker in the run folder, written as it fails."""
+"""Error reports: why a worker of an attempt failed, one JSON file per worker in the run folder."""
 
+import itertools
 import os
 import socket
 import sys
@@ -19,43 +20,51 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, StoppedError, UserError, WaitedTooLongError
 from unet_scaling.study.files import write_sealed
 
+# In which the other workers report the same failure, before the launcher ends them.
 ERROR_DRAIN_SECONDS = 3.0
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+# What calls the parts of a run by name: the twin's main, and the loop over epochs (training_loop.py).
+CALLERS = ("main", "train_epochs")
 
 
 @contextmanager
-def failures_reported(folder: Path, config: RunConfig, attempt: int) -> Iterator[None]:
-    """Leave the reason of a failure inside, in words where it is a lack of memory, and let it go on."""
+def reporting_errors(folder: Path, config: RunConfig, attempt: int) -> Iterator[None]:
+    """Write an error report for any exception raised inside and re-raise it.
+
+    A lack of memory is re-raised as a UserError that names batch, image size and peak.
+    """
     try:
         yield
     except StoppedError:
         raise
     except Exception as error:
-        explained = _lack_of_memory(error, config) or error
+        explained = _out_of_memory(error, config)
         stack = traceback.extract_tb(error.__traceback__)
-        _write(folder, config, attempt, explained, _part_of_main(stack), traceback.format_exc())
-        if explained is error:
+        _write(folder, config, attempt, explained or error, _part_of_run(stack), traceback.format_exc())
+        if explained is None:
             raise
         raise explained from error
 
 
-def give_up_waiting(folder: Path, config: RunConfig, attempt: int) -> None:
-    """End this worker, which waited for another one too long. Called in a thread: the main one waits."""
-    limit, part = config.training.timeout_seconds, _part_of_main(_main_stack())
-    told = (
-        f"waited {limit} s (training.timeout_seconds) in {part} for another worker: it stalled, or was lost"
+def abort_after_timeout(folder: Path, config: RunConfig, attempt: int) -> None:
+    """End this worker, blocked by another one for too long. Called in a thread: the main one is blocked."""
+    limit_seconds = config.training.timeout_seconds
+    part = _part_of_run(_main_stack())
+    problem = (
+        f"waited {limit_seconds} s (training.timeout_seconds) in {part} for another worker: "
+        f"it stalled, or was lost"
     )
-    give_up(folder, config, attempt, WaitedTooLongError(told))
+    abort_worker(folder, config, attempt, WaitedTooLongError(problem))
 
 
-def give_up(folder: Path, config: RunConfig, attempt: int, error: Exception) -> None:
-    """End this worker from a thread beside its main one; its report shows where that one was.
+def abort_worker(folder: Path, config: RunConfig, attempt: int, error: Exception) -> None:
+    """Report an error and end this worker, from a thread; the report shows where its main thread was.
 
-    The others are given the time to say the same, so that the one that did not wait is known.
+    The others get time to report too, so that the one which blocked them is known.
     """
     stack = _main_stack()
-    _write(folder, config, attempt, error, _part_of_main(stack), "".join(traceback.format_list(stack)))
-    print(f"error: worker {_worker()}: {error}", file=sys.stderr, flush=True)
+    _write(folder, config, attempt, error, _part_of_run(stack), "".join(traceback.format_list(stack)))
+    print(f"error: worker {_rank()}: {error}", file=sys.stderr, flush=True)
     time.sleep(ERROR_DRAIN_SECONDS)
     errors.leave(EXIT_BUG)
 
@@ -65,11 +74,9 @@ def _main_stack() -> traceback.StackSummary:
 
 
 def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part: str, trace: str) -> None:
-    """A folder that cannot be written does not hide the error."""
-    worker = _worker()
     report = {
         "attempt": attempt,
-        "worker": worker,
+        "worker": _rank(),
         "workers": config.workers,
         "host": socket.gethostname(),
         "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -79,41 +86,47 @@ def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part
         "traceback": trace,
     }
     try:
-        write_sealed(folder / errors.report_name(attempt, worker), report)
+        write_sealed(folder / errors.report_name(attempt, _rank()), report)
     except OSError as problem:
+        # A folder that cannot be written must not hide the error itself.
         print(f"error: the reason could not be written: {problem}", file=sys.stderr, flush=True)
 
 
-def _part_of_main(stack: traceback.StackSummary) -> str:
-    """The step of the twin's main in which it happened: join_group, load_data, train_epoch, ..."""
-    after_main = [stack[place + 1].name for place in range(len(stack) - 1) if stack[place].name == "main"]
-    return after_main[-1] if after_main else "main"
+def _part_of_run(stack: traceback.StackSummary) -> str:
+    """Return the part of the run in which this is: join_group, load_data, train_epoch, ..."""
+    names = [frame.name for frame in stack]
+    parts = [part for caller, part in itertools.pairwise(names) if caller in CALLERS]
+    return parts[-1] if parts else "main"
 
 
-def _worker() -> int:
-    """The rank, also where joining the group is what failed."""
+def _rank() -> int:
+    """Return the rank, also where joining the group is what failed."""
     try:
         return identify(os.environ).rank
     except UserError:
         return 0
 
 
-def _lack_of_memory(error: Exception, config: RunConfig) -> UserError | None:
-    """The same error with batch, image size and peak, if it is one of memory; nothing is made smaller."""
-    named = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    told = isinstance(error, RuntimeError) and any(word in str(error) for word in OUT_OF_MEMORY)
-    if not (named or told):
+def _out_of_memory(error: Exception, config: RunConfig) -> UserError | None:
+    """Return an error that names batch, image size and peak, if this is a lack of memory."""
+    if not _is_out_of_memory(error):
         return None
-    data, training = config.data, config.training
+    data = config.data
     return UserError(
-        f"out of memory with training.batch_per_worker = {training.batch_per_worker} images of "
+        f"out of memory with training.batch_per_worker = {config.training.batch_per_worker} images of "
         f"{data.image_height} x {data.image_width}, peak {_peak_gibibytes():.2f} GiB: choose a smaller batch "
         f"with training.accumulate, or fewer workers per node ({str(error).splitlines()[0]})"
     )
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+
+
 def _peak_gibibytes() -> float:
-    """Of the device where there is one, of the process otherwise."""
+    """Return the peak of the device where there is one, else of the process."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated() / 2**30
     import resource  # not on every system, and needed by a failing worker only

@@ -2,7 +2,7 @@
 
 Slurm announces a time limit or a preemption by a signal that may come early, late or never, so that a
 worker also watches the clock itself. SIGTERM also comes where another worker has died, and then this one
-waits for it for ever: where no safe point is reached in time, it leaves without one.
+waits for it for ever: where no safe point is reached in time, it ends without one.
 """
 
 import os
@@ -22,39 +22,39 @@ GRACE_SECONDS = 15.0
 
 
 class Interruption:
-    """Whether this worker was asked to stop, and by what."""
+    """A request to this worker to stop, and its source."""
 
     def __init__(self) -> None:
         self._received: signal.Signals | None = None
-        self._stop_at = _stop_at(os.environ.get(STOP_AT_VARIABLE, ""))
-        self._obeyed = threading.Event()
+        self._stop_at = _monotonic_deadline(os.environ.get(STOP_AT_VARIABLE, ""))
+        self._acknowledged = threading.Event()
 
-    def listen(self, give_up: Callable[[Exception], None]) -> None:
-        """From now on the signals only set the flag; SIGTERM also starts the time in which to stop.
+    def listen(self, abort: Callable[[Exception], None]) -> None:
+        """Let the signals only set the flag from now on; SIGTERM also starts the grace period.
 
-        Where that passes without a safe point, `give_up` is called in a thread of its own.
+        Where that passes without a safe point, `abort` is called in a thread of its own.
         """
         for number in STOP_SIGNALS:
             signal.signal(number, self._note)
-        # Written at once, also while the main thread is inside a library that waits for another worker.
-        received, written = os.pipe()
-        os.set_blocking(written, False)
-        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-        threading.Thread(target=self._enforce_grace_period, args=[received, give_up], daemon=True).start()
+        # Python writes to the pipe at once, also while the main thread is blocked inside a library.
+        readable, writable = os.pipe()
+        os.set_blocking(writable, False)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        threading.Thread(target=self._enforce_grace_period, args=[readable, abort], daemon=True).start()
 
     def acknowledge(self) -> None:
-        """All workers have agreed to stop: what is left to do may take its time."""
-        self._obeyed.set()
+        """Note that all workers have agreed to stop: what is left to do may take its time."""
+        self._acknowledged.set()
 
-    def _enforce_grace_period(self, received: int, give_up: Callable[[Exception], None]) -> None:
-        while os.read(received, 1) != bytes([signal.SIGTERM]):
+    def _enforce_grace_period(self, readable: int, abort: Callable[[Exception], None]) -> None:
+        while os.read(readable, 1) != bytes([signal.SIGTERM]):
             pass
-        if not self._obeyed.wait(GRACE_SECONDS):
-            told = f"SIGTERM, and no safe point within {GRACE_SECONDS:.0f} s: has another worker died?"
-            give_up(NoSafePointError(told))
+        if not self._acknowledged.wait(GRACE_SECONDS):
+            limit = f"SIGTERM, and no safe point within {GRACE_SECONDS:.0f} s"
+            abort(NoSafePointError(f"{limit}: has another worker died?"))
 
     def reason(self) -> str:
-        """Why to stop now, or nothing."""
+        """Return why to stop now; empty where there is no reason."""
         if self._received is not None:
             return f"asked to stop by {self._received.name}"
         if time.monotonic() >= self._stop_at:
@@ -65,6 +65,8 @@ class Interruption:
         self._received = signal.Signals(number)
 
 
-def _stop_at(text: str) -> float:
-    """On the monotonic clock: a wall clock that is set while the run goes on moves no deadline."""
-    return time.monotonic() + float(text) - time.time() if text else float("inf")
+def _monotonic_deadline(seconds_since_1970: str) -> float:
+    # A wall clock that is set while the run goes on must not move the deadline.
+    if not seconds_since_1970:
+        return float("inf")
+    return time.monotonic() + float(seconds_since_1970) - time.time()

@@ -22,7 +22,7 @@ from pathlib import Path
 from unet_scaling.group.provenance import speed_variables
 from unet_scaling.group.watchdog import start_watchdog
 from unet_scaling.measure.cpu_counters import thread_ids
-from unet_scaling.run.failure import failures_reported, give_up, give_up_waiting
+from unet_scaling.run.failure import abort_after_timeout, abort_worker, reporting_errors
 from unet_scaling.run.interruption import Interruption
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -66,9 +66,9 @@ def open_run(description: str) -> Iterator[RunFolder]:
         raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
     attempt = earlier_attempts(path) + record.exists() + 1
     interruption = Interruption()
-    interruption.listen(partial(give_up, path, config, attempt))
+    interruption.listen(partial(abort_worker, path, config, attempt))
     run = RunFolder(path, config, attempt, interruption=interruption)
     if config.workers > 1:
-        start_watchdog(config.training.timeout_seconds, partial(give_up_waiting, path, config, attempt))
-    with failures_reported(path, config, run.attempt):
+        start_watchdog(config.training.timeout_seconds, partial(abort_after_timeout, path, config, attempt))
+    with reporting_errors(path, config, run.attempt):
         yield run

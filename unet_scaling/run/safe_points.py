@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from unet_scaling.group.worker import Group
+from unet_scaling.group.group import Group
 from unet_scaling.run.checkpoint import EpochSoFar
 from unet_scaling.run.interruption import Interruption
 from unet_scaling.study.errors import EXIT_DIVERGED, StoppedError, UserError

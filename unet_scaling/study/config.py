@@ -33,7 +33,7 @@ from unet_scaling.study.validation import Section, validated
 Framework = Literal["pytorch_native", "horovod"]
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 PROJECT = Path(__file__).resolve().parents[2]
-# The frameworks' own time-outs come after the worker's (patience.py), which names the option.
+# The frameworks' own time-outs come after the watchdog's (group/watchdog.py), which names the option.
 FALLBACK_SECONDS = 30
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 # What a name of a folder may have on the file systems of Linux, in bytes; these names are ASCII.
@@ -84,6 +84,11 @@ class RunConfig(Section):
                 " are held back, not every pass is alike"
             )
         return self
+
+    def wrapper_arguments(self) -> dict[str, Any]:
+        """Return the options that the framework's wrapper of model or optimizer takes, by keyword."""
+        knobs = self.pytorch_native or self.horovod
+        return knobs.arguments() if knobs else {}
 
     def evaluation_is_due(self, epoch: int) -> bool:
         """Return whether to evaluate before this epoch; the evaluation after the last is always made."""

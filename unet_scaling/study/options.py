@@ -4,7 +4,7 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -129,6 +129,10 @@ class NativeKnobs(Section):
         None, description="every step uses the same weights in the same order, as this network does"
     )
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of DistributedDataParallel."""
+        return self.model_dump(exclude_none=True)
+
 
 class HorovodKnobs(Section):
     """Options of Horovod; empty means its own default."""
@@ -146,6 +150,10 @@ class HorovodKnobs(Section):
     controller: Literal["mpi", "gloo"] | None = Field(
         None, description="what workers negotiate over, and without GPUs sum over; default: MPI"
     )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of DistributedOptimizer."""
+        return self.model_dump(include={"groups"}, exclude_none=True)
 
     def environment(self) -> dict[str, str]:
         """The variables by which Horovod and its MPI take these options, to be set before they start."""

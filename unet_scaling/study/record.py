@@ -19,7 +19,8 @@ Format history
     4  `earlier` in the header, `environment` of its workers, other_seconds in the cpu of an epoch, and
        longest_step in its budget
     5  renamed: `config` and `config_sha256` in the header were `point` and `point_sha256`, and
-       `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default
+       `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default.
+       New in the header: gradient_bytes
 
 Older formats are read too (older_records.py).
 

@@ -64,6 +64,9 @@ class Header(AttemptFacts):
     train_images: PositiveInt
     test_images: PositiveInt
     initial_weights_sha256: Digest
+    gradient_bytes: PositiveInt | None = Field(
+        None, description="of all gradients of a step, as one worker sends them; none in formats 1 to 4"
+    )
     resumed: Resumed | None = Field(None, description="none where the attempt began at the start")
     earlier: list[AttemptFacts] = Field([], description="attempts that trained epochs of this record before")
 

@@ -1,0 +1,97 @@
+"""Verification of a group before it trains: one run, one software, and devices that nobody shares."""
+
+import os
+import socket
+
+import torch
+from pydantic import BaseModel
+
+from unet_scaling.group.allocator import allocator_settings
+from unet_scaling.group.group import Group
+from unet_scaling.group.identity import job_id
+from unet_scaling.group.provenance import versions
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record_lines import WorkerFacts
+from unet_scaling.study.shared_devices import shared_devices
+
+
+class Introduction(BaseModel):
+    """What one worker tells the others: the run it was started for, itself, and its software."""
+
+    run: dict[str, str]
+    facts: WorkerFacts
+    versions: dict[str, str]
+
+
+def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -> list[WorkerFacts]:
+    """Verify that all workers belong to one run and own what they use; return their facts by rank.
+
+    `environment` holds the variables that decide speed, as this process found them.
+
+    Raises UserError on every worker alike: two jobs that met on one port, a worker with another
+    configuration or with other versions, two workers on one GPU, or two CPU workers on one core.
+    """
+    own = Introduction(
+        run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
+        facts=_own_facts(group, environment),
+        # Nodes of one cluster may differ in their driver.
+        versions={name: version for name, version in versions().items() if name != "driver"},
+    )
+    introductions = [
+        Introduction.model_validate_json(text) for text in group.gather_strings(own.model_dump_json())
+    ]
+    workers = [introduction.facts for introduction in introductions]
+    _require_one_run([introduction.run for introduction in introductions])
+    differing = different_versions(workers, [introduction.versions for introduction in introductions])
+    if differing:
+        raise UserError(f"{'; '.join(differing)}: load the same environment on every node")
+    shared = shared_devices(workers)
+    if shared and not config.training.shared_devices:
+        raise UserError(
+            f"{'; '.join(shared)}: give each worker its own, or set training.shared_devices = true"
+        )
+    return workers
+
+
+def _require_one_run(runs: list[dict[str, str]]) -> None:
+    for rank, run in enumerate(runs):
+        if run != runs[0]:
+            raise UserError(
+                f"workers 0 and {rank} do not belong to one run: {runs[0]} and {run}; "
+                f"did two jobs use one port?"
+            )
+
+
+def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[str, str]]) -> list[str]:
+    """Return a sentence for each version that differs from worker 0's, naming the first worker that does."""
+    sentences = []
+    for name in sorted({name for versions_of_one in versions_by_rank for name in versions_of_one}):
+        of_workers = [versions_of_one.get(name, "none") for versions_of_one in versions_by_rank]
+        other = next((rank for rank, version in enumerate(of_workers) if version != of_workers[0]), None)
+        if other is not None:
+            named = [f"{of_workers[rank]} on worker {rank} ({workers[rank].host})" for rank in (0, other)]
+            sentences.append(f"{name} is {' and '.join(named)}")
+    return sentences
+
+
+def _own_facts(group: Group, environment: dict[str, str]) -> WorkerFacts:
+    name, uuid = _device_name_and_uuid(group.device)
+    return WorkerFacts(
+        worker=group.rank,
+        host=socket.gethostname(),
+        process=os.getpid(),
+        device=name,
+        device_uuid=uuid,
+        cores=sorted(os.sched_getaffinity(0)),
+        threads=torch.get_num_threads(),
+        allocator=allocator_settings(),
+        environment=environment,
+    )
+
+
+def _device_name_and_uuid(device: torch.device) -> tuple[str, str]:
+    if device.type != "cuda":
+        return "cpu", ""
+    properties = torch.cuda.get_device_properties(device)
+    return properties.name, str(properties.uuid)

@@ -1,0 +1,16 @@
+"""log.csv of a complete run, in the layout of the older study, for tools that read that."""
+
+from unet_scaling.study.record_lines import Epoch, Result
+
+HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
+
+
+def older_log(epochs: list[Epoch], result: Result) -> str:
+    """Return one row per epoch, in seconds; what holds for the whole run is repeated in each row."""
+    iou = "" if result.iou is None else f"{result.iou:.6f}"
+    rows = [
+        f"{epoch.epoch},{epoch.seconds:.6f},{epoch.loss:.6f},{epoch.learning_rate:.6f},"
+        f"{result.training_seconds:.6f},{result.seconds:.6f},{iou}"
+        for epoch in epochs
+    ]
+    return "\n".join([HEADER, *rows]) + "\n"

@@ -1,0 +1,87 @@
+"""The loop over the epochs of a run, and one epoch under the clock."""
+
+import math
+
+from torch import Tensor, nn
+
+from unet_scaling.data.loader import RunData
+from unet_scaling.evaluation import evaluate
+from unet_scaling.group.group import Group
+from unet_scaling.measure.epoch_meter import Meter
+from unet_scaling.run.checkpoint import EpochSoFar, Trained
+from unet_scaling.run.recorder import Recorder
+from unet_scaling.run.safe_points import Position, SafePoints
+from unet_scaling.study.errors import EXIT_DIVERGED, UserError
+from unet_scaling.study.progress import progress
+from unet_scaling.study.record_lines import Epoch
+from unet_scaling.training import Step, learning_rate
+
+
+def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:
+    """Train the epochs that are left, evaluate where the study asks for it, and complete the record.
+
+    `model` is the network itself, `step` trains its replica. Raises what `train_epoch` does.
+    """
+    safe_points = record.resume(Trained(model, step.optimizer))
+    step.warm_up_step(data)
+    meter = record.start_meter(step.model, data)
+    for epoch in record.epochs_left():
+        if record.evaluation_is_due(epoch):
+            record.result(evaluate(model, data, group, record.epochs))
+        record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
+    record.finish(model, evaluate(model, data, group, record.epochs))
+
+
+def train_epoch(
+    step: Step, data: RunData, group: Group, epoch: int, meter: Meter, safe_points: SafePoints
+) -> Epoch:
+    """Train one epoch; the clock covers the steps of the slowest worker and nothing else.
+
+    Raises UserError (70) where a loss or gradient is not finite, and StoppedError where the run was asked to
+    stop: on every worker alike.
+    """
+    for parameters in step.optimizer.param_groups:
+        parameters["lr"] = learning_rate(step.config, epoch)
+    step.model.train()
+    loss = _train_steps(step, data, epoch, meter, safe_points, group.rank == 0)
+    own_seconds = meter.end()
+    seconds = group.gather_numbers(own_seconds)
+    mean_loss = _mean_loss(step, data, group, epoch, loss)
+    return Epoch(
+        epoch=epoch,
+        seconds=max(seconds),
+        worker_seconds=seconds,
+        images=data.images_per_epoch,
+        steps=data.steps_per_epoch,
+        loss=mean_loss,
+        learning_rate=step.optimizer.param_groups[0]["lr"],
+        warmup=safe_points.is_first(epoch),
+        **vars(meter.measures(epoch, own_seconds)),
+    )
+
+
+def _train_steps(
+    step: Step, data: RunData, epoch: int, meter: Meter, safe_points: SafePoints, shown: bool
+) -> Tensor:
+    """Take the steps of an epoch that are left; return the sum of this worker's losses over all of them."""
+    done, so_far = safe_points.begin_epoch(epoch)
+    loss = so_far.loss
+    meter.begin(so_far.seconds)
+    steps = data.steps(epoch, meter.clock, done)
+    for batches in progress(steps, data.steps_per_epoch - done, f"epoch {epoch + 1}", shown):
+        loss = loss + step.take(batches, meter.clock)
+        meter.clock.next_step()
+        done += 1
+        if safe_points.is_due() and done < data.steps_per_epoch:
+            begun = EpochSoFar(loss, meter.pause())
+            safe_points.visit(Position(epoch, done), begun, step.guard.triggered())
+            meter.resume()
+    return loss
+
+
+def _mean_loss(step: Step, data: RunData, group: Group, epoch: int, loss: Tensor) -> float:
+    """Return the mean loss of all workers and steps; UserError (70) where training diverged on any worker."""
+    mean = math.fsum(group.gather_numbers(loss.item())) / group.size / data.steps_per_epoch
+    if not math.isfinite(mean) or any(group.gather_numbers(step.guard.triggered())):
+        raise UserError(f"the loss of epoch {epoch} is {mean}: the training diverged", EXIT_DIVERGED)
+    return mean
