@@ -14,8 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.loading.ping_pongs import hosts_floor_seconds
-from analysis.statistics.interval_batches import median_intervals
-from analysis.statistics.intervals import NOT_NEGATIVE
+from analysis.statistics.intervals import NOT_NEGATIVE, median_intervals
 from analysis.statistics.timed import timed
 from analysis.study import POINT, Study
 from unet_scaling.study.config import RunConfig
