@@ -12,7 +12,9 @@ Result = TypeVar("Result")
 _work: list[Callable[[Any], Any]] = []
 
 
-def spread(work: Callable[[Item], Result], items: Sequence[Item], *, chunk: int = 1) -> Iterator[Result]:
+def parallel_map(
+    work: Callable[[Item], Result], items: Sequence[Item], *, chunk: int = 1
+) -> Iterator[Result]:
     """`work` of each item, in the order of the items, by one process for each processor that may be used.
 
     `chunk` items travel at a time; no more than that, or one processor, and no process is started. What

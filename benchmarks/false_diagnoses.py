@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.budget.diagnosis import diagnose
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.study import BUDGET_COLUMNS, Study
 from benchmarks.coverage import study_of
@@ -27,7 +27,7 @@ WORKERS = (1, 2)
 EPOCHS, STEPS, BATCH = 3, 100, 8
 # A study has two series; tables of many studies at once take quadratic time.
 STUDIES_AT_ONCE = 50
-# Not that of the studies by which diagnosis.LEAST_SHOWN was chosen.
+# Not that of the studies by which causes.LEAST_SHOWN_OVERHEAD was chosen.
 SEED = 2026
 PHASES = {"data_wait": 0.01, "host_to_device": 0.0, "forward": 0.32, "backward": 0.65, "sync": 0.004}
 PHASES |= {"optimizer": 0.015, "rest": 0.001}

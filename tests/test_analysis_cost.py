@@ -11,7 +11,7 @@ import pytest
 
 from analysis.findings.cost import cost_table, iou_curves, pareto, target_of
 from analysis.loading.load import load_study
-from analysis.statistics.intervals import median_interval
+from analysis.statistics.intervals import median_intervals
 from analysis.study import Study
 from tests.records import make_workers, write_run
 from unet_scaling.study.config import Framework
@@ -63,7 +63,9 @@ def test_hours_of_a_run_and_of_an_epoch(tmp_path: Path) -> None:
     assert found["node_hours"] == pytest.approx(36 * EPOCHS_OF_THE_CLOCK / 3600)
     assert found["worker_hours_per_epoch"] == pytest.approx(4 * 36 / 3600)
     assert found["node_hours_per_epoch"] == pytest.approx(36 / 3600)
-    low, high = median_interval([seconds * EPOCHS_OF_THE_CLOCK for seconds in (40.0, 36.0, 30.0)])
+    ((low, high),) = median_intervals(
+        [np.array([seconds * EPOCHS_OF_THE_CLOCK for seconds in (40.0, 36.0, 30.0)])]
+    )
     assert found["training_seconds_low"] == pytest.approx(low)
     assert found["worker_hours_high"] == pytest.approx(4 * high / 3600)
 
@@ -87,7 +89,7 @@ def test_node_hours_of_launches_on_different_numbers_of_nodes(tmp_path: Path) ->
     found = point(replace(study, runs=study.runs.assign(nodes=[1.0, 2.0, 4.0])), 4)
     assert np.isnan(found["nodes"])
     hour = 36 * EPOCHS_OF_THE_CLOCK / 3600
-    bounds = median_interval([hour, 2 * hour, 4 * hour])
+    (bounds,) = median_intervals([np.array([hour, 2 * hour, 4 * hour])])
     assert found["node_hours"] == pytest.approx(2 * hour)
     assert found[["node_hours_low", "node_hours_high"]].to_list() == pytest.approx(bounds)
     assert found["worker_hours_high"] == pytest.approx(4 * hour)
@@ -141,7 +143,7 @@ def test_time_to_target_is_that_of_the_first_evaluation_that_reaches_it(tmp_path
     curves = [[(50, 0.7), (100, 0.8), (216, 0.78)], [(90, 0.8), (216, 0.9)], [(120, 0.85), (216, 0.9)]]
     found = point(three_runs(tmp_path, curves, target=0.8), 4)
     assert found["seconds_to_target"] == 100
-    bounds = median_interval([100, 90, 120])
+    (bounds,) = median_intervals([np.array([100, 90, 120])])
     assert found[["seconds_to_target_low", "seconds_to_target_high"]].to_list() == pytest.approx(bounds)
     assert found["worker_hours_to_target"] == pytest.approx(4 * 100 / 3600)
     assert found["node_hours_to_target"] == pytest.approx(100 / 3600)

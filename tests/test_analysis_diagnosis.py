@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.budget.diagnosis import RULES, Diagnosis, diagnose
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
 from tests.budgets import Steps, make_probe, write_budget_run
@@ -146,8 +146,8 @@ def _slow_one(repeat: int) -> Steps:
             "worker 1 works 20.2 % longer",
             "Try a look at the clock",
         ),
-        ("taking turns", Steps(), {"workers": 4, "turns": True}, "none is slower", "accumulate"),
-        ("taking turns", HARDLY_SLOW, {"workers": 4, "facts": FOUR}, "but node2, by 3.4 %", "accumulate"),
+        ("load imbalance", Steps(), {"workers": 4, "turns": True}, "none is slower", "accumulate"),
+        ("load imbalance", HARDLY_SLOW, {"workers": 4, "facts": FOUR}, "but node2, by 3.4 %", "accumulate"),
         (
             "wire above its floor",
             Steps(sync=0.02, wire=0.02),
@@ -221,7 +221,7 @@ SOUND = Steps()
         ("straggling host", SOUND, {"workers": 4, "facts": FOUR}),
         ("straggling host", SOUND, {"workers": 4, "turns": True}),
         ("straggling host", HARDLY_SLOW, {"workers": 4, "facts": FOUR}),
-        ("taking turns", SLOW_NODE2, {"workers": 4, "facts": FOUR}),
+        ("load imbalance", SLOW_NODE2, {"workers": 4, "facts": FOUR}),
         ("wire above its floor", Steps(sync=0.004, wire=0.004), {}),
         ("wire above its floor", Steps(sync=0.0025, wire=0.0025), {}),
         ("negotiation", Steps(sync=0.005, wire=0.005), {}),
@@ -318,7 +318,8 @@ def test_a_study_without_budgets_has_no_finding(tmp_path: Path) -> None:
 
 
 def test_the_studies_that_the_advice_names_are_there() -> None:
-    source = (PROJECT / "analysis" / "budget" / "diagnosis.py").read_text()
+    rules = (PROJECT / "analysis" / "budget").glob("*_rules.py")
+    source = "".join(path.read_text() for path in rules)
     named = {word.strip("().,;\"'") for word in source.split() if "why_" in word}
     assert named
     for name in named:

@@ -8,8 +8,7 @@ from analysis.statistics.intervals import (
     RESAMPLES,
     bounds,
     coverage,
-    median_interval,
-    ratio_interval,
+    median_intervals,
     replicates,
 )
 from benchmarks.coverage import Noise, coverages
@@ -22,22 +21,23 @@ def test_coverage_is_that_of_the_range_and_at_most_nominal() -> None:
 
 def test_fewer_than_three_launches_or_an_unknown_one_have_no_interval() -> None:
     for values in ([], [1.0], [1.0, 2.0], [1.0, 2.0, np.nan]):
-        assert np.isnan(median_interval(values)).all()
+        assert np.isnan(median_intervals([np.array(values)])).all()
 
 
 def test_equal_launches_give_an_interval_of_no_width() -> None:
-    assert median_interval([3.0] * 5) == (3.0, 3.0)
+    assert median_intervals([np.full(5, 3.0)]) == [(3.0, 3.0)]
 
 
 def test_intervals_do_not_depend_on_the_unit() -> None:
     values = np.random.default_rng(3).normal(100, 5, size=7)
-    low, high = median_interval(values)
-    assert median_interval(1000 * values) == pytest.approx((1000 * low, 1000 * high))
+    plain, scaled = median_intervals([values, 1000 * values])
+    assert scaled == pytest.approx((1000 * plain[0], 1000 * plain[1]))
 
 
 def test_intervals_narrow_with_more_launches() -> None:
     values = np.random.default_rng(4).normal(size=200)
-    widths = [np.diff(median_interval(values[:number]))[0] for number in (5, 20, 200)]
+    intervals = median_intervals([values[:number] for number in (5, 20, 200)])
+    widths = [high - low for low, high in intervals]
     assert widths[0] > widths[1] > widths[2]
 
 
@@ -49,15 +49,18 @@ def test_a_points_interval_does_not_depend_on_the_other_points() -> None:
 
 
 def test_intervals_are_the_same_every_time() -> None:
-    first, second = np.random.default_rng(2).normal(100, 5, size=(2, 30))
-    intervals = [ratio_interval(first, second, paired=False) for _ in range(2)]
-    assert intervals[0] == intervals[1]
+    first, second = np.random.default_rng(2).normal(100, 5, size=(2, 1, 30))
+    np.testing.assert_array_equal(
+        replicates(first) - replicates(second, stream=1), replicates(first) - replicates(second, stream=1)
+    )
 
 
 def test_pairing_removes_what_the_launches_of_a_repeat_have_in_common() -> None:
-    common = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert ratio_interval(2 * common, common, paired=True) == pytest.approx((2.0, 2.0))
-    low, high = ratio_interval(2 * common, common, paired=False)
+    """Points of one stream draw the same repeats; those of another stream are independent."""
+    common = np.log([[1.0, 2.0, 3.0, 4.0, 5.0]])
+    paired = np.exp(replicates(common + np.log(2)) - replicates(common))
+    assert bounds(paired) == (pytest.approx(2.0), pytest.approx(2.0))
+    low, high = bounds(np.exp(replicates(common + np.log(2)) - replicates(common, stream=1)))
     assert low < 1.0
     assert high > 4.0
 

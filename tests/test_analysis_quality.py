@@ -12,7 +12,7 @@ import pytest
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
-from analysis.statistics.intervals import median_interval
+from analysis.statistics.intervals import median_intervals
 from analysis.study import Study
 from tests.records import write_run
 from unet_scaling.study.config import Framework
@@ -77,7 +77,8 @@ def test_differences_are_paired_by_repeat(tmp_path: Path) -> None:
 def test_medians_and_seeds_of_each_point(tmp_path: Path) -> None:
     found = point(study_of(tmp_path, {("horovod", 1): [0.7, 0.9, 0.71]}), 1)
     assert found["iou"] == pytest.approx(0.71)
-    assert found[["iou_low", "iou_high"]].to_list() == pytest.approx(median_interval([0.7, 0.9, 0.71]))
+    (interval,) = median_intervals([np.array([0.7, 0.9, 0.71])])
+    assert found[["iou_low", "iou_high"]].to_list() == pytest.approx(interval)
     assert (found["seeds"], found["test_images"], found["non_inferior"]) == (3, 12, "baseline")
     assert "12 test images" in found["why"]
 
@@ -206,5 +207,5 @@ def test_points_judged_together_are_judged_as_if_alone(tmp_path: Path) -> None:
     table = iou_table(study_of(tmp_path, ious))
     for (_, workers), values in ious.items():
         (row,) = table[table["workers"] == workers].to_dict("records")
-        alone = median_interval([round(float(value or 0), 6) for value in values])
+        (alone,) = median_intervals([np.array([round(float(value or 0), 6) for value in values])])
         assert [row["iou_low"], row["iou_high"]] == pytest.approx(alone, nan_ok=True)

@@ -1,4 +1,4 @@
-"""What the rules of the diagnosis look at: one point's shares, losses, processor, network and workers.
+"""The facts of one point that the rules of the diagnosis judge: shares, processor, network and straggler.
 
 Of the launches that count for speed (statistics/timed.py).
 """
@@ -17,6 +17,7 @@ from analysis.study import NAN, POINT, SERIES, Study
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.disturbance import DISTURBED_SHARE
 
+# Relative, of the own work without sync. Equal workers differ by less; a slower clock or memory by more.
 SLOWER = 0.05
 NO_NETWORK = {"floor_seconds": NAN, "latency_seconds": NAN}
 
@@ -58,10 +59,10 @@ class Straggler:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """One point. `shares` are of its worker time, `losses` its loss budget, NaN where there is none.
+class PointFacts:
+    """One point: its shares of worker time and their overhead against 1 worker, NaN where not known.
 
-    `lows` are the low ends of the losses' intervals, NaN below 3 repeats. Seconds are of one step.
+    `overhead_low` are the low ends of the overhead's intervals, NaN below 3 repeats. Seconds are of one step.
     `busy_launches` are those, of `launches`, that other programs disturbed. `mpi` names the library that the
     workers loaded, `controller` what Horovod negotiates by; empty where not recorded. `alone` is the same
     series on 1 worker.
@@ -74,8 +75,8 @@ class Facts:
     point: RunConfig
     step_seconds: float
     shares: Mapping[str, float]
-    losses: Mapping[str, float]
-    lows: Mapping[str, float]
+    overhead: Mapping[str, float]
+    overhead_low: Mapping[str, float]
     launches: int
     busy_launches: int
     mpi: str
@@ -86,29 +87,35 @@ class Facts:
     processor: Processor
     straggler: Straggler | None
     cores_shared: bool
-    alone: "Facts | None" = None
+    alone: "PointFacts | None" = None
+
+    def overhead_of(self, *parts: str) -> float:
+        """Return the overhead of these parts together."""
+        return sum(self.overhead[part] for part in parts)
 
 
-def facts_of(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> Iterator[Facts]:
-    """The facts of each series' largest worker count that has a budget."""
+def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> Iterator[PointFacts]:
+    """Yield the facts of each series' largest worker count that has a budget."""
     study = timed(study)
     runs = study.runs.reset_index(drop=True)
     if runs.empty:
         return
-    launches, shares = launches_of(study, runs, POINT), share_array(run_shares(study))
-    known, medians = known_points(launches, shares), shares_of(launches, shares).medians
-    points = runs.groupby(launches.point)[POINT].first()[known]
+    launches = launches_of(study, runs, POINT)
+    shares = share_array(run_shares(study))
+    medians = pd.DataFrame(shares_of(launches, shares).medians, index=PARTS)
+    points = runs.groupby(launches.point)[POINT].first()[known_points(launches, shares)]
     for _, series in points.groupby(SERIES, sort=False):
-        found = None
-        for number in series.loc[[series["workers"].idxmin(), series["workers"].idxmax()]].index.unique():
-            of = _Tables(study, runs[launches.point == number], budget, network)
-            found = _facts(of, dict(zip(PARTS, medians[:, number], strict=True)), found)
-        if found is not None:
-            yield found
+        by_workers = series.sort_values("workers", kind="stable").index
+        facts = None
+        for number in dict.fromkeys((by_workers[0], by_workers[-1])):
+            point = _Point(study, runs[launches.point == number], budget, network)
+            facts = _facts(point, medians[number].to_dict(), facts)
+        if facts is not None:
+            yield facts
 
 
 @dataclass(frozen=True)
-class _Tables:
+class _Point:
     """The study, and the runs of one point in it."""
 
     study: Study
@@ -116,88 +123,97 @@ class _Tables:
     budget: pd.DataFrame
     network: pd.DataFrame
 
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {name: self.runs[name].tolist()[0] for name in POINT}
+
+    @property
+    def budgets(self) -> pd.DataFrame:
+        return self.study.budgets[self.study.budgets["run"].isin(self.runs["run"])]
+
     def row(self, table: pd.DataFrame) -> Mapping[Any, Any]:
-        """The point's row of a table that has one per point; empty where it has none."""
-        first = self.runs.iloc[0]
-        rows = table[(table[POINT] == first[POINT]).all(axis=1)]
+        """Return the point's row of a table that has one per point; empty where it has none."""
+        rows = table[(table[POINT] == self.runs[POINT].iloc[0]).all(axis=1)]
         return rows.to_dict("records")[0] if len(rows) else {}
 
 
-def _facts(of: _Tables, shares: Mapping[str, float], smaller: Facts | None) -> Facts:
-    first = of.runs.iloc[0]
-    budgets = of.study.budgets[of.study.budgets["run"].isin(of.runs["run"])]
-    headers = [of.study.headers[run] for run in of.runs["run"]]
-    budget, network = of.row(of.budget), NO_NETWORK | dict(of.row(of.network))
-    return Facts(
-        options=first["options"],
-        framework=first["framework"],
-        knobs=first["knobs"],
-        workers=int(first["workers"]),
+def _facts(point: _Point, shares: Mapping[Any, float], smaller: PointFacts | None) -> PointFacts:
+    budget = point.row(point.budget)
+    network = NO_NETWORK | dict(point.row(point.network))
+    headers = [point.study.headers[run] for run in point.runs["run"]]
+    return PointFacts(
+        **point.identity,
         point=headers[0].config,
-        step_seconds=float(of.runs["step_seconds"].median()),
+        step_seconds=float(point.runs["step_seconds"].median()),
         shares=shares,
-        losses={part: budget.get(part, NAN) for part in PARTS},
-        lows={part: budget.get(f"{part}_low", NAN) for part in PARTS},
-        launches=len(of.runs),
-        busy_launches=int((of.runs["busy_share"] >= DISTURBED_SHARE).sum()),
+        overhead={part: budget.get(part, NAN) for part in PARTS},
+        overhead_low={part: budget.get(f"{part}_low", NAN) for part in PARTS},
+        launches=len(point.runs),
+        busy_launches=int((point.runs["busy_share"] >= DISTURBED_SHARE).sum()),
         mpi=headers[0].versions.get("mpi", ""),
         controller=headers[0].transport.get("controller", ""),
-        wire_seconds=_per_run(budgets, "wire_seconds", "steps"),
+        wire_seconds=_per_run(point.budgets, "wire_seconds", "steps"),
         floor_seconds=network["floor_seconds"],
         latency_seconds=network["latency_seconds"],
-        processor=_processor(of.runs, budgets),
-        straggler=_straggler(budgets),
-        cores_shared=any(share_cores(header) for header in headers),
+        processor=_processor(point),
+        straggler=_straggler(point.budgets),
+        cores_shared=any(map(share_cores, headers)),
         alone=smaller if smaller is not None and smaller.workers == 1 else None,
     )
 
 
-def _processor(runs: pd.DataFrame, budgets: pd.DataFrame) -> Processor:
-    core_seconds = budgets["worker_seconds"] * budgets["cores"].astype(float)
-    budgets = budgets.assign(core_seconds=core_seconds)
+def _processor(point: _Point) -> Processor:
+    core_seconds = point.budgets["worker_seconds"] * point.budgets["cores"].astype(float)
+    budgets = point.budgets.assign(core_seconds=core_seconds)
     return Processor(
         communication=_per_run(budgets, "communication_cpu_seconds", "core_seconds"),
         helpers=_per_run(budgets, "helper_cpu_seconds", "core_seconds"),
         runqueue=_per_run(budgets, "waiting_seconds", "worker_seconds"),
-        busy=float(runs["busy_share"].median()),
+        busy=float(point.runs["busy_share"].median()),
         cores=float(budgets["cores"].median()),
         frequency_mhz=float(budgets["frequency_mhz"].median()),
     )
 
 
 def _per_run(budgets: pd.DataFrame, above: str, below: str) -> float:
-    """Median over the runs of a ratio of sums over their workers; NaN where one is not known."""
+    """Return the median over runs of a ratio of sums over their workers; NaN where one is not known."""
     means = budgets.groupby("run", observed=True)[[above, below]].mean()
     known = budgets[[above, below]].notna().all(axis=None)
     return float((means[above] / means[below]).median()) if known else NAN
 
 
 def _straggler(budgets: pd.DataFrame) -> Straggler | None:
-    """Who is slower than the others by SLOWER in more than half of its runs, by own work without sync."""
-    several = budgets.groupby("run", observed=True)["host"].nunique().gt(1).all()
-    names = budgets["host"] if several else "worker " + budgets["worker"].astype(str)
-    busy = (budgets["worker_seconds"] - budgets["sync_seconds"]).astype(float)
-    whole = budgets.groupby("run", observed=True)["worker_seconds"].transform("sum").astype(float)
-    table = pd.DataFrame(
-        {"run": budgets["run"].astype(str), "name": names, "busy": busy, "part": busy / whole}
-    )
-    means = table.groupby(["run", "name"])["busy"].mean().unstack("name")
-    parts = table.groupby(["run", "name"])["part"].sum().unstack("name")
-    of_steps = len(budgets["worker"].unique()) * table.groupby(["run", "name"])["part"].mean().unstack("name")
-    found = []
-    for name in means.columns:
-        excess = _excess(means, name)
-        seen = excess[excess > SLOWER]
-        if 2 * len(seen) > len(excess):
-            longer = (excess / (1 + excess))[seen.index]
-            of_step, share = ((part[name] * longer).median() for part in (of_steps, parts))
-            found.append(
-                Straggler(name, bool(several), seen.median(), of_step, share, len(seen), len(excess))
-            )
-    return max(found, key=lambda each: each.slower, default=None)
+    """Return who is slower than the others by SLOWER in more than half of its runs, the slowest first."""
+    several_hosts = bool(budgets.groupby("run", observed=True)["host"].nunique().gt(1).all())
+    names = budgets["host"] if several_hosts else "worker " + budgets["worker"].astype(str)
+    work = _own_work(budgets, names)
+    slow = [_slower_than_others(work, name, several_hosts) for name in work["seconds"].columns]
+    return max(filter(None, slow), key=lambda straggler: straggler.slower, default=None)
 
 
-def _excess(means: pd.DataFrame, name: str) -> "pd.Series[float]":
-    """In each of its runs, by how much a host takes longer than the median of the others."""
-    others = means.drop(columns=name).median(axis=1)
-    return (means[name] / others - 1).dropna()
+def _own_work(budgets: pd.DataFrame, names: "pd.Series[str]") -> Mapping[str, pd.DataFrame]:
+    """Return the own work without sync of each name in each run, tables (runs, names).
+
+    `seconds` are means over its workers, `share` and `of_step` parts of the time of all workers and of one.
+    """
+    seconds = (budgets["worker_seconds"] - budgets["sync_seconds"]).astype(float)
+    time = budgets.groupby("run", observed=True)["worker_seconds"].transform("sum").astype(float)
+    table = pd.DataFrame({"run": budgets["run"].astype(str), "name": names, "seconds": seconds})
+    grouped = table.assign(share=seconds / time).groupby(["run", "name"])
+    return {
+        "seconds": grouped["seconds"].mean().unstack("name"),
+        "share": grouped["share"].sum().unstack("name"),
+        "of_step": budgets["worker"].nunique() * grouped["share"].mean().unstack("name"),
+    }
+
+
+def _slower_than_others(work: Mapping[str, pd.DataFrame], name: str, is_host: bool) -> Straggler | None:
+    """Return a straggler if its seconds exceed the median of the others in more than half of its runs."""
+    others = work["seconds"].drop(columns=name).median(axis=1)
+    excess = (work["seconds"][name] / others - 1).dropna()
+    seen = excess[excess > SLOWER]
+    if 2 * len(seen) <= len(excess):
+        return None
+    longer = seen / (1 + seen)
+    of_step, share = (float((work[part][name] * longer).median()) for part in ("of_step", "share"))
+    return Straggler(name, is_host, float(seen.median()), of_step, share, len(seen), len(excess))

@@ -1,10 +1,11 @@
-"""Of each run, which share of its workers' time each part took; of each point, the median shares.
+"""Shares of the workers' time that each part took: of each run, and medians of each point.
 
-The parts are those of the loss budget. A run's time is workers x the seconds of the slowest worker,
+The parts are those of the overhead budget. A run's time is workers x the seconds of the slowest worker,
 summed over the epochs after the warm-up. Each worker's phases sum to its own seconds; what it then waits
 for the slowest worker is imbalance, so that the parts sum to the whole.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ class Shares:
 
 
 def run_shares(study: Study) -> pd.DataFrame:
-    """One row per run, in the order of the study's runs: run, FRACTIONS, no_budget.
+    """Return one row per run, in the order of the study's runs: run, FRACTIONS, no_budget.
 
     data wait includes host to device: both are what it takes until a batch is where it is used. compute
     is forward and backward. wire is the smallest sync of each step, for every worker. imbalance is what
@@ -43,32 +44,38 @@ def run_shares(study: Study) -> pd.DataFrame:
     if study.budgets.empty:
         unknown = pd.DataFrame(dict.fromkeys(FRACTIONS, np.nan), index=range(len(study.runs)))
         return unknown.assign(run=study.runs["run"].to_numpy(), no_budget=OLDER)
-    sums = study.budgets.groupby("run", sort=False, observed=True)
-    workers, first = sums.size(), sums.first()
-    total = sums.sum(numeric_only=True)
-    whole = (workers * first["seconds"]).astype(float)
-    wire = workers * first["wire_seconds"]
-    seconds = {
-        "data_wait": total["data_wait_seconds"] + total["host_to_device_seconds"],
-        "compute": total["forward_seconds"] + total["backward_seconds"],
-        "wire": wire,
-        "imbalance": total["sync_seconds"] - wire + whole - total["worker_seconds"],
-        "optimizer": total["optimizer_seconds"],
-        "unequal_work": _unequal_work(study, first),
-        "rest": total["rest_seconds"],
-    }
-    table = pd.DataFrame({f"{part}_share": seconds[part] / whole for part in PARTS}, dtype=float)
+    first = study.budgets.groupby("run", sort=False, observed=True).first()
+    parts = _part_seconds(study, first)
+    table = pd.DataFrame({f"{part}_share": parts[part] / parts["all"] for part in PARTS}, dtype=float)
     table = table.where(table.notna().all(axis=1), np.nan)
     return _with_reasons(table, first, study.runs["run"])
 
 
+def _part_seconds(study: Study, first: pd.DataFrame) -> Mapping[str, "pd.Series[float]"]:
+    """Return the seconds of each of PARTS and of "all", summed over the workers of each run."""
+    runs = study.budgets.groupby("run", sort=False, observed=True)
+    total = runs.sum(numeric_only=True)
+    everything = (runs.size() * first["seconds"]).astype(float)
+    wire = runs.size() * first["wire_seconds"]
+    return {
+        "all": everything,
+        "data_wait": total["data_wait_seconds"] + total["host_to_device_seconds"],
+        "compute": total["forward_seconds"] + total["backward_seconds"],
+        "wire": wire,
+        "imbalance": total["sync_seconds"] - wire + everything - total["worker_seconds"],
+        "optimizer": total["optimizer_seconds"],
+        "unequal_work": _unequal_work(study, first),
+        "rest": total["rest_seconds"],
+    }
+
+
 def share_array(shares: pd.DataFrame) -> Array:
-    """(parts, runs)"""
+    """Return the shares as an array (parts, runs)."""
     return shares[list(FRACTIONS)].to_numpy(dtype=np.float64).T
 
 
 def shares_of(launches: Launches, shares: Array, stream: int = 0) -> Shares:
-    """The shares of each point: medians over its launches, scaled to sum to 1, as medians alone do not.
+    """Return the shares of each point: medians over its launches, scaled to sum to 1.
 
     `shares` is (parts, launches). The replicates of one stream draw the same launches for points of
     equal size, so that those of two points are pairs.
@@ -79,13 +86,13 @@ def shares_of(launches: Launches, shares: Array, stream: int = 0) -> Shares:
 
 
 def known_points(launches: Launches, shares: Array) -> NDArray[np.bool_]:
-    """Whether every launch of a point has a budget."""
+    """Return which points have a budget of every launch."""
     unknown = np.isnan(shares).any(axis=0)
     return np.asarray(np.bincount(launches.point, unknown, minlength=launches.points) == 0)
 
 
 def _unequal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[float]":
-    """0 seconds, or NaN where the images do not prove it."""
+    """Return 0 seconds, or NaN where the images do not prove it."""
     expected = []
     for run, steps in runs["steps"].items():
         point = study.headers[str(run)].config
@@ -94,8 +101,8 @@ def _unequal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[float]":
 
 
 def _with_reasons(table: pd.DataFrame, runs: pd.DataFrame, order: "pd.Series[str]") -> pd.DataFrame:
-    said = runs["no_budget"].astype(object)
-    table["no_budget"] = said.where(said.ne("") | table["wire_share"].notna(), UNEQUAL)
+    recorded = runs["no_budget"].astype(object)
+    table["no_budget"] = recorded.where(recorded.ne("") | table["wire_share"].notna(), UNEQUAL)
     table = table.reindex(pd.Index(order, name="run"))
     table["no_budget"] = table["no_budget"].astype(object).fillna(OLDER)
     return table.reset_index()

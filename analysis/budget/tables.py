@@ -1,4 +1,4 @@
-"""The loss budget: where the efficiency went, and why one framework is slower, in parts that sum to it.
+"""The overhead budget: where the efficiency went, and why one framework is slower, in parts that sum to it.
 
 Let W be the worker-seconds per image of a point (workers / throughput) and s the shares of its parts
 (shares.py). What a part lost at N workers is its worker-seconds per image above those on 1 worker, over W:
@@ -14,6 +14,7 @@ They sum to ratio - 1, with the ratio that comparison.csv has: what is positive 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
-from analysis.findings.comparison import PAIR, compare, paired_launches, paired_logarithms, paired_runs
+from analysis.findings.comparison import compare
+from analysis.findings.pairs import PAIR, paired_launches, paired_logarithms, paired_runs
 from analysis.findings.speedup import NO_BASELINE, NONE, own_baseline, repeats_key
 from analysis.statistics.intervals import bounds
 from analysis.statistics.launches import Launches, launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAMES, POINT, Study
+from analysis.text import count, percent
+from unet_scaling.study.config import Framework
 
+# Of a step. Marks and hooks take up to 0.6 % of a short one (docs/budget.md); more means a phase is missing.
 MOST_REST = 0.02
 _BOUNDED = [f"{name}{end}" for name in PARTS for end in ("", "_low", "_high")]
 _DEVIATION = ["deviation", "deviation_low", "deviation_high"]
@@ -39,7 +44,7 @@ Numbers = NDArray[np.int64]
 
 
 def budget_table(study: Study) -> pd.DataFrame:
-    """One row per point on 2 workers or more, where it and its series' point on 1 worker have a budget.
+    """Return one row per point on 2 workers or more, where it and its baseline on 1 worker have a budget.
 
     Columns: BUDGET_COLUMNS. The parts are shares of the point's worker time and sum to `deviation`; a
     negative part takes less time per image than on 1 worker. Intervals (95 %, see intervals.py) are over
@@ -55,72 +60,85 @@ def budget_table(study: Study) -> pd.DataFrame:
     baseline = own_baseline(points)
     chosen = np.flatnonzero((baseline != NONE) & (points["workers"].to_numpy() > 1))
     table = points.iloc[chosen].reset_index(drop=True)
-    _add_losses(table, launches, np.log(_per_worker(study, runs)), shares, chosen, baseline[chosen])
+    per_worker = (runs[study.throughput] / runs["workers"]).to_numpy(dtype=np.float64)
+    against = _Baseline(launches, chosen, baseline[chosen])
+    _add_overhead(table, against, np.log(per_worker), shares)
     return table[list(BUDGET_COLUMNS)]
 
 
 def difference_table(study: Study) -> pd.DataFrame:
-    """One row for each pair of points that compare() has, where all runs of its pairs have a budget.
+    """Return one row for each pair of points that compare() has, where all runs of its pairs have a budget.
 
     Columns: DIFFERENCE_COLUMNS. The parts are shares of native DDP's worker time and sum to `difference`,
     which is the ratio of throughputs, native DDP over Horovod, less 1, with the interval of `compare`.
     """
-    pairs, shares = _known_pairs(study)
+    pairs, (native_shares, horovod_shares) = _known_pairs(study)
     if pairs.empty:
         return pd.DataFrame(columns=list(DIFFERENCE_COLUMNS))
-    launches, logs = paired_launches(study, pairs), paired_logarithms(study, pairs)
+    launches = paired_launches(study, pairs)
     table = pairs.groupby(launches.point)[PAIR].first()
     table["pairs"] = np.bincount(launches.point, minlength=launches.points)
-    native, horovod = (shares_of(launches, each) for each in shares)
-    ratio, together = np.exp(launches.medians(logs)), np.exp(launches.replicates(logs, blocks=False))
-    compared = table[PAIR].merge(compare(study), on=PAIR, how="left")
-    table["difference"] = ratio - 1
-    for end in ("low", "high"):
-        table[f"difference_{end}"] = compared[f"ratio_{end}"].to_numpy() - 1
+    logs = paired_logarithms(study, pairs)
+    ratio = np.exp(launches.medians(logs))
+    _add_difference(table, ratio - 1, compare(study))
+    native = shares_of(launches, native_shares)
+    horovod = shares_of(launches, horovod_shares)
+    ratios = np.exp(launches.replicates(logs, blocks=False))
     parts = ratio * horovod.medians - native.medians
-    _add_parts(table, parts, together * horovod.replicates - native.replicates)
+    _add_parts(table, parts, ratios * horovod.replicates - native.replicates)
     return table.sort_values(PAIR, kind="stable", ignore_index=True)
 
 
+def _add_difference(table: pd.DataFrame, difference: Array, compared: pd.DataFrame) -> None:
+    intervals = table[PAIR].merge(compared, on=PAIR, how="left")
+    table["difference"] = difference
+    for end in ("low", "high"):
+        table[f"difference_{end}"] = intervals[f"ratio_{end}"].to_numpy() - 1
+
+
 def budget_notes(study: Study, budget: pd.DataFrame) -> Iterator[str]:
-    """Which points have no budget and why, and where too much of a step is left unexplained."""
+    """Yield which points have no budget and why, and where too much of a step is left unexplained."""
     runs = study.runs.assign(no_budget=run_shares(study)["no_budget"].to_numpy())
     if (runs["no_budget"] != "").all():
-        yield f"no loss budget: {'; '.join(dict.fromkeys(runs['no_budget']))}"
+        yield f"no overhead budget: {'; '.join(dict.fromkeys(runs['no_budget']))}"
         return
-    has = set(budget[POINT].itertuples(index=False, name=None))
-    groups: list[tuple[Any, pd.DataFrame]] = list(runs.groupby(POINT, sort=False))
-    alone = {key[:-1]: _reason(of) for key, of in groups if key[-1] == 1}
-    for key, of in groups:
-        if key[-1] > 1 and key not in has:
-            yield f"{_named(*key)}: no loss budget: {_missing(_reason(of), alone.get(key[:-1]))}"
+    yield from _points_without_budget(runs, budget)
     for row in budget[budget["rest_of_step"] > MOST_REST].to_dict("records"):
-        share = f"{100 * row['rest_of_step']:.1f} %"
-        yield f"{_named(*(row[name] for name in POINT))}: no phase explains {share} of a step"
+        share = percent(row["rest_of_step"])
+        yield f"{_point_name(*(row[name] for name in POINT))}: no phase explains {share} of a step"
 
 
-def _missing(own: str, on_one_worker: str | None) -> str:
-    if on_one_worker is None:
+def _points_without_budget(runs: pd.DataFrame, budget: pd.DataFrame) -> Iterator[str]:
+    known = set(budget[POINT].itertuples(index=False, name=None))
+    points: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(POINT, sort=False)))
+    for key, point in points.items():
+        if key[-1] > 1 and key not in known:
+            reason = _reason_of_pair(point, points.get((*key[:-1], 1)))
+            yield f"{_point_name(*key)}: no overhead budget: {reason}"
+
+
+def _reason_of_pair(point: pd.DataFrame, alone: pd.DataFrame | None) -> str:
+    if alone is None:
         return NO_BASELINE.removeprefix("speed-up: ")
-    return own or f"on 1 worker: {on_one_worker}"
+    return _reason(point) or f"on 1 worker: {_reason(alone)}"
 
 
 def _reason(runs: pd.DataFrame) -> str:
-    """Why a point has no budget; empty where all its runs have one."""
+    """Return why a point has no budget; empty where all its runs have one."""
     missing = runs.loc[runs["no_budget"] != "", "no_budget"]
     return f"{missing.iloc[0]} ({len(missing)} of {len(runs)} runs)" if len(missing) else ""
 
 
-def _named(options: str, framework: str, knobs: str, workers: int) -> str:
-    name = next(text for key, text in NAMES.items() if key == framework)
-    parts = ", ".join(part for part in (name, knobs) if part)
-    return f"{options + ': ' if options else ''}{parts} on {workers} workers"
+def _point_name(options: str, framework: Framework, knobs: str, workers: int) -> str:
+    series = ", ".join(part for part in (NAMES[framework], knobs) if part)
+    return f"{options + ': ' if options else ''}{series} on {count(workers, 'worker')}"
 
 
 def _known_runs(study: Study) -> tuple[pd.DataFrame, Array]:
-    """The runs of the points whose launches all have a budget, and the shares of each, (parts, runs)."""
+    """Return the runs of the points whose launches all have a budget, and their shares, (parts, runs)."""
     study = timed(study)
-    runs, shares = study.runs.reset_index(drop=True), share_array(run_shares(study))
+    runs = study.runs.reset_index(drop=True)
+    shares = share_array(run_shares(study))
     if runs.empty:
         return runs, shares
     launches = launches_of(study, runs, POINT)
@@ -129,52 +147,61 @@ def _known_runs(study: Study) -> tuple[pd.DataFrame, Array]:
 
 
 def _known_pairs(study: Study) -> tuple[pd.DataFrame, tuple[Array, Array]]:
-    """The pairs of runs, and the shares of their native and of their Horovod runs, (parts, pairs)."""
+    """Return the pairs of runs, and the shares of their native and their Horovod runs, (parts, pairs)."""
     pairs = paired_runs(study)
     shares = run_shares(study).set_index("run")
     native, horovod = (share_array(shares.reindex(pairs[f"run_{name}"])) for name in ("native", "horovod"))
-    if len(pairs):
-        kept = known_points(paired_launches(study, pairs), native + horovod)
-        whole = kept[paired_launches(study, pairs).point]
-        pairs, native, horovod = pairs[whole].reset_index(drop=True), native[:, whole], horovod[:, whole]
-    return pairs, (native, horovod)
+    if pairs.empty:
+        return pairs, (native, horovod)
+    launches = paired_launches(study, pairs)
+    kept = known_points(launches, native + horovod)[launches.point]
+    return pairs[kept].reset_index(drop=True), (native[:, kept], horovod[:, kept])
 
 
-def _per_worker(study: Study, runs: pd.DataFrame) -> Array:
-    return (runs[study.throughput] / runs["workers"]).to_numpy(dtype=np.float64)
+@dataclass(frozen=True)
+class _Baseline:
+    """Points, and for each of them the number of the point on 1 worker that it is compared with."""
+
+    launches: Launches
+    points: Numbers
+    baseline: Numbers
+
+    def replicates(self, values: Array) -> Array:
+        """Return replicates of the baseline, (values, points, RESAMPLES), paired where repeats are equal.
+
+        Where they are not, the baseline is drawn in another stream, independently of the point.
+        """
+        repeats = repeats_key(self.launches)
+        unpaired = np.flatnonzero(repeats[self.points] != repeats[self.baseline])
+        replicated = self._stream(values, 0)
+        if len(unpaired):
+            replicated[:, unpaired] = self._stream(values, 1)[:, unpaired]
+        return replicated
+
+    def _stream(self, values: Array, stream: int) -> Array:
+        drawn = [self.launches.replicates(each, blocks=False, stream=stream) for each in values]
+        return np.stack(drawn)[:, self.baseline]
+
+    def shares(self, shares: Array) -> Shares:
+        """Return the shares of the baseline, drawn with each point's repeats."""
+        medians = shares_of(self.launches, shares).medians[:, self.baseline]
+        replicated = self.replicates(shares)
+        return Shares(medians, replicated / replicated.sum(axis=0))
 
 
-def _add_losses(
-    table: pd.DataFrame, launches: Launches, logs: Array, shares: Array, points: Numbers, baseline: Numbers
-) -> None:
-    """Deviation and parts of the points against those that `baseline` names."""
-    medians = launches.medians(np.exp(logs))
-    efficiency = medians[points] / medians[baseline]
-    at, alone = shares_of(launches, shares), _drawn_for(launches, shares, points, baseline)
-    pace = launches.replicates(logs, blocks=False)
-    ratios = np.exp(pace[points] - _paired(launches, logs[None], points, baseline)[0])
-    _add(table, "deviation", 1 - efficiency, 1 - ratios)
-    parts = at.medians[:, points] - efficiency * alone.medians
-    _add_parts(table, parts, at.replicates[:, points] - ratios * alone.replicates)
-    table["rest_of_step"] = at.medians[PARTS.index("rest"), points]
-
-
-def _drawn_for(launches: Launches, shares: Array, points: Numbers, baseline: Numbers) -> Shares:
-    """The baseline's shares, drawn with each point's repeats."""
-    medians = shares_of(launches, shares).medians[:, baseline]
-    replicated = _paired(launches, shares, points, baseline)
-    return Shares(medians, replicated / replicated.sum(axis=0))
-
-
-def _paired(launches: Launches, values: Array, points: Numbers, baseline: Numbers) -> Array:
-    """Replicates of the baseline, (values, points, RESAMPLES): of another stream where repeats differ."""
-    repeats = repeats_key(launches)
-    apart = np.flatnonzero(repeats[points] != repeats[baseline])
-    found = np.stack([launches.replicates(each, blocks=False)[baseline] for each in values])
-    if len(apart):
-        independent = [launches.replicates(each, blocks=False, stream=1) for each in values]
-        found[:, apart] = np.stack(independent)[:, baseline[apart]]
-    return found
+def _add_overhead(table: pd.DataFrame, against: _Baseline, logs: Array, shares: Array) -> None:
+    """Add the deviation and the parts of the points: `logs` of throughput per worker, shares of launches."""
+    points = against.points
+    medians = against.launches.medians(np.exp(logs))
+    efficiency = medians[points] / medians[against.baseline]
+    replicated = against.launches.replicates(logs, blocks=False)[points]
+    efficiencies = np.exp(replicated - against.replicates(logs[None])[0])
+    _add(table, "deviation", 1 - efficiency, 1 - efficiencies)
+    here = shares_of(against.launches, shares)
+    alone = against.shares(shares)
+    parts = here.medians[:, points] - efficiency * alone.medians
+    _add_parts(table, parts, here.replicates[:, points] - efficiencies * alone.replicates)
+    table["rest_of_step"] = here.medians[PARTS.index("rest"), points]
 
 
 def _add_parts(table: pd.DataFrame, parts: Array, replicated: Array) -> None:
@@ -184,4 +211,6 @@ def _add_parts(table: pd.DataFrame, parts: Array, replicated: Array) -> None:
 
 def _add(table: pd.DataFrame, name: str, values: Array, replicated: Array) -> None:
     low, high = bounds(replicated)
-    table[name], table[f"{name}_low"], table[f"{name}_high"] = values, low, high
+    table[name] = values
+    table[f"{name}_low"] = low
+    table[f"{name}_high"] = high

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.statistics.interval_batches import median_intervals
-from analysis.statistics.intervals import NOT_NEGATIVE, Interval
+from analysis.statistics.intervals import NOT_NEGATIVE, Interval, median_intervals
 from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, Study
 

@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.statistics.interval_batches import median_intervals
 from analysis.statistics.intervals import (
     FEWEST_REPEATS,
     RECOMMENDED_REPEATS,
@@ -15,6 +14,7 @@ from analysis.statistics.intervals import (
     Array,
     Interval,
     coverage,
+    median_intervals,
 )
 from analysis.study import NAN, Study
 

@@ -27,8 +27,7 @@ from analysis.findings.differences import (
     reasons,
     seeds_of,
 )
-from analysis.statistics.interval_batches import median_intervals
-from analysis.statistics.intervals import SHARE, Interval
+from analysis.statistics.intervals import SHARE, Interval, median_intervals
 from analysis.study import Study
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.loading.budget_columns import Columns
 from analysis.loading.fairness import refusals, remarks
-from analysis.loading.measured import Columns
 from analysis.loading.options import (
     compared_configs,
     flat_options,
@@ -24,7 +24,7 @@ from analysis.loading.options import (
 )
 from analysis.loading.ping_pongs import read_ping_pongs
 from analysis.loading.runs import CompleteRun, UnusableRun, read_run
-from analysis.processes import spread
+from analysis.processes import parallel_map
 from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
@@ -87,7 +87,7 @@ def _read(folders: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]
     """The runs in the order of their folders, many of them by several processes."""
     complete: list[CompleteRun] = []
     left_out: list[UnusableRun] = []
-    for found in spread(read_run, folders, chunk=RUNS_AT_ONCE):
+    for found in parallel_map(read_run, folders, chunk=RUNS_AT_ONCE):
         if isinstance(found, CompleteRun):
             complete.append(found)
         else:

@@ -18,15 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+# The range of 2 launches holds the median in half of all cases: no interval worth the name.
 FEWEST_REPEATS = 3
+# The fewest whose range promises nearly the confidence below (see `coverage`).
 RECOMMENDED_REPEATS = 5
 CONFIDENCE = 0.95
+# 50 replicates lie beyond each end of an interval.
 RESAMPLES = 2000
 SEED = 0
+# Resamples drawn at once: the draws depend on it, so it must not depend on the number of points.
 BATCH = 50
 
 Array = NDArray[np.float64]
-Values = Sequence[float] | Array
 Interval = tuple[float, float]
 UNKNOWN: Interval = (float("nan"), float("nan"))
 # What a number can be at all. A bootstrap knows no bounds: at them it may reach beyond by a little.
@@ -36,7 +39,7 @@ SHARE: Interval = (0.0, 1.0)
 
 
 def coverage(repeats: int) -> float:
-    """The confidence that an interval over so many launches can promise for any noise, at most 0.95.
+    """Return the confidence that an interval over so many launches can promise for any noise, at most 0.95.
 
     The range of n launches holds the median of all possible ones with probability 1 - 2^(1-n): 75 % for
     3, 88 % for 4, 94 % for 5 (David and Nagaraja, Order Statistics, section 7.1). Nothing that is known
@@ -45,31 +48,27 @@ def coverage(repeats: int) -> float:
     return float(min(CONFIDENCE, 1 - 2.0 ** (1 - repeats)))
 
 
-def median_interval(values: Values) -> Interval:
-    """Interval of the median over launches; unknown for fewer than 3, or where a value is unknown.
+def median_intervals(samples: Sequence[Array], possible: Interval = ANY) -> list[Interval]:
+    """Return the interval of the median of each sample, which holds one number per launch.
 
-    For paired differences, or logarithms of paired ratios, pass one value per pair.
+    Samples of equal size are bootstrapped together: one by one they would take minutes in a large study.
+    For paired differences, or logarithms of paired ratios, pass one value per pair. No interval reaches
+    beyond what is `possible`. Unknown for fewer than 3 launches, or where a number is not finite.
     """
-    low, high = bounds(replicates(np.asarray(values, dtype=np.float64)[None, :]))
-    return float(low[0]), float(high[0])
-
-
-def ratio_interval(numerator: Values, denominator: Values, *, paired: bool) -> Interval:
-    """Interval of the ratio of two medians of positive values over launches.
-
-    `paired`: both list the same repeats in the same order, and each resampling draws repeats, so that
-    what a repeat's two launches have in common cancels. Otherwise both are drawn independently.
-    """
-    above, below = (
-        np.log(np.asarray(values, dtype=np.float64))[None, :] for values in (numerator, denominator)
-    )
-    difference = replicates(above) - replicates(below, stream=0 if paired else 1)
-    low, high = bounds(np.exp(difference))
-    return float(low[0]), float(high[0])
+    intervals = [UNKNOWN] * len(samples)
+    by_size: dict[int, list[int]] = {}
+    for number, sample in enumerate(samples):
+        by_size.setdefault(len(sample), []).append(number)
+    for numbers in by_size.values():
+        replicated = replicates(np.stack([samples[number] for number in numbers]))
+        low, high = np.clip(bounds(replicated), *possible).tolist()
+        for number, interval in zip(numbers, zip(low, high, strict=True), strict=True):
+            intervals[number] = interval
+    return intervals
 
 
 def replicates(values: Array, deviations: Array | None = None, *, stream: int = 0) -> Array:
-    """Bootstrap replicates of the median over launches, (points, RESAMPLES).
+    """Return bootstrap replicates of the median over launches, (points, RESAMPLES).
 
     values      (points, launches), one number per launch
     deviations  (realisations, points, launches): bootstrapped over a launch's blocks, minus its value
@@ -79,26 +78,26 @@ def replicates(values: Array, deviations: Array | None = None, *, stream: int = 
     NaN where there are fewer than 3 launches or one of them is unknown.
     """
     points, launches = values.shape
-    found = np.full((points, RESAMPLES), np.nan)
+    replicated = np.full((points, RESAMPLES), np.nan)
     known = np.isfinite(values).all(axis=-1)
     if launches >= FEWEST_REPEATS and known.any():
         within = np.zeros((1, *values.shape)) if deviations is None else deviations
-        found[known] = _replicates(values[known], within[:, known], np.random.default_rng((SEED, stream)))
-    return found
+        random = np.random.default_rng((SEED, stream))
+        replicated[known] = _replicates(values[known], within[:, known], random)
+    return replicated
 
 
 def bounds(replicated: Array) -> tuple[Array, Array]:
-    """The bounds of the 95 % percentile interval, for each row of replicates; NaN where unknown."""
+    """Return the bounds of the 95 % percentile interval, for each row of replicates; NaN where unknown."""
     outside = (1 - CONFIDENCE) / 2
     low, high = np.quantile(replicated, [outside, 1 - outside], axis=-1)
     return low, high
 
 
 def _replicates(values: Array, deviations: Array, random: np.random.Generator) -> Array:
-    """All points draw the same launches, so that a point's interval does not depend on the others."""
+    """Resample all points alike, so that a point's interval does not depend on the others."""
     within, between = _second_level(values, deviations)
     resamples = RESAMPLES // len(within)
-    # The batch is fixed: the draws depend on it, and must not depend on the number of points.
     parts = [
         stats.bootstrap(
             (values, realisation, between),
@@ -116,14 +115,20 @@ def _replicates(values: Array, deviations: Array, random: np.random.Generator) -
 
 
 def _second_level(values: Array, deviations: Array) -> tuple[Array, Array]:
-    """The deviations of blocks and the residuals of launches, scaled to sum to the variance over n."""
+    """Return deviations of blocks and residuals of launches, scaled to sum to the variance over n."""
     launches = values.shape[-1]
-    spread = values.var(axis=-1, ddof=1, keepdims=True)
-    epochs = (deviations**2).mean(axis=(0, -1))[:, None]
-    share = np.minimum(1.0, np.divide(epochs, spread, out=np.zeros_like(spread), where=spread > 0))
-    scale = np.sqrt(np.divide(share * spread, epochs, out=np.zeros_like(spread), where=epochs > 0))
+    variance = values.var(axis=-1, ddof=1, keepdims=True)
+    of_epochs = (deviations**2).mean(axis=(0, -1))[:, None]
+    # Epochs explain at most what the launches vary by; the residuals carry the rest.
+    share = np.minimum(1.0, _quotient(of_epochs, variance))
+    scale = np.sqrt(_quotient(share * variance, of_epochs))
     residuals = values - values.mean(axis=-1, keepdims=True)
     return deviations * (scale / np.sqrt(launches)), residuals * np.sqrt((1 - share) / launches)
+
+
+def _quotient(above: Array, below: Array) -> Array:
+    """Return above / below, 0 where nothing is below."""
+    return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
 
 
 def _median_of_sum(values: Array, within: Array, between: Array, axis: int = -1) -> Array:

@@ -31,32 +31,32 @@ class Launches:
     deviations: Array
 
     def medians(self, values: Array) -> Array:
-        """Median over each point's launches; NaN where one of them is unknown."""
+        """Return the median over each point's launches; NaN where one of them is unknown."""
         grouped = pd.Series(values).groupby(self.point)
-        found = grouped.median().to_numpy(dtype=np.float64)
-        return np.where(grouped.count() == grouped.size(), found, np.nan)
+        medians = grouped.median().to_numpy(dtype=np.float64)
+        return np.where(grouped.count() == grouped.size(), medians, np.nan)
 
     def replicates(self, logs: Array, *, blocks: bool = True, stream: int = 0) -> Array:
-        """Replicates of the median of these logarithms of throughput, (points, RESAMPLES).
+        """Return replicates of the median of these logarithms of throughput, (points, RESAMPLES).
 
         `blocks`: with the launches' own deviations. Leave them out where replicates of two points are to
         be subtracted: residuals of one repeat cancel as their launches do, deviations do not.
         """
-        found = np.full((self.points, RESAMPLES), np.nan)
+        replicated = np.full((self.points, RESAMPLES), np.nan)
         for points, members in self.of_equal_size():
             within = self.deviations[:, members] if blocks else None
-            found[points] = replicates(logs[members], within, stream=stream)
-        return found
+            replicated[points] = replicates(logs[members], within, stream=stream)
+        return replicated
 
     def intervals(self, values: Array, possible: Interval) -> tuple[Array, Array]:
-        """Bounds of the median over each point's launches of a number that has no blocks, if `possible`."""
+        """Return the bounds of each point's median of a number that has no blocks, clipped to `possible`."""
         low, high = np.full((2, self.points), np.nan)
         for points, members in self.of_equal_size():
             low[points], high[points] = np.clip(bounds(replicates(values[members])), *possible)
         return low, high
 
     def of_equal_size(self, fewest: int = FEWEST_REPEATS) -> Sequence[tuple[Numbers, Numbers]]:
-        """Points of equally many launches: (points,), and their launches in order (points, number)."""
+        """Return points of equally many launches, (points,), and their launches, (points, number)."""
         order = np.lexsort((self.repeats, self.point))
         sizes = np.bincount(self.point, minlength=self.points)
         first = np.cumsum(sizes) - sizes
@@ -65,7 +65,7 @@ class Launches:
 
 
 def launches_of(study: Study, runs: pd.DataFrame, columns: list[str]) -> Launches:
-    """The launches in `runs`, a point being what agrees in `columns`, in the order of first appearance."""
+    """Return the launches in `runs`; runs that agree in `columns` are one point, in order of appearance."""
     groups = runs.groupby(columns, sort=False, dropna=False)
     point = np.asarray(groups.ngroup(), dtype=np.int64)
     codes, names = pd.factorize(runs["run"])

@@ -1,0 +1,155 @@
+"""Rules of the diagnosis about a worker's own time: the machine, images, cores and computing."""
+
+import math
+from collections.abc import Iterator
+
+from analysis.budget.causes import EXPLAINS, Cause, milliseconds, significant
+from analysis.budget.point_facts import PointFacts
+from analysis.text import percent
+from unet_scaling.study.disturbance import DISTURBED_SHARE
+
+# Of a step. A quarter of it in wait for images is worth a cache, however well the point scales.
+INPUT_BOUND = 0.25
+# Of worker time. More than any overhead has to have: images come from a disk that other work may share.
+INPUT_SLOWER = 0.05
+# Of the training thread's time: what also counts as a disturbance where other processes take it.
+WAITS_FOR_A_CORE = 0.05
+# Of the cores' time, where the kernel does not tell how long a thread waited for a core. Twice the above, as
+# helpers that compute while the training thread syncs take nothing from it.
+HELPERS_COMPUTE = 0.10
+# Of the cores' time, above the communication threads' part in it: then other helpers matter beside them.
+OTHER_HELPERS_COMPUTE = 0.03
+# Relative. Clocks nearer than this are equal: virtual machines report one constant.
+CLOCKS_DIFFER = 0.02
+# Their processes can be told to give up the core while they wait; MPICH's poll all the same.
+YIELDING_MPI = ("Open MPI", "Intel")
+
+
+def machine_busy(facts: PointFacts) -> Cause | None:
+    """Other programs took the cores, at this point or on the 1 worker that it is compared with."""
+    points = [facts, *([facts.alone] if facts.alone else [])]
+    disturbed = sum(point.busy_launches for point in points)
+    if not disturbed:
+        return None
+    launches = sum(point.launches for point in points)
+    shares = [point.processor.busy for point in points]
+    busy = max(share for share in shares if not math.isnan(share))
+    least = percent(DISTURBED_SHARE)
+    return Cause(
+        busy,
+        f"the machine was busy: {percent(busy)} of the workers' time went to other processes",
+        f"{disturbed} of {launches} launches lost {least} or more; no framework is judged by them",
+        "the same study without other work on the machine: submit it again with --repeat-disturbed",
+    )
+
+
+def input_bound(facts: PointFacts) -> Cause | None:
+    share = facts.shares["data_wait"]
+    overhead = facts.overhead["data_wait"]
+    slower = overhead >= INPUT_SLOWER and significant(facts, "data_wait") and not _contended(facts)
+    if not share >= INPUT_BOUND and not slower:
+        return None
+    loading = facts.point.data.loading
+    cache = 'data.loading = "cache" (why_decoding.toml)'
+    cure = cache if loading == "decode" else "more cores per worker"
+    more = "" if math.isnan(overhead) else f", {percent(overhead)} of it more than on 1 worker"
+    return Cause(
+        share if share >= INPUT_BOUND else overhead,
+        "workers wait for images",
+        f"data wait is {percent(share)} of a step of {milliseconds(facts.step_seconds)}{more}; "
+        f"data.loading = {loading!r}",
+        f"{cure}; python -m unet_scaling.profile STUDY.toml names the slow stage",
+    )
+
+
+def core_contention(facts: PointFacts) -> Cause | None:
+    if not (significant(facts, "compute", "data_wait") and _contended(facts)):
+        return None
+    overhead = facts.overhead_of("compute", "data_wait")
+    cures = [*_horovod_cures(facts), "more cores per worker (why_cores.toml)"]
+    evidence = f"compute and data wait take {percent(overhead)} of the time more than on 1 worker"
+    return Cause(
+        overhead,
+        "threads of the worker compete for its cores",
+        "; ".join([evidence, *_thread_evidence(facts)]),
+        ", ".join(cures),
+    )
+
+
+def _thread_evidence(facts: PointFacts) -> Iterator[str]:
+    processor = facts.processor
+    if not math.isnan(processor.communication):
+        yield f"communication threads use {percent(processor.communication)} of the cores' time"
+    if processor.helpers >= processor.communication + OTHER_HELPERS_COMPUTE:
+        yield f"all threads beside the training thread use {percent(processor.helpers)}"
+    if not math.isnan(processor.runqueue):
+        yield f"the training thread waits for a core {percent(processor.runqueue)} of the time"
+    yield f"cores per worker: {processor.cores:g}"
+
+
+def _horovod_cures(facts: PointFacts) -> Iterator[str]:
+    """Yield knobs that keep Horovod's thread from polling: MPICH has none, and Gloo does not poll."""
+    if facts.framework != "horovod" or facts.controller.casefold() == "gloo":
+        return
+    if not facts.mpi or any(name in facts.mpi for name in YIELDING_MPI):
+        yield "horovod.yield_when_idle = true (why_yield.toml)"
+    yield 'horovod.controller = "gloo" (why_controller.toml)'
+
+
+def _contended(facts: PointFacts) -> bool:
+    """Return whether the wait for a core that its own helpers had can be half of the overhead.
+
+    Where a kernel does not tell how long the training thread waited: whether the helpers' work can. How often
+    a thread is taken off its core is no evidence: Linux counts each yield of a polling thread as that.
+    """
+    processor = facts.processor
+    half = EXPLAINS * facts.overhead_of("compute", "data_wait")
+    if not math.isnan(processor.runqueue):
+        return min(processor.runqueue, processor.helpers) >= max(WAITS_FOR_A_CORE, half)
+    return processor.helpers >= max(HELPERS_COMPUTE, half)
+
+
+def slower_compute(facts: PointFacts) -> Cause | None:
+    """What one slow worker alone takes longer is told of that worker."""
+    of_straggler = facts.straggler.share if facts.straggler else 0.0
+    if not significant(facts, "compute", explained=of_straggler) or _contended(facts):
+        return None
+    overhead = facts.overhead["compute"] - of_straggler
+    return Cause(
+        overhead,
+        "compute is slower, and not for lack of cores",
+        f"compute takes {percent(overhead)} of the time more than on 1 worker; "
+        f"contention does not explain it{_clocks(facts)}",
+        "fewer workers per host, to see whether memory or the clock is what they share",
+    )
+
+
+def _clocks(facts: PointFacts) -> str:
+    if facts.alone is None:
+        return ""
+    alone, here = facts.alone.processor.frequency_mhz, facts.processor.frequency_mhz
+    differ = abs(here / alone - 1) >= CLOCKS_DIFFER
+    return f"; clock {alone:.0f} MHz on 1 worker, {here:.0f} MHz here" if differ else ""
+
+
+def shared_cores(facts: PointFacts) -> Cause | None:
+    if not facts.cores_shared:
+        return None
+    return Cause(
+        facts.overhead_of("compute", "data_wait"),
+        "workers may run on each other's cores",
+        "the headers name cores that two workers may run on",
+        "--cpus-per-task and --cpu-bind=cores in the cluster file",
+    )
+
+
+def synchronised_norm(facts: PointFacts) -> Cause | None:
+    if facts.point.model.batch_norm != "sync" or not significant(facts, "compute"):
+        return None
+    compute = facts.overhead["compute"]
+    return Cause(
+        compute,
+        "batch norm waits for the group",
+        f"model.batch_norm = 'sync' exchanges inside forward; compute takes {percent(compute)} more",
+        "model.batch_norm = 'local'",
+    )
