@@ -21,7 +21,7 @@ from unet_scaling.study.measurements import (
     Startup,
 )
 from unet_scaling.study.older_records import older_digest
-from unet_scaling.study.record import SEAL, Record, RecordWriter, read_record, sealed
+from unet_scaling.study.record import CHECKSUM_FORMAT, Record, RecordWriter, line_with_checksum, read_record
 from unet_scaling.study.record_lines import End, Epoch, Header, Result, WorkerFacts
 
 DIGEST = "0" * 64
@@ -96,7 +96,7 @@ def test_cut_at_any_byte_it_is_never_complete_and_never_wrong(tmp_path: Path) ->
 @settings(max_examples=300)
 @given(st.data())
 def test_one_flipped_bit_is_always_noticed(data: st.DataObject) -> None:
-    text = bytearray(b"".join(sealed(line) for line in whole()))
+    text = bytearray(b"".join(line_with_checksum(line) for line in whole()))
     place = data.draw(st.integers(0, len(text) - 1))
     text[place] ^= 1 << data.draw(st.integers(0, 7))
     path = Path(os.environ["UNET_SCALING_CACHE"]) / "flipped.jsonl"
@@ -286,7 +286,7 @@ def test_a_record_of_the_first_format_is_still_read(tmp_path: Path) -> None:
             content["point_sha256"] = older_digest(content["point"])
             del content["config_sha256"]
         text = json.dumps(content).encode()[:-1]
-        lines.append(text + SEAL % zlib.crc32(text) + b"\n")
+        lines.append(text + CHECKSUM_FORMAT % zlib.crc32(text) + b"\n")
     path.write_bytes(b"".join(lines))
     record = read_record(path)
     assert record.complete, record.problems

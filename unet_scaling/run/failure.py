@@ -17,7 +17,7 @@ from unet_scaling.group.identity import identify
 from unet_scaling.study import errors
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, StoppedError, UserError, WaitedTooLongError
-from unet_scaling.study.files import write_sealed
+from unet_scaling.study.files import write_json_with_checksum
 
 ERROR_DRAIN_SECONDS = 3.0
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
@@ -79,7 +79,7 @@ def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part
         "traceback": trace,
     }
     try:
-        write_sealed(folder / errors.report_name(attempt, worker), report)
+        write_json_with_checksum(folder / errors.report_name(attempt, worker), report)
     except OSError as problem:
         print(f"error: the reason could not be written: {problem}", file=sys.stderr, flush=True)
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from unet_scaling.group.identity import job_id
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import PRIVATE, read_sealed, write_sealed
+from unet_scaling.study.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.measurements import Line
 
 OWNER_NAME = "owner.json"
@@ -93,7 +93,7 @@ class RunClaim:
         except FileExistsError:
             return False
         try:
-            write_sealed(self._path, self._own.model_dump(mode="json"))
+            write_json_with_checksum(self._path, self._own.model_dump(mode="json"))
         except OSError:
             self._path.unlink()
             raise
@@ -102,7 +102,7 @@ class RunClaim:
     def _owner(self) -> Owner | None:
         """Return who claims the folder; none where that cannot be read, or not yet."""
         try:
-            return Owner.model_validate(read_sealed(self._path))
+            return Owner.model_validate(read_json_with_checksum(self._path))
         except (OSError, ValueError, ValidationError):
             return None
 

@@ -104,7 +104,7 @@ class Training(Section):
         300, ge=1, le=MONTH_SECONDS, description="how long one worker may keep the others waiting"
     )
     cores_per_worker: Count | None = Field(
-        None, description="of those that its launcher gave a worker, use so many; default: all"
+        None, description="cores used per worker (default: every core the launcher bound)"
     )
     checkpoint_minutes: float = Field(
         10,

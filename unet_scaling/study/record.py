@@ -48,8 +48,8 @@ from unet_scaling.study.record_lines import End, Epoch, Header, Result
 RECORD_NAME = "run.jsonl"
 CUT_OFF = "the line is cut off"
 EMPTY = "the record is empty"
-SEAL = b',"crc32":"%08x"}'
-SEAL_LENGTH = len(SEAL % 0)
+CHECKSUM_FORMAT = b',"crc32":"%08x"}'
+CHECKSUM_BYTES = len(CHECKSUM_FORMAT % 0)
 
 Lines = Header | Startup | Probe | Epoch | Result | End
 AnyLine = Annotated[Lines, Field(discriminator="kind")]
@@ -68,7 +68,7 @@ class RecordWriter:
 
     def write(self, line: Line) -> None:
         """Append a line; a disk that is full for a moment is waited for. OSError leaves no part of it."""
-        data = sealed(line)
+        data = line_with_checksum(line)
         retry_transient(lambda: self._append(data))
 
     def _append(self, data: bytes) -> None:
@@ -166,25 +166,25 @@ def set_record_aside(folder: Path) -> None:
     (folder / RECORD_NAME).rename(folder / f"run.attempt{earlier_attempts(folder) + 1}.jsonl")
 
 
-def sealed(line: Line) -> bytes:
-    """A line as it stands in the file: its JSON object with the checksum as last key."""
+def line_with_checksum(line: Line) -> bytes:
+    """Return a line as it stands in the file: its JSON object with the checksum as last key."""
     content = line.model_dump_json().encode()[:-1]
-    return content + SEAL % zlib.crc32(content) + b"\n"
+    return content + CHECKSUM_FORMAT % zlib.crc32(content) + b"\n"
 
 
-def _unsealed(raw: bytes) -> bytes:
-    """The JSON object of a line as it stands in the file. Raises ValueError where it is not whole."""
+def _without_checksum(raw: bytes) -> bytes:
+    """Return the JSON object of a line as it stands in the file. Raises ValueError where it is damaged."""
     if not raw.endswith(b"\n"):
         raise ValueError(CUT_OFF)
-    content, seal = raw[: -SEAL_LENGTH - 1], raw[-SEAL_LENGTH - 1 : -1]
-    if seal != SEAL % zlib.crc32(content):
+    content = raw[: -CHECKSUM_BYTES - 1]
+    if raw[len(content) : -1] != CHECKSUM_FORMAT % zlib.crc32(content):
         raise ValueError("the line does not match its checksum: it is damaged, or was changed by hand")
     return content + b"}"
 
 
 def _content(raw: bytes) -> bytes:
     """Return the JSON object of a line in the words of the newest format. Raises ValueError."""
-    content = _unsealed(raw)
+    content = _without_checksum(raw)
     older = any(key in content for key in (b'"point_sha256"', b'"rehearsal_seconds"'))
     return in_newest_words(content) if older else content
 
