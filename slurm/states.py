@@ -8,7 +8,7 @@ from slurm.scheduler import JobState, UnreachableError, job_states
 from slurm.study_folder import JOB_NAME, RunState, run_state
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.validation import Section, validated
+from unet_scaling.study.validation import StrictModel, validated
 
 WAITING_STATES = (
     "PENDING",
@@ -28,7 +28,7 @@ SUBMITTABLE = ("waiting", "rejected", "failed", "resumable", "lost", "invalid")
 Status = Literal["asking", "queued", "rejected"]
 
 
-class Submission(Section):
+class Submission(StrictModel):
     """job.json: the newest submission of a run, written before Slurm is asked and again after it answered."""
 
     token: str

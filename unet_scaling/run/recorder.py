@@ -43,7 +43,6 @@ from unet_scaling.study.errors import (
     report_name,
 )
 from unet_scaling.study.files import remove_unfinished, write_atomically, write_verified
-from unet_scaling.study.measurements import Line
 from unet_scaling.study.record import (
     RECORD_NAME,
     RecordWriter,
@@ -52,7 +51,16 @@ from unet_scaling.study.record import (
     read_record,
     set_record_aside,
 )
-from unet_scaling.study.record_lines import AttemptFacts, End, Epoch, Header, Result, Resumed, WorkerFacts
+from unet_scaling.study.record_lines import (
+    AttemptFacts,
+    End,
+    Epoch,
+    Header,
+    RecordLine,
+    Result,
+    Resumed,
+    WorkerFacts,
+)
 
 LOG_NAME = "log.csv"
 LOOK_SECONDS = 1.0
@@ -298,7 +306,7 @@ class Recording:
             with suppress(RuntimeError):
                 self._group.wait_for_all()
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: RecordLine) -> None:
         if self._writer is not None:
             self._writer.write(line)
 

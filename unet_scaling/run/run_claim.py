@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from unet_scaling.group.identity import job_id
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.measurements import Line
+from unet_scaling.study.validation import StrictModel
 
 OWNER_NAME = "owner.json"
 BEAT_SECONDS = 10.0
@@ -35,7 +35,7 @@ STATE_FIELD, START_FIELD = 0, 19
 ENDED_STATES = ("Z", "X")
 
 
-class Owner(Line):
+class Owner(StrictModel):
     """The process that trains in a run folder."""
 
     attempt: int
