@@ -30,7 +30,7 @@ import psutil  # type: ignore[import-untyped]
 
 from tests.records import make_header, make_point, make_result
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
-from unet_scaling.study.record import RECORD_NAME, sealed
+from unet_scaling.study.record import RECORD_NAME, line_with_checksum
 from unet_scaling.study.record_lines import End, Epoch
 
 WORKERS = (1, 2, 4, 6, 8, 10, 12, 14)
@@ -89,7 +89,7 @@ def launch(framework: Framework, workers: int, number: int, epochs: int) -> tupl
                 warmup=epoch == 0,
             )
         )
-    return b"".join(map(sealed, lines)), tuple(lines)
+    return b"".join(map(line_with_checksum, lines)), tuple(lines)
 
 
 def configs(runs: int, epochs: int) -> Iterator[RunConfig]:
@@ -116,7 +116,12 @@ def build(study: Path, runs: int, epochs: int) -> int:
         lines, values = launch(config.framework, config.workers, chosen, epochs)
         header = make_header(config)
         result = make_result(header, list(values), iou=0.8 + 0.001 * config.repeat)
-        record = sealed(header) + lines + sealed(result) + sealed(End(status="complete"))
+        record = (
+            line_with_checksum(header)
+            + lines
+            + line_with_checksum(result)
+            + line_with_checksum(End(status="complete"))
+        )
         written += (folder / RECORD_NAME).write_bytes(record)
     return written
 

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, StringConstraints, field_validator, mod
 from slurm.sbatch_options import require_free
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.validation import Section, read_toml, validated
+from unet_scaling.study.validation import StrictModel, read_toml, validated
 
 # What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
 Option = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$")]
@@ -17,7 +17,7 @@ Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
-class Cluster(Section):
+class Cluster(StrictModel):
     """A TOML file of slurm/clusters/: the only place, besides environment/load.sh, that knows a site."""
 
     launcher: Literal["srun", "mpiexec"] = Field(description="the same for both frameworks")

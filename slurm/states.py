@@ -7,8 +7,8 @@ from typing import Literal
 from slurm.scheduler import JobState, UnreachableError, job_states
 from slurm.study_folder import JOB_NAME, RunState, run_state
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import read_sealed, write_sealed
-from unet_scaling.study.validation import Section, validated
+from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
+from unet_scaling.study.validation import StrictModel, validated
 
 WAITING_STATES = (
     "PENDING",
@@ -28,7 +28,7 @@ SUBMITTABLE = ("waiting", "rejected", "failed", "resumable", "lost", "invalid")
 Status = Literal["asking", "queued", "rejected"]
 
 
-class Submission(Section):
+class Submission(StrictModel):
     """job.json: the newest submission of a run, written before Slurm is asked and again after it answered."""
 
     token: str
@@ -43,7 +43,7 @@ def read_submission(folder: Path) -> Submission | None:
     """The newest submission of a run; none where it was never submitted."""
     path = folder / JOB_NAME
     try:
-        return validated(Submission, read_sealed(path), str(path))
+        return validated(Submission, read_json_with_checksum(path), str(path))
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -51,7 +51,7 @@ def read_submission(folder: Path) -> Submission | None:
 
 
 def write_submission(folder: Path, submission: Submission) -> None:
-    write_sealed(folder / JOB_NAME, submission.model_dump(mode="json"))
+    write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
 
 
 def study_states(folders: Mapping[str, Path]) -> dict[str, RunState]:

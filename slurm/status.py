@@ -1,4 +1,4 @@
-"""What every run of a study has come to: a table for people, JSON for programs."""
+"""Status of every run, as a table or JSON."""
 
 import json
 import time

@@ -14,7 +14,12 @@ from typing import Any
 
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import BUS_ERROR, UserError, WaitedTooLongError, report_name
-from unet_scaling.study.files import PRIVATE, open_to_append, read_sealed, write_sealed
+from unet_scaling.study.files import (
+    PRIVATE,
+    open_to_append,
+    read_json_with_checksum,
+    write_json_with_checksum,
+)
 from unet_scaling.study.record import RECORD_NAME, read_record
 from unet_scaling.study.study_file import CONFIG_NAME, PATH_KEYS, STUDY_NAME, read_config, recorded_study
 
@@ -53,10 +58,10 @@ class StudyFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
                 if not (folder / CONFIG_NAME).exists():
-                    write_sealed(folder / CONFIG_NAME, config.model_dump(mode="json"))
+                    write_json_with_checksum(folder / CONFIG_NAME, config.model_dump(mode="json"))
             except OSError as error:
                 raise UserError(f"the run folder {folder} cannot be made: {error}") from None
-        write_sealed(self.path / STUDY_NAME, self.study.model_dump(mode="json"))
+        write_json_with_checksum(self.path / STUDY_NAME, self.study.model_dump(mode="json"))
         return configs
 
     def run_folder(self, config: RunConfig) -> Path:
@@ -231,7 +236,7 @@ def _silent_end(folder: Path) -> str:
 
 
 def _report(path: Path) -> dict[str, Any]:
-    content = read_sealed(path)
+    content = read_json_with_checksum(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} holds no report")
     return content

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from unet_scaling.study.record import SEAL
+from unet_scaling.study.record import CHECKSUM_FORMAT
 
 # Where the lines of a record of three epochs stand.
 HEADER, FIRST, SECOND, THIRD, RESULT, END = range(6)
@@ -15,15 +15,17 @@ Lines = list[bytes]
 Spoil = Callable[[Lines], Lines]
 
 
-def seal(content: bytes) -> bytes:
+def with_checksum(content: bytes) -> bytes:
     """Any text as a line of a record with its true checksum; `content` ends with its brace."""
-    return content[:-1] + SEAL % zlib.crc32(content[:-1]) + b"\n"
+    return content[:-1] + CHECKSUM_FORMAT % zlib.crc32(content[:-1]) + b"\n"
 
 
 def with_values(line: bytes, **values: Any) -> bytes:
     """A line with these keys changed (None removes one) and a true checksum."""
     fields = {key: value for key, value in json.loads(line).items() if key != "crc32"} | values
-    return seal(json.dumps({key: value for key, value in fields.items() if value is not ...}).encode())
+    return with_checksum(
+        json.dumps({key: value for key, value in fields.items() if value is not ...}).encode()
+    )
 
 
 def change(place: int, **values: Any) -> Spoil:
@@ -47,7 +49,7 @@ def raw_value(place: int, old: bytes, new: bytes) -> Spoil:
     def spoil(lines: Lines) -> Lines:
         assert old in lines[place]
         content = lines[place][: lines[place].rindex(b',"crc32"')].replace(old, new, 1)
-        return [*lines[:place], seal(content + b"}"), *lines[place + 1 :]]
+        return [*lines[:place], with_checksum(content + b"}"), *lines[place + 1 :]]
 
     return spoil
 
@@ -124,8 +126,8 @@ RECORDS = (
     Case("no end", order(HEADER, FIRST, SECOND, THIRD, RESULT), "no end line after 3 of 3 epochs"),
     Case("foreign text", insert(2, b"slurmstepd: error: two processes wrote here\n"), f":3: {DAMAGED}"),
     Case("foreign JSON", insert(2, b'{"epoch":1,"val_loss":0.3}\n'), f":3: {DAMAGED}"),
-    Case("foreign kind", insert(2, seal(b'{"kind":"note"}')), ":3: line: Input tag 'note'"),
-    Case("a list", insert(2, seal(b'["epoch"]}')), ":3: line: Invalid JSON"),
+    Case("foreign kind", insert(2, with_checksum(b'{"kind":"note"}')), ":3: line: Input tag 'note'"),
+    Case("a list", insert(2, with_checksum(b'["epoch"]}')), ":3: line: Invalid JSON"),
     Case("blank line", insert(2, b"\n"), f":3: {DAMAGED}"),
     Case("two writers in one line", torn_by_another_writer, f":3: {DAMAGED}"),
     Case("two writers' lines", lambda lines: [line for line in lines for _ in range(2)], "its one header"),
@@ -145,7 +147,11 @@ RECORDS = (
     ),
     Case("byte order mark", text(HEADER, b"{", b"\xef\xbb\xbf{"), f":1: {DAMAGED}"),
     Case("UTF-16", lambda lines: [line.decode().encode("utf-16") for line in lines], f":1: {DAMAGED}"),
-    Case("nested without end", insert(2, seal(b'{"kind":' + b"[" * 10_000 + b"}")), ":3: line: Invalid JSON"),
+    Case(
+        "nested without end",
+        insert(2, with_checksum(b'{"kind":' + b"[" * 10_000 + b"}")),
+        ":3: line: Invalid JSON",
+    ),
     Case(
         "negative seconds", change(SECOND, seconds=-1.0), ":3: epoch.seconds: Input should be greater than 0"
     ),

@@ -27,7 +27,13 @@ from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
 from unet_scaling.run.weights import load_weights, save_weights
 from unet_scaling.study.config import FRAMEWORKS, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import checksum_path, read_sealed, read_verified, write_sealed, write_verified
+from unet_scaling.study.files import (
+    checksum_path,
+    read_json_with_checksum,
+    read_verified,
+    write_json_with_checksum,
+    write_verified,
+)
 from unet_scaling.study.measurements import PHASE_COLUMNS
 from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import PING_PONG_NAME, read_config, recorded_study
@@ -106,8 +112,8 @@ def error_file(folder: Path) -> Sample:
 
 def owner_file(folder: Path) -> Sample:
     path = folder / OWNER_NAME
-    write_sealed(path, this_process(1).model_dump(mode="json"))
-    return Sample([path], lambda: Owner.model_validate(read_sealed(path)))
+    write_json_with_checksum(path, this_process(1).model_dump(mode="json"))
+    return Sample([path], lambda: Owner.model_validate(read_json_with_checksum(path)))
 
 
 def record_file(folder: Path) -> Sample:

@@ -16,13 +16,12 @@ from unet_scaling.study.measurements import (
     STARTUP_COLUMNS,
     Budget,
     CpuFacts,
-    Line,
     Probe,
     Startup,
 )
 from unet_scaling.study.older_records import older_digest
-from unet_scaling.study.record import SEAL, Record, RecordWriter, read_record, sealed
-from unet_scaling.study.record_lines import End, Epoch, Header, Result, WorkerFacts
+from unet_scaling.study.record import CHECKSUM_FORMAT, Record, RecordWriter, line_with_checksum, read_record
+from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result, WorkerFacts
 
 DIGEST = "0" * 64
 
@@ -53,11 +52,11 @@ def result(epochs: int = 2, **changed: object) -> Result:
     return Result.model_validate(fields | changed)
 
 
-def whole() -> list[Line]:
+def whole() -> list[RecordLine]:
     return [header(), epoch(0), epoch(1), result(), End(status="complete")]
 
 
-def write(path: Path, lines: list[Line]) -> Record:
+def write(path: Path, lines: list[RecordLine]) -> Record:
     writer = RecordWriter(path)
     for line in lines:
         writer.write(line)
@@ -96,7 +95,7 @@ def test_cut_at_any_byte_it_is_never_complete_and_never_wrong(tmp_path: Path) ->
 @settings(max_examples=300)
 @given(st.data())
 def test_one_flipped_bit_is_always_noticed(data: st.DataObject) -> None:
-    text = bytearray(b"".join(sealed(line) for line in whole()))
+    text = bytearray(b"".join(line_with_checksum(line) for line in whole()))
     place = data.draw(st.integers(0, len(text) - 1))
     text[place] ^= 1 << data.draw(st.integers(0, 7))
     path = Path(os.environ["UNET_SCALING_CACHE"]) / "flipped.jsonl"
@@ -120,7 +119,9 @@ def test_one_flipped_bit_is_always_noticed(data: st.DataObject) -> None:
         ([header(), epoch(0), epoch(1), result(images=3), End(status="complete")], "3 images evaluated"),
     ],
 )
-def test_lines_that_contradict_each_other_are_reported(lines: list[Line], said: str, tmp_path: Path) -> None:
+def test_lines_that_contradict_each_other_are_named(
+    lines: list[RecordLine], said: str, tmp_path: Path
+) -> None:
     record = write(tmp_path / "run.jsonl", lines)
     assert not record.complete
     assert any(said.replace(r"\.", ".") in problem for problem in record.problems), record.problems
@@ -216,7 +217,8 @@ def startup(**changed: object) -> Startup:
 
 def test_reads_the_measures_that_were_written(tmp_path: Path) -> None:
     measured = epoch(0).model_copy(update={"budget": Budget.model_validate(budget()), "cpu": [cpu()]})
-    lines = [header(), startup(), probe(), measured, epoch(1), result(), End(status="complete")]
+    lines: list[RecordLine] = [header(), startup(), probe(), measured, epoch(1), result()]
+    lines.append(End(status="complete"))
     record = write(tmp_path / "run.jsonl", lines)
     assert record.complete, record.problems
     assert (record.startup, record.probe) == (startup(), probe())
@@ -269,7 +271,7 @@ def test_a_start_whose_parts_name_other_workers_is_refused() -> None:
         [header(), startup(), epoch(0), startup()],
     ],
 )
-def test_startup_and_probe_come_once_before_training(lines: list[Line], tmp_path: Path) -> None:
+def test_startup_and_probe_come_once_before_training(lines: list[RecordLine], tmp_path: Path) -> None:
     record = write(tmp_path / "run.jsonl", lines)
     assert any("a startup and a probe come once" in problem for problem in record.problems), record.problems
 
@@ -286,7 +288,7 @@ def test_a_record_of_the_first_format_is_still_read(tmp_path: Path) -> None:
             content["point_sha256"] = older_digest(content["point"])
             del content["config_sha256"]
         text = json.dumps(content).encode()[:-1]
-        lines.append(text + SEAL % zlib.crc32(text) + b"\n")
+        lines.append(text + CHECKSUM_FORMAT % zlib.crc32(text) + b"\n")
     path.write_bytes(b"".join(lines))
     record = read_record(path)
     assert record.complete, record.problems

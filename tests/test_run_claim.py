@@ -18,7 +18,7 @@ from unet_scaling.run import run_claim
 from unet_scaling.run.run_claim import OWNER_NAME, STALE_SECONDS, RunClaim, this_process
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_USAGE, UserError, report_name
-from unet_scaling.study.files import remove_unfinished, write_sealed
+from unet_scaling.study.files import remove_unfinished, write_json_with_checksum
 from unet_scaling.study.record import RECORD_NAME
 
 ELSEWHERE: dict[str, Any] = {"machine": "another boot", "host": "node9"}
@@ -31,7 +31,7 @@ def claim(folder: Path, told: list[Exception] | None = None) -> RunClaim:
 def owned_by(folder: Path, seconds_ago: float = 0.0, **changes: object) -> Path:
     """A claim that an earlier attempt left, renewed so many seconds ago."""
     path = folder / OWNER_NAME
-    write_sealed(path, this_process(1).model_copy(update=changes).model_dump(mode="json"))
+    write_json_with_checksum(path, this_process(1).model_copy(update=changes).model_dump(mode="json"))
     moment = time.time() - seconds_ago
     os.utime(path, (moment, moment))
     return path
@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_no_claim_that_would_keep_the_next_attempt_waiting(
         raise OSError(errno.ENOSPC, "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_claim, "write_sealed", full)
+        patch.setattr(run_claim, "write_json_with_checksum", full)
         with pytest.raises(OSError, match="no space"):
             claim(tmp_path).try_to_take()
     assert claim(tmp_path).try_to_take() == ""

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from unet_scaling.study.config import FRAMEWORKS, RunConfig
 from unet_scaling.study.options import TABLES
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.validation import Section
+from unet_scaling.study.validation import StrictModel
 
 SHARED_TABLES = ("data", "model", "training")
 # They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
@@ -30,7 +30,7 @@ def shared_options(config: RunConfig) -> dict[str, object]:
     return options
 
 
-def _flat(table: str, section: Section) -> dict[str, object]:
+def _flat(table: str, section: StrictModel) -> dict[str, object]:
     """The values of one table, all of them plain: as model_dump gives them, but ten times as fast."""
     return {f"{table}.{key}": value for key, value in vars(section).items()}
 

@@ -34,7 +34,7 @@ from unet_scaling.data.mask_bits import pack, packed_width
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.data.verification import MappedVerification
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.files import read_sealed, write_sealed
+from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data
 
 CACHE_FORMAT = 3  # to be raised whenever the same file and options give other arrays
@@ -147,7 +147,7 @@ def verification_of_cache(place: Path, index: int, count: int) -> MappedVerifica
     cure = f"remove {place} to have it built again"
     paths = [place / name for name in ARRAYS]
     try:
-        facts = read_sealed(place / FACTS_NAME)
+        facts = read_json_with_checksum(place / FACTS_NAME)
         assert isinstance(facts, dict)
         digests = {place / name: facts["arrays"][name] for name in ARRAYS[index::count]}
         return MappedVerification(digests, paths, cure)
@@ -172,7 +172,9 @@ def _build(manifest: Manifest, folder: Path, data: Data, place: Path) -> None:
     building = Path(tempfile.mkdtemp(prefix=BUILDING_PREFIX, dir=place.parent))
     try:
         _write_arrays(manifest, folder, data, building)
-        write_sealed(building / FACTS_NAME, _ingredients(manifest, data) | {"arrays": _digests(building)})
+        write_json_with_checksum(
+            building / FACTS_NAME, _ingredients(manifest, data) | {"arrays": _digests(building)}
+        )
         _rename_unless_there(building, place)
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -190,7 +192,7 @@ def _digests(place: Path) -> dict[str, str]:
 def _require_undamaged(place: Path) -> None:
     """Raise UserError (65) unless the arrays are those that were written."""
     try:
-        facts = read_sealed(place / FACTS_NAME)
+        facts = read_json_with_checksum(place / FACTS_NAME)
         sound = isinstance(facts, dict) and facts.get("arrays") == _digests(place)
         problem = "the arrays do not match their sums"
     except (OSError, ValueError) as error:

@@ -18,10 +18,10 @@ from unet_scaling.study.measurements import (
     Budget,
     CpuFacts,
     GpuFacts,
-    Line,
     LongestStep,
     Phase,
 )
+from unet_scaling.study.validation import StrictModel
 
 # Numbers that one collective gathers at most; a longer epoch takes several.
 MOST_GATHERED = 2**20
@@ -43,7 +43,7 @@ class Measures:
     gpu: list[GpuFacts] | None = None
 
 
-class Facts(Line):
+class Facts(StrictModel):
     """One worker's processor and GPU, as the workers tell each other."""
 
     cpu: CpuFacts | None

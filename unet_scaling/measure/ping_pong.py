@@ -22,8 +22,8 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unet_scaling.study.errors import UserError, run_program
-from unet_scaling.study.files import read_sealed, write_sealed
-from unet_scaling.study.measurements import Line
+from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
+from unet_scaling.study.validation import StrictModel
 
 SIZES = tuple(4**power for power in range(0, 13))  # 1 B ... 16 MiB
 FEWEST_REPEATS, MOST_REPEATS = 3, 100
@@ -34,7 +34,7 @@ ALL_PAIRS_UP_TO = 8
 SEED = 1
 
 
-class Pair(Line):
+class Pair(StrictModel):
     """Two ranks and the one-way times between them, by message size."""
 
     ranks: tuple[NonNegativeInt, NonNegativeInt]
@@ -48,7 +48,7 @@ class Pair(Line):
     bytes_per_second: PositiveFloat = Field(description="of the largest message, by its median")
 
 
-class PingPong(Line):
+class PingPong(StrictModel):
     """The content of the file."""
 
     format: Literal[1] = 1
@@ -58,12 +58,12 @@ class PingPong(Line):
 
 
 def write_ping_pong(path: Path, found: PingPong) -> None:
-    write_sealed(path, found.model_dump(mode="json"))
+    write_json_with_checksum(path, found.model_dump(mode="json"))
 
 
 def read_ping_pong(path: Path) -> PingPong:
     """What was written; ValueError where it is damaged, OSError where it cannot be read."""
-    return PingPong.model_validate_json(json.dumps(read_sealed(path)))
+    return PingPong.model_validate_json(json.dumps(read_json_with_checksum(path)))
 
 
 def choose_pairs(hosts: Sequence[str]) -> list[tuple[int, int]]:

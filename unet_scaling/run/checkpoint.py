@@ -23,8 +23,8 @@ from unet_scaling.group.group import Group
 from unet_scaling.run.weights import one_line, unpack_state
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
-from unet_scaling.study.measurements import Line
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Result
+from unet_scaling.study.validation import StrictModel
 
 KEPT = 2
 CHECKPOINTS = "checkpoint-*.pt"
@@ -35,7 +35,7 @@ OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torc
 UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 
 
-class Progress(Line):
+class Progress(StrictModel):
     """How far a run has come: `step` steps of `epoch` are done, and these epochs and evaluations before.
 
     `attempts` are the facts of those that trained it, the newest last; older checkpoints do not have them.

@@ -18,7 +18,7 @@ from unet_scaling.group.identity import identify
 from unet_scaling.study import errors
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, StoppedError, UserError, WaitedTooLongError
-from unet_scaling.study.files import write_sealed
+from unet_scaling.study.files import write_json_with_checksum
 
 # In which the other workers report the same failure, before the launcher ends them.
 ERROR_DRAIN_SECONDS = 3.0
@@ -86,7 +86,7 @@ def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part
         "traceback": trace,
     }
     try:
-        write_sealed(folder / errors.report_name(attempt, _rank()), report)
+        write_json_with_checksum(folder / errors.report_name(attempt, _rank()), report)
     except OSError as problem:
         # A folder that cannot be written must not hide the error itself.
         print(f"error: the reason could not be written: {problem}", file=sys.stderr, flush=True)

@@ -35,9 +35,8 @@ from unet_scaling.run.safe_points import Position, SafePoints, Start
 from unet_scaling.run.weights import WEIGHTS_NAME, save_weights
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
 from unet_scaling.study.files import write_atomically, write_verified
-from unet_scaling.study.measurements import Line
 from unet_scaling.study.record import RecordWriter
-from unet_scaling.study.record_lines import End, Epoch, Result, WorkerFacts
+from unet_scaling.study.record_lines import End, Epoch, RecordLine, Result, WorkerFacts
 
 
 @contextmanager
@@ -225,11 +224,11 @@ class Recorder:
             with suppress(RuntimeError):
                 self._group.wait_for_all()
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: RecordLine) -> None:
         if self._writer is not None:
             self._writer.write(line)
 
-    def _write_if_known(self, line: Line | None) -> None:
+    def _write_if_known(self, line: RecordLine | None) -> None:
         if line is not None:
             self._write(line)
 

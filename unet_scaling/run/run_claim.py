@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from unet_scaling.group.identity import job_id
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import PRIVATE, read_sealed, write_sealed
-from unet_scaling.study.measurements import Line
+from unet_scaling.study.files import PRIVATE, read_json_with_checksum, write_json_with_checksum
+from unet_scaling.study.validation import StrictModel
 
 OWNER_NAME = "owner.json"
 BEAT_SECONDS = 10.0
@@ -35,7 +35,7 @@ STATE_FIELD, START_FIELD = 0, 19
 ENDED_STATES = ("Z", "X")
 
 
-class Owner(Line):
+class Owner(StrictModel):
     """The process that trains in a run folder."""
 
     attempt: int
@@ -93,7 +93,7 @@ class RunClaim:
         except FileExistsError:
             return False
         try:
-            write_sealed(self._path, self._own.model_dump(mode="json"))
+            write_json_with_checksum(self._path, self._own.model_dump(mode="json"))
         except OSError:
             self._path.unlink()
             raise
@@ -102,7 +102,7 @@ class RunClaim:
     def _owner(self) -> Owner | None:
         """Return who claims the folder; none where that cannot be read, or not yet."""
         try:
-            return Owner.model_validate(read_sealed(self._path))
+            return Owner.model_validate(read_json_with_checksum(self._path))
         except (OSError, ValueError, ValidationError):
             return None
 

@@ -28,7 +28,7 @@ from unet_scaling.study.options import (
     Seed,
     Training,
 )
-from unet_scaling.study.validation import Section, validated
+from unet_scaling.study.validation import StrictModel, validated
 
 Framework = Literal["pytorch_native", "horovod"]
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
@@ -48,7 +48,7 @@ LARGEST_FIRST_SEED = 2**53
 Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 
 
-class RunConfig(Section):
+class RunConfig(StrictModel):
     """One repeat of one point: all that a training process needs to know, the content of config.json.
 
     `seed` belongs to the repeat: the same for both frameworks and all worker counts, so that runs
@@ -117,7 +117,7 @@ def horovod_environment(config: RunConfig) -> dict[str, str]:
     }
 
 
-class StudyConfig(Section):
+class StudyConfig(StrictModel):
     """One TOML file: frameworks x worker counts x options x repeats. Tables hold scalars or axes."""
 
     name: str = Field(pattern=PLAIN_NAME, max_length=LONGEST_NAME, description="default: the file's name")

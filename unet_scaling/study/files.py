@@ -1,6 +1,11 @@
-"""Files that are either the old or the new one, whenever a process is killed or a disk is full.
+"""Write files atomically and verify them by checksum.
 
-All are private to their owner unless said otherwise: on a cluster, others can read what umask allows.
+A reader finds the old or the new file, whenever a process is killed or a disk is full. Files are private to
+their owner unless a mode is given: on a cluster, others can read what umask allows.
+
+Whole files carry a SHA-256: JSON as its last key, binary files in a file beside them. Lines of the record
+carry a CRC-32 instead (record.py): it is there against damage, not forgery, and each line of two million has
+to be checked as it is read; 8 digits find every damage of up to 32 bits in a row.
 """
 
 import errno
@@ -15,22 +20,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-SEAL = "sha256"
+CHECKSUM_KEY = "sha256"
 PRIVATE = 0o600
 READABLE = 0o644
-# What a shared file system may answer once and not again; a full disk may be emptied meanwhile.
+# Errors of a shared file system that may pass; a full disk may be emptied meanwhile.
 TRANSIENT = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT)
 PAUSES_SECONDS = (1.0, 3.0, 8.0)
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = PRIVATE) -> None:
-    """Write a whole file, or leave what was there. Raises OSError (a disk that stays full, no permission)."""
+    """Write the file, or leave what was there. Raises OSError (a disk that stays full, no permission)."""
     data = content.encode() if isinstance(content, str) else content
     retry_transient(lambda: _replace(path, data, mode))
 
 
 def retry_transient(write: Callable[[], None]) -> None:
-    """Try a write again, some seconds and no more, after an error that may pass; then raise it (OSError)."""
+    """Call `write` again for a few seconds after an error that may pass; then raise it (OSError)."""
     for pause in PAUSES_SECONDS:
         try:
             return write()
@@ -57,7 +62,7 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
 
 
 def remove_unfinished(folder: Path, names: str) -> None:
-    """Remove what writers of files of these names (a glob pattern) had begun when they were killed."""
+    """Remove temporary files that killed writers of these names (a glob pattern) left."""
     for path in folder.glob(f".{names}.*"):
         path.unlink(missing_ok=True)
 
@@ -76,36 +81,35 @@ def open_to_append(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the content of a regular file; a pipe or device would be waited for, perhaps for ever.
-
-    Raises OSError, also where the path is neither a regular file nor a folder.
-    """
+    """Return the content of a regular file. Raises OSError, also for a pipe or device: reading might hang."""
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "neither a regular file nor a link to one", str(path))
     return path.read_bytes()
 
 
-def write_sealed(path: Path, content: dict[str, Any]) -> None:
+def write_json_with_checksum(path: Path, content: dict[str, Any]) -> None:
     """Write JSON for programs and people, with a checksum of its values as last key. Raises OSError."""
-    write_atomically(path, json.dumps(content | {SEAL: _seal(content)}, indent=2) + "\n")
+    write_atomically(path, json.dumps(content | {CHECKSUM_KEY: _json_checksum(content)}, indent=2) + "\n")
 
 
-def read_sealed(path: Path) -> object:
-    """The JSON of a file; where it was sealed, as it was then. Raises ValueError and OSError."""
+def read_json_with_checksum(path: Path) -> object:
+    """Return the JSON of a file, verified where it has a checksum. Raises ValueError and OSError."""
     content = json.loads(read_regular(path))
-    seal = content.pop(SEAL, None) if isinstance(content, dict) else None
-    if seal not in (None, _seal(content)):
-        raise ValueError(f"it does not match its {SEAL}: damaged, or changed by hand (then remove that key)")
+    checksum = content.pop(CHECKSUM_KEY, None) if isinstance(content, dict) else None
+    if checksum not in (None, _json_checksum(content)):
+        raise ValueError(
+            f"it does not match its {CHECKSUM_KEY}: damaged, or changed by hand (then remove that key)"
+        )
     return content
 
 
-def _seal(content: object) -> str:
+def _json_checksum(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def write_verified(path: Path, content: bytes, mode: int = PRIVATE) -> None:
-    """Write a file with its SHA-256 beside it, which is written first.
+    """Write a file with its SHA-256 beside it, which is written first. Raises OSError.
 
     A kill between the two leaves a pair that does not match, which reading refuses.
     """
@@ -114,7 +118,7 @@ def write_verified(path: Path, content: bytes, mode: int = PRIVATE) -> None:
 
 
 def read_verified(path: Path) -> bytes:
-    """What `write_verified` wrote; ValueError where it is damaged, OSError where it cannot be read."""
+    """Return what `write_verified` wrote. Raises ValueError for damage, OSError for an unreadable file."""
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != checksum_path(path).read_text().strip():
         raise ValueError(f"{path} does not match {checksum_path(path)}: the file is damaged")

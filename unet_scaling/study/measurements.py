@@ -1,4 +1,4 @@
-"""What the record says about where the time went: phases, processor, GPU and network, in seconds and counts.
+"""Models of where the time went: phases, processor, GPU and network, in seconds and counts.
 
 Lines and parts of lines of `run.jsonl`; `unet_scaling/study/record.py` writes and reads them.
 Needs pydantic, but neither torch nor pandas.
@@ -7,7 +7,9 @@ Needs pydantic, but neither torch nor pandas.
 from enum import IntEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+
+from unet_scaling.study.validation import StrictModel
 
 # A GPU's events and the processor's clock drift apart by some millionths, and count whole microseconds.
 TOLERANCE = 1e-3
@@ -32,13 +34,7 @@ class Phase(IntEnum):
 PHASE_COLUMNS = tuple(f"{phase.name.lower()}_seconds" for phase in Phase)
 
 
-class Line(BaseModel):
-    """One line of the record: immutable, strict, refusing impossible values and unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class LongestStep(Line):
+class LongestStep(StrictModel):
     """The step of an epoch in which a worker took longest."""
 
     step: NonNegativeInt = Field(description="counted from 0 in its epoch")
@@ -47,7 +43,7 @@ class LongestStep(Line):
     work_seconds: Duration = Field(description="of that worker's own work")
 
 
-class Budget(Line):
+class Budget(StrictModel):
     """The phases of an epoch: for each the seconds of every worker, by rank, summed over the steps."""
 
     data_wait_seconds: list[Duration] = Field(description="until the images of a batch are in memory")
@@ -82,7 +78,7 @@ class Budget(Line):
         return self
 
 
-class CpuFacts(Line):
+class CpuFacts(StrictModel):
     """One worker's processor time and switches from the start of an epoch to its end."""
 
     process_seconds: Duration = Field(description="CPU seconds of all threads")
@@ -105,7 +101,7 @@ class CpuFacts(Line):
     frequency_mhz: Annotated[FiniteFloat, Field(gt=0)] | None = Field(description="their mean, at the end")
 
 
-class GpuFacts(Line):
+class GpuFacts(StrictModel):
     """One worker's GPU, as its driver counts; none where the driver does not say."""
 
     utilization: Share | None = Field(description="of the driver's last sample before the epoch's end")
@@ -114,7 +110,7 @@ class GpuFacts(Line):
     energy_joules: Duration | None = Field(description="of the epoch, from the device's counter")
 
 
-class Startup(Line):
+class Startup(StrictModel):
     """What each worker's process did before the first epoch of its attempt, in seconds by rank."""
 
     kind: Literal["startup"] = "startup"
@@ -139,7 +135,7 @@ class Startup(Line):
 STARTUP_COLUMNS = tuple(name for name in Startup.model_fields if name != "kind")
 
 
-class Probe(Line):
+class Probe(StrictModel):
     """How long the group's own all-reduce took before training, by message size; of the slowest worker."""
 
     kind: Literal["probe"] = "probe"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unet_scaling.study.validation import Section
+from unet_scaling.study.validation import StrictModel
 
 # Far beyond any study, so that a slip is refused as the study is read, and not met by a run that never ends.
 MOST = 1_000_000
@@ -30,7 +30,7 @@ Pixels = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 
-class Data(Section):
+class Data(StrictModel):
     """Which images, at which size, and how they are split and loaded."""
 
     folder: str = Field(description="folder with images/ and masks/ paired by stem")
@@ -68,7 +68,7 @@ class Data(Section):
         return Path(self.manifest or Path(self.folder) / "manifest.json")
 
 
-class Model(Section):
+class Model(StrictModel):
     """The U-Net's shape; 8 and 5 give the reference network."""
 
     width: Count = Field(8, description="channels of the first level, doubled at each further one")
@@ -78,7 +78,7 @@ class Model(Section):
     )
 
 
-class Training(Section):
+class Training(StrictModel):
     """How a run trains; every option is the same for all frameworks."""
 
     epochs: CountOrZero = Field(description="0 only evaluates")
@@ -104,7 +104,7 @@ class Training(Section):
         300, ge=1, le=MONTH_SECONDS, description="how long one worker may keep the others waiting"
     )
     cores_per_worker: Count | None = Field(
-        None, description="of those that its launcher gave a worker, use so many; default: all"
+        None, description="cores used per worker (default: every core the launcher bound)"
     )
     checkpoint_minutes: float = Field(
         10,
@@ -118,7 +118,7 @@ class Training(Section):
     initial_weights: str | None = Field(None, description="weights.pt of another run to start from")
 
 
-class NativeKnobs(Section):
+class NativeKnobs(StrictModel):
     """Options of native DDP; empty means its own default."""
 
     bucket_cap_mb: float | None = Field(None, gt=0, le=MOST_MIB, description="size of a gradient bucket, MiB")
@@ -134,7 +134,7 @@ class NativeKnobs(Section):
         return self.model_dump(exclude_none=True)
 
 
-class HorovodKnobs(Section):
+class HorovodKnobs(StrictModel):
     """Options of Horovod; empty means its own default."""
 
     cycle_time_ms: float | None = Field(
@@ -172,7 +172,7 @@ class HorovodKnobs(Section):
         return variables
 
 
-class Criteria(Section):
+class Criteria(StrictModel):
     """What the analysis is to decide; none of it changes how a run trains."""
 
     iou_margin: float = Field(0.01, gt=0, lt=1, description="a loss of IoU that is still no loss")
@@ -182,7 +182,7 @@ class Criteria(Section):
     )
 
 
-TABLES: dict[str, type[Section]] = {
+TABLES: dict[str, type[StrictModel]] = {
     "data": Data,
     "model": Model,
     "training": Training,

@@ -1,4 +1,4 @@
-"""The record `run.jsonl`: what a training process says about itself, written and read here only.
+"""Write and read the record `run.jsonl`: what a training process says about itself.
 
 One JSON object a line, written by worker 0, flushed and synced line by line. In this order:
 
@@ -9,7 +9,8 @@ One JSON object a line, written by worker 0, flushed and synced line by line. In
     result   one per evaluation, the last after the last epoch: counts over the whole test set
     end      once, last        how the run ended; a record without it is of a run that failed
 
-Every line ends with the CRC-32 of what stands before it, so that a damaged digit is noticed too.
+Every line ends with the CRC-32 of what stands before it, so that a damaged digit is noticed too (why not
+SHA-256: files.py).
 
 Format history
     1  first format
@@ -37,25 +38,27 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from unet_scaling.study.files import PRIVATE, read_regular, retry_transient
-from unet_scaling.study.measurements import Line, Probe, Startup
+from unet_scaling.study.measurements import Probe, Startup
 from unet_scaling.study.older_records import in_newest_words
-from unet_scaling.study.record_lines import End, Epoch, Header, Result
+from unet_scaling.study.record_checks import contradictions
+from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result
+from unet_scaling.study.validation import StrictModel
 
 RECORD_NAME = "run.jsonl"
 CUT_OFF = "the line is cut off"
 EMPTY = "the record is empty"
-SEAL = b',"crc32":"%08x"}'
-SEAL_LENGTH = len(SEAL % 0)
+CHECKSUM_FORMAT = b',"crc32":"%08x"}'
+CHECKSUM_BYTES = len(CHECKSUM_FORMAT % 0)
 
-Lines = Header | Startup | Probe | Epoch | Result | End
-AnyLine = Annotated[Lines, Field(discriminator="kind")]
-_ANY_LINE: TypeAdapter[Lines] = TypeAdapter(AnyLine)
-_ALL_LINES: TypeAdapter[list[Lines]] = TypeAdapter(list[AnyLine])
+TaggedLine = Annotated[RecordLine, Field(discriminator="kind")]
+AnyLine = TypeVar("AnyLine", Header, Startup, Probe, End)
+_ANY_LINE: TypeAdapter[RecordLine] = TypeAdapter(TaggedLine)
+_ALL_LINES: TypeAdapter[list[RecordLine]] = TypeAdapter(list[TaggedLine])
 
 
 class RecordWriter:
@@ -67,9 +70,9 @@ class RecordWriter:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, PRIVATE)
 
-    def write(self, line: Line) -> None:
+    def write(self, line: StrictModel) -> None:
         """Append a line; a disk that is full for a moment is waited for. OSError leaves no part of it."""
-        data = sealed(line)
+        data = line_with_checksum(line)
         retry_transient(lambda: self._append(data))
 
     def _append(self, data: bytes) -> None:
@@ -89,7 +92,7 @@ class RecordWriter:
 
 @dataclass(frozen=True)
 class Record:
-    """What could be read of one `run.jsonl`. `problems` name file and line; a sound record has none."""
+    """The content of one `run.jsonl`. `problems` name file and line; a valid record has none."""
 
     path: Path
     header: Header | None
@@ -102,48 +105,58 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """Whether the run finished and nothing in its record contradicts that."""
+        """True where the run finished and nothing in its record contradicts that."""
         return self.end is not None and self.end.status == "complete" and not self.problems
 
     @property
     def damaged(self) -> bool:
-        """Whether something is wrong that an early end of its writer does not explain."""
+        """True where something is wrong that an early end of its writer does not explain."""
         return any(not problem.endswith((CUT_OFF, EMPTY)) for problem in self.problems)
 
 
 def read_record(path: Path) -> Record:
-    """Read a record. Every line that is torn, foreign, impossible or out of order becomes a problem.
+    """Read a record; every line that is torn, foreign, impossible or out of order becomes a problem.
 
-    Nothing is skipped in silence, filled or coerced. Raises OSError where the file cannot be read.
+    Nothing is skipped, filled or coerced. Raises OSError where the file cannot be read.
     """
     lines, problems = _read_lines(path)
-    if not problems:
-        problems = [f"{path}: {problem}" for problem in _contradictions(lines)]
+    if not lines and not problems:
+        problems = [f"{path}: {EMPTY}"]
+    elif not problems:
+        problems = [f"{path}: {problem}" for problem in contradictions(lines)]
     return Record(
         path=path,
-        header=next((line for line in lines if isinstance(line, Header)), None),
+        header=_first(lines, Header),
         epochs=tuple(line for line in lines if isinstance(line, Epoch)),
         results=tuple(line for line in lines if isinstance(line, Result)),
-        end=next((line for line in lines if isinstance(line, End)), None),
+        end=_first(lines, End),
         problems=tuple(problems),
-        probe=next((line for line in lines if isinstance(line, Probe)), None),
-        startup=next((line for line in lines if isinstance(line, Startup)), None),
+        probe=_first(lines, Probe),
+        startup=_first(lines, Startup),
     )
 
 
-def _read_lines(path: Path) -> tuple[Sequence[Line], list[str]]:
-    """The sound lines of a file, and what is wrong with the others. Raises OSError."""
-    content = read_regular(path).splitlines(keepends=True)
+def _first(lines: Sequence[RecordLine], kind: type[AnyLine]) -> AnyLine | None:
+    return next((line for line in lines if isinstance(line, kind)), None)
+
+
+def _read_lines(path: Path) -> tuple[Sequence[RecordLine], list[str]]:
+    """Return the valid lines of a file, and a problem for each of the others. Raises OSError."""
+    raw_lines = read_regular(path).splitlines(keepends=True)
     try:
-        # All lines in one go take a third of the time that they take one by one.
-        found = _ALL_LINES.validate_json(b"[" + b",".join(map(_content, content)) + b"]")
-        if len(found) == len(content):
-            return found, []
+        # All lines in one call take a third of the time that they take one by one.
+        lines = _ALL_LINES.validate_json(b"[" + b",".join(map(_content, raw_lines)) + b"]")
+        if len(lines) == len(raw_lines):
+            return lines, []
     except ValueError:
-        pass  # one by one they tell which
-    lines: list[Line] = []
+        pass  # read one by one, they tell which is wrong
+    return _read_one_by_one(path, raw_lines)
+
+
+def _read_one_by_one(path: Path, raw_lines: Sequence[bytes]) -> tuple[list[RecordLine], list[str]]:
+    lines: list[RecordLine] = []
     problems: list[str] = []
-    for number, raw in enumerate(content, start=1):
+    for number, raw in enumerate(raw_lines, start=1):
         try:
             lines.append(_parse(raw))
         except ValueError as error:
@@ -152,13 +165,13 @@ def _read_lines(path: Path) -> tuple[Sequence[Line], list[str]]:
 
 
 def attempt_records(folder: Path) -> list[Path]:
-    """The records of earlier attempts of the run in this folder, in their order."""
+    """Return the records of earlier attempts of the run in this folder, in their order."""
     count = len(list(folder.glob("run.attempt*.jsonl")))
     return [folder / f"run.attempt{number}.jsonl" for number in range(1, count + 1)]
 
 
 def earlier_attempts(folder: Path) -> int:
-    """How many attempts of the run in this folder have had their record set aside."""
+    """Return how many attempts of the run in this folder have had their record set aside."""
     return len(attempt_records(folder))
 
 
@@ -167,30 +180,30 @@ def set_record_aside(folder: Path) -> None:
     (folder / RECORD_NAME).rename(folder / f"run.attempt{earlier_attempts(folder) + 1}.jsonl")
 
 
-def sealed(line: Line) -> bytes:
-    """A line as it stands in the file: its JSON object with the checksum as last key."""
+def line_with_checksum(line: StrictModel) -> bytes:
+    """Return a line as it stands in the file: its JSON object with the checksum as last key."""
     content = line.model_dump_json().encode()[:-1]
-    return content + SEAL % zlib.crc32(content) + b"\n"
+    return content + CHECKSUM_FORMAT % zlib.crc32(content) + b"\n"
 
 
-def _unsealed(raw: bytes) -> bytes:
-    """The JSON object of a line as it stands in the file. Raises ValueError where it is not whole."""
+def _without_checksum(raw: bytes) -> bytes:
+    """Return the JSON object of a line as it stands in the file. Raises ValueError where it is damaged."""
     if not raw.endswith(b"\n"):
         raise ValueError(CUT_OFF)
-    content, seal = raw[: -SEAL_LENGTH - 1], raw[-SEAL_LENGTH - 1 : -1]
-    if seal != SEAL % zlib.crc32(content):
+    content = raw[: -CHECKSUM_BYTES - 1]
+    if raw[len(content) : -1] != CHECKSUM_FORMAT % zlib.crc32(content):
         raise ValueError("the line does not match its checksum: it is damaged, or was changed by hand")
     return content + b"}"
 
 
 def _content(raw: bytes) -> bytes:
     """Return the JSON object of a line in the words of the newest format. Raises ValueError."""
-    content = _unsealed(raw)
+    content = _without_checksum(raw)
     older = any(key in content for key in (b'"point_sha256"', b'"rehearsal_seconds"'))
     return in_newest_words(content) if older else content
 
 
-def _parse(raw: bytes) -> Line:
+def _parse(raw: bytes) -> RecordLine:
     content = _content(raw)
     try:
         return _ANY_LINE.validate_json(content)
@@ -199,48 +212,3 @@ def _parse(raw: bytes) -> Line:
         where = ".".join(str(part) for part in fault["loc"]) or "line"
         found = json.dumps(fault["input"], default=str)[:80]
         raise ValueError(f"{where}: {fault['msg']}, found {found}") from None
-
-
-def _contradictions(lines: Sequence[Line]) -> list[str]:
-    """What is wrong with the lines taken together, each of them being sound by itself."""
-    if not lines:
-        return [EMPTY]
-    found = []
-    kinds = [type(line) for line in lines]
-    if kinds[0] is not Header or kinds.count(Header) != 1:
-        found.append("a record starts with its one header")
-    if kinds.count(End) > 1 or (End in kinds and kinds[-1] is not End):
-        found.append("there is a line after the end")
-    opening = [kind for kind in (Startup, Probe) if kind in kinds]
-    if kinds[1 : 1 + len(opening)] != opening or any(kinds.count(kind) > 1 for kind in opening):
-        found.append("a startup and a probe come once, in this order, right after the header")
-    numbers = [line.epoch for line in lines if isinstance(line, Epoch)]
-    if numbers != list(range(len(numbers))):
-        found.append(f"epochs are not 0, 1, 2, ...: {numbers}")
-    if not found:
-        found = _contradictions_with_header(lines)
-    return found
-
-
-def _contradictions_with_header(lines: Sequence[Line]) -> list[str]:
-    header, end = lines[0], lines[-1]
-    assert isinstance(header, Header)
-    found = []
-    if header.config.digest() != header.config_sha256:
-        found.append("the configuration was changed after the run: its SHA-256 differs")
-    if len(header.workers) != header.config.workers:
-        found.append(f"{header.config.workers} workers were asked for, {len(header.workers)} are described")
-    results = [line for line in lines if isinstance(line, Result)]
-    found += [
-        f"{result.images} images evaluated, the test set has {header.test_images}"
-        for result in results
-        if result.images != header.test_images
-    ]
-    if isinstance(end, End) and end.status == "complete":
-        asked = header.config.training.epochs
-        trained = sum(isinstance(line, Epoch) for line in lines)
-        if trained != asked:
-            found.append(f"complete with {trained} epochs, {asked} were asked for")
-        if not results or results[-1].epochs != asked:
-            found.append("complete without an evaluation after the last epoch")
-    return found

@@ -1,4 +1,4 @@
-"""The lines of the record `run.jsonl`: what each kind may say, and what it refuses.
+"""Models of the lines of the record `run.jsonl`, each refusing impossible values.
 
 Imported on login nodes and by the analysis: needs pydantic, but neither torch nor pandas.
 """
@@ -8,13 +8,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
 
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.measurements import TOLERANCE, Budget, CpuFacts, GpuFacts, Line, Share
+from unet_scaling.study.measurements import TOLERANCE, Budget, CpuFacts, GpuFacts, Probe, Share, Startup
+from unet_scaling.study.validation import StrictModel
 
 Seconds = Annotated[FiniteFloat, Field(gt=0)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class WorkerFacts(Line):
+class WorkerFacts(StrictModel):
     """One worker and the device it owns."""
 
     worker: NonNegativeInt
@@ -32,7 +33,7 @@ class WorkerFacts(Line):
     )
 
 
-class Resumed(Line):
+class Resumed(StrictModel):
     """Where this attempt went on from a checkpoint, and what of an earlier attempt it did again."""
 
     epoch: NonNegativeInt
@@ -40,7 +41,7 @@ class Resumed(Line):
     repeated_epochs: NonNegativeInt = Field(description="whole epochs that had been recorded and were lost")
 
 
-class AttemptFacts(Line):
+class AttemptFacts(StrictModel):
     """Code, software, machine and data of one attempt."""
 
     attempt: PositiveInt
@@ -75,7 +76,7 @@ class Header(AttemptFacts):
         return [*self.earlier, self]
 
 
-class Epoch(Line):
+class Epoch(StrictModel):
     """One pass of training. The clock covers the steps only."""
 
     kind: Literal["epoch"] = "epoch"
@@ -93,19 +94,24 @@ class Epoch(Line):
     gpu: list[GpuFacts] | None = Field(None, description="of each worker, by rank; none without NVML")
 
     @model_validator(mode="after")
-    def _measures_are_of_every_worker(self) -> Self:
+    def _one_entry_per_worker(self) -> Self:
         workers = len(self.worker_seconds)
-        sums = self.budget.worker_sums() if self.budget else None
-        for name, entries in (("budget", sums), ("cpu", self.cpu), ("gpu", self.gpu)):
+        phases = self.budget.sync_seconds if self.budget else None
+        for name, entries in (("budget", phases), ("cpu", self.cpu), ("gpu", self.gpu)):
             if entries is not None and len(entries) != workers:
                 raise ValueError(f"{name} is of {len(entries)} workers, worker_seconds of {workers}")
-        for worker, (parts, whole) in enumerate(zip(sums or [], self.worker_seconds, strict=False)):
-            if abs(parts - whole) > TOLERANCE * whole:
-                raise ValueError(f"the phases of worker {worker} sum to {parts} s, its epoch took {whole} s")
+        return self
+
+    @model_validator(mode="after")
+    def _phases_sum_to_the_epoch(self) -> Self:
+        sums = self.budget.worker_sums() if self.budget else []
+        for worker, (phases, epoch) in enumerate(zip(sums, self.worker_seconds, strict=False)):
+            if abs(phases - epoch) > TOLERANCE * epoch:
+                raise ValueError(f"the phases of worker {worker} sum to {phases} s, its epoch took {epoch} s")
         return self
 
 
-class Result(Line):
+class Result(StrictModel):
     """One evaluation over the whole test set, each image once at any number of workers."""
 
     kind: Literal["result"] = "result"
@@ -132,7 +138,7 @@ class Result(Line):
         return self
 
 
-class End(Line):
+class End(StrictModel):
     """How the run ended. `diverged`: a loss or weight was not finite; `stopped`: in order, to be resumed."""
 
     kind: Literal["end"] = "end"
@@ -141,3 +147,6 @@ class End(Line):
     position: tuple[NonNegativeInt, NonNegativeInt] | None = Field(
         None, description="epoch and its steps done, where a run stopped in order"
     )
+
+
+RecordLine = Header | Startup | Probe | Epoch | Result | End

@@ -9,7 +9,7 @@ from typing import Any
 
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import read_sealed
+from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.validation import read_toml, validated
 
 STUDY_NAME = "study.json"
@@ -42,7 +42,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
 def read_config(path: Path) -> RunConfig:
     """Read a config.json; raises UserError where it is missing or not a valid point."""
     try:
-        content = read_sealed(path)
+        content = read_json_with_checksum(path)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; slurm/submission.sh makes run folders") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -57,7 +57,7 @@ def recorded_study(folder: Path) -> StudyConfig | None:
     """
     path = folder / STUDY_NAME
     try:
-        content = read_sealed(path)
+        content = read_json_with_checksum(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

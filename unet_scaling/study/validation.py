@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unet_scaling.study.errors import UserError
 
 
-class Section(BaseModel):
-    """A table of the study: immutable, nothing coerced, and an unknown key is an error."""
+class StrictModel(BaseModel):
+    """Base of all models of files: immutable, nothing coerced, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-AnySection = TypeVar("AnySection", bound=Section)
+AnyModel = TypeVar("AnyModel", bound=StrictModel)
 # The faults of a number outside its range, and how the range is told.
 OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 RANGE_WORDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
@@ -48,7 +48,7 @@ def setting(text: str) -> tuple[str, object]:
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
-def validated(model: type[AnySection], content: object, source: str) -> AnySection:
+def validated(model: type[AnyModel], content: object, source: str) -> AnyModel:
     """`content` as a `model`, or a UserError with one line for each key that is wrong."""
     try:
         return model.model_validate(content)
@@ -57,7 +57,7 @@ def validated(model: type[AnySection], content: object, source: str) -> AnySecti
         raise UserError(f"{source}: " + "\n       ".join(lines)) from None
 
 
-def _explain(model: type[Section], fault: dict[str, Any]) -> str:
+def _explain(model: type[StrictModel], fault: dict[str, Any]) -> str:
     keys = [str(key) for key in fault["loc"]]
     where = ".".join(keys) or "file"
     if fault["type"] == "extra_forbidden":
@@ -77,7 +77,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
-def _limits(model: type[Section], keys: list[str]) -> str:
+def _limits(model: type[StrictModel], keys: list[str]) -> str:
     """Return in words what range the number at this path has to be in; empty where it has none."""
     *tables, name = (key for key in keys if not key.isdigit())
     field = _table(model, tables).model_fields[name]
@@ -94,15 +94,15 @@ def _bounds(annotation: object) -> Iterator[object]:
         yield from _bounds(part)
 
 
-def _known_keys(model: type[Section], tables: list[str]) -> list[str]:
+def _known_keys(model: type[StrictModel], tables: list[str]) -> list[str]:
     """The keys of the table at this path, for an error that lists what is allowed."""
     return sorted(_table(model, tables).model_fields)
 
 
-def _table(model: type[Section], tables: list[str]) -> type[Section]:
+def _table(model: type[StrictModel], tables: list[str]) -> type[StrictModel]:
     """Return the model of the table at this path."""
     for table in tables:
         annotation = model.model_fields[table].annotation
         kinds = (annotation, *get_args(annotation))
-        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
+        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StrictModel))
     return model

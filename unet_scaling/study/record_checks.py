@@ -1,0 +1,52 @@
+"""Verify that the lines of a record, each of them valid by itself, do not contradict each other."""
+
+from collections.abc import Iterator, Sequence
+
+from unet_scaling.study.measurements import Probe, Startup
+from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result
+
+
+def contradictions(lines: Sequence[RecordLine]) -> Iterator[str]:
+    """Yield what is wrong with the order of the lines, or else with what they say of each other."""
+    order = list(_faults_of_order(lines))
+    yield from order
+    header = lines[0]
+    if not order and isinstance(header, Header):
+        yield from _faults_of_header(header)
+        yield from _faults_of_evaluations(header, lines)
+
+
+def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
+    kinds = [type(line) for line in lines]
+    if kinds[0] is not Header or kinds.count(Header) != 1:
+        yield "a record starts with its one header"
+    if End in kinds[:-1]:
+        yield "there is a line after the end"
+    opening = [kind for kind in (Startup, Probe) if kind in kinds]
+    if kinds[1 : 1 + len(opening)] != opening or any(kinds.count(kind) > 1 for kind in opening):
+        yield "a startup and a probe come once, in this order, right after the header"
+    numbers = [line.epoch for line in lines if isinstance(line, Epoch)]
+    if numbers != list(range(len(numbers))):
+        yield f"epochs are not 0, 1, 2, ...: {numbers}"
+
+
+def _faults_of_header(header: Header) -> Iterator[str]:
+    if header.config.digest() != header.config_sha256:
+        yield "the configuration was changed after the run: its SHA-256 differs"
+    if len(header.workers) != header.config.workers:
+        yield f"{header.config.workers} workers were asked for, {len(header.workers)} are described"
+
+
+def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
+    results = [line for line in lines if isinstance(line, Result)]
+    for result in results:
+        if result.images != header.test_images:
+            yield f"{result.images} images evaluated, the test set has {header.test_images}"
+    end = lines[-1]
+    if isinstance(end, End) and end.status == "complete":
+        asked = header.config.training.epochs
+        trained = sum(isinstance(line, Epoch) for line in lines)
+        if trained != asked:
+            yield f"complete with {trained} epochs, {asked} were asked for"
+        if not results or results[-1].epochs != asked:
+            yield "complete without an evaluation after the last epoch"
