@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from unet_scaling.data.batches import to_device
-from unet_scaling.data.loading import pair_paths
+from unet_scaling.data.decoding import pair_paths
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.profile.page_cache import put_in, put_out, storage_bytes
 from unet_scaling.profile.results import Loading, LoadingName, Spread, Threads

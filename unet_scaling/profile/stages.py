@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from unet_scaling.data.batches import to_floats, transfer
-from unet_scaling.data.cache import ImageSet
-from unet_scaling.data.loading import collate, convert_pair, decode_pair, fit_pair, read_pair
+from unet_scaling.data.cache import CachedImages
+from unet_scaling.data.decoding import collate, convert_pair, decode_pair, fit_pair, read_pair
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.profile.results import Spread, Stage
 from unet_scaling.profile.subject import Subject
@@ -71,8 +71,8 @@ def load_by_decoding(subject: Subject, indices: Indices, clock: StageClock) -> P
     return _on_device(subject, images, masks, clock)
 
 
-def load_from_cache(subject: Subject, cached: ImageSet, indices: Indices, clock: StageClock) -> Pair:
-    """As ImageSet.gather and to_device, stage by stage; gathering collates as well."""
+def load_from_cache(subject: Subject, cached: CachedImages, indices: Indices, clock: StageClock) -> Pair:
+    """As CachedImages.gather and to_device, stage by stage; gathering collates as well."""
     with clock.stage(GATHER, len(indices)):
         images, masks = cached.gather(indices)
     return _on_device(subject, images, masks, clock)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from unet_scaling.data import batches
 from unet_scaling.data.cache import (
     BUILDING_PREFIX,
+    CachedImages,
     DecodedImages,
-    ImageSet,
     build_cache,
     cache_path,
     default_cache_root,
@@ -27,7 +27,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import TABLES
 
 Batches = npt.NDArray[np.int64]
-Source = DecodedImages | ImageSet
+Source = DecodedImages | CachedImages
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Subject:
     def decoded(self) -> DecodedImages:
         return DecodedImages(self.manifest, self.folder, self.config.data)
 
-    def cached(self) -> ImageSet:
+    def cached(self) -> CachedImages:
         return open_cache(self.manifest, self.folder, self.config.data, self.cache_root)
 
     def source(self, loading: LoadingName | None = None) -> Source:
