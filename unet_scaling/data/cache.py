@@ -17,9 +17,11 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +53,17 @@ class CachedImages:
     images: Bytes
     masks: Bytes
     boxes: npt.NDArray[np.int32]
+    folder: Path
+
+    @classmethod
+    def map(cls, folder: Path) -> Self:
+        """Map the arrays of a cache into memory. Raises OSError and ValueError."""
+        images, masks, boxes = (np.load(folder / name, mmap_mode="r") for name in ARRAYS)
+        return cls(images, masks, boxes, folder)
+
+    def __reduce__(self) -> tuple[Callable[[Path], Self], tuple[Path]]:
+        # A loader process maps the files itself: a pickled memory map would hold all pixels.
+        return self.map, (self.folder,)
 
     def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return a batch as `ImageSource.gather` does."""
@@ -106,20 +119,18 @@ def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -
     """Map a finished cache into memory; UserError (65) where there is none or it is not whole."""
     place = cache_path(manifest, data, cache_root)
     try:
-        images, masks, boxes = (
-            np.load(place / f"{name}.npy", mmap_mode="r") for name in ("images", "masks", "boxes")
-        )
+        cached = CachedImages.map(place)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{place}: no sound cache of {folder} ({error}); remove it and build it again", EXIT_BAD_DATA
         ) from None
     expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
-    found = [array.shape for array in (images, masks, boxes)]
-    if found != expected or not np.array_equal(boxes, padding_boxes(manifest, data)):
+    found = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
+    if found != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
         raise UserError(
             f"{place}: the cache has shapes {found} instead of {expected}; remove it", EXIT_BAD_DATA
         )
-    return CachedImages(images, masks, boxes)
+    return cached
 
 
 def verification_of_cache(place: Path, index: int, count: int) -> MappedVerification:

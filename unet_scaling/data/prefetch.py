@@ -7,12 +7,11 @@ thread, on the cores of its worker. They live as long as the run and end with th
 import atexit
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from multiprocessing import active_children, forkserver, resource_tracker
 from typing import Any
 
-import numpy as np
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from unet_scaling.data.image_source import ImageSource, Indices, PackedBatch
@@ -22,7 +21,7 @@ from unet_scaling.study.errors import UserError
 # Of each process, waiting to be taken while it works on the next one: torch's default.
 PREFETCHED_BATCHES = 2
 # Imported once by the fork server: a loader process then starts in milliseconds instead of seconds.
-PRELOADED = ["unet_scaling.data.prefetch", "unet_scaling.data.cache"]
+PRELOADED = ["torch", "unet_scaling.data.prefetch", "unet_scaling.data.cache"]
 
 
 class Prefetcher:
@@ -44,8 +43,8 @@ class Prefetcher:
             multiprocessing_context="forkserver",
         )
 
-    def batches(self, order: Indices) -> Iterator[PackedBatch]:
-        """Yield the batches of `order` [batches, b]; raises UserError as the source does."""
+    def batches(self, order: Iterable[Indices]) -> Iterator[PackedBatch]:
+        """Yield the batch of each entry [b] of `order`; raises UserError as the source does."""
         self._order.batches = order
         for batch in self._loader:
             if isinstance(batch, _Failure):
@@ -62,7 +61,7 @@ class _Failure:
 
 class _Order(Sampler[Indices]):
     def __init__(self) -> None:
-        self.batches: Indices = np.empty((0, 0), dtype=np.int64)
+        self.batches: Iterable[Indices] = ()
 
     def __iter__(self) -> Iterator[Indices]:
         return iter(self.batches)
