@@ -19,7 +19,8 @@ Format history
     4  `earlier` in the header, `environment` of its workers, other_seconds in the cpu of an epoch, and
        longest_step in its budget
     5  renamed: `config` and `config_sha256` in the header were `point` and `point_sha256`, and
-       `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default
+       `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default;
+       without the voluntary switches, switches of the process and minor faults in the cpu of an epoch
 
 Older formats are read too (older_records.py).
 
@@ -185,7 +186,7 @@ def _unsealed(raw: bytes) -> bytes:
 def _content(raw: bytes) -> bytes:
     """Return the JSON object of a line in the words of the newest format. Raises ValueError."""
     content = _unsealed(raw)
-    older = any(key in content for key in (b'"point_sha256"', b'"rehearsal_seconds"'))
+    older = any(key in content for key in (b'"point_sha256"', b'"rehearsal_seconds"', b'"minor_faults"'))
     return in_newest_words(content) if older else content
 
 
