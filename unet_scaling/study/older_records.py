@@ -1,8 +1,9 @@
 """Lines of records in formats 1 to 4, read in the words of format 5.
 
 Format 5 renamed keys: `point` and `point_sha256` of the header are `config` and `config_sha256`, and
-`rehearsal_seconds` of the startup is `warm_up_step_seconds`. It dropped counters that nothing reads. The digest of a configuration covers since
-then only what differs from the defaults; before, it covered all but the options that came after format 1.
+`rehearsal_seconds` of the startup is `warm_up_step_seconds`. It dropped counters that nothing reads. The
+digest of a configuration covers since then only what differs from the defaults; before, it covered all but
+the options that came after format 1.
 """
 
 import hashlib
