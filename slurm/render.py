@@ -14,7 +14,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import PING_PONG_NAME
 
-DEAF_AT_FIRST = 'trap "" USR2; exec "$@"'
+IGNORE_USR2_UNTIL_HANDLER = 'trap "" USR2; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ def ping_pong_words(cluster: Cluster, shape: Geometry, folder: Path, python: Pat
 
 
 def program_words(config: RunConfig, run_folder: Path, places: Places) -> str:
-    """The training of one run, deaf to the signal to stop until it listens, which takes Python seconds.
+    """The training of one run; SIGUSR2 is ignored until Python, which takes seconds to start, handles it.
 
     An early signal is no loss, for workers also know the second at which to stop.
     """
     script = places.project / config.framework / "train.py"
     words = [str(_plain(path)) for path in (places.python, script, run_folder)]
-    return shlex.join(["sh", "-c", DEAF_AT_FIRST, "sh", *words])
+    return shlex.join(["sh", "-c", IGNORE_USR2_UNTIL_HANDLER, "sh", *words])
 
 
 def _word(word: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from unet_scaling.data.cache import ImageSet
+from unet_scaling.data.cache import CachedImages
 from unet_scaling.data.loader import RunData
 from unet_scaling.group.identity import identify
 from unet_scaling.model import UNet
@@ -105,7 +105,7 @@ def inject(folder: Path, seconds: float) -> None:
     rank = identify(os.environ).rank
     notes = _notes(folder, rank).open("w", buffering=1)
     patches: list[tuple[Any, str, Callable[[], bool]]] = [
-        (ImageSet, "gather", lambda: Now.epoch == LOADER),
+        (CachedImages, "gather", lambda: Now.epoch == LOADER),
         (UNet, "forward", lambda: Now.epoch == FORWARD and rank == SLOW_WORKER and torch.is_grad_enabled()),
         (torch.optim.Adam, "step", lambda: Now.epoch == OPTIMIZER),
     ]

@@ -90,19 +90,9 @@ def test_other_threads_are_named_and_those_that_ended_are_other() -> None:
     assert ended.thread_seconds["other"] == pytest.approx(WORK_SECONDS, rel=0.2)
 
 
-def test_a_sleep_is_a_voluntary_switch_and_no_work() -> None:
-    def nap() -> None:
-        for _ in range(20):
-            time.sleep(0.005)
-
-    facts = facts_of(nap)
-    assert facts.training_voluntary_switches >= 20
+def test_a_sleep_is_no_work() -> None:
+    facts = facts_of(lambda: time.sleep(0.1))
     assert facts.thread_seconds["training"] < 0.05
-
-
-def test_touched_memory_is_minor_faults() -> None:
-    facts = facts_of(lambda: bytearray(b"x" * 64 * 2**20))
-    assert facts.minor_faults > 1000
 
 
 def test_ticks_serve_where_the_kernel_keeps_no_nanoseconds(tmp_path: Path) -> None:

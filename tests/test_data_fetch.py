@@ -9,7 +9,7 @@ import pytest
 from tests.data_folders import blob, make_folder, noise, refused, save
 from tests.record_server import DOI, RecordServer, serving, tar_of
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.fetch import INDENTS, Source, fetch
+from unet_scaling.data.fetch import INDENTS, Deposit, fetch
 from unet_scaling.study.errors import UserError
 
 
@@ -35,17 +35,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def source(server: RecordServer) -> Source:
+def deposit(server: RecordServer) -> Deposit:
     known = {"masks.tar.gz": server.checksums["masks.tar.gz"]}
-    return Source(DOI, f"{server.url}/api/records", known)
+    return Deposit(DOI, f"{server.url}/api/records", known)
 
 
-def offline(server: RecordServer) -> Source:
-    """A source at a port where nobody listens."""
+def offline(server: RecordServer) -> Deposit:
+    """A deposit at a port where nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    return Source(DOI, f"http://127.0.0.1:{port}/api/records", source(server).known_checksums)
+    return Deposit(DOI, f"http://127.0.0.1:{port}/api/records", deposit(server).known_checksums)
 
 
 def test_the_data_set_of_the_study_is_pinned() -> None:
@@ -56,15 +56,15 @@ def test_the_data_set_of_the_study_is_pinned() -> None:
 def test_a_record_becomes_a_sound_data_folder(server: RecordServer, folder: Path) -> None:
     server.files["readme.txt"] = b"not an archive"
     server.checksums["readme.txt"] = "md5:0"
-    assert fetch(folder, source(server))
+    assert fetch(folder, deposit(server))
     assert len(check_folder(folder).pairs) == 3
     assert server.asked == ["/api/records/1234", "/files/images.tar.gz", "/files/masks.tar.gz"]
 
 
 def test_what_is_there_is_not_asked_for_again(server: RecordServer, folder: Path) -> None:
-    fetch(folder, source(server))
+    fetch(folder, deposit(server))
     server.asked.clear()
-    assert not fetch(folder, source(server))
+    assert not fetch(folder, deposit(server))
     assert server.asked == []
 
 
@@ -73,13 +73,13 @@ def test_an_interrupted_download_is_no_archive_and_only_it_is_repeated(
 ) -> None:
     server.broken = {"masks.tar.gz"}
     with pytest.raises(UserError) as caught:
-        fetch(folder, source(server))
+        fetch(folder, deposit(server))
     assert refused(caught, 65, DOI, folder / "archives")
     assert [path.name for path in (folder / "archives").iterdir()] == ["images.tar.gz"]
     assert not (folder / "images").exists()
     server.broken.clear()
     server.asked.clear()
-    assert fetch(folder, source(server))
+    assert fetch(folder, deposit(server))
     assert server.asked == ["/api/records/1234", "/files/masks.tar.gz"]
 
 
@@ -88,14 +88,14 @@ def test_a_partial_archive_under_the_right_name_is_downloaded_again(
 ) -> None:
     (folder / "archives").mkdir(parents=True)
     (folder / "archives" / "images.tar.gz").write_bytes(server.files["images.tar.gz"][:50])
-    assert fetch(folder, source(server))
+    assert fetch(folder, deposit(server))
     assert len(check_folder(folder).pairs) == 3
 
 
 def test_a_wrong_checksum_is_refused(server: RecordServer, folder: Path) -> None:
     server.checksums["images.tar.gz"] = "md5:" + "0" * 32
     with pytest.raises(UserError) as caught:
-        fetch(folder, source(server))
+        fetch(folder, deposit(server))
     assert refused(caught, 65, DOI, "hash", "images.tar.gz")
     assert list((folder / "archives").iterdir()) == []
 
@@ -103,7 +103,7 @@ def test_a_wrong_checksum_is_refused(server: RecordServer, folder: Path) -> None
 def test_a_record_that_states_another_sum_than_the_known_one_is_refused(
     server: RecordServer, folder: Path
 ) -> None:
-    pinned = Source(DOI, f"{server.url}/api/records", {"masks.tar.gz": "md5:" + "1" * 32})
+    pinned = Deposit(DOI, f"{server.url}/api/records", {"masks.tar.gz": "md5:" + "1" * 32})
     with pytest.raises(UserError) as caught:
         fetch(folder, pinned)
     assert refused(caught, 65, "masks.tar.gz", "known is md5:1111")
@@ -147,7 +147,7 @@ def test_an_answer_that_is_no_record_is_reported(
 ) -> None:
     monkeypatch.setattr(server, "answer", lambda path: answer)
     with pytest.raises(UserError) as caught:
-        fetch(folder, source(server))
+        fetch(folder, deposit(server))
     assert refused(caught, 65, f"doi:{DOI}", "cannot be fetched")
 
 
@@ -156,22 +156,22 @@ def test_a_hostile_archive_of_the_record_is_refused(
 ) -> None:
     hostile = RecordServer(server.files | {"images.tar.gz": tar_of({"../../../evil.png": b"x"})})
     with serving(hostile), pytest.raises(UserError, match="not unpacked"):
-        fetch(folder, source(hostile))
+        fetch(folder, deposit(hostile))
     assert not list(tmp_path.rglob("evil.png"))
 
 
 def test_half_a_data_folder_is_not_overwritten(server: RecordServer, folder: Path) -> None:
     save(folder / "images" / "own.png", noise())
     with pytest.raises(UserError) as caught:
-        fetch(folder, source(server))
+        fetch(folder, deposit(server))
     assert refused(caught, 2, folder)
     assert server.asked == []
     save(folder / "masks" / "own.png", blob())
-    assert not fetch(folder, source(server))
+    assert not fetch(folder, deposit(server))
 
 
 def test_an_unwritable_place_is_named(server: RecordServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError) as caught:
-        fetch(tmp_path / "file" / "data", source(server))
+        fetch(tmp_path / "file" / "data", deposit(server))
     assert refused(caught, 2, tmp_path / "file", "cannot be written")

@@ -59,7 +59,7 @@ if __name__ == "__main__":
 
 
 def batches(images: Path, **options: Any) -> list[Batch]:
-    """All batches of two epochs; the first epoch is begun once before, as a rehearsal does."""
+    """All batches of two epochs; the first epoch is begun once before, as the warm-up step does."""
     data = load_data(make_point(images, accumulate=2, **options), alone())
     next(data.steps(0, NO_CLOCK))
     return [batch for epoch in (0, 1) for step in data.steps(epoch, NO_CLOCK) for batch in step]
@@ -210,7 +210,7 @@ def test_a_signal_to_all_processes_of_a_job_step_leaves_the_loaders(images: Path
 
 
 def test_a_program_that_ends_in_the_middle_of_loading_ends(images: Path, tmp_path: Path) -> None:
-    """Its loaders, deaf to SIGTERM, do not keep it."""
+    """Its loader processes, which block SIGTERM, do not keep it."""
     assert run_program(ENDED_WHILE_LOADING, images, tmp_path) == (0, "over\n", "")
 
 

@@ -19,7 +19,7 @@ from unet_scaling.study.measurements import (
     Probe,
     Startup,
 )
-from unet_scaling.study.older_records import older_digest
+from unet_scaling.study.older_records import DROPPED_CPU_COUNTERS, in_newest_words, older_digest
 from unet_scaling.study.record import CHECKSUM_FORMAT, Record, RecordWriter, line_with_checksum, read_record
 from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result, WorkerFacts
 
@@ -194,8 +194,7 @@ def budget(workers: int = 1) -> dict[str, object]:
 def cpu() -> CpuFacts:
     return CpuFacts(
         process_seconds=1.5, thread_seconds={"training": 1.0, "communication": 0.5},
-        training_runqueue_seconds=None, training_voluntary_switches=1, training_involuntary_switches=2,
-        process_voluntary_switches=3, process_involuntary_switches=4, minor_faults=5, major_faults=0,
+        training_runqueue_seconds=None, training_involuntary_switches=2, major_faults=0,
         cores=1, frequency_mhz=None, peak_memory_bytes=2**28,
     )  # fmt: skip
 
@@ -293,6 +292,12 @@ def test_a_record_of_the_first_format_is_still_read(tmp_path: Path) -> None:
     record = read_record(path)
     assert record.complete, record.problems
     assert record.epochs[0].budget is None
+
+
+def test_counters_that_format_5_dropped_are_passed_over() -> None:
+    line = {"kind": "epoch", "cpu": [cpu().model_dump() | dict.fromkeys(DROPPED_CPU_COUNTERS, 1)]}
+    newest = json.loads(in_newest_words(json.dumps(line).encode()))
+    assert CpuFacts.model_validate(newest["cpu"][0]) == cpu()
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:

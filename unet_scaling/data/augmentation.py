@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from unet_scaling.study.options import Data
+from unet_scaling.study.random_streams import AUGMENTATION_STREAM
 
-# Keeps these random numbers apart from those of the order, whatever their seeds.
-AUGMENTATION_STREAM = 3
 # The raw numbers of an image, in this order: a new one goes to the end.
 FLIP_ROWS, FLIP_COLUMNS, TOP, LEFT, BRIGHTNESS, CONTRAST = range(6)
 DRAWN = 6

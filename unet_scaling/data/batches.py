@@ -9,12 +9,9 @@ from torch import Tensor
 
 from unet_scaling.data.mask_bits import unpack
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.random_streams import ORDER_STREAM, SPLIT_STREAM
 
 Indices = npt.NDArray[np.int64]
-
-# Keep the two uses of random numbers apart, whatever their seeds.
-SPLIT_STREAM = 1
-ORDER_STREAM = 2
 
 
 @dataclass(frozen=True)

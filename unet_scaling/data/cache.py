@@ -1,4 +1,4 @@
-"""Images ready for training: decoded once into memory-mapped arrays, or decoded at every access.
+"""Images decoded once into memory-mapped arrays.
 
 A cache is a folder named by the SHA-256 of the data and of every option that changes a pixel:
 
@@ -7,8 +7,8 @@ A cache is a folder named by the SHA-256 of the data and of every option that ch
     boxes.npy    int32 [n, 4]: top, left, height, width of the picture within its padding
     cache.json   what it was made from, and the SHA-256 of the three
 
-It is built beside its place and renamed, so one that is there is whole; whoever comes to it first on a host
-reads it once and compares the sums, which also brings it into memory.
+It is built under another name and renamed, so a cache that exists is whole. The first worker of a host reads
+it once and compares the checksums, which also brings it into memory.
 """
 
 import hashlib
@@ -17,18 +17,20 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.data.fitting import Bytes, fitted_box
+from unet_scaling.data.decoding import load_pair, padding_boxes
+from unet_scaling.data.fitting import Bytes
 from unet_scaling.data.foreground import parse_foreground
-from unet_scaling.data.loading import collate, load_pair
 from unet_scaling.data.manifest import Manifest
 from unet_scaling.data.mask_bits import pack, packed_width
 from unet_scaling.data.parallel import map_in_order
@@ -45,34 +47,28 @@ ABANDONED_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True)
-class ImageSet:
-    """All images of a data set in memory-mapped arrays; row i belongs to stems[i]."""
+class CachedImages:
+    """All images of a data set in memory-mapped arrays; row i belongs to pair i of the manifest."""
 
     images: Bytes
     masks: Bytes
     boxes: npt.NDArray[np.int32]
-    stems: tuple[str, ...]
+    folder: Path
+
+    @classmethod
+    def map(cls, folder: Path) -> Self:
+        """Map the arrays of a cache into memory. Raises OSError and ValueError."""
+        images, masks, boxes = (np.load(folder / name, mmap_mode="r") for name in ARRAYS)
+        return cls(images, masks, boxes, folder)
+
+    def __reduce__(self) -> tuple[Callable[[Path], Self], tuple[Path]]:
+        # A loader process maps the files itself: a pickled memory map would hold all pixels.
+        return self.map, (self.folder,)
 
     def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """uint8 images [b, channels, height, width], stored channels-last, and packed masks."""
+        """Return a batch as `ImageSource.gather` does."""
         images = torch.from_numpy(self.images[indices])
         return images.permute(0, 3, 1, 2), torch.from_numpy(self.masks[indices])
-
-
-class DecodedImages:
-    """The same images, decoded from their files at every access; nothing is kept."""
-
-    def __init__(self, manifest: Manifest, folder: Path, data: Data) -> None:
-        """Raises UserError (2) where the masks were checked with another rule than data.foreground."""
-        manifest.require_foreground(data.foreground)
-        self._manifest, self._folder, self._data = manifest, folder, data
-        self.boxes = _boxes(manifest, data)
-        self.stems = _stems(manifest)
-
-    def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """As ImageSet.gather; UserError (65) for a file that cannot be decoded any more."""
-        pairs = [self._manifest.pairs[index] for index in indices]
-        return collate([load_pair(self._folder, self._data, pair) for pair in pairs])
 
 
 def default_cache_root() -> Path:
@@ -119,24 +115,22 @@ def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) 
     return place
 
 
-def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> ImageSet:
+def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> CachedImages:
     """Map a finished cache into memory; UserError (65) where there is none or it is not whole."""
     place = cache_path(manifest, data, cache_root)
     try:
-        images, masks, boxes = (
-            np.load(place / f"{name}.npy", mmap_mode="r") for name in ("images", "masks", "boxes")
-        )
+        cached = CachedImages.map(place)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{place}: no sound cache of {folder} ({error}); remove it and build it again", EXIT_BAD_DATA
         ) from None
     expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
-    found = [array.shape for array in (images, masks, boxes)]
-    if found != expected or not np.array_equal(boxes, _boxes(manifest, data)):
+    found = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
+    if found != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
         raise UserError(
             f"{place}: the cache has shapes {found} instead of {expected}; remove it", EXIT_BAD_DATA
         )
-    return ImageSet(images, masks, boxes, _stems(manifest))
+    return cached
 
 
 def verification_of_cache(place: Path, index: int, count: int) -> MappedVerification:
@@ -222,22 +216,13 @@ def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) 
         for file in (images, masks):
             file.flush()
             os.fsync(file.fileno())
-    np.save(building / "boxes.npy", _boxes(manifest, data))
+    np.save(building / "boxes.npy", padding_boxes(manifest, data))
 
 
 def _shapes(manifest: Manifest, data: Data) -> list[tuple[int, ...]]:
     """Of images and packed masks."""
     rows = (len(manifest.pairs), data.image_height)
     return [(*rows, data.image_width, data.channels), (*rows, packed_width(data.image_width))]
-
-
-def _boxes(manifest: Manifest, data: Data) -> npt.NDArray[np.int32]:
-    target = (data.image_height, data.image_width)
-    return np.array([fitted_box(pair.height, pair.width, *target) for pair in manifest.pairs], np.int32)
-
-
-def _stems(manifest: Manifest) -> tuple[str, ...]:
-    return tuple(pair.stem for pair in manifest.pairs)
 
 
 def _require_space(manifest: Manifest, data: Data, cache_root: Path) -> None:

@@ -18,33 +18,27 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 ARCHIVES = "archives"
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
 TIMEOUT_SECONDS = 30
+CHUNK_BYTES = 2**16
+# An answer that is no record may be a whole page of HTML.
+LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
-class Source:
-    """A record of the repository. Checksums known beforehand must be those that the record states."""
+class Deposit:
+    """A data set in the Zenodo repository; checksums known beforehand must be those that it states."""
 
     doi: str
     api_url: str = ZenodoRepository.base_api_url
     known_checksums: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Archive:
-    """One file of the record; `checksum` as algorithm:digits."""
-
-    name: str
-    url: str
-    checksum: str
-
-
-INDENTS = Source(
+INDENTS = Deposit(
     "10.5281/zenodo.7639190", known_checksums={"masks.tar.gz": "md5:047f601bdd2b5526fa8c50ea1b4c5f52"}
 )
 
 
-def fetch(folder: Path, source: Source = INDENTS, limits: Limits | None = None) -> bool:
-    """Download and unpack a data set into images/ and masks/; returns False where they are there.
+def fetch(folder: Path, deposit: Deposit = INDENTS, limits: Limits | None = None) -> bool:
+    """Download and unpack a data set into images/ and masks/; return False where they exist already.
 
     Finished archives stay in archives/ and are not downloaded again. Raises UserError: 65 where the
     repository cannot be reached or an archive is not what it should be, 2 for a folder in use or one
@@ -58,78 +52,75 @@ def fetch(folder: Path, source: Source = INDENTS, limits: Limits | None = None) 
     store = folder / ARCHIVES
     try:
         store.mkdir(parents=True, exist_ok=True)
-        unpack(_archives(store, source), folder, limits)
+        unpack(_archives(store, deposit), folder, limits)
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror or error})") from None
     return True
 
 
-def _archives(store: Path, source: Source) -> list[Path]:
-    """All archives of the record, verified; where it cannot be reached, those brought by hand."""
+def _archives(store: Path, deposit: Deposit) -> list[Path]:
+    """Return all archives, verified; where the repository cannot be reached, those downloaded by hand."""
     # A broken connection is an OSError, a wrong checksum a ValueError, and an answer that is no
     # record any of these: nothing but the network and what comes from it is touched here.
     try:
-        archives = _resolve(source)
+        registry = _registry(store, deposit)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        by_hand = _archives_by_hand(store, source)
+        by_hand = _archives_by_hand(store, deposit)
         if not by_hand:
-            raise _unreachable(store, source, error) from None
+            raise _unreachable(store, deposit, error) from None
         return by_hand
-    try:
-        return [_retrieve(archive, store) for archive in archives]
-    except (OSError, ValueError) as error:
-        raise _unreachable(store, source, error) from None
-
-
-def _archives_by_hand(store: Path, source: Source) -> list[Path]:
-    """The archives that are there: the known ones with their checksum, and at least one more.
-
-    Without the record the sum of the others is unknown; a damaged one fails when it is unpacked.
-    """
-    archives = sorted(path for path in store.iterdir() if path.name.endswith(ARCHIVE_SUFFIXES))
-    names = {path.name for path in archives}
-    known = source.known_checksums
-    whole = known.keys() < names and all(
-        pooch.hashes.hash_matches(store / name, checksum) for name, checksum in known.items()
-    )
-    return archives if whole else []
-
-
-def _unreachable(store: Path, source: Source, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
-    return UserError(
-        f"doi:{source.doi} cannot be fetched: {reason}. Try again, or download its archives by hand"
-        f" from https://doi.org/{source.doi} into {store} and run this again",
-        EXIT_BAD_DATA,
-    )
-
-
-def _resolve(source: Source) -> list[Archive]:
-    """The archives of the record with their checksums; ValueError where they are not as known."""
-    record = source.doi.rpartition(".")[2]
-    repository = ZenodoRepository(source.doi, f"https://zenodo.org/records/{record}", timeout=TIMEOUT_SECONDS)
-    repository.base_api_url = source.api_url
-    registry = pooch.create(path="", base_url="")
-    repository.populate_registry(registry)
-    archives = [
-        Archive(name, repository.download_url(name), checksum)
-        for name, checksum in sorted(registry.registry.items())
-        if Path(name).name == name and name.endswith(ARCHIVE_SUFFIXES)
-    ]
-    found = {archive.name: archive.checksum for archive in archives}
-    for name, known in source.known_checksums.items():
-        if found.get(name) != known:
-            raise ValueError(f"the record states {found.get(name)} for {name}, known is {known}")
-    return archives
-
-
-def _retrieve(archive: Archive, store: Path) -> Path:
-    """Downloaded under a temporary name and renamed once its checksum is right, unless it was before."""
     downloader = pooch.HTTPDownloader(
-        progressbar=sys.stderr.isatty(), chunk_size=2**16, timeout=TIMEOUT_SECONDS
+        progressbar=sys.stderr.isatty(), chunk_size=CHUNK_BYTES, timeout=TIMEOUT_SECONDS
     )
     pooch.get_logger().setLevel("WARNING")
-    path = pooch.retrieve(
-        archive.url, archive.checksum, fname=archive.name, path=store, downloader=downloader
+    try:
+        # Each is downloaded under a temporary name, and renamed once its checksum is right.
+        return [Path(registry.fetch(name, downloader=downloader)) for name in sorted(registry.registry)]
+    except (OSError, ValueError) as error:
+        raise _unreachable(store, deposit, error) from None
+
+
+def _registry(store: Path, deposit: Deposit) -> pooch.Pooch:
+    """Return the archives of the deposit with their checksums; ValueError where they are not as known."""
+    record = deposit.doi.rpartition(".")[2]
+    page = f"https://zenodo.org/records/{record}"
+    repository = ZenodoRepository(deposit.doi, page, timeout=TIMEOUT_SECONDS)
+    repository.base_api_url = deposit.api_url
+    registry = pooch.create(path=store, base_url="")
+    repository.populate_registry(registry)
+    for name in list(registry.registry):
+        if _is_archive(name):
+            registry.urls[name] = repository.download_url(name)
+        else:
+            del registry.registry[name]
+    for name, known in deposit.known_checksums.items():
+        stated = registry.registry.get(name)
+        if stated != known:
+            raise ValueError(f"the record states {stated} for {name}, known is {known}")
+    return registry
+
+
+def _is_archive(name: str) -> bool:
+    return Path(name).name == name and name.endswith(ARCHIVE_SUFFIXES)
+
+
+def _archives_by_hand(store: Path, deposit: Deposit) -> list[Path]:
+    """Return the archives that exist: the known ones with their checksum, and at least one more.
+
+    Without the record the checksum of the others is unknown; a damaged one fails when it is unpacked.
+    """
+    archives = sorted(path for path in store.iterdir() if _is_archive(path.name))
+    known = deposit.known_checksums
+    if not known.keys() < {path.name for path in archives}:
+        return []
+    matches = (pooch.hashes.hash_matches(store / name, checksum) for name, checksum in known.items())
+    return archives if all(matches) else []
+
+
+def _unreachable(store: Path, deposit: Deposit, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+    return UserError(
+        f"doi:{deposit.doi} cannot be fetched: {reason}. Try again, or download its archives by hand"
+        f" from https://doi.org/{deposit.doi} into {store} and run this again",
+        EXIT_BAD_DATA,
     )
-    return Path(path)

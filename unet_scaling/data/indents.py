@@ -12,14 +12,27 @@ import numpy.typing as npt
 from PIL import Image
 
 Field = npt.NDArray[np.float32]
+# y, x and radius in pixels.
+Circle = tuple[float, float, float]
 
+# Sides of the pyramids.
+BERKOVICH = 3
+VICKERS = 4
+# More would leave no background between them.
 MOST_IMPRINTS = 4
-BERKOVICH, VICKERS = 3, 4
+ATTEMPTS_TO_PLACE = 20
+# Size of a grain as a share of the picture, and its amplitude.
+GRAINS = ((0.3, 0.18), (0.1, 0.12), (0.03, 0.10), (0.012, 0.08))
+# In pixels: noise on less would be noise of single pixels.
+NARROWEST = 1.5
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """The picture being drawn: relative brightness, 0 the surface's own grey; lengths are in pixels."""
+    """The picture being drawn: relative brightness, 0 the surface's own grey; lengths are in pixels.
+
+    Numbers are drawn in a fixed order, as float32 or float64: changing either changes every data set.
+    """
 
     random: np.random.Generator
     brightness: Field
@@ -31,15 +44,23 @@ class Canvas:
         return int(min(self.brightness.shape))
 
     def around(self, y: float, x: float, angle: float) -> tuple[Field, Field]:
-        """Coordinates of every pixel along and across a direction, from the centre (y, x)."""
+        """Return the coordinates of every pixel along and across a direction, from the centre (y, x)."""
         height, width = self.brightness.shape
         rows = np.arange(height, dtype=np.float32)[:, None] - np.float32(y)
         columns = np.arange(width, dtype=np.float32)[None, :] - np.float32(x)
         cosine, sine = np.float32(np.cos(angle)), np.float32(np.sin(angle))
         return columns * cosine + rows * sine, rows * cosine - columns * sine
 
+    def uniform(self, low: float, high: float) -> np.float32:
+        """Draw a random number."""
+        return np.float32(self.random.uniform(low, high))
+
+    def contrast(self, low: float, high: float) -> np.float32:
+        """Draw by how much a feature is brighter or darker than the surface."""
+        return np.float32(self.random.uniform(low, high) * self.random.choice((-1, 1)))
+
     def anywhere(self) -> tuple[float, float]:
-        """A point (y, x) of the picture."""
+        """Draw a point (y, x) of the picture."""
         height, width = self.brightness.shape
         return float(self.random.uniform(0, height)), float(self.random.uniform(0, width))
 
@@ -47,10 +68,9 @@ class Canvas:
 def draw_indents(
     height: int, width: int, seed: int, index: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Image and mask (0 and 255), uint8 [height, width]; a pure function of the arguments."""
+    """Return image and mask (0 and 255), uint8 [height, width]; a pure function of the arguments."""
     random = np.random.Generator(np.random.PCG64([seed, index]))
-    shape = (height, width)
-    canvas = Canvas(random, np.zeros(shape, np.float32), np.zeros(shape, np.bool_))
+    canvas = Canvas(random, np.zeros((height, width), np.float32), np.zeros((height, width), np.bool_))
     _add_texture(canvas)
     for _ in range(random.integers(1, 6)):
         _add_scratch(canvas)
@@ -60,98 +80,113 @@ def draw_indents(
     return _expose(canvas), canvas.foreground.astype(np.uint8) * np.uint8(255)
 
 
-def _smooth_noise(random: np.random.Generator, shape: tuple[int, int], cell: tuple[float, float]) -> Field:
-    """Noise of unit variance that varies over `cell` pixels (vertical, horizontal)."""
-    rows, columns = (max(2, round(length / step) + 1) for length, step in zip(shape, cell, strict=True))
-    coarse = Image.fromarray(random.standard_normal((rows, columns)).astype(np.float32))
-    return np.asarray(coarse.resize((shape[1], shape[0]), Image.Resampling.BICUBIC), dtype=np.float32)
+def _smooth_noise(canvas: Canvas, cell_height: float, cell_width: float) -> Field:
+    """Draw noise of unit variance that varies over cells of this size in pixels."""
+    height, width = canvas.brightness.shape
+    rows = max(2, round(height / cell_height) + 1)
+    columns = max(2, round(width / cell_width) + 1)
+    coarse = Image.fromarray(canvas.random.standard_normal((rows, columns)).astype(np.float32))
+    return np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
 
 
 def _add_texture(canvas: Canvas) -> None:
-    """Grains at several scales, and the streaks that polishing leaves."""
-    random, size = canvas.random, canvas.size
-    shape = (canvas.brightness.shape[0], canvas.brightness.shape[1])
-    for share, amplitude in ((0.3, 0.18), (0.1, 0.12), (0.03, 0.10), (0.012, 0.08)):
-        cell = max(1.5, share * size)
-        canvas.brightness[:] += (
-            random.uniform(0.3, 1) * amplitude * _smooth_noise(random, shape, (cell, cell))
-        )
-    streaks = (1.5, size / 2) if random.random() < 0.5 else (size / 2, 1.5)
-    canvas.brightness[:] += random.uniform(0, 0.12) * _smooth_noise(random, shape, streaks)
+    """Add grains at several scales, and the streaks that polishing leaves."""
+    random = canvas.random
+    for share, amplitude in GRAINS:
+        cell = max(NARROWEST, share * canvas.size)
+        strength = random.uniform(0.3, 1) * amplitude
+        canvas.brightness[:] += strength * _smooth_noise(canvas, cell, cell)
+    long = canvas.size / 2
+    cell_height, cell_width = (NARROWEST, long) if random.random() < 0.5 else (long, NARROWEST)
+    strength = random.uniform(0, 0.12)
+    canvas.brightness[:] += strength * _smooth_noise(canvas, cell_height, cell_width)
 
 
 def _add_scratch(canvas: Canvas) -> None:
-    """A thin line, brighter or darker than the surface, that fades towards its ends."""
-    random = canvas.random
-    along, across = canvas.around(*canvas.anywhere(), float(random.uniform(0, np.pi)))
-    length, width = random.uniform(0.15, 0.8) * canvas.size, random.uniform(0.5, 1.6)
-    depth = random.uniform(0.2, 0.6) * random.choice((-1, 1))
-    bent = across + along**2 * np.float32(random.normal(0, 0.3) / canvas.size)
-    profile = np.exp(-((bent / np.float32(width)) ** 2) - (along / np.float32(length)) ** 4)
-    canvas.brightness[:] += np.float32(depth) * profile
+    """Add a thin line, brighter or darker than the surface, that fades towards its ends."""
+    along, across = canvas.around(*canvas.anywhere(), float(canvas.random.uniform(0, np.pi)))
+    length = np.float32(canvas.random.uniform(0.15, 0.8) * canvas.size)
+    width = canvas.uniform(0.5, 1.6)
+    contrast = canvas.contrast(0.2, 0.6)
+    bend = np.float32(canvas.random.normal(0, 0.3) / canvas.size)
+    profile = np.exp(-(((across + along**2 * bend) / width) ** 2) - (along / length) ** 4)
+    canvas.brightness[:] += contrast * profile
 
 
 def _add_blob(canvas: Canvas) -> None:
-    """A pore or a grain of dust: as dark or bright as a facet, but round."""
-    random = canvas.random
-    along, across = canvas.around(*canvas.anywhere(), float(random.uniform(0, np.pi)))
-    radius = random.uniform(0.01, 0.09) * canvas.size
-    distance = np.hypot(along / np.float32(radius), across / np.float32(radius * random.uniform(0.5, 1)))
-    depth = random.uniform(0.3, 0.8) * random.choice((-1, 1))
-    canvas.brightness[:] += np.float32(depth) * (1 - np.tanh((distance - 1) * np.float32(3))) / 2
+    """Add a pore or a grain of dust: as dark or bright as a facet, but round."""
+    along, across = canvas.around(*canvas.anywhere(), float(canvas.random.uniform(0, np.pi)))
+    radius = canvas.random.uniform(0.01, 0.09) * canvas.size
+    other_radius = radius * canvas.random.uniform(0.5, 1)
+    distance = np.hypot(along / np.float32(radius), across / np.float32(other_radius))
+    contrast = canvas.contrast(0.3, 0.8)
+    canvas.brightness[:] += contrast * (1 - np.tanh((distance - 1) * np.float32(3))) / 2
 
 
 def _add_imprints(canvas: Canvas) -> None:
-    """One kind of indenter per picture, as in a test series; imprints do not overlap."""
+    """Add imprints of one kind of indenter, as in a test series, that do not overlap."""
     random = canvas.random
     sides = BERKOVICH if random.random() < 0.5 else VICKERS
     light = float(random.uniform(0, 2 * np.pi))
     radius = random.uniform(0.09, 0.24) * canvas.size
-    taken: list[tuple[float, float, float]] = []
+    occupied: list[Circle] = []
     for _ in range(random.integers(1, MOST_IMPRINTS + 1)):
-        own_radius = radius * random.uniform(0.7, 1.2)
-        for _ in range(20):
-            y, x = canvas.anywhere()
-            if all(np.hypot(y - v, x - u) > own_radius + other for v, u, other in taken):
-                taken.append((y, x, own_radius))
-                _add_imprint(canvas, sides, (y, x), own_radius, light)
-                break
+        circle = _free_circle(canvas, radius * random.uniform(0.7, 1.2), occupied)
+        if circle is not None:
+            occupied.append(circle)
+            _add_imprint(canvas, sides, circle, light)
 
 
-def _add_imprint(
-    canvas: Canvas, sides: int, centre: tuple[float, float], radius: float, light: float
-) -> None:
-    """A pyramid pressed into the surface; each facet is as bright as it faces the light."""
-    random = canvas.random
-    angle = float(random.uniform(0, 2 * np.pi))
-    along, across = canvas.around(*centre, angle)
-    along = along * np.float32(random.uniform(0.9, 1.1))
+def _free_circle(canvas: Canvas, radius: float, occupied: list[Circle]) -> Circle | None:
+    for _ in range(ATTEMPTS_TO_PLACE):
+        y, x = canvas.anywhere()
+        if all(np.hypot(y - v, x - u) > radius + other for v, u, other in occupied):
+            return y, x, radius
+    return None
+
+
+def _add_imprint(canvas: Canvas, sides: int, circle: Circle, light: float) -> None:
+    """Press a pyramid into the surface; each facet is as bright as it faces the light."""
+    y, x, radius = circle
+    angle = float(canvas.random.uniform(0, 2 * np.pi))
+    along, across = canvas.around(y, x, angle)
+    along = along * canvas.uniform(0.9, 1.1)
     normals = np.arange(sides) * 2 * np.pi / sides
     heights = np.stack([along * np.float32(np.cos(n)) + across * np.float32(np.sin(n)) for n in normals])
-    ordered = np.sort(heights, axis=0)
-    outward, second = ordered[-1], ordered[-2]
-    # Elastic recovery draws the edges in between the corners.
+    second, outward = np.sort(heights, axis=0)[-2:]
     apothem = np.float32(radius * np.cos(np.pi / sides))
-    bow = np.float32(random.uniform(0, 0.12)) * (1 - np.clip(second / apothem, 0, 1))
+    # Elastic recovery draws the edges in between the corners.
+    bow = canvas.uniform(0, 0.12) * (1 - np.clip(second / apothem, 0, 1))
     depth = 1 - outward / (apothem * (1 - bow))  # 1 at the tip, 0 at the edge
-    facing = np.float32(random.uniform(0.4, 0.7)) * np.cos(normals + angle - light).astype(np.float32)
-    shade = facing[np.argmax(heights, axis=0)] - np.float32(random.uniform(0, 0.25)) * depth
-    ridges = np.float32(random.uniform(0.1, 0.4)) * np.exp(-(((outward - second) / np.float32(1.5)) ** 2))
-    rim = np.float32(random.uniform(0.1, 0.4)) * np.exp(-((depth * apothem / np.float32(2)) ** 2))
-    inside = depth > 0
+    facing = canvas.uniform(0.4, 0.7) * np.cos(normals + angle - light).astype(np.float32)
+    shade = facing[np.argmax(heights, axis=0)] - canvas.uniform(0, 0.25) * depth
+    ridges = _line(canvas, outward - second, 1.5)
+    rim = _line(canvas, depth * apothem, 2)
+    _press(canvas, depth > 0, shade + ridges, rim)
+
+
+def _line(canvas: Canvas, distance: Field, width: float) -> Field:
+    """Draw the brightness of an edge, given the distance from it in pixels."""
+    brightness: Field = canvas.uniform(0.1, 0.4) * np.exp(-((distance / np.float32(width)) ** 2))
+    return brightness
+
+
+def _press(canvas: Canvas, inside: npt.NDArray[np.bool_], facets: Field, rim: Field) -> None:
+    """Replace half of the surface inside by the facets, and add the rim."""
     surface = canvas.brightness * np.where(inside, np.float32(0.5), np.float32(1))
-    canvas.brightness[:] = surface + rim + np.where(inside, shade + ridges, np.float32(0))
+    canvas.brightness[:] = surface + rim + np.where(inside, facets, np.float32(0))
     canvas.foreground[:] |= inside
 
 
 def _expose(canvas: Canvas) -> npt.NDArray[np.uint8]:
-    """What the detector makes of it: uneven illumination, contrast, focus, shot noise, 8 bit."""
+    """Return what the detector records: uneven illumination, contrast, focus, shot noise, 8 bit."""
     random = canvas.random
     along, across = canvas.around(*canvas.anywhere(), float(random.uniform(0, 2 * np.pi)))
-    gradient = np.float32(random.uniform(0, 0.3)) * along / np.float32(canvas.size)
-    vignette = np.float32(random.uniform(0, 0.15)) * (along**2 + across**2) / np.float32(canvas.size**2)
-    level, contrast = random.uniform(80, 160), random.uniform(60, 110)
+    gradient = canvas.uniform(0, 0.3) * along / np.float32(canvas.size)
+    vignette = canvas.uniform(0, 0.15) * (along**2 + across**2) / np.float32(canvas.size**2)
+    level = random.uniform(80, 160)
+    contrast = random.uniform(60, 110)
     electrons = np.clip(level + contrast * (canvas.brightness + gradient - vignette), 2, 255)
     noise = random.standard_normal(electrons.shape, dtype=np.float32) * np.sqrt(electrons)
-    seen = electrons + np.float32(random.uniform(0.3, 0.9)) * noise
-    return np.asarray(np.clip(seen, 0, 255), dtype=np.uint8)
+    exposed = electrons + canvas.uniform(0.3, 0.9) * noise
+    return np.asarray(np.clip(exposed, 0, 255), dtype=np.uint8)

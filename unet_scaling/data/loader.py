@@ -13,14 +13,14 @@ from torch import Tensor
 from unet_scaling.data import batches
 from unet_scaling.data.augmentation import Augmentation, draw
 from unet_scaling.data.cache import (
-    DecodedImages,
-    ImageSet,
     build_cache,
     cache_path,
     default_cache_root,
     open_cache,
     verification_of_cache,
 )
+from unet_scaling.data.decoding import DecodedImages
+from unet_scaling.data.image_source import ImageSource
 from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.data.prefetch import Prefetcher
 from unet_scaling.data.resident import ResidentImages
@@ -31,8 +31,6 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import Phase
 
 UNNOTICED_SECONDS = 2.0  # of verification: what takes longer is told
-
-Source = ImageSet | DecodedImages | ResidentImages
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Batch:
 class RunData:
     """All images of a run with this worker's place among them."""
 
-    source: Source
+    source: ImageSource
     verification: Verification
     split: batches.Split
     config: RunConfig
@@ -114,12 +112,12 @@ class RunData:
         return self.config.workers * training.batch_per_worker * training.accumulate
 
     @cached_property
-    def _ahead(self) -> Prefetcher:
+    def _prefetcher(self) -> Prefetcher:
         return Prefetcher(self.source, self.config.data.loader_workers)
 
     def _gathered(self, order: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
         if self.config.data.loader_workers:
-            return self._ahead.batches(order)
+            return self._prefetcher.batches(order)
         return map(self.source.gather, order)
 
     def _next(self, gathered: Iterator[tuple[Tensor, Tensor]], clock: Clock) -> Batch:
@@ -161,7 +159,7 @@ def load_data(config: RunConfig, group: Group) -> RunData:
 
 def _open_images(
     manifest: Manifest, folder: Path, config: RunConfig, group: Group
-) -> tuple[Source, Verification]:
+) -> tuple[ImageSource, Verification]:
     index, count = _place_on_host(group)
     if config.data.loading == "decode":
         decoded = DecodedImages(manifest, folder, config.data)

@@ -1,64 +1,59 @@
-"""Batches that other processes decode ahead, while the training process takes its steps.
+"""Loader processes that decode batches ahead, while the training process takes its steps.
 
-The processes come from a fork server: forking this one would copy the threads and locks of MPI. Each works on
-one thread, on the cores of its worker. They live as long as the run, and end with their worker.
+They come from a fork server: forking this process would copy the threads and locks of MPI. Each works on one
+thread, on the cores of its worker. They live as long as the run and end with their worker.
 """
 
 import atexit
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from multiprocessing import active_children, forkserver, resource_tracker
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from unet_scaling.data.image_source import ImageSource, Indices, PackedBatch
 from unet_scaling.group.signals import STOP_SIGNALS
 from unet_scaling.study.errors import UserError
 
-PREFETCHED_BATCHES = 2  # of each process: waiting to be taken, while it works on the next one
-
-Indices = npt.NDArray[np.int64]
-Pixels = tuple[Tensor, Tensor]
-
-
-class Source(Protocol):
-    """What batches come from."""
-
-    def gather(self, indices: Indices) -> Pixels:
-        """uint8 images [b, channels, height, width] and packed masks [b, height, ceil(width / 8)]."""
+# Of each process, waiting to be taken while it works on the next one: torch's default.
+PREFETCHED_BATCHES = 2
+# Imported once by the fork server: a loader process then starts in milliseconds instead of seconds.
+PRELOADED = ["torch", "unet_scaling.data.prefetch", "unet_scaling.data.cache"]
 
 
 class Prefetcher:
-    """So many processes that gather the batches of one source, in the order in which they are asked for."""
+    """Loader processes that gather the batches of one source, in the order in which they are requested."""
 
-    def __init__(self, source: Source, processes: int) -> None:
+    def __init__(self, source: ImageSource, processes: int) -> None:
         self._order = _Order()
+        cores = os.sched_getaffinity(0)
         _start_forkserver_with_signals_blocked(STOP_SIGNALS)
         self._loader: DataLoader[Any] = DataLoader(
             _Gathered(source),
             batch_size=None,
             sampler=self._order,
             num_workers=processes,
-            collate_fn=_as_it_is,
+            collate_fn=_identity,
+            worker_init_fn=partial(_stay_on, cores),
             prefetch_factor=PREFETCHED_BATCHES,
             persistent_workers=True,
             multiprocessing_context="forkserver",
         )
 
-    def batches(self, order: Indices) -> Iterator[Pixels]:
-        """The batches of `order` [batches, b], one after the other; UserError as the source raises it."""
+    def batches(self, order: Iterable[Indices]) -> Iterator[PackedBatch]:
+        """Yield the batch of each entry [b] of `order`; raises UserError as the source does."""
         self._order.batches = order
-        for arrived in self._loader:
-            if isinstance(arrived, _Refused):
-                raise UserError(arrived.text, arrived.exit_code)
-            yield arrived
+        for batch in self._loader:
+            if isinstance(batch, _Failure):
+                raise UserError(batch.text, batch.exit_code)
+            yield batch
 
 
-class _Refused:
-    """A user's error on its way here: pickled as an exception it would lose its exit code."""
+class _Failure:
+    """A UserError on its way from a loader process; pickled as an exception it would lose its exit code."""
 
     def __init__(self, error: UserError) -> None:
         self.text, self.exit_code = str(error), error.exit_code
@@ -66,33 +61,42 @@ class _Refused:
 
 class _Order(Sampler[Indices]):
     def __init__(self) -> None:
-        self.batches: Indices = np.empty((0, 0), dtype=np.int64)
+        self.batches: Iterable[Indices] = ()
 
     def __iter__(self) -> Iterator[Indices]:
         return iter(self.batches)
 
 
 class _Gathered(Dataset[Any]):
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ImageSource) -> None:
         self.source = source
 
-    def __getitem__(self, indices: Indices) -> Pixels | _Refused:
+    def __getitem__(self, indices: Indices) -> PackedBatch | _Failure:
         try:
             return self.source.gather(indices)
         except UserError as error:
-            return _Refused(error)
+            return _Failure(error)
 
 
-def _as_it_is(batch: Any) -> Any:  # noqa: ANN401  # DataLoader types a batch as a list
+def _identity(batch: Any) -> Any:  # noqa: ANN401  # DataLoader types a batch as a list
     return batch
 
 
+def _stay_on(cores: set[int], _process: int) -> None:
+    # The fork server keeps the cores that this process had when it was started.
+    os.sched_setaffinity(0, cores)
+
+
 def _start_forkserver_with_signals_blocked(signals: tuple[signal.Signals, ...]) -> None:
-    """Slurm signals every process of a step; a worker must still have its loaders while it stops in order."""
+    """Start the fork server so that loader processes outlive the signal that asks their worker to stop.
+
+    Slurm signals every process of a step, and the worker still needs batches up to its next safe point.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # that lets SIGTERM through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # ensure_running has unblocked SIGTERM
+        forkserver.set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -101,7 +105,7 @@ def _start_forkserver_with_signals_blocked(signals: tuple[signal.Signals, ...]) 
 
 
 def _kill_loader_processes() -> None:
-    """multiprocessing would ask them by SIGTERM, and wait for ever."""
+    # multiprocessing would send SIGTERM, which they block, and wait for ever.
     for process in active_children():
         if process.daemon:
             process.kill()

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.data.cache import ImageSet
+from unet_scaling.data.cache import CachedImages
 from unet_scaling.study.errors import UserError
 
 # Of the memory that is free before the model is there; the rest is for training.
@@ -15,16 +15,16 @@ LARGEST_SHARE = 0.5
 class ResidentImages:
     """The bytes of a cache, kept on a device; a batch is gathered there."""
 
-    def __init__(self, cached: ImageSet, device: torch.device) -> None:
+    def __init__(self, cached: CachedImages, device: torch.device) -> None:
         """Raises UserError (2) where they would take more than half of a GPU's free memory."""
         _require_room(cached.images.nbytes + cached.masks.nbytes, device)
         self._device = device
         self._images = torch.from_numpy(np.array(cached.images)).to(device)
         self._masks = torch.from_numpy(np.array(cached.masks)).to(device)
-        self.boxes, self.stems = cached.boxes, cached.stems
+        self.boxes = cached.boxes
 
     def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """As ImageSet.gather, on the device."""
+        """Return a batch as `ImageSource.gather` does, on the device."""
         chosen = torch.from_numpy(indices).to(self._device)
         return self._images[chosen].permute(0, 3, 1, 2), self._masks[chosen]
 

@@ -1,4 +1,7 @@
-"""Unpack .tar.gz archives of pictures into images/ and masks/, trusting nothing that an archive says."""
+"""Unpack .tar.gz archives of pictures into images/ and masks/, trusting nothing that an archive says.
+
+pooch's own Untar extracts links and paths that lead out on Python before 3.12, and knows no limits.
+"""
 
 import gzip
 import re
@@ -19,16 +22,16 @@ MASK_AFFIX = re.compile(r"^(mask|label)s?[_-]|[_-](mask|label)s?$", re.IGNORECAS
 
 @dataclass(frozen=True)
 class Limits:
-    """What all archives together may hold at most; more is taken for an attack or a mistake."""
+    """The most that all archives together may hold; more is taken for a decompression bomb or a mistake."""
 
     files: int = 20_000
     bytes: int = 32 * 2**30
 
 
 def unpack(archives: Sequence[Path], folder: Path, limits: Limits | None = None) -> None:
-    """Put the pictures of all archives into images/ and masks/ of `folder`, which appear whole.
+    """Unpack the pictures of all archives into images/ and masks/ of `folder`, which appear complete.
 
-    What has "mask" in the name of its archive or folder is a mask. Raises UserError (65) for an
+    A picture with "mask" in the name of its archive or folder is a mask. Raises UserError (65) for an
     archive that is damaged, holds links or paths that lead out, or exceeds the limits.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as name:
@@ -50,13 +53,13 @@ def unpack(archives: Sequence[Path], folder: Path, limits: Limits | None = None)
 
 
 def _unpack_one(archive: Path, staging: Path, left: Limits) -> Limits:
-    """Returns what the limits leave for the next archive."""
+    """Return what the limits leave for the next archive."""
     with gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
         for member in progress(_members(tar), 0, f"unpacking {archive.name}"):
             left = Limits(left.files - 1, left.bytes - member.size)
             if min(left.files, left.bytes) < 0:
                 raise ValueError("it holds more files or bytes than a data set of this kind has")
-            _place(tar, member, staging, archive.name)
+            _extract(tar, member, staging, archive.name)
         # tarfile stops at the last entry; gzip's checksum comes after it.
         while stream.read(2**20):
             pass
@@ -64,7 +67,7 @@ def _unpack_one(archive: Path, staging: Path, left: Limits) -> Limits:
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """All entries but folders; anything other than a plain file is refused."""
+    """Yield all entries but folders; refuse anything other than a regular file."""
     for member in tar:
         if not member.isdir():
             if not member.isfile():
@@ -72,8 +75,8 @@ def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             yield member
 
 
-def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Path, archive: str) -> None:
-    """Write one picture by its bare name; other files are passed over, escaping paths refused."""
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Path, archive: str) -> None:
+    """Write one picture by its bare name; skip other files, refuse paths that lead out."""
     checked = tarfile.data_filter(member, str(staging))
     path = PurePosixPath(checked.name)
     if path.name.startswith(".") or path.suffix.lower() not in SUFFIXES:
@@ -93,7 +96,7 @@ def _require_both(archives: Sequence[Path], staging: Path) -> None:
 
 
 def _pair_stems(staging: Path) -> None:
-    """Take "_mask" and its like off the masks' names where the images' names go without."""
+    """Remove "_mask" and the like from the masks' names where the images' names lack it."""
     stems = {path.stem for path in (staging / IMAGES).iterdir()}
     masks = sorted((staging / MASKS).iterdir())
     if stems & {mask.stem for mask in masks}:

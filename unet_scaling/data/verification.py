@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from io import BufferedReader
 from pathlib import Path
 
-from unet_scaling.data.loading import pair_paths
+from unet_scaling.data.decoding import pair_paths
 from unet_scaling.data.manifest import Manifest
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError

@@ -98,11 +98,7 @@ def cpu_facts(before: Counters, after: Counters, communication: frozenset[int]) 
             before.training_runqueue_seconds, after.training_runqueue_seconds
         ),
         other_seconds=_other_seconds(before, after),
-        training_voluntary_switches=training.ru_nvcsw - training_earlier.ru_nvcsw,
         training_involuntary_switches=training.ru_nivcsw - training_earlier.ru_nivcsw,
-        process_voluntary_switches=process.ru_nvcsw - earlier.ru_nvcsw,
-        process_involuntary_switches=process.ru_nivcsw - earlier.ru_nivcsw,
-        minor_faults=process.ru_minflt - earlier.ru_minflt,
         major_faults=process.ru_majflt - earlier.ru_majflt,
         cores=len(os.sched_getaffinity(0)),
         peak_memory_bytes=process.ru_maxrss * KIBIBYTE,

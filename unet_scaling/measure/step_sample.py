@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from unet_scaling.study.measurements import PHASE_COLUMNS, Phase
+from unet_scaling.study.random_streams import STEP_SAMPLE_STREAM
 
 STEPS_NAME = "steps.parquet"
 MOST_ROWS = 20_000
-SAMPLE_STREAM = 3
 
 Seconds = npt.NDArray[np.float64]
 
@@ -24,7 +24,7 @@ class StepSample:
 
     def __init__(self, workers: int, seed: int, most_rows: int = MOST_ROWS) -> None:
         self._capacity = max(1, most_rows // workers)
-        self._random = np.random.default_rng([seed, SAMPLE_STREAM])
+        self._random = np.random.default_rng([seed, STEP_SAMPLE_STREAM])
         self._seen = 0
         self._kept: dict[int, tuple[int, int, Seconds]] = {}
 

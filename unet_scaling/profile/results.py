@@ -1,148 +1,128 @@
-"""What a profile of the input pipeline found: the content of its JSON file, seconds and images.
+"""The content of the profiler's JSON file; seconds and images.
 
 Format history
     1  first format
+    2  shrunk to what the conclusions need: no cold stages, threads, context switches and scaled batches
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Literal, Self, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+import numpy.typing as npt
+from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
 
-LOWEST, HIGHEST = 5, 95  # percentiles between which nine of ten samples lie
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.measurements import Duration, Line, Share
+
+# Nine of ten samples lie between these two.
+PERCENTILES = (5, 95)
 
 LoadingName = Literal["decode", "cache"]
-Share = Annotated[float, Field(ge=0, le=1)]
+LOADING_NAMES: tuple[LoadingName, ...] = get_args(LoadingName)
 
 
-class Finding(BaseModel):
-    """A part of the profile: immutable, nothing coerced, no unknown keys, no NaN; null is "not known"."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+def loading_of(config: RunConfig) -> LoadingName:
+    return "decode" if config.data.loading == "decode" else "cache"
 
 
-class Spread(Finding):
-    """Median of samples, and the bounds that the field using it names."""
+class Samples(Line):
+    """Median of samples, with their 5th and 95th percentile."""
 
-    median: NonNegativeFloat
-    low: NonNegativeFloat
-    high: NonNegativeFloat
-    samples: PositiveInt
+    median: Duration
+    low: Duration
+    high: Duration
+    count: PositiveInt
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Self:
-        """Median, and the 5th and 95th percentile of the samples."""
-        low, median, high = (float(value) for value in np.percentile(values, [LOWEST, 50, HIGHEST]))
-        return cls(median=median, low=low, high=high, samples=len(values))
-
-    def scaled(self, factor: float) -> Self:
-        """The same in another unit."""
-        bounds = {key: getattr(self, key) * factor for key in ("median", "low", "high")}
-        return self.model_copy(update=bounds)
+    def of(cls, values: Sequence[float] | npt.NDArray[np.float64]) -> Self:
+        low, high = np.percentile(values, PERCENTILES).tolist()
+        return cls(median=float(np.median(values)), low=low, high=high, count=len(values))
 
 
-class Stage(Finding):
-    """One stage; what is done for a whole batch at once is divided by its images."""
-
-    stage: str
-    seconds_per_image: Spread = Field(description="with the 5th and 95th percentile")
-
-
-class Loading(Finding):
-    """One way of loading in one process without loader processes."""
-
-    loading: LoadingName
-    warm: list[Stage] = Field(description="files in the page cache")
-    cold: list[Stage] | None = Field(description="files not in memory; null where they cannot be put out")
-    whole: Spread = Field(description="seconds per image of the undivided call, warm")
-
-    def median_sum(self) -> float:
-        """Seconds per image that the stages take together, warm."""
-        return sum(stage.seconds_per_image.median for stage in self.warm)
-
-
-class Threads(Finding):
-    """Threads of this process that Python did not start, around loading in the main thread."""
-
-    before: NonNegativeInt
-    after: NonNegativeInt
-    helper_cpu_share: NonNegativeFloat = Field(
-        description="CPU seconds of all other threads over those of the loading thread, while it loads"
-    )
-    libraries: list[str] = Field(description="loaded libraries that can start threads")
-
-
-class LoaderCount(Finding):
-    """Batches from this many loader processes, 0 being the main thread itself."""
+class Throughput(Line):
+    """Images per second of this many loader processes, a sample a round; 0 loads in the main process."""
 
     processes: NonNegativeInt
-    images_per_second: Spread = Field(description="with the lowest and highest of the rounds")
-    switches_per_second: NonNegativeFloat | None = Field(
-        description="involuntary context switches of one loading process"
-    )
+    images_per_second: Samples
 
 
-class Steps(Finding):
-    """Training steps of one plain process on the cores of one worker; seconds of a whole batch."""
+class Steps(Line):
+    """Training steps of one worker on its cores; seconds of a step of one batch."""
 
     device: str
     threads: PositiveInt
-    batch: PositiveInt
-    measured_batch: PositiveInt = Field(description="smaller than batch where a step takes long; scaled up")
-    gather: Spread = Field(description="loading to uint8 tensors in the main memory")
-    to_device: Spread = Field(description="transfer and conversion to floats")
-    compute: Spread = Field(description="forward, backward and Adam")
-    in_line: Spread = Field(description="all three one after the other, as this project's training does")
-    loader_processes: NonNegativeInt = Field(description="that loaded ahead for `overlapped`")
-    overlapped: Spread = Field(description="a step while loader processes load ahead on the same cores")
+    data_wait: Samples = Field(description="loading to uint8 tensors in main memory")
+    host_to_device: Samples = Field(description="transfer and conversion to floats")
+    compute: Samples = Field(description="forward, backward and optimizer")
+    in_line: Samples = Field(description="the whole step, each batch loaded when it is needed")
+    loader_processes: NonNegativeInt = Field(description="that loaded ahead for `prefetched`")
+    prefetched: Samples = Field(description="the whole step, loader processes on the same cores")
+
+    @property
+    def loading_seconds(self) -> float:
+        return self.data_wait.median + self.host_to_device.median
+
+    @property
+    def hideable_seconds(self) -> float:
+        """Return the seconds of a step that loader processes with cores of their own would hide.
+
+        The training process brings each batch to the device itself, and a step never gets shorter than the
+        work of that process.
+        """
+        return min(self.data_wait.median, self.host_to_device.median + self.compute.median)
 
 
-class Verdict(Finding):
-    """What follows from the figures."""
-
-    input_bound: bool = Field(description="loading one batch takes longer than its step")
-    dominant_stage: str
-    dominant_share: Share = Field(description="of the loading of an image, warm")
-    loading_share: Share = Field(description="of a step that loads in line")
-    hideable_share: Share = Field(description="of that step which a perfect loader could hide")
-    hidden_share: float = Field(description="of that step which the loader processes hid; below 0: they cost")
-    loader_processes: NonNegativeInt = Field(description="sensible number for each worker")
-    advice: str
-    warnings: list[str]
-
-
-class Host(Finding):
-    """The cores that this process may use, and how the workers of the study share them."""
+class Host(Line):
+    """The cores that this process may use, and their division among the study's workers."""
 
     cores: PositiveInt
     workers_per_host: PositiveInt
     cores_per_worker: PositiveInt
 
 
-class Measured(Finding):
-    """All figures, before anything is concluded from them."""
+class Measurements(Line):
+    """All measured figures."""
 
-    format: Literal[1] = 1
-    study: str
-    loading: LoadingName = Field(description="of the study; the loader counts and steps are for it")
-    batch: PositiveInt
-    image_height: PositiveInt
-    image_width: PositiveInt
-    channels: PositiveInt
+    format: Literal[2] = 2
+    config: RunConfig
     host: Host
-    loadings: list[Loading]
-    threads: Threads
-    loader_counts: list[LoaderCount]
+    stages: dict[LoadingName, dict[str, Samples]] = Field(
+        description="seconds per image of every stage, files in the page cache, in one process"
+    )
+    throughput: list[Throughput]
     steps: Steps
     notes: list[str]
 
-    def chosen(self) -> Loading:
-        """The stages of the study's own way of loading."""
-        return next(loading for loading in self.loadings if loading.loading == self.loading)
+    @property
+    def batch(self) -> int:
+        return self.config.training.batch_per_worker
+
+    @property
+    def loading(self) -> LoadingName:
+        """The way of loading of throughput and steps: the study's, the cache for images kept on a device."""
+        return loading_of(self.config)
+
+    def seconds_per_image(self, loading: LoadingName) -> float:
+        """Return the sum of the stages' medians."""
+        return sum(samples.median for samples in self.stages[loading].values())
 
 
-class Profile(Measured):
+class Conclusions(Line):
+    """What follows from the figures."""
+
+    input_bound: bool = Field(description="loading one batch takes longer than its step")
+    dominant_stage: str
+    dominant_share: Share = Field(description="of the loading of an image")
+    loading_share: Share = Field(description="of a step that loads in line")
+    hideable_share: Share = Field(description="of that step; what a perfect loader would hide")
+    hidden_share: FiniteFloat = Field(description="of that step; what loader processes hid, below 0: cost")
+    loader_processes: NonNegativeInt = Field(description="recommended for each worker")
+    advice: str
+    warnings: list[str]
+
+
+class Profile(Measurements):
     """The whole content of the JSON file."""
 
-    verdict: Verdict
+    conclusions: Conclusions

@@ -1,4 +1,4 @@
-"""A profile as tables for people."""
+"""Print a profile as tables and sentences."""
 
 from collections.abc import Iterator
 
@@ -7,26 +7,23 @@ from rich.console import Console
 from rich.table import Table
 
 from unet_scaling.profile.findings import counted, milliseconds
-from unet_scaling.profile.results import LoaderCount, Loading, Profile, Spread, Stage
+from unet_scaling.profile.results import Profile, Samples
 from unet_scaling.profile.stages import STAGES
 
 
 def show(profile: Profile, console: Console) -> None:
-    """Print everything: stages, loader processes, steps, notes, warnings, and the advice last."""
+    """Print stages, loader processes, steps, notes and warnings, with the advice last."""
     host = profile.host
+    data = profile.config.data
     console.print(
-        f"{profile.study}: {counted(profile.batch, 'image')} a batch, {profile.image_width} x"
-        f" {profile.image_height} pixels, data.loading = '{profile.loading}'\n"
+        f"{profile.config.study}: {counted(profile.batch, 'image')} a batch, {data.image_width} x"
+        f" {data.image_height} pixels, data.loading = '{profile.loading}'\n"
         f"{counted(host.cores, 'core')} here, {counted(host.workers_per_host, 'worker')} per host,"
         f" {counted(host.cores_per_worker, 'core')} for each\n"
     )
-    console.print(_stage_table(profile))
-    console.print(_loader_table(profile))
-    console.print(_step_table(profile))
-    for kind, texts in (("note", profile.notes), ("warning", profile.verdict.warnings)):
-        for text in texts:
-            console.print(f"{kind}: {text}", markup=False)
-    for line in _conclusions(profile):
+    for table in (_stage_table(profile), _throughput_table(profile), _step_table(profile)):
+        console.print(table)
+    for line in _sentences(profile):
         console.print(line, markup=False)
 
 
@@ -39,102 +36,76 @@ def _table(title: str, first: str, *columns: str) -> Table:
 
 
 def _stage_table(profile: Profile) -> Table:
-    columns = [
-        (f"{loading.loading}, {name}", stages)
-        for loading in profile.loadings
-        for name, stages in (("warm", loading.warm), ("cold", loading.cold))
-        if stages is not None
-    ]
-    title = "ms per image in one process, 0 loader processes: median (5 % to 95 % of samples)"
-    table = _table(title, "stage", *(name for name, _ in columns))
+    title = "ms per image in one process, files in the page cache: median (5 % to 95 % of samples)"
+    table = _table(title, "stage", *profile.stages)
     for stage in STAGES:
-        cells = [_cell(stages, stage) for _, stages in columns]
-        if any(cells):
-            table.add_row(stage, *cells)
-    table.add_row("sum of medians", *(_sum(stages) for _, stages in columns), style="bold")
-    table.add_row("undivided call", *_undivided(profile.loadings))
+        if any(stage in times for times in profile.stages.values()):
+            table.add_row(stage, *(_in_milliseconds(times.get(stage)) for times in profile.stages.values()))
+    sums = [profile.seconds_per_image(loading) for loading in profile.stages]
+    table.add_row("sum of medians", *(f"{seconds * 1000:.3f}" for seconds in sums), style="bold")
     return table
 
 
-def _cell(stages: list[Stage], name: str) -> str:
-    found = [stage.seconds_per_image for stage in stages if stage.stage == name]
-    return _in_milliseconds(found[0]) if found else ""
+def _in_milliseconds(samples: Samples | None) -> str:
+    if samples is None:
+        return ""
+    low, median, high = (seconds * 1000 for seconds in (samples.low, samples.median, samples.high))
+    return f"{median:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _sum(stages: list[Stage]) -> str:
-    return f"{sum(stage.seconds_per_image.median for stage in stages) * 1000:.3f}"
-
-
-def _undivided(loadings: list[Loading]) -> Iterator[str]:
-    for loading in loadings:
-        yield _in_milliseconds(loading.whole)
-        if loading.cold is not None:
-            yield ""
-
-
-def _in_milliseconds(spread: Spread) -> str:
-    low, middle, high = (value * 1000 for value in (spread.low, spread.median, spread.high))
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
-
-
-def _loader_table(profile: Profile) -> Table:
+def _throughput_table(profile: Profile) -> Table:
     table = _table(
-        f"loader processes, data.loading = '{profile.loading}': median (lowest to highest round)",
+        f"loader processes, data.loading = '{profile.loading}': median (5 % to 95 % of rounds)",
         "processes",
         "images/s",
         "ms per batch",
-        "involuntary switches per second and process",
     )
-    for count in profile.loader_counts:
+    for count in profile.throughput:
         speed = count.images_per_second
         table.add_row(
             str(count.processes),
             f"{speed.median:.1f} ({speed.low:.1f} to {speed.high:.1f})",
             f"{profile.batch / speed.median * 1000:.2f}",
-            _rate(count),
         )
     return table
 
 
-def _rate(count: LoaderCount) -> str:
-    return "not known" if count.switches_per_second is None else f"{count.switches_per_second:.1f}"
-
-
 def _step_table(profile: Profile) -> Table:
     steps = profile.steps
-    images = counted(steps.measured_batch, "image")
-    scaled = "" if steps.batch == steps.measured_batch else f", scaled up from {images}"
-    title = f"ms per step of one plain process on {steps.device}, {counted(steps.threads, 'thread')}{scaled}:"
-    table = _table(f"{title} median (5 % to 95 %)", "part", "ms", "share")
-    whole = steps.in_line.median
-    for name, spread in (
-        ("gather", steps.gather),
-        ("to device", steps.to_device),
-        ("forward, backward, Adam", steps.compute),
-        ("whole step, loading in line", steps.in_line),
-        (f"whole step, {counted(steps.loader_processes, 'loader process', 'es')} ahead", steps.overlapped),
+    prefetch = counted(steps.loader_processes, "loader process", "es")
+    title = f"ms per step of one process on {steps.device}, {counted(steps.threads, 'thread')}"
+    table = _table(f"{title}: median (5 % to 95 %)", "part", "ms", "share")
+    for name, samples in (
+        ("data wait", steps.data_wait),
+        ("host to device", steps.host_to_device),
+        ("forward, backward, optimizer", steps.compute),
+        ("whole step, no prefetch", steps.in_line),
+        (f"whole step, {prefetch}", steps.prefetched),
     ):
-        table.add_row(name, _in_milliseconds(spread), f"{spread.median / whole:.1%}")
+        table.add_row(name, _in_milliseconds(samples), f"{samples.median / steps.in_line.median:.1%}")
     return table
 
 
-def _conclusions(profile: Profile) -> Iterator[str]:
-    verdict, steps = profile.verdict, profile.steps
+def _sentences(profile: Profile) -> Iterator[str]:
+    for note in profile.notes:
+        yield f"note: {note}"
+    conclusions = profile.conclusions
+    for warning in conclusions.warnings:
+        yield f"warning: {warning}"
     yield (
-        f"dominant stage: {verdict.dominant_stage}, {verdict.dominant_share:.0%} of loading an image"
-        f" ({milliseconds(profile.chosen().median_sum())})"
+        f"dominant stage: {conclusions.dominant_stage}, {conclusions.dominant_share:.0%} of loading an image"
+        f" ({milliseconds(profile.seconds_per_image(profile.loading))})"
     )
-    bound = "yes" if verdict.input_bound else "no"
-    yield f"input-bound: {bound}; loading is {verdict.loading_share:.1%} of a step"
-    hidden = f"{counted(steps.loader_processes, 'loader process', 'es')} on these cores hid"
-    if verdict.hidden_share > verdict.hideable_share:
-        hidden = "the two kinds of step differ by more, which is noise:"
+    bound = "yes" if conclusions.input_bound else "no"
+    yield f"input-bound: {bound}; loading is {conclusions.loading_share:.1%} of a step"
     yield (
-        f"a loader with cores of its own can hide {verdict.hideable_share:.1%} of a step;"
-        f" {hidden} {verdict.hidden_share:.1%}"
+        f"loader processes with cores of their own can hide {conclusions.hideable_share:.1%} of a step;"
+        f" {profile.steps.loader_processes} on these cores hid {conclusions.hidden_share:.1%}"
+        + (" (more than can be hidden: noise)" if _is_noise(profile) else "")
     )
-    yield (
-        f"sensible loader processes per worker: {verdict.loader_processes} (for a training with a DataLoader;"
-        " this project's loads in line)"
-    )
-    yield f"advice: {verdict.advice}"
+    yield f"recommended data.loader_workers with data.loading = 'decode': {conclusions.loader_processes}"
+    yield f"advice: {conclusions.advice}"
+
+
+def _is_noise(profile: Profile) -> bool:
+    return profile.conclusions.hidden_share > profile.conclusions.hideable_share

@@ -1,42 +1,46 @@
-"""Training steps of one plain process on the cores of one worker: loading in line, and loading ahead."""
+"""Time the product's own training step in one process on the cores of one worker, without a framework."""
 
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import cycle, islice
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
 
-from unet_scaling.data.batches import to_device
+from unet_scaling.data.loader import Batch
+from unet_scaling.measure.phases import NO_CLOCK, phase_clock
 from unet_scaling.measure.timing import synchronized_seconds
-from unet_scaling.profile.loaders import Delivery, deliveries
-from unet_scaling.profile.results import Spread, Steps
-from unet_scaling.profile.subject import Batches, Subject
+from unet_scaling.profile.results import LOADING_NAMES, Samples, Steps
+from unet_scaling.profile.stages import StageClock, load_batch
+from unet_scaling.profile.subject import Subject
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.progress import progress
-from unet_scaling.training import build_model, build_optimizer
+from unet_scaling.study.measurements import Phase
+from unet_scaling.training import Step, build_model, build_optimizer
 
-FEWEST_STEPS, MOST_STEPS = 2, 50
+# A step of a large batch on a CPU may take most of a minute.
+FEWEST_STEPS = 2
+# More make no figure better.
+MOST_STEPS = 50
+STEP_LABEL = "training step"
 
 Seconds = npt.NDArray[np.float64]
 
 
-def usual_device() -> torch.device:
-    """The first GPU that this process sees, or the CPU."""
+def default_device() -> torch.device:
+    """Return the first GPU that this process sees, or the CPU."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 @contextmanager
 def cores_of_one_worker(count: int) -> Iterator[None]:
-    """Inside, all threads of this process and the processes it starts stay on its first `count` cores."""
-    allowed, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    """Keep all threads of this process, and the processes it starts, on its first `count` cores."""
+    allowed = os.sched_getaffinity(0)
+    threads = torch.get_num_threads()
     _stay_on(set(sorted(allowed)[:count]))
     torch.set_num_threads(count)
     try:
@@ -48,135 +52,85 @@ def cores_of_one_worker(count: int) -> Iterator[None]:
 
 def _stay_on(cores: set[int]) -> None:
     for task in Path("/proc/self/task").iterdir():
-        try:
+        with suppress(ProcessLookupError):  # the thread has ended meanwhile
             os.sched_setaffinity(int(task.name), cores)
-        except ProcessLookupError:
-            continue  # the thread has ended meanwhile
 
 
-@dataclass(frozen=True)
-class PlainTraining:
-    """Forward, backward and Adam of the study's model, without a framework around it."""
-
-    config: RunConfig
-    device: torch.device
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-
-    def to_device(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        return to_device(images, masks, self.device, self.config.training.channels_last)
-
-    def step(self, images: Tensor, masks: Tensor) -> None:
-        """One batch of floats that is on the device."""
-        self.optimizer.zero_grad()
-        half = self.config.training.precision == "bf16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            logits = self.model(images)
-        loss = functional.binary_cross_entropy_with_logits(logits.float(), masks)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-
-    def now(self) -> float:
-        return synchronized_seconds(self.device)
+def plain_step(config: RunConfig, device: torch.device) -> Step:
+    """Return the training step of a process that has nobody to average gradients with."""
+    model = build_model(config, device, nn.BatchNorm2d).train()
+    optimizer = build_optimizer(model, config)
+    return Step(model, optimizer, lambda _: nullcontext(), lambda _: None, _update, config)
 
 
-def plain_training(config: RunConfig, device: torch.device) -> PlainTraining:
-    """One process has nobody to share batch norm with, and needs no trained weights to take its time."""
-    norm = "off" if config.model.batch_norm == "off" else "local"
-    plain = config.model_copy(
-        update={
-            "model": config.model.model_copy(update={"batch_norm": norm}),
-            "training": config.training.model_copy(update={"initial_weights": None}),
-        }
-    )
-    model = build_model(plain, device, nn.BatchNorm2d).train()
-    return PlainTraining(plain, device, model, build_optimizer(model, plain))
+def _update(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
 
 
 def time_steps(
-    subject: Subject, training: PlainTraining, cores: int, choose: Callable[[float], int], seconds: float
+    subject: Subject, step: Step, device: torch.device, choose: Callable[[float], int], seconds: float
 ) -> Steps:
-    """Steps that load in line, then steps for which processes load ahead, each for half of `seconds`.
+    """Take steps that load in line, then steps with loader processes, each for half of `seconds`.
 
-    `choose` says how many processes, from the seconds of a step without its loading. At least
-    FEWEST_STEPS of each are taken, of a smaller batch where whole ones would take longer.
+    `choose` returns the number of loader processes for a step whose computing takes so many seconds.
     """
-    whole = int(subject.batches.shape[1])
-    with cores_of_one_worker(cores):
-        batch = _affordable_batch(subject, training, seconds / 2)
-        batches = np.ascontiguousarray(subject.batches[:, :batch])
-        parts = _in_line(subject, training, batches, seconds / 2)
-        processes = choose(float(np.median(parts[:, 1:].sum(axis=1))) * whole / batch)
-        ahead = _loading_ahead(subject, training, batches, processes, seconds / 2)
-    gather, moved, compute, in_line, overlapped = (
-        Spread.of(values).scaled(whole / batch) for values in (*parts.T, parts.sum(axis=1), ahead)
-    )
+    phases = _phases(subject, step, device, 0, seconds / 2)
+    data_wait = phases[:, Phase.DATA_WAIT]
+    host_to_device = phases[:, Phase.HOST_TO_DEVICE]
+    in_line = phases.sum(axis=1)
+    compute = in_line - data_wait - host_to_device
+    processes = choose(float(np.median(compute)))
+    prefetched = _phases(subject, step, device, processes, seconds / 2).sum(axis=1)
     return Steps(
-        device=torch.cuda.get_device_name() if training.device.type == "cuda" else "cpu",
-        threads=cores,
-        batch=whole,
-        measured_batch=batch,
-        gather=gather,
-        to_device=moved,
-        compute=compute,
-        in_line=in_line,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        data_wait=Samples.of(data_wait),
+        host_to_device=Samples.of(host_to_device),
+        compute=Samples.of(compute),
+        in_line=Samples.of(in_line),
         loader_processes=processes,
-        overlapped=overlapped,
+        prefetched=Samples.of(_mean_of_turns(prefetched, processes)),
     )
 
 
-def _affordable_batch(subject: Subject, training: PlainTraining, seconds: float) -> int:
-    """The study's batch, or as many of its images as FEWEST_STEPS and a warm-up can take in this time.
-
-    A compiled model is compiled for one size: it gets the whole batch in any case.
-    """
-    whole = int(subject.batches.shape[1])
-    if training.config.training.compile:
-        return whole
-    one_image = _in_line(subject, training, subject.batches[:, :1], 0).sum(axis=1).min()
-    return int(np.clip(seconds / (FEWEST_STEPS + 1) / one_image, 1, whole))
+def _mean_of_turns(seconds: Seconds, processes: int) -> Seconds:
+    """Average over turns: loader processes deliver in turn, so that single steps come in bursts."""
+    per_turn = max(1, processes)
+    turns = len(seconds) // per_turn
+    means: Seconds = seconds[: turns * per_turn].reshape(turns, per_turn).mean(axis=1)
+    return means
 
 
-def _in_line(subject: Subject, training: PlainTraining, batches: Batches, seconds: float) -> Seconds:
-    """Seconds [steps, 3] of gathering, bringing to the device and computing; a first step is left out."""
-    source, turns, taken = subject.source(), cycle(batches), []
-    for _ in _turns_within(seconds, 1 + FEWEST_STEPS, "steps, loading in line"):
-        begin = training.now()
-        gathered = source.gather(next(turns))
-        after_gather = training.now()
-        images, masks = training.to_device(*gathered)
-        after_transfer = training.now()
-        training.step(images, masks)
-        taken.append(np.diff([begin, after_gather, after_transfer, training.now()]))
-    return np.array(taken[1:])
-
-
-def _loading_ahead(
-    subject: Subject, training: PlainTraining, batches: Batches, processes: int, seconds: float
-) -> list[float]:
-    """Seconds of a step, each the mean over as many steps as there are processes: these deliver in turn.
-
-    The first such turn, for which batches may have lain ready, is left out.
-    """
-    turn = max(1, processes)
-    stream, taken, begin = deliveries(subject.source(), batches, processes), [], training.now()
-    for _ in _turns_within(seconds, 1 + -(-FEWEST_STEPS // turn), "steps, loading ahead"):
-        _take(training, islice(stream, turn))
-        end = training.now()
-        taken.append((end - begin) / turn)
-        begin = end
-    return taken[1:]
-
-
-def _take(training: PlainTraining, arrived: Iterator[Delivery]) -> None:
-    for delivery in arrived:
-        training.step(*training.to_device(delivery.images, delivery.masks))
-
-
-def _turns_within(seconds: float, fewest: int, label: str) -> Iterator[int]:
-    """At least `fewest` turns, and no further one once the time is over."""
+def _phases(subject: Subject, step: Step, device: torch.device, processes: int, seconds: float) -> Seconds:
+    """Return the phases [steps, phases]; the first turn, for which batches may lie ready, is left out."""
+    warm_up_steps = max(1, processes)
+    fewest = warm_up_steps + max(FEWEST_STEPS, processes)
+    most = fewest + MOST_STEPS
+    clock = phase_clock(step.model, steps=1, passes=1, device=device)
+    batches = subject.run_data(device, processes, most).steps(0, clock)
     end = time.perf_counter() + seconds
-    for turn in progress(range(MOST_STEPS), MOST_STEPS, label):
-        if turn >= fewest and time.perf_counter() > end:
-            return
-        yield turn
+    taken: list[Seconds] = []
+    while len(taken) < fewest or (len(taken) < most and time.perf_counter() < end):
+        clock.begin()
+        begin = synchronized_seconds(device)
+        clock.resume(begin)
+        step.take(next(batches), clock)
+        clock.next_step()
+        taken.extend(clock.seconds(synchronized_seconds(device) - begin))
+    clock.close()
+    return np.array(taken[warm_up_steps:])
+
+
+def write_trace(path: Path, subject: Subject, step: Step, device: torch.device) -> None:
+    """Write a torch.profiler trace of one batch loaded both ways, each followed by its step."""
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
+    with profile(activities=activities) as profiler:
+        for loading in LOADING_NAMES:
+            with record_function(f"loading: {loading}"):
+                batch = Batch(*load_batch(subject, loading, subject.batches[0], StageClock(device)))
+            with record_function(STEP_LABEL):
+                step.take([batch], NO_CLOCK)
+    # Renamed once it is whole; the suffix, which says whether it is compressed, stays.
+    hidden = path.with_name(f".{os.getpid()}.{path.name}")
+    profiler.export_chrome_trace(str(hidden))
+    hidden.replace(path)

@@ -1,119 +1,141 @@
-"""What is profiled: the first point of a study, some of its images, and both ways of loading them."""
+"""The subject of a profile: the first configuration of a study and a sample of its images."""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import torch
 
 from unet_scaling.data import batches
 from unet_scaling.data.cache import (
     BUILDING_PREFIX,
-    DecodedImages,
-    ImageSet,
+    CachedImages,
     build_cache,
-    cache_path,
     default_cache_root,
     open_cache,
-    pair_bytes,
 )
+from unet_scaling.data.decoding import DecodedImages
+from unet_scaling.data.image_source import ImageSource, Indices
+from unet_scaling.data.loader import RunData
 from unet_scaling.data.manifest import Manifest, read_manifest
-from unet_scaling.profile.results import LoadingName
+from unet_scaling.data.verification import Verification
+from unet_scaling.group.identity import identify
+from unet_scaling.group.worker import Group
+from unet_scaling.profile.results import loading_of
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.options import TABLES
 
-Batches = npt.NDArray[np.int64]
-Source = DecodedImages | ImageSet
+PROFILED_TABLES = ("data", "model", "training")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Images of one point in the order of its first epoch; batches [n, batch] index the manifest."""
+    """A sample of the training images, with their cache, and how the study trains on them."""
 
     config: RunConfig
-    folder: Path
     manifest: Manifest
     cache_root: Path
-    batches: Batches
+    batches: Indices
+    """Row numbers in the manifest, [n, batch], in random order."""
     notes: tuple[str, ...]
 
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.data.folder)
+
+    @cached_property
     def decoded(self) -> DecodedImages:
         return DecodedImages(self.manifest, self.folder, self.config.data)
 
-    def cached(self) -> ImageSet:
+    @cached_property
+    def cached(self) -> CachedImages:
         return open_cache(self.manifest, self.folder, self.config.data, self.cache_root)
 
-    def source(self, loading: LoadingName | None = None) -> Source:
-        """The images as they are loaded that way, by default the study's own."""
-        return self.decoded() if (loading or self.config.data.loading) == "decode" else self.cached()
+    @property
+    def source(self) -> ImageSource:
+        """The images as the study loads them; those that it keeps on a device come from the cache."""
+        return self.decoded if loading_of(self.config) == "decode" else self.cached
 
-    def cache_files(self) -> list[Path]:
-        place = cache_path(self.manifest, self.config.data, self.cache_root)
-        return [place / "images.npy", place / "masks.npy"]
-
-    def decoded_bytes(self, images: int) -> int:
-        """What so many images with their masks take in the cache, and on their way to the device."""
-        return images * pair_bytes(self.config.data)
+    def run_data(self, device: torch.device, loader_processes: int, steps: int) -> RunData:
+        """Return the data of a run of one worker, with at least so many steps in its epoch."""
+        images = len(self.manifest.pairs)
+        passes = -(-steps * self.batches.shape[1] // images)
+        options = {"loader_workers": loader_processes, "passes_per_epoch": passes}
+        everything = batches.Split(train=np.arange(images), test=np.arange(0))
+        group = Group(identify({}), device, lambda tensor: tensor, {})
+        config = _changed(self.config, "data", **options)
+        return RunData(self.source, Verification({}, ""), everything, config, group, self.manifest.sha256)
 
 
 @contextmanager
 def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
-    """The first point of the study with at least `samples` images, in whole batches.
+    """Sample at least `samples` images of the study's first configuration, in whole batches.
 
-    Where the data set is not decoded yet, only these images are, into a cache that is removed at the
-    end. Raises UserError (65) for a folder that does not match its manifest.
+    They are decoded into a cache of their own, which is removed at the end. Raises UserError (65) for a
+    folder that does not match its manifest.
     """
-    config = study.configs()[0]
+    config = _for_one_worker(study.configs()[0])
     folder = Path(config.data.folder)
     manifest = read_manifest(config.data.manifest_path)
     manifest.require_unchanged(folder)
     manifest.require_foreground(config.data.foreground)
-    chosen = _batches(config, manifest, samples)
-    root, notes = default_cache_root(), tuple(_axes(study))
-    if cache_path(manifest, config.data, root).is_dir():
-        yield Subject(config, folder, manifest, root, chosen, notes)
-        return
-    used, places = np.unique(chosen, return_inverse=True)
-    part = Manifest(foreground=manifest.foreground, pairs=[manifest.pairs[index] for index in used])
-    with _temporary_root(root) as own_root:
-        build_cache(part, folder, config.data, own_root)
-        note = (
-            f"the data set is not decoded yet: {len(used)} of its {len(manifest.pairs)} images were decoded"
-        )
-        note += " into a cache of their own, which is removed again"
-        yield Subject(config, folder, part, own_root, places.reshape(chosen.shape), (*notes, note))
+    sample = _sample(config, manifest, max(samples, config.training.batch_per_worker))
+    with _temporary_cache_root(default_cache_root()) as root:
+        build_cache(sample, folder, config.data, root)
+        yield Subject(config, sample, root, _batches(config, sample, samples), tuple(_axes(study)))
 
 
-def _batches(config: RunConfig, manifest: Manifest, samples: int) -> Batches:
-    """Whole batches of training images in the order of the first epoch, over again where they run out."""
+def _for_one_worker(config: RunConfig) -> RunConfig:
+    """Return the configuration of one plain process: nothing is accumulated, shared or read from a file."""
+    alone = config.model_copy(update={"workers": 1})
+    if config.model.batch_norm == "sync":
+        alone = _changed(alone, "model", batch_norm="local")
+    return _changed(alone, "training", initial_weights=None, accumulate=1)
+
+
+def _changed(config: RunConfig, table: str, **options: Any) -> RunConfig:  # noqa: ANN401
+    changed = getattr(config, table).model_copy(update=options)
+    return config.model_copy(update={table: changed})
+
+
+def _sample(config: RunConfig, manifest: Manifest, count: int) -> Manifest:
+    """Return the training images that come first in the first epoch."""
     train = batches.split(len(manifest.pairs), config.data.test_share, config.data.split_seed).train
-    order = batches.epoch_order(train, 1, config.seed, epoch=0)
+    first = batches.epoch_order(train, 1, config.seed, epoch=0)[:count]
+    pairs = [manifest.pairs[index] for index in sorted(first)]
+    return Manifest(foreground=manifest.foreground, pairs=pairs)
+
+
+def _batches(config: RunConfig, sample: Manifest, samples: int) -> Indices:
+    """Return whole batches of the sample; images are repeated where they do not fill the last."""
     batch = config.training.batch_per_worker
-    return np.resize(order[: max(samples, batch)], (-(-samples // batch), batch))
+    order = batches.epoch_order(np.arange(len(sample.pairs)), 1, config.seed, epoch=0)
+    return np.resize(order, (-(-samples // batch), batch))
 
 
 @contextmanager
-def _temporary_root(root: Path) -> Iterator[Path]:
-    """A folder on the disk of the real cache; one that a killed profile leaves is removed with the builds."""
+def _temporary_cache_root(root: Path) -> Iterator[Path]:
+    """Make a folder on the disk of the real cache; what a killed profile leaves is removed with builds."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        place = tempfile.TemporaryDirectory(dir=root, prefix=BUILDING_PREFIX)
+        folder = tempfile.TemporaryDirectory(dir=root, prefix=BUILDING_PREFIX)
     except OSError as error:
         raise UserError(
             f"{root}: the decoded images cannot be kept here ({error.strerror});"
             " set UNET_SCALING_CACHE to a folder on a disk with space"
         ) from None
-    with place as name:
+    with folder as name:
         yield Path(name)
 
 
 def _axes(study: StudyConfig) -> Iterator[str]:
-    """What of the study is not profiled, and how to profile it."""
-    for table in set(TABLES) & {"data", "model", "training"}:
+    """Yield a note for each option of which only the first value is profiled."""
+    for table in PROFILED_TABLES:
         for key, values in sorted(getattr(study, table).items()):
             if isinstance(values, list) and len(values) > 1:
                 others = ", ".join(map(str, values[1:]))

@@ -90,12 +90,8 @@ class CpuFacts(StrictModel):
     other_seconds: Duration | None = Field(
         None, description="CPU seconds that the worker's cores gave to other processes, or lost to their host"
     )
-    training_voluntary_switches: NonNegativeInt
-    training_involuntary_switches: NonNegativeInt
-    process_voluntary_switches: NonNegativeInt
-    process_involuntary_switches: NonNegativeInt
-    minor_faults: NonNegativeInt = Field(description="of the process")
-    major_faults: NonNegativeInt
+    training_involuntary_switches: NonNegativeInt = Field(description="of the training thread")
+    major_faults: NonNegativeInt = Field(description="pages of the process that were read from storage")
     cores: PositiveInt = Field(description="that the training thread may run on")
     peak_memory_bytes: PositiveInt | None = Field(None, description="of the process since it began")
     frequency_mhz: Annotated[FiniteFloat, Field(gt=0)] | None = Field(description="their mean, at the end")

@@ -1,8 +1,9 @@
 """Lines of records in formats 1 to 4, read in the words of format 5.
 
 Format 5 renamed keys: `point` and `point_sha256` of the header are `config` and `config_sha256`, and
-`rehearsal_seconds` of the startup is `warm_up_step_seconds`. The digest of a configuration covers since
-then only what differs from the defaults; before, it covered all but the options that came after format 1.
+`rehearsal_seconds` of the startup is `warm_up_step_seconds`. It dropped counters that nothing reads. The
+digest of a configuration covers since then only what differs from the defaults; before, it covered all but
+the options that came after format 1.
 """
 
 import hashlib
@@ -31,6 +32,12 @@ OPTIONS_OUTSIDE_OLDER_DIGESTS = (
     ("horovod", "groups"),
     ("horovod", "controller"),
 )
+DROPPED_CPU_COUNTERS = (
+    "training_voluntary_switches",
+    "process_voluntary_switches",
+    "process_involuntary_switches",
+    "minor_faults",
+)
 
 
 def in_newest_words(content: bytes) -> bytes:
@@ -43,6 +50,11 @@ def in_newest_words(content: bytes) -> bytes:
         return json.dumps(_header(line)).encode()
     if line.get("kind") == "startup" and "rehearsal_seconds" in line:
         line["warm_up_step_seconds"] = line.pop("rehearsal_seconds")
+        return json.dumps(line).encode()
+    if line.get("kind") == "epoch" and line.get("cpu"):
+        for counters in line["cpu"]:
+            for name in DROPPED_CPU_COUNTERS:
+                counters.pop(name, None)
         return json.dumps(line).encode()
     return content
 

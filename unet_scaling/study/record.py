@@ -20,8 +20,9 @@ Format history
     4  `earlier` in the header, `environment` of its workers, other_seconds in the cpu of an epoch, and
        longest_step in its budget
     5  renamed: `config` and `config_sha256` in the header were `point` and `point_sha256`, and
-       `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default.
-       New in the header: gradient_bytes
+       `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default;
+       gradient_bytes in the header is new; without the voluntary switches, switches of the process and
+       minor faults in the cpu of an epoch
 
 Older formats are read too (older_records.py).
 
@@ -199,7 +200,7 @@ def _without_checksum(raw: bytes) -> bytes:
 def _content(raw: bytes) -> bytes:
     """Return the JSON object of a line in the words of the newest format. Raises ValueError."""
     content = _without_checksum(raw)
-    older = any(key in content for key in (b'"point_sha256"', b'"rehearsal_seconds"'))
+    older = any(key in content for key in (b'"point_sha256"', b'"rehearsal_seconds"', b'"minor_faults"'))
     return in_newest_words(content) if older else content
 
 

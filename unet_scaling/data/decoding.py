@@ -1,6 +1,6 @@
-"""One pair from its files to pixels at the size of the study, and several to a batch, stage by stage.
+"""Decode pairs from their files to pixels at the size of the study, stage by stage.
 
-The stages have names so that the profile of the input times the very code that training runs.
+Each stage is a function of its own, so that the input profiler times the very code that training runs.
 """
 
 import hashlib
@@ -8,17 +8,41 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from unet_scaling.data.fitting import Bytes, fit_image, fit_mask
+from unet_scaling.data.fitting import Bytes, fit_image, fit_mask, fitted_box
 from unet_scaling.data.foreground import parse_foreground
+from unet_scaling.data.image_source import Indices, PackedBatch
 from unet_scaling.data.images import Pixels, decode, read_bytes, to_image, to_mask_values
-from unet_scaling.data.manifest import FileEntry, PairEntry
+from unet_scaling.data.manifest import FileEntry, Manifest, PairEntry
 from unet_scaling.data.mask_bits import pack
 from unet_scaling.data.pairs import IMAGES, MASKS
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Data
+
+
+class DecodedImages:
+    """All images of a data set, decoded from their files at every access; nothing is kept."""
+
+    def __init__(self, manifest: Manifest, folder: Path, data: Data) -> None:
+        """Raise UserError (2) where the masks were checked with another rule than data.foreground."""
+        manifest.require_foreground(data.foreground)
+        self._manifest = manifest
+        self._folder = folder
+        self._data = data
+        self.boxes = padding_boxes(manifest, data)
+
+    def gather(self, indices: Indices) -> PackedBatch:
+        """Return a batch as `ImageSource.gather` does."""
+        pairs = [self._manifest.pairs[index] for index in indices]
+        return collate([load_pair(self._folder, self._data, pair) for pair in pairs])
+
+
+def padding_boxes(manifest: Manifest, data: Data) -> npt.NDArray[np.int32]:
+    """Return top, left, height, width [n, 4] of each picture within its padding, in pixels."""
+    size = (data.image_height, data.image_width)
+    return np.array([fitted_box(pair.height, pair.width, *size) for pair in manifest.pairs], np.int32)
 
 
 def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False) -> tuple[Bytes, Bytes]:
@@ -70,8 +94,8 @@ def fit_pair(data: Data, image: Bytes, mask: Bytes) -> tuple[Bytes, Bytes]:
     return fit_image(image, *size), fit_mask(mask, *size)
 
 
-def collate(pairs: Sequence[tuple[Bytes, Bytes]]) -> tuple[Tensor, Tensor]:
-    """uint8 images [b, channels, height, width], stored channels-last, and packed masks."""
+def collate(pairs: Sequence[tuple[Bytes, Bytes]]) -> PackedBatch:
+    """Return uint8 images [b, channels, height, width], stored channels-last, and packed masks."""
     images = torch.from_numpy(np.stack([image for image, _ in pairs]))
     return images.permute(0, 3, 1, 2), torch.from_numpy(pack(np.stack([mask for _, mask in pairs])))
 

@@ -1,0 +1,10 @@
+"""Numbers that keep the random numbers of different uses apart, whatever their seeds.
+
+Each goes last into the key of a generator, after the seed. Changing one changes what runs do: never reuse or
+renumber those of the data.
+"""
+
+SPLIT_STREAM = 1
+ORDER_STREAM = 2
+AUGMENTATION_STREAM = 3
+STEP_SAMPLE_STREAM = 4
