@@ -14,6 +14,7 @@ from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import End, Epoch, Header, Result, WorkerFacts
 
 # More than any test's epoch has.
+GRADIENT_BYTES = 1_948_580  # of the reference network in float32
 TRAIN_IMAGES = 1_000_000
 PIXELS = 1_000_000
 WARMUP_SLOWDOWN = 4.0
@@ -97,6 +98,7 @@ def make_header(point: RunConfig, **changes: object) -> Header:
         "train_images": TRAIN_IMAGES,
         "test_images": 12,
         "initial_weights_sha256": digest(f"weights of seed {point.seed}"),
+        "gradient_bytes": GRADIENT_BYTES,
         "workers": make_workers(point.workers),
     }
     return Header(**fields | changes)

@@ -110,8 +110,8 @@ def test_the_transfer_of_the_gradients_is_the_wire(study: Study, framework: str)
     row = _row(budget_table(study), framework)
     runs = study.runs[(study.runs["framework"] == framework) & (study.runs["workers"] == 2)]
     step_seconds = runs["step_seconds"].item()
-    point = study.headers[runs["run"].item()].config
-    transfer = SENT * gradient_bytes(point) * FRAME / MESSAGE / BYTES_PER_SECOND
+    header = study.headers[runs["run"].item()]
+    transfer = SENT * gradient_bytes(header) * FRAME / MESSAGE / BYTES_PER_SECOND
     assert row["wire"] * step_seconds == pytest.approx(transfer, rel=NEAR)
     others = row["deviation"] - row["wire"]
     assert abs(others) * step_seconds < NEAR * transfer

@@ -17,8 +17,9 @@ from analysis.budget.network_floor import (
 )
 from analysis.loading.load import load_study
 from tests.budgets import Steps, make_probe, write_budget_run
-from tests.records import make_point
+from tests.records import make_header, make_point
 from unet_scaling.model import UNet
+from unet_scaling.run.header import sent_bytes
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,15 @@ def test_parameters_are_those_of_the_network(options: dict[str, dict[str, Any]])
 
 def test_the_reference_network_has_its_published_size() -> None:
     assert parameter_count(make_point()) == 487_145
-    assert gradient_bytes(make_point()) == 1_948_580
+    assert gradient_bytes(make_header(make_point(), gradient_bytes=None)) == 1_948_580
+
+
+def test_the_recorded_bytes_are_those_that_a_worker_sends() -> None:
+    whole = make_point()
+    half = make_point(options={"training": {"gradient_compression": "fp16"}})
+    assert sent_bytes(UNet(), whole) == 1_948_580
+    assert sent_bytes(UNet(), half) == 974_290
+    assert gradient_bytes(make_header(half, gradient_bytes=974_290)) == 974_290
 
 
 def test_latency_and_bandwidth_of_five_launches_are_found_in_noise() -> None:

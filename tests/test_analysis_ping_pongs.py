@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.budget.network_floor import gradient_bytes, network_table
+from analysis.budget.network_floor import network_table
 from analysis.loading.load import load_study
 from analysis.loading.ping_pongs import hosts_floor_seconds, pair_table, read_ping_pongs
 from tests.budgets import Steps, make_probe, write_budget_run
-from tests.records import make_point, make_workers
+from tests.records import GRADIENT_BYTES, make_workers
 from unet_scaling.measure.ping_pong import Pair, PingPong, write_ping_pong
 from unet_scaling.study.study_file import PING_PONG_NAME
 
@@ -73,4 +73,4 @@ def test_it_stands_beside_the_wire(tmp_path: Path) -> None:
     assert math.isnan(row["hosts_floor_seconds"])
     write(tmp_path / "allocation-1", make_pair("a", "b"))
     (row,) = network_table(load_study(tmp_path)).to_dict("records")
-    assert row["hosts_floor_seconds"] == pytest.approx(2e-4 + gradient_bytes(make_point()) / 1e8)
+    assert row["hosts_floor_seconds"] == pytest.approx(2e-4 + GRADIENT_BYTES / 1e8)

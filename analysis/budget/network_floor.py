@@ -19,6 +19,7 @@ from analysis.statistics.intervals import NOT_NEGATIVE, median_intervals
 from analysis.statistics.timed import timed
 from analysis.study import POINT, Study
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.record_lines import Header
 
 FLOAT32_BYTES = 4
 # So short that the bandwidth takes no part: their median time is the latency.
@@ -52,9 +53,9 @@ def _pair(inputs: int, outputs: int, norm: bool) -> int:
     return convolutions + (4 * outputs if norm else 0)
 
 
-def gradient_bytes(point: RunConfig) -> int:
-    """Return the bytes of one step and worker: gradients are float32 at every precision."""
-    return FLOAT32_BYTES * parameter_count(point)
+def gradient_bytes(header: Header) -> int:
+    """Return the bytes of one step's gradients as one worker sends them; derived where a record is older."""
+    return header.gradient_bytes or FLOAT32_BYTES * parameter_count(header.config)
 
 
 def latency_and_pace(sizes: Array, seconds: Array) -> tuple[float, float]:
@@ -86,8 +87,8 @@ def network_table(study: Study) -> pd.DataFrame:
 
 def _row(study: Study, point: pd.DataFrame) -> dict[str, Any]:
     """Return what the network table says of a point, from its runs."""
-    config = study.headers[point["run"].iloc[0]].config
-    row: dict[str, Any] = {"repeats": len(point), "gradient_bytes": gradient_bytes(config)}
+    header = study.headers[point["run"].iloc[0]]
+    row: dict[str, Any] = {"repeats": len(point), "gradient_bytes": gradient_bytes(header)}
     samples = [point[name].to_numpy(dtype=np.float64) for name in MEASURED]
     intervals = median_intervals(samples, NOT_NEGATIVE)
     for name, sample, (low, high) in zip(MEASURED, samples, intervals, strict=True):
@@ -110,7 +111,7 @@ def _floors(study: Study, run: str, probe: pd.DataFrame) -> dict[str, float]:
     """Return what the network needs for the gradients of a run, by its own probe and between its hosts."""
     sizes, seconds = (probe[name].to_numpy(dtype=np.float64) for name in ("bytes", "median_seconds"))
     header = study.headers[run]
-    size = gradient_bytes(header.config)
+    size = gradient_bytes(header)
     latency, pace = latency_and_pace(sizes, seconds)
     return {
         "floor_seconds": seconds_of_message(size, sizes, seconds),

@@ -1,4 +1,4 @@
-"""How workers of both frameworks keep the memory of a step for the next one.
+"""The allocator of a worker: it keeps the memory of a step for the next one.
 
 By default glibc gives the large tensors of a step back to the system and takes them again in the next one:
 every page of them is then cleared and mapped anew. Kept in its heap they cost nothing; but what lasts, and
@@ -21,26 +21,28 @@ KEEP_MEMORY = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0",
 }
 GLIBC_PREFIX = "MALLOC_"  # of all its variables but the tunables
-# Of malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+# Parameters of mallopt, from malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
 # A library loaded before all others may bring an allocator that takes the place of glibc's.
 PRELOAD = "LD_PRELOAD"
 
 
 def allocator_settings() -> dict[str, str]:
-    """What this process found set: glibc's variables, and the preloaded libraries without their folders."""
-    found = {
+    """Return glibc's variables of this process, and its preloaded libraries without their folders."""
+    settings = {
         name: value
         for name, value in sorted(os.environ.items())
         if name in KEEP_MEMORY or name.startswith(GLIBC_PREFIX)
     }
-    asked = os.environ.get(PRELOAD, "").replace(":", " ").split()
-    loaded = [Path(library).name for library in asked if _is_loaded(library)]
-    return found | ({PRELOAD: " ".join(loaded)} if loaded else {})
+    # ld.so goes on without a library that it cannot preload.
+    preloads = os.environ.get(PRELOAD, "").replace(":", " ").split()
+    loaded = [Path(library).name for library in preloads if _is_loaded(library)]
+    return settings | ({PRELOAD: " ".join(loaded)} if loaded else {})
 
 
 def keep_memory() -> None:
-    """Where the launcher asked for it, take large blocks from glibc's heap from now on, and never shrink it.
+    """Take large blocks from glibc's heap from now on and never shrink it, where the launcher asked for that.
 
     Nothing happens under another C library or allocator.
     """
@@ -51,7 +53,6 @@ def keep_memory() -> None:
 
 
 def _is_loaded(library: str) -> bool:
-    """ld.so goes on without a library that it cannot preload."""
     try:
         ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
     except OSError:

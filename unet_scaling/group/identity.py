@@ -1,4 +1,4 @@
-"""Who this process is among the workers, as its launcher says in the environment.
+"""The identity of a worker: its rank, as its launcher says in the environment.
 
 Needs neither torch nor a network: pure functions of the environment.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from unet_scaling.study.errors import UserError
 
+# Below the range from which Linux takes ephemeral ports (32768 on), above those of known services.
 FIRST_PORT = 15000
 PORTS = 10000
 # How many of its host's cores each worker takes, by local rank, where the launcher binds none.
@@ -17,7 +18,7 @@ CORES_VARIABLE = "UNET_SCALING_CORES_PER_WORKER"
 
 @dataclass(frozen=True)
 class Launcher:
-    """The names under which one launcher tells a process its place."""
+    """The variables by which one launcher tells a process its rank."""
 
     name: str
     rank: str
@@ -36,7 +37,7 @@ LAUNCHERS = (
 
 @dataclass(frozen=True)
 class Identity:
-    """This process among all workers: rank of size, and its place on its own host."""
+    """This process among all workers: rank of size, and its rank on its own host."""
 
     rank: int
     size: int
@@ -45,22 +46,25 @@ class Identity:
 
 
 def identify(environment: Mapping[str, str]) -> Identity:
-    """The first launcher that has spoken; a process started by none is a group of one."""
+    """Return the identity that the first launcher gives; a process started by none is a group of one.
+
+    Raises UserError where the variables of that launcher contradict each other.
+    """
     for launcher in LAUNCHERS:
         if launcher.rank in environment and launcher.size in environment:
-            return _as_told_by(launcher, environment)
+            return _identity_by(launcher, environment)
     return Identity(rank=0, size=1, local_rank=0, launcher="none")
 
 
-def _as_told_by(launcher: Launcher, environment: Mapping[str, str]) -> Identity:
-    rank, size = (_number(environment, name) for name in (launcher.rank, launcher.size))
+def _identity_by(launcher: Launcher, environment: Mapping[str, str]) -> Identity:
+    rank = _number(environment, launcher.rank)
+    size = _number(environment, launcher.size)
     if rank >= size:
         raise UserError(f"{launcher.rank}={rank} is not below {launcher.size}={size}")
-    local_names = [name for name in launcher.local_ranks if name in environment]
-    if size > 1 and not local_names:
+    local_ranks = [_number(environment, name) for name in launcher.local_ranks if name in environment]
+    if size > 1 and not local_ranks:
         raise UserError(f"{launcher.name} set {launcher.rank}, but none of {', '.join(launcher.local_ranks)}")
-    local_rank = _number(environment, local_names[0]) if local_names else 0
-    return Identity(rank, size, local_rank, launcher.name)
+    return Identity(rank, size, local_ranks[0] if local_ranks else 0, launcher.name)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
@@ -71,7 +75,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 
 def rendezvous_address(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port at which the workers meet by TCP.
+    """Return host and port of the rendezvous; UserError where neither launcher nor Slurm says.
 
     MASTER_ADDR and MASTER_PORT where the launcher chose them (torchrun, a local launch); else the
     first host of the Slurm step and a port that follows from the job id, below the ephemeral range.
@@ -81,13 +85,13 @@ def rendezvous_address(environment: Mapping[str, str]) -> tuple[str, int]:
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
     if not nodes or "SLURM_JOB_ID" not in environment:
         raise UserError(
-            "where to meet is not known: set MASTER_ADDR and MASTER_PORT, or start inside a Slurm job"
+            "the rendezvous has no address: set MASTER_ADDR and MASTER_PORT, or start inside a Slurm job"
         )
     return first_host(nodes), FIRST_PORT + _number(environment, "SLURM_JOB_ID") % PORTS
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a Slurm node list such as `node[03-05,9],login1`: node03."""
+    """Return the first host of a Slurm node list such as `node[03-05,9],login1`: node03."""
     matched = re.match(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodes)
     assert matched is not None
     prefix, number, suffix = matched.groups(default="")
@@ -95,5 +99,5 @@ def first_host(nodes: str) -> str:
 
 
 def job_id(environment: Mapping[str, str]) -> str:
-    """The Slurm job that this process belongs to; empty outside Slurm."""
+    """Return the Slurm job that this process belongs to; empty outside Slurm."""
     return environment.get("SLURM_JOB_ID", "")

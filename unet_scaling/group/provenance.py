@@ -1,4 +1,4 @@
-"""What ran: versions, commit, the Slurm job, and variables that decide speed, for the record's header."""
+"""Provenance for the record's header: versions, commit, the Slurm job, and variables that decide speed."""
 
 import hashlib
 import os
@@ -46,31 +46,31 @@ OF_ONE_JOB = re.compile(
     r"|.*(HOSTNAME|_PORT|PORT_RANGE|JOBID|JOB_ID|_RANK)",
     re.IGNORECASE,
 )
-LONGEST_VALUE = 200  # characters
+LONGEST_VALUE = 200  # characters; longer paths tell their digest
 DIGEST_CHARACTERS = 12
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, the packages, the MPI library, and on a GPU machine CUDA, NCCL and driver."""
-    found = {"python": platform.python_version()}
+    """Return versions of Python, the packages, the MPI library, and with a GPU of CUDA, NCCL and driver."""
+    by_name = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            by_name[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    found["mpi"] = _mpi_library()
+    by_name["mpi"] = _mpi_library()
     if torch.cuda.is_available():
-        found["cuda"] = str(torch.version.cuda)
+        by_name["cuda"] = str(torch.version.cuda)
         nccl: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-        found["nccl"] = ".".join(str(part) for part in nccl)
+        by_name["nccl"] = ".".join(str(part) for part in nccl)
         if NVIDIA_DRIVER.exists():
-            found["driver"] = NVIDIA_DRIVER.read_text().splitlines()[0]
-    return found
+            by_name["driver"] = NVIDIA_DRIVER.read_text().splitlines()[0]
+    return by_name
 
 
 def _mpi_library() -> str:
-    """The MPI that this environment loads, asked without initialising it."""
+    """Return the version of the MPI library that this environment loads, without initialising it."""
     try:
         import mpi4py
 
@@ -83,7 +83,7 @@ def _mpi_library() -> str:
 
 
 def commit() -> tuple[str | None, bool | None]:
-    """The commit of the code and whether it had uncommitted changes; none outside a git checkout."""
+    """Return the commit of the code and whether it had uncommitted changes; None outside a git checkout."""
     try:
         head = _git("rev-parse", "HEAD")
         return head, bool(_git("status", "--porcelain", "--untracked-files=no"))
@@ -97,7 +97,7 @@ def _git(*arguments: str) -> str:
 
 
 def job() -> dict[str, str]:
-    """The Slurm job's own description; empty outside Slurm."""
+    """Return the Slurm job's own description; empty outside Slurm."""
     return {name: os.environ[name] for name in JOB_VARIABLES if name in os.environ}
 
 

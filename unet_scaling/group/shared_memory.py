@@ -1,7 +1,4 @@
-"""Shared memory of a host, through which processes hand over tensors and MPI joins workers.
-
-Whether MPI finds room there, and nothing that dead workers left.
-"""
+"""Shared memory of a host, through which MPI connects workers: it must have room, and nothing stale in it."""
 
 import os
 import shutil
@@ -13,7 +10,7 @@ from pathlib import Path
 from unet_scaling.study.errors import UserError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-# MPICH died with two workers and 1 MiB, and lived with 4.
+# Measured: MPICH with two workers crashes with 1 MiB, and runs with 4.
 LEAST_BYTES = 2 * 2**20
 # MPICH names its segment after job and step. A job that is requeued has the same ones: MPI would read what
 # the attempt before left, and fail ("Message truncated").
@@ -23,11 +20,12 @@ LEAST_AGE_SECONDS = 5.0
 
 
 def prepare_shared_memory_for_mpi() -> None:
-    """Before MPI looks: take away what it must not find. Raises UserError where there is no room for it."""
+    """Remove what MPI must not find, before it starts; UserError where there is no room for it."""
     if not SHARED_MEMORY.is_dir():
         return
     remove_left_segments(SHARED_MEMORY)
-    if (free := shutil.disk_usage(SHARED_MEMORY).free) < LEAST_BYTES:
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if free < LEAST_BYTES:
         raise UserError(
             f"{SHARED_MEMORY} of {socket.gethostname()} has {free / 2**20:.1f} MiB free, MPI needs more: "
             f"remove what fills it; in a container, bind the host's or ask for more (--shm-size)"
@@ -47,9 +45,9 @@ def remove_left_segments(folder: Path) -> None:
 
 
 def _mapped_files() -> set[str]:
-    """What the processes of this user have mapped; those of others cannot be asked."""
-    found: set[str] = set()
+    """Return what the processes of this user have mapped; those of others cannot be read."""
+    mapped: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with suppress(OSError):
-            found |= {line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines()}
-    return found
+            mapped |= {line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines()}
+    return mapped

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
 
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.measurements import Duration, Line, Share
+from unet_scaling.study.measurements import Duration, Share
+from unet_scaling.study.validation import StrictModel
 
 # Nine of ten samples lie between these two.
 PERCENTILES = (5, 95)
@@ -26,7 +27,7 @@ def loading_of(config: RunConfig) -> LoadingName:
     return "decode" if config.data.loading == "decode" else "cache"
 
 
-class Samples(Line):
+class Samples(StrictModel):
     """Median of samples, with their 5th and 95th percentile."""
 
     median: Duration
@@ -40,14 +41,14 @@ class Samples(Line):
         return cls(median=float(np.median(values)), low=low, high=high, count=len(values))
 
 
-class Throughput(Line):
+class Throughput(StrictModel):
     """Images per second of this many loader processes, a sample a round; 0 loads in the main process."""
 
     processes: NonNegativeInt
     images_per_second: Samples
 
 
-class Steps(Line):
+class Steps(StrictModel):
     """Training steps of one worker on its cores; seconds of a step of one batch."""
 
     device: str
@@ -73,7 +74,7 @@ class Steps(Line):
         return min(self.data_wait.median, self.host_to_device.median + self.compute.median)
 
 
-class Host(Line):
+class Host(StrictModel):
     """The cores that this process may use, and their division among the study's workers."""
 
     cores: PositiveInt
@@ -81,7 +82,7 @@ class Host(Line):
     cores_per_worker: PositiveInt
 
 
-class Measurements(Line):
+class Measurements(StrictModel):
     """All measured figures."""
 
     format: Literal[2] = 2
@@ -108,7 +109,7 @@ class Measurements(Line):
         return sum(samples.median for samples in self.stages[loading].values())
 
 
-class Conclusions(Line):
+class Conclusions(StrictModel):
     """What follows from the figures."""
 
     input_bound: bool = Field(description="loading one batch takes longer than its step")

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from unet_scaling.profile.stages import StageClock, load_batch
 from unet_scaling.profile.subject import Subject
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import Phase
-from unet_scaling.training import Step, build_model, build_optimizer
+from unet_scaling.training import Step, build_model, build_optimizer, local_step
 
 # A step of a large batch on a CPU may take most of a minute.
 FEWEST_STEPS = 2
@@ -59,12 +59,7 @@ def _stay_on(cores: set[int]) -> None:
 def plain_step(config: RunConfig, device: torch.device) -> Step:
     """Return the training step of a process that has nobody to average gradients with."""
     model = build_model(config, device, nn.BatchNorm2d).train()
-    optimizer = build_optimizer(model, config)
-    return Step(model, optimizer, lambda _: nullcontext(), lambda _: None, _update, config)
-
-
-def _update(optimizer: torch.optim.Optimizer) -> None:
-    optimizer.step()
+    return local_step(model, build_optimizer(model, config), config)
 
 
 def time_steps(

@@ -24,8 +24,8 @@ from unet_scaling.data.image_source import ImageSource, Indices
 from unet_scaling.data.loader import RunData
 from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.data.verification import Verification
+from unet_scaling.group.group import Group
 from unet_scaling.group.identity import identify
-from unet_scaling.group.worker import Group
 from unet_scaling.profile.results import loading_of
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError

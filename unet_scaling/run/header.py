@@ -43,7 +43,7 @@ def first_header(
         train_images=data.train_images,
         test_images=len(data.test_pixels),
         initial_weights_sha256=initial_weights,
-        gradient_bytes=gradient_bytes(model, run.config),
+        gradient_bytes=sent_bytes(model, run.config),
         workers=workers,
     )
 
@@ -58,7 +58,7 @@ def resumed_header(header: Header, folder: Path, progress: Progress) -> Header:
     return header.model_copy(update={"resumed": resumed, "earlier": progress.attempts})
 
 
-def gradient_bytes(model: nn.Module, config: RunConfig) -> int:
+def sent_bytes(model: nn.Module, config: RunConfig) -> int:
     """Return the bytes of all gradients of one step as one worker sends them."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     half = config.training.gradient_compression == "fp16"

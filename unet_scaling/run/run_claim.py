@@ -55,11 +55,11 @@ class Owner(StrictModel):
 class RunClaim:
     """The claim of this process on a run folder."""
 
-    def __init__(self, folder: Path, attempt: int, give_up: Callable[[Exception], None]) -> None:
-        """`give_up` is called in a thread of its own where somebody else has taken the folder over."""
+    def __init__(self, folder: Path, attempt: int, abort: Callable[[Exception], None]) -> None:
+        """`abort` is called in a thread of its own where somebody else has taken the folder over."""
         self._path = folder / OWNER_NAME
         self._own = this_process(attempt)
-        self._give_up = give_up
+        self._abort = abort
         self._released = threading.Event()
         self._first_look: tuple[float, float] | None = None
 
@@ -156,7 +156,7 @@ class RunClaim:
         while not self._released.wait(BEAT_SECONDS):
             owner = self._owner()
             if owner is not None and owner != self._own and not self._released.is_set():
-                self._give_up(UserError(f"{self._path.parent} was taken over by {owner}"))
+                self._abort(UserError(f"{self._path.parent} was taken over by {owner}"))
                 return
             with suppress(OSError):
                 os.utime(self._path)
