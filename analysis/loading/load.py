@@ -24,7 +24,7 @@ from analysis.loading.options import (
 )
 from analysis.loading.ping_pongs import read_ping_pongs
 from analysis.loading.runs import CompleteRun, UnusableRun, read_run
-from analysis.processes import spread
+from analysis.processes import parallel_map
 from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
@@ -87,7 +87,7 @@ def _read(folders: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]
     """The runs in the order of their folders, many of them by several processes."""
     complete: list[CompleteRun] = []
     left_out: list[UnusableRun] = []
-    for found in spread(read_run, folders, chunk=RUNS_AT_ONCE):
+    for found in parallel_map(read_run, folders, chunk=RUNS_AT_ONCE):
         if isinstance(found, CompleteRun):
             complete.append(found)
         else:

@@ -22,7 +22,7 @@ from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
 from analysis.prediction.outlook import outlook
-from analysis.processes import spread
+from analysis.processes import parallel_map
 from analysis.study import Study
 from analysis.text import series_name
 
@@ -63,7 +63,7 @@ def make_report(study: Study) -> Report:
     # What each of these makes depends on no other; a large study keeps several processors busy.
     makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
-    points, compared, iou, cost, iou_between = spread(partial(_made, study), makers, chunk=chunk)
+    points, compared, iou, cost, iou_between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
     comparisons = withhold(compared, checks)
     ahead = outlook(study)

@@ -8,7 +8,7 @@ from analysis.figures.album import drawable, figure, not_drawn
 from analysis.figures.series import Inputs
 from analysis.figures.svg import inline_svg, picture
 from analysis.figures.words import caption
-from analysis.processes import spread
+from analysis.processes import parallel_map
 from analysis.report.assemble import Report
 
 
@@ -35,7 +35,7 @@ def draw(report: Report) -> Pictures:
     """Draw every figure that the study can carry."""
     inputs = inputs_of(report)
     names = drawable(inputs)
-    drawn = spread(partial(_picture, inputs), names)
+    drawn = parallel_map(partial(_picture, inputs), names)
     return Pictures(dict(zip(names, drawn, strict=True)), not_drawn(inputs))
 
 
