@@ -31,7 +31,10 @@ def test_results_come_in_the_order_of_the_items_from_other_processes() -> None:
 
 @pytest.mark.usefixtures("two_processors")
 def test_few_items_stay_in_this_process() -> None:
-    assert list(processes.parallel_map(partial(scaled, 3), [1, 2], chunk=2)) == [(3, os.getpid()), (6, os.getpid())]
+    assert list(processes.parallel_map(partial(scaled, 3), [1, 2], chunk=2)) == [
+        (3, os.getpid()),
+        (6, os.getpid()),
+    ]
     assert list(processes.parallel_map(partial(scaled, 3), [])) == []
 
 
