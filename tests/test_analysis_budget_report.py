@@ -1,4 +1,4 @@
-"""The loss budget in figures, page and console: what is drawn is what the tables say."""
+"""The overhead budget in figures, page and console: what is drawn is what the tables say."""
 
 import re
 from itertools import pairwise
@@ -67,7 +67,7 @@ def test_every_figure_of_the_budget_is_drawn_with_its_texts(pictures: Pictures) 
 
 def test_stacks_are_the_parts_of_the_table(report: Report, album: dict[str, Figure]) -> None:
     for axes, framework in zip(album["budget"].axes, ("pytorch_native", "horovod"), strict=True):
-        rows = report.losses.budget[report.losses.budget["framework"] == framework]
+        rows = report.overhead.budget[report.overhead.budget["framework"] == framework]
         heights = np.array([height for _, height in bars(axes)]).reshape(len(PARTS), len(rows))
         np.testing.assert_allclose(heights, rows[list(PARTS)].to_numpy().T, atol=1e-12)
         whole = next(line for line in axes.lines if line.get_label() == "whole")
@@ -85,7 +85,7 @@ def test_gains_are_below_zero_and_stacks_stand_on_each_other(album: dict[str, Fi
 
 def test_the_waterfall_ends_at_the_efficiency(report: Report, album: dict[str, Figure]) -> None:
     for axes, framework in zip(album["waterfall"].axes, ("pytorch_native", "horovod"), strict=True):
-        last = report.losses.budget[report.losses.budget["framework"] == framework].iloc[-1]
+        last = report.overhead.budget[report.overhead.budget["framework"] == framework].iloc[-1]
         whole = axes.containers[-1][0]
         assert whole.get_width() == pytest.approx(1 - last["deviation"])
         before = axes.containers[-2][0]
@@ -95,7 +95,7 @@ def test_the_waterfall_ends_at_the_efficiency(report: Report, album: dict[str, F
 def test_wire_and_floor_are_drawn_in_milliseconds(report: Report, album: dict[str, Figure]) -> None:
     (axes,) = album["wire"].axes
     drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
-    network = report.losses.network
+    network = report.overhead.network
     for name in ("wire_seconds", "floor_seconds"):
         assert all(np.isclose(drawn, 1000 * value).any() for value in network[name])
 

@@ -95,15 +95,17 @@ def _no_prediction(inputs: Inputs) -> str:
 
 
 def _no_budget(inputs: Inputs) -> str:
-    return "" if len(inputs.losses.budget) else "no point of several workers has one; the notes say why"
+    return "" if len(inputs.overhead.budget) else "no point of several workers has one; the notes say why"
 
 
 def _no_difference(inputs: Inputs) -> str:
-    return "" if len(inputs.losses.differences) else "no worker count has a loss budget of both frameworks"
+    return "" if len(inputs.overhead.differences) else "no worker count has a loss budget of both frameworks"
 
 
 def _no_network(inputs: Inputs) -> str:
-    return "" if len(inputs.losses.network) else "no run on several workers recorded its network and its wire"
+    return (
+        "" if len(inputs.overhead.network) else "no run on several workers recorded its network and its wire"
+    )
 
 
 def _over_workers(inputs: Inputs, quantity: Quantity) -> Figure:

@@ -29,7 +29,7 @@ def budget_figure(inputs: Inputs) -> Figure:
     drawn = budget_series(inputs)
     title = "Where the efficiency went: 1 - efficiency, in parts"
     figure, panels = _part_sheet(title, [_panel_name(series, inputs) for series in drawn])
-    tables = [series.of(inputs.losses.budget) for series in drawn]
+    tables = [series.of(inputs.overhead.budget) for series in drawn]
     for axes, series, table in zip(panels, drawn, tables, strict=True):
         _name_in_its_colour(axes, series)
         _stacks(axes, table, "deviation", _span(tables))
@@ -40,7 +40,7 @@ def budget_figure(inputs: Inputs) -> Figure:
 def waterfall_figure(inputs: Inputs) -> Figure:
     """From an efficiency of 100 % down to that of the most workers, part by part."""
     drawn = budget_series(inputs)
-    rows = [series.of(inputs.losses.budget).iloc[-1] for series in drawn]
+    rows = [series.of(inputs.overhead.budget).iloc[-1] for series in drawn]
     names = [
         f"{_panel_name(series, inputs)}, {row['workers']} workers"
         for series, row in zip(drawn, rows, strict=True)
@@ -54,7 +54,7 @@ def waterfall_figure(inputs: Inputs) -> Figure:
 
 def difference_figure(inputs: Inputs) -> Figure:
     """What Horovod takes more (above zero) or less than native DDP for an image, in parts."""
-    groups = list(inputs.losses.differences.groupby(PAIR, sort=False))[:MOST_PANELS]
+    groups = list(inputs.overhead.differences.groupby(PAIR, sort=False))[:MOST_PANELS]
     names = [", ".join(printable(str(each)) for each in key if each) for key, _ in groups]
     figure, panels = _part_sheet("What Horovod needs more time for, in parts", names)
     for axes, (_, table) in zip(panels, groups, strict=True):
@@ -66,7 +66,7 @@ def difference_figure(inputs: Inputs) -> Figure:
 def budget_series(inputs: Inputs) -> list[Series]:
     """The series that have a budget, in the order of the other charts."""
     found = [series for options in inputs.options[:MOST_OPTIONS] for series in inputs.series(options)]
-    return [series for series in found if len(series.of(inputs.losses.budget))][:MOST_PANELS]
+    return [series for series in found if len(series.of(inputs.overhead.budget))][:MOST_PANELS]
 
 
 def _name_in_its_colour(axes: Axes, series: Series) -> None:

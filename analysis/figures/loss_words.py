@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis.budget.network import name_of_floor
+from analysis.budget.network_floor import name_of_floor
 from analysis.figures.looks import PART_LOOKS, plain
 from analysis.figures.series import Inputs, Series
 
@@ -34,7 +34,7 @@ def marks_of_losses(name: str) -> Iterator[str]:
 
 def facts_of_losses(name: str, inputs: Inputs, series: Series) -> Iterator[str]:
     """The key numbers of a series at its most workers."""
-    table = series.of(inputs.losses.network if name == "wire" else inputs.losses.budget)
+    table = series.of(inputs.overhead.network if name == "wire" else inputs.overhead.budget)
     for row in table.tail(1).to_dict("records"):
         if name == "wire":
             wire, floor = (plain(1000 * row[f"{each}_seconds"]) for each in ("wire", "floor"))
@@ -46,7 +46,7 @@ def facts_of_losses(name: str, inputs: Inputs, series: Series) -> Iterator[str]:
 
 def facts_of_differences(inputs: Inputs) -> Iterator[str]:
     """The key numbers of each pair of series at its most workers."""
-    for _, table in inputs.losses.differences.groupby(
+    for _, table in inputs.overhead.differences.groupby(
         ["options", "native_knobs", "horovod_knobs"], sort=False
     ):
         row: Mapping[Any, Any] = table.iloc[-1].to_dict()

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.budget.network import name_of_floor
+from analysis.budget.network_floor import name_of_floor
 from analysis.figures.axes import logarithmic, worker_axis
 from analysis.figures.looks import DOTTED, plain
 from analysis.figures.marks import Label, end_labels, interval_bars, line_with_gaps, sides
@@ -18,7 +18,7 @@ from analysis.figures.sheet import columns_for, sheet
 
 def wire_figure(inputs: Inputs) -> Figure:
     """Milliseconds of wire in a step, and dotted one message; a panel for each set of options."""
-    every = [each for each in inputs.options if (inputs.losses.network["options"] == each).any()]
+    every = [each for each in inputs.options if (inputs.overhead.network["options"] == each).any()]
     legend = [series for options in every for series in _with_network(inputs, options)]
     size = SINGLE_PANEL if len(every) == 1 else FACET
     title = "Wire of a step, and one message of all gradients (dotted), ms"
@@ -34,11 +34,11 @@ def in_milliseconds(network: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_network(inputs: Inputs, options: str) -> list[Series]:
-    return [each for each in inputs.series(options) if len(each.of(inputs.losses.network))]
+    return [each for each in inputs.series(options) if len(each.of(inputs.overhead.network))]
 
 
 def _draw(axes: Axes, inputs: Inputs, drawn: Sequence[Series]) -> None:
-    tables = [in_milliseconds(series.of(inputs.losses.network)) for series in drawn]
+    tables = [in_milliseconds(series.of(inputs.overhead.network)) for series in drawn]
     counts = sorted({int(each) for table in tables for each in table["workers"]})
     worker_axis(axes, counts, room=1.35)
     names = [f"{name}{end}" for name in ("wire", "floor") for end in ("", "_low", "_high")]

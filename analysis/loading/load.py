@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.loading.budget_columns import Columns
 from analysis.loading.fairness import refusals, remarks
-from analysis.loading.measured import Columns
 from analysis.loading.options import (
     compared_configs,
     flat_options,

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from analysis.loading.attempts import with_earlier_attempts
-from analysis.loading.measured import Columns, budget_columns, probe_columns
-from analysis.loading.soundness import contradictions, too_large
+from analysis.loading.budget_columns import Columns, budget_columns, probe_columns
+from analysis.loading.consistency import contradictions, too_large
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance

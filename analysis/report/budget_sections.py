@@ -41,12 +41,14 @@ def _grids(report: Report) -> Iterator[Grid]:
         whole("workers", "workers"),
         figure("1 - efficiency", "deviation", "z.1%"),
     ]
-    yield grid("budget", "1 - efficiency in parts", report.losses.budget, [*columns, *_parts()], "budget.csv")
-    pairs = [*both_knobs(report.losses.differences), whole("workers", "workers")]
+    yield grid(
+        "budget", "1 - efficiency in parts", report.overhead.budget, [*columns, *_parts()], "budget.csv"
+    )
+    pairs = [*both_knobs(report.overhead.differences), whole("workers", "workers")]
     difference = figure("Horovod's time above DDP's", "difference", "+z.1%")
     caption = "What Horovod needs more time for than native DDP, in shares of native DDP's time per image"
     yield grid(
-        "difference", caption, report.losses.differences, [*pairs, difference, *_parts()], "difference.csv"
+        "difference", caption, report.overhead.differences, [*pairs, difference, *_parts()], "difference.csv"
     )
     yield _network(report)
     if len(report.study.ping_pongs):
@@ -72,7 +74,7 @@ def _network(report: Report) -> Grid:
         "Wire of a step, and one message of all gradients over the probed network: its floor, unless "
         f"backward hides a part of it; a warning stands below where rest exceeds {MOST_REST:.0%} of a step"
     )
-    return grid("network", caption.replace("2%", "2 %"), report.losses.network, columns, "network.csv")
+    return grid("network", caption.replace("2%", "2 %"), report.overhead.network, columns, "network.csv")
 
 
 def _pairs(report: Report) -> Grid:
@@ -94,6 +96,6 @@ def _remarks(report: Report) -> Iterator[str]:
         yield sentence(prefix + str(diagnosis))
     if len(report.diagnoses) > MOST_DIAGNOSES:
         yield f"{len(report.diagnoses) - MOST_DIAGNOSES} more in diagnosis.csv."
-    if len(report.losses.budget) and not report.diagnoses:
+    if len(report.overhead.budget) and not report.diagnoses:
         yield "No rule of the diagnosis found its evidence."
     yield from (sentence(note) for note in report.budget_notes[:MOST_DIAGNOSES])

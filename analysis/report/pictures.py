@@ -49,7 +49,7 @@ def inputs_of(report: Report) -> Inputs:
         report.cost,
         report.predictions,
         report.verdicts,
-        report.losses,
+        report.overhead,
     )
 
 
