@@ -121,12 +121,7 @@ def _figures(pictures: Pictures) -> Iterator[str]:
 
 def _method(report: Report) -> Iterator[str]:
     study = report.study
-    yield (
-        f"{count(len(study.runs), 'run')} are used, {repeats_text(report.points['repeats'])} per point; "
-        f"{count(len(study.left_out), 'run')} left out. Throughput is work done over the seconds of the "
-        "slowest worker, in epochs after the warm-up. A repeat is one independent launch with its own seed; "
-        "numbers are medians over launches."
-    )
+    yield _what_is_measured(report)
     if not study.provenance_known:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return
@@ -135,3 +130,12 @@ def _method(report: Report) -> Iterator[str]:
     yield table(["origin", "value"], [TEXT, TEXT], rows)
     checks = [[check.check, check.mark, check.fact] for check in report.checks]
     yield table(["how fair is the comparison", "", "fact"], [TEXT] * 3, checks)
+
+
+def _what_is_measured(report: Report) -> str:
+    return (
+        f"{count(len(report.study.runs), 'run')} are used, {repeats_text(report.points['repeats'])} per "
+        f"point; {count(len(report.study.left_out), 'run')} left out. Throughput is work done over the "
+        "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
+        "its own seed; numbers are medians over launches."
+    )

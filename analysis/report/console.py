@@ -36,11 +36,15 @@ def print_report(report: Report, console: Console | None = None) -> None:
     _print_list(console, "Where the time goes", strongest, "diagnosis.csv")
     advice = [labelled(advice.options, advice.sentence) for advice in report.recommendations]
     _print_list(console, "Recommendation", advice, "report.html")
+    _print_verdicts(report, console)
+    _print_list(console, DOUBTS, report.doubts, "fairness.csv")
+
+
+def _print_verdicts(report: Report, console: Console) -> None:
     console.print()
     for verdict in report.verdicts[:MOST_LINES]:
         console.print(clean(verdict), style="bold", markup=False, soft_wrap=True)
     _print_more(console, len(report.verdicts), "comparison.csv")
-    _print_list(console, DOUBTS, report.doubts, "fairness.csv")
 
 
 def print_left_out(study: Study, console: Console) -> None:
@@ -82,13 +86,13 @@ def _print_points(report: Report, console: Console) -> None:
 
 def _points_table(report: Report, title: str, points: pd.DataFrame) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    framework, *numbers = [*speed_columns(report), number_column("IoU", "iou", ".3f")]
-    table.add_column(framework.heading)
-    for column in numbers:
-        table.add_column(column.heading, justify="right", no_wrap=True)
+    columns = [*speed_columns(report), number_column("IoU", "iou", ".3f")]
+    for column in columns:
+        number = column.kind == "number"
+        table.add_column(column.heading, justify="right" if number else "left", no_wrap=number)
     for _, series in points.groupby(["framework", "knobs"], sort=False):
         for row in series.to_dict("records"):
-            table.add_row(framework.cell(row).text, *(_shown(column, row) for column in numbers))
+            table.add_row(*(_shown(column, row) for column in columns))
         table.add_section()
     return table
 

@@ -65,19 +65,21 @@ def _default(table: str, key: str) -> object:
 def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Criteria) -> str:
     used = {config.framework for config in configs}
     frameworks = [framework for framework in FRAMEWORKS if framework in used]
-    seed = min(config.seed - config.repeat + 1 for config in configs)
-    lines = [
+    lines = _what_is_run(frameworks, configs)
+    for table in (*SHARED, *frameworks):
+        lines += _table(table, {key: values for (of, key), values in axes.items() if of == table})
+    asked = criteria.model_dump(exclude_defaults=True)
+    lines += _table("criteria", {key: [value] for key, value in asked.items()})
+    return "\n".join(lines) + "\n"
+
+
+def _what_is_run(frameworks: Sequence[str], configs: Sequence[RunConfig]) -> list[str]:
+    return [
         f"frameworks = {_toml(frameworks)}",
         f"workers = {_toml(sorted({config.workers for config in configs}))}",
         f"repeats = {_repeats(configs)}",
-        f"seed = {seed}",
+        f"seed = {min(config.seed - config.repeat + 1 for config in configs)}",
     ]
-    for table in (*SHARED, *frameworks):
-        lines += _table(table, {key: values for (of, key), values in axes.items() if of == table})
-    lines += _table(
-        "criteria", {key: [value] for key, value in criteria.model_dump(exclude_defaults=True).items()}
-    )
-    return "\n".join(lines) + "\n"
 
 
 def _table(name: str, options: Mapping[str, Sequence[object]]) -> list[str]:

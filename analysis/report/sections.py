@@ -38,16 +38,8 @@ FAIRNESS_LEAD = (
 
 def sections(report: Report, pictures: Pictures) -> Iterator[Section]:
     """Return the evidence in reading order."""
-    yield _points(report, pictures)
-    yield _against(report, pictures)
-    yield _overhead(report, pictures)
-    yield _iou(report, pictures)
-    figures = ("loss_epochs", "loss_seconds")
-    yield _section(report, pictures, "loss", "Training loss", LOSS_LEAD, figures)
-    yield _cost(report, pictures)
-    notes = report.extrapolation.notes[:MOST_REMARKS]
-    yield _section(report, pictures, "prediction", "Prediction", PREDICTION_LEAD, ("prediction",), notes)
-    yield _section(report, pictures, "fairness", "How fair is this comparison?", FAIRNESS_LEAD)
+    for make in (_points, _against, _overhead, _iou, _loss, _cost, _prediction, _fairness):
+        yield make(report, pictures)
     if len(report.study.left_out):
         yield _left_out(report, pictures)
     if report.notes:
@@ -123,12 +115,26 @@ def _test_images(report: Report) -> str:
     return f" ({', '.join(f'{number:,.0f}' for number in images)} images)" if images else ""
 
 
+def _loss(report: Report, pictures: Pictures) -> Section:
+    figures = ("loss_epochs", "loss_seconds")
+    return _section(report, pictures, "loss", "Training loss", LOSS_LEAD, figures)
+
+
 def _cost(report: Report, pictures: Pictures) -> Section:
     lead = (
         f"Clock: {CLOCK}. The Pareto set holds the points that no other beats in both time and worker-hours."
     )
     sets = [f"Pareto set of {clean(kind)}" for kind in report.cost["pareto_of"].drop_duplicates() if kind]
     return _section(report, pictures, "cost", "Cost", lead, ("cost", "time_to_iou"), [report.target, *sets])
+
+
+def _prediction(report: Report, pictures: Pictures) -> Section:
+    notes = report.extrapolation.notes[:MOST_REMARKS]
+    return _section(report, pictures, "prediction", "Prediction", PREDICTION_LEAD, ("prediction",), notes)
+
+
+def _fairness(report: Report, pictures: Pictures) -> Section:
+    return _section(report, pictures, "fairness", "How fair is this comparison?", FAIRNESS_LEAD)
 
 
 def _left_out(report: Report, pictures: Pictures) -> Section:

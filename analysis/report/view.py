@@ -122,21 +122,16 @@ def make_grid(
     """Return a table of the page, without empty columns and without rows beyond the first 200."""
     if table.get("options", pd.Series(dtype=str)).ne("").any():
         columns = [text_column("options", "options"), *columns]
-    rows: Sequence[Row] = table.iloc[:MOST_ROWS].to_dict("records")
-    filled = {column: cells for column in columns if not _empty(cells := [column.cell(row) for row in rows])}
+    rows = table.iloc[:MOST_ROWS].to_dict("records")
+    cells = {column: [column.cell(row) for row in rows] for column in columns}
+    filled = {column: of for column, of in cells.items() if any(cell.text not in EMPTY for cell in of)}
     headings = tuple(Cell(column.heading, kind=column.kind) for column in filled)
-    more = f"The first {MOST_ROWS} of {len(table):,} rows; all are in {file}."
-    return Grid(
-        name,
-        caption,
-        headings,
-        tuple(zip(*filled.values(), strict=True)),
-        more if len(table) > MOST_ROWS else "",
-    )
+    shown = tuple(zip(*filled.values(), strict=True))
+    return Grid(name, caption, headings, shown, _cut(len(table), file))
 
 
-def _empty(cells: Sequence[Cell]) -> bool:
-    return all(cell.text in EMPTY for cell in cells)
+def _cut(rows: int, file: str) -> str:
+    return f"The first {MOST_ROWS} of {rows:,} rows; all are in {file}." if rows > MOST_ROWS else ""
 
 
 def _known(value: object) -> str:
