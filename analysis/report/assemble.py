@@ -16,6 +16,7 @@ from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import COLUMNS as FAIRNESS_COLUMNS
 from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.gpu import gpu_table
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
@@ -53,6 +54,11 @@ class Report:
     def fairness(self) -> pd.DataFrame:
         """Return the checks as a table."""
         return pd.DataFrame([asdict(check) for check in self.checks], columns=FAIRNESS_COLUMNS)
+
+    @cached_property
+    def gpus(self) -> pd.DataFrame:
+        """Return what the GPUs of each point did; no row where none recorded it."""
+        return gpu_table(self.study)
 
     @cached_property
     def doubts(self) -> list[str]:

@@ -174,6 +174,16 @@ def _pareto(row: Row) -> Cell:
     return Cell("yes", kind="yes") if row["pareto"] else Cell("no")
 
 
+def of_gpus(report: Report) -> list[Column]:
+    return [
+        *point_keys(report),
+        number_column("GPU load", "utilization", ".0%", bounded=False),
+        number_column("memory of the fullest, GB", "memory_bytes", "~3", scale=1e9, bounded=False),
+        number_column("power of one, W", "power_watts", "~3", bounded=False),
+        number_column("energy, J / image", "joules_per_image", "~3", bounded=False),
+    ]
+
+
 def of_predictions(report: Report) -> list[Column]:
     return [
         *point_keys(report),

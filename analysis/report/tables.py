@@ -255,6 +255,21 @@ TABLES = (
         page=PageTable("cost", "Time and cost of every point", shown.of_cost),
     ),
     Table(
+        "gpu.csv",
+        lambda report: report.gpus,
+        POINT_KEYS
+        | {
+            "repeats": "launches that are used",
+            "utilization": "share of the driver's last sample before the end of an epoch in which the GPU "
+            "was busy; mean over epochs and GPUs",
+            "memory_bytes": "in use at the end of an epoch, by the fullest GPU",
+            "power_watts": "of one GPU at the end of an epoch",
+            "joules_per_image": "energy of all GPUs over the images, from the devices' counters",
+        },
+        "GPUs of the points that recorded them, medians over launches of the epochs in use; else no row.",
+        PageTable("cost", "GPUs of every point", shown.of_gpus),
+    ),
+    Table(
         "predictions.csv",
         lambda report: report.predictions,
         {
