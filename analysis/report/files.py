@@ -1,7 +1,5 @@
 """The files of a report, each written whole or not at all."""
 
-import os
-import tempfile
 from pathlib import Path
 
 from analysis.report.application import application_text
@@ -10,6 +8,7 @@ from analysis.report.html import page
 from analysis.report.markdown import summary_markdown
 from analysis.report.pictures import Pictures, draw
 from analysis.report.tables import table_files
+from unet_scaling.study.files import READABLE, write_atomically
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
@@ -23,7 +22,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     contents = _contents(report, pictures)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        write_whole(folder / name, content)
+        write_atomically(folder / name, content, READABLE)
     for name in pictures.absent:
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
@@ -39,17 +38,3 @@ def _contents(report: Report, pictures: Pictures) -> dict[str, bytes]:
         "application.md": application_text(report, pictures).encode(),
         "report.html": page(report, pictures).encode(),
     }
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file in one step: whoever reads it sees the old content or the new."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as temporary:
-        try:
-            temporary.write(content)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-            Path(temporary.name).chmod(0o644)
-            Path(temporary.name).replace(path)
-        except OSError:
-            Path(temporary.name).unlink(missing_ok=True)
-            raise
