@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.virtual.plan import load
+from slurm.virtual.plan import Plan, load, save
+from slurm.virtual.processes import RECORD_AND_BECOME
 from tests.cluster import (
     FOLDER_PREFIX,
     FOLDERS,
@@ -245,6 +246,17 @@ def test_a_cluster_whose_daemons_were_killed_goes_down_and_up_again(small_state:
         for _ in range(2):
             assert_ok(control("down", "--state-dir", str(small_state)))
         assert traces() == before
+
+
+def test_a_daemon_that_records_itself_while_the_cluster_goes_down_never_starts(small_state: Path) -> None:
+    (small_state / "processes").mkdir(parents=True)
+    save(Plan(small_state))
+    with subprocess.Popen(
+        ["sh", "-euc", f"sleep 1; {RECORD_AND_BECOME}", small_state / "processes" / "munge", "sleep", "100"]
+    ) as late:
+        assert_ok(control("down", "--state-dir", str(small_state)))
+        assert late.wait(10) != 0
+    assert not small_state.exists()
 
 
 @pytest.mark.parametrize("seconds", [0.3, 0.6])

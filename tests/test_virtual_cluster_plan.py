@@ -1,13 +1,16 @@
 """The parts of the virtual cluster that need neither root nor Slurm: files, options, refusals."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from slurm.virtual import arguments, configuration, prerequisites, processes
+from slurm.virtual import arguments, cluster, configuration, network, prerequisites, processes
 from slurm.virtual.network import burst_bytes
 from slurm.virtual.plan import Plan, load, save
 from tests.cluster import PROGRAM
@@ -161,6 +164,33 @@ def test_a_daemon_is_known_by_what_it_wrote_before_it_started(tmp_path: Path) ->
     assert process is not None
     processes.kill([process])
     assert processes.wait_until(lambda: processes.running(record) is None, seconds=10)
+
+
+def test_a_record_is_never_seen_half_written(tmp_path: Path) -> None:
+    """An empty record would say that the daemon has ended; here it dies as it writes the first byte."""
+    record = tmp_path / "record"
+    daemon = ["sh", "-euc", processes.RECORD_AND_BECOME, str(record), "true"]
+    done = subprocess.run(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *daemon])
+    assert done.returncode == -signal.SIGXFSZ
+    assert not record.exists()
+
+
+def test_the_first_error_is_shown_beside_that_of_the_clean_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(text: str) -> Callable[..., NoReturn]:
+        def failing(*_: object) -> NoReturn:
+            raise UserError(text)
+
+        return failing
+
+    monkeypatch.setattr(prerequisites, "why_not", lambda accounting: None)
+    monkeypatch.setattr(network, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(network, "free_network", lambda: 3)
+    monkeypatch.setattr(cluster, "_wire", fail("munge ended"))
+    monkeypatch.setattr(cluster, "down", fail("a process survives"))
+    with pytest.raises(UserError, match="munge ended\nThe clean-up failed as well: a process survives"):
+        cluster.up(Plan(tmp_path / "state"))
 
 
 def test_another_system_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:

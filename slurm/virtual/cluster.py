@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm.virtual import accounting, configuration, namespaces, network, prerequisites, services
 from slurm.virtual.plan import Plan, command, plan_file, save
-from slurm.virtual.processes import kill, kill_members, running, wait_until
+from slurm.virtual.processes import kill, kill_all, running, wait_until
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
 FOLDERS = ("log", "processes", "controller", "spool", configuration.DEVICE_FOLDER)
@@ -39,8 +39,12 @@ def up(plan: Plan) -> Plan:
 def _taken_down_on_failure(plan: Plan) -> Iterator[None]:
     try:
         yield
-    except BaseException:
-        down(plan.state)
+    except BaseException as error:
+        try:
+            down(plan.state)
+        except (UserError, OSError) as second:
+            first = str(error) or type(error).__name__
+            raise UserError(f"{first}\nThe clean-up failed as well: {second}", EXIT_BUG) from error
         raise
 
 
@@ -48,14 +52,20 @@ def down(state: Path) -> bool:
     """Take down what is up, half up or left over in `state`; False if there was nothing."""
     if not plan_file(state).exists() and not namespaces.mounts_below(state):
         return False
-    records = list((state / "processes").glob("*"))
-    kill(found for record in records if (found := running(record)))
+    _kill_recorded(state)
     namespaces.release(state)
     network.disconnect(Plan(state))
-    if not wait_until(lambda: not any(map(running, records)), seconds=10):
-        raise UserError(f"{state}/processes: a process recorded here does not die", EXIT_BUG)
     _remove(state)
     return True
+
+
+def _kill_recorded(state: Path) -> None:
+    """Kill every process recorded in `state`, also one that records itself while this runs."""
+    records = state / "processes"
+    closed = state / "processes.closed"
+    if records.exists():
+        records.rename(closed)  # a daemon that has no record yet fails to write it, and never starts
+    kill_all(lambda: [process for record in closed.glob("*") if (process := running(record))], closed)
 
 
 def stop(plan: Plan, name: str) -> None:
@@ -69,7 +79,7 @@ def stop(plan: Plan, name: str) -> None:
         wait_until(lambda: _process(plan, host) is None, seconds=10)
     else:
         network.set_link(plan, host, "down")
-        kill_members(namespaces.pin(plan, host))
+        namespaces.kill_members(namespaces.pin(plan, host))
 
 
 def start(plan: Plan, name: str) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from slurm.virtual.plan import Host, Plan
-from slurm.virtual.processes import attempt, kill_members, run
+from slurm.virtual.processes import attempt, kill_all, members, run
 
 KINDS = {"net": "--net", "uts": "--uts", "ipc": "--ipc", "mount": "--mount"}
 SWITCH = "switch"
@@ -78,6 +78,11 @@ def release(state: Path) -> None:
             kill_members(place)
     for place in reversed(places):
         run(["umount", "--lazy", str(place)])
+
+
+def kill_members(namespace: Path) -> None:
+    """Kill every process inside a network namespace, also those started while this runs."""
+    kill_all(lambda: members(namespace), namespace)
 
 
 def mounts_below(state: Path) -> list[Path]:

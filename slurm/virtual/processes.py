@@ -11,9 +11,12 @@ from unet_scaling.study.errors import EXIT_BUG, UserError
 
 SYSTEM_FOLDERS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENVIRONMENT = {"PATH": SYSTEM_FOLDERS, "LC_ALL": "C", "HOME": "/root"}
-# exec keeps the process id and the start time, so the line stays true for the daemon.
-RECORD_AND_BECOME = 'read -r line < "/proc/$$/stat"; echo "$line" > "$0"; exec "$@"'
+# exec keeps the process id and the start time, so the line stays true for the daemon. The record appears
+# whole or not at all: a daemon whose record is still empty would be taken for one that has ended.
+RECORD_AND_BECOME = 'read -r line < "/proc/$$/stat"; echo "$line" > "$0.new"; mv "$0.new" "$0"; exec "$@"'
 POLL_SECONDS = 0.1
+# SIGKILL acts at once, but a process in a call of the kernel ends only when the call returns.
+KILL_SECONDS = 10.0
 
 
 def run(
@@ -86,16 +89,19 @@ def kill(process_ids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> No
             continue
 
 
-def kill_members(namespace: Path) -> None:
-    """End every process inside a network namespace, also those started while this runs."""
+def kill_all(list_processes: Callable[[], Sequence[int]], origin: Path) -> None:
+    """Kill what `list_processes` returns until it returns nothing, also processes started while this runs.
+
+    Raise UserError, naming `origin`, if some are still alive after KILL_SECONDS.
+    """
 
     def none_left() -> bool:
-        found = members(namespace)
-        kill(found)
-        return not found
+        process_ids = list_processes()
+        kill(process_ids)
+        return not process_ids
 
-    if not wait_until(none_left, seconds=10):
-        raise UserError(f"{namespace}: processes {members(namespace)} inside do not die", EXIT_BUG)
+    if not wait_until(none_left, KILL_SECONDS):
+        raise UserError(f"{origin}: processes {list_processes()} survive SIGKILL", EXIT_BUG)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
