@@ -94,7 +94,7 @@ def test_the_bucket_of_a_link_grows_with_its_rate(rate: str, expected: int) -> N
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     given = ["up", "--state-dir", str(tmp_path), "--hosts", "3", "--partition", "a", "--set", "MinJobAge=10"]
-    plan = arguments.plan_of(arguments.parser().parse_args(given))
+    plan = arguments.plan_of(arguments.command_line().parse_args(given))
     assert plan == Plan(tmp_path, hosts=3, partitions=("a",), settings=(("MinJobAge", "10"),))
     save(plan)
     assert load(tmp_path) == plan
@@ -118,7 +118,7 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
 )
 def test_values_that_slurm_conf_cannot_hold_are_refused(wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        arguments.parser().parse_args(["up", *wrong])
+        arguments.command_line().parse_args(["up", *wrong])
     assert ended.value.code == 2
 
 
@@ -187,7 +187,7 @@ def test_the_first_error_is_shown_beside_that_of_the_clean_up(
     monkeypatch.setattr(prerequisites, "why_not", lambda accounting: None)
     monkeypatch.setattr(network, "LOCK", tmp_path / "lock")
     monkeypatch.setattr(network, "free_network", lambda: 3)
-    monkeypatch.setattr(cluster, "_wire", fail("munge ended"))
+    monkeypatch.setattr(cluster, "_connect_hosts", fail("munge ended"))
     monkeypatch.setattr(cluster, "down", fail("a process survives"))
     with pytest.raises(UserError, match="munge ended\nThe clean-up failed as well: a process survives"):
         cluster.up(Plan(tmp_path / "state"))

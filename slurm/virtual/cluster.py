@@ -1,4 +1,4 @@
-"""Bringing the cluster up, taking it down, and failing parts of it on purpose."""
+"""Start the cluster, take it down, and stop parts of it on purpose."""
 
 import contextlib
 import dataclasses
@@ -21,22 +21,22 @@ SERVERS = {"controller": services.start_controller, "database": accounting.start
 
 
 def up(plan: Plan) -> Plan:
-    """Bring the cluster up and wait until every node is idle; whatever goes wrong, nothing is left behind."""
+    """Start the cluster and return when every node is idle; after a failure nothing is left behind."""
     reason = prerequisites.why_not(plan.accounting)
     if reason:
         raise UserError(reason)
-    with network.chosen_by_one_at_a_time():
+    with network.choosing_alone():
         plan = dataclasses.replace(plan, network=network.free_network())
-        _claim(plan)
-        with _taken_down_on_failure(plan):
-            _wire(plan)
-    with _taken_down_on_failure(plan):
+        _create_state_folder(plan)
+        with _take_down_on_failure(plan):
+            _connect_hosts(plan)
+    with _take_down_on_failure(plan):
         _start_services(plan)
     return plan
 
 
 @contextlib.contextmanager
-def _taken_down_on_failure(plan: Plan) -> Iterator[None]:
+def _take_down_on_failure(plan: Plan) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -49,7 +49,7 @@ def _taken_down_on_failure(plan: Plan) -> Iterator[None]:
 
 
 def down(state: Path) -> bool:
-    """Take down what is up, half up or left over in `state`; False if there was nothing."""
+    """Take down what runs, was half started or was left over in `state`; return False if nothing was."""
     if not plan_file(state).exists() and not namespaces.mounts_below(state):
         return False
     _kill_recorded(state)
@@ -69,7 +69,7 @@ def _kill_recorded(state: Path) -> None:
 
 
 def stop(plan: Plan, name: str) -> None:
-    """End slurmctld or slurmdbd in order, or pull the plug of a node, its cable first: no peer is told."""
+    """Terminate slurmctld or slurmdbd, or cut the power of a node, its link first: no peer is told."""
     host = plan.host(name).name
     process = _process(plan, host)
     if process is None:
@@ -83,7 +83,7 @@ def stop(plan: Plan, name: str) -> None:
 
 
 def start(plan: Plan, name: str) -> None:
-    """Start what was stopped, and wait until Slurm uses it again."""
+    """Start what was stopped and return when Slurm uses it again."""
     host = plan.host(name).name
     if _process(plan, host) is not None:
         raise UserError(f"{host} is running already; stop it with: {command('stop', plan.state, host)}")
@@ -96,27 +96,24 @@ def start(plan: Plan, name: str) -> None:
 
 
 def status(plan: Plan) -> list[tuple[str, str, str, str]]:
-    """For each host its name, address, process and what Slurm says about it."""
-    states = services.node_states(plan)
-    rows = []
-    for host in plan.inner_hosts:
-        said = states.get(host.name, "unknown") if host in plan.nodes else ""
-        rows.append((host.name, host.address, str(_process(plan, host.name) or "stopped"), said))
-    return rows
+    """Return name, address, process id and Slurm's state of each host."""
+    states = dict.fromkeys((node.name for node in plan.nodes), "unknown") | services.node_states(plan)
+    return [
+        (host.name, host.address, str(_process(plan, host.name) or "stopped"), states.get(host.name, ""))
+        for host in plan.inner_hosts
+    ]
 
 
 def _process(plan: Plan, host: str) -> int | None:
     return running(plan.process_file(MAIN_SERVICE.get(host, host)))
 
 
-def _claim(plan: Plan) -> None:
-    """Make the state folder ours; UserError if a cluster, or anything else, is in it."""
+def _create_state_folder(plan: Plan) -> None:
+    """Create the state folder with the plan in it; raise UserError if a cluster or other files are there."""
     try:
         plan.state.mkdir(exist_ok=True)
         if not plan_file(plan.state).exists() and any(plan.state.iterdir()):
-            raise UserError(
-                f"{plan.state}: holds files that are not ours; name another folder with --state-dir"
-            )
+            raise UserError(f"{plan.state}: holds other files; name another folder with --state-dir")
         save(plan)
     except FileExistsError:
         cure = command("down", plan.state)
@@ -125,24 +122,24 @@ def _claim(plan: Plan) -> None:
         raise UserError(f"{plan.state.parent}: no such folder; make it, or change --state-dir") from None
 
 
-def _wire(plan: Plan) -> None:
+def _connect_hosts(plan: Plan) -> None:
     _write_files(plan)
-    _tell(f"hosts: {plan.hosts} nodes and the controller, in namespaces of their own")
+    _print_step(f"hosts: {plan.hosts} nodes and the controller, in namespaces of their own")
     namespaces.prepare(plan)
-    namespaces.make_switch(plan)
+    namespaces.make_bridge_host(plan)
     for host in plan.inner_hosts:
         namespaces.make_host(plan, host)
-    _tell(f"network: 10.77.{plan.network}.0/24, link rate {plan.link_rate or 'not limited'}")
+    _print_step(f"network: 10.77.{plan.network}.0/24, link rate {plan.link_rate or 'not limited'}")
     network.connect(plan)
 
 
 def _start_services(plan: Plan) -> None:
-    _tell("munge: with a key of its own")
+    _print_step("munge: with a key of its own")
     services.start_munge(plan)
     if plan.accounting:
-        _tell("accounting: MariaDB and slurmdbd")
+        _print_step("accounting: MariaDB and slurmdbd")
         accounting.start_all(plan)
-    _tell("slurmctld and slurmd: waiting until every node is idle")
+    _print_step("slurmctld and slurmd: waiting until every node is idle")
     services.start_controller(plan)
     for node in plan.nodes:
         services.start_node(plan, node.name)
@@ -163,23 +160,23 @@ def _write_files(plan: Plan) -> None:
         accounting.write_configuration(plan)
 
 
-def _make_device(place: Path) -> None:
-    """A device that swallows everything: Slurm numbers real device files only."""
-    os.mknod(place, mode=0o666 | stat.S_IFCHR, device=Path("/dev/null").stat().st_rdev)
+def _make_device(path: Path) -> None:
+    """Create a copy of /dev/null: Slurm counts device files only."""
+    os.mknod(path, mode=0o666 | stat.S_IFCHR, device=Path("/dev/null").stat().st_rdev)
 
 
 def _remove(state: Path) -> None:
-    """Delete the state folder, the file that says it is ours last."""
+    """Delete the state folder; the plan goes last, so that an interrupted `down` can be repeated."""
     if left := namespaces.mounts_below(state):
         raise UserError(f"{state}: still mounted: {', '.join(map(str, left))}", EXIT_BUG)
-    for place in state.iterdir():
-        if place.is_dir():
-            shutil.rmtree(place)
-        elif place != plan_file(state):
-            place.unlink()
+    for path in state.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != plan_file(state):
+            path.unlink()
     plan_file(state).unlink(missing_ok=True)
     state.rmdir()
 
 
-def _tell(step: str) -> None:
+def _print_step(step: str) -> None:
     print(step, flush=True)
