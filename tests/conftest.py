@@ -1,7 +1,6 @@
 """Fixtures that several test files share, the order of tests, and what is said of those that did not run."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,7 +9,9 @@ from tests.cluster import virtual_cluster as virtual_cluster
 from tests.faults import undisturbed as undisturbed
 from tests.injected_runs import injected_pair as injected_pair
 from tests.not_run import NotRun
-from tests.studies import make_images
+from tests.trained import images as images
+from tests.trained import session_folder as session_folder
+from tests.trained import trained_run as trained_run
 
 # A busy machine is slow; that is no finding of a property test.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,12 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with what starts many processes: at the end no test process waits long for another."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder of 47 small images: 38 for training, 9 for evaluation at the default share."""
-    return make_images(tmp_path_factory.mktemp("data") / "squares", count=47)
 
 
 @pytest.fixture(autouse=True, scope="session")

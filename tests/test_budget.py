@@ -13,6 +13,8 @@ from tests import injected
 from tests.injected_runs import FAULT_SECONDS, InjectedPair
 from tests.machine import needs_a_core_each, quiet_machine
 from tests.studies import make_point, train
+from tests.trained import TrainedRuns, plain_config
+from unet_scaling.measure.step_sample import STEPS_NAME
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.measurements import PHASE_COLUMNS
 from unet_scaling.study.record import Record, read_record
@@ -30,7 +32,7 @@ class Steps:
 
     @classmethod
     def read(cls, folder: Path) -> "Steps":
-        table = parquet.read_table(folder / "steps.parquet")
+        table = parquet.read_table(folder / STEPS_NAME)
         columns = {name: table[name].to_numpy() for name in table.column_names}
         columns["imbalance_seconds"] = columns["sync_seconds"] - columns["wire_seconds"]
         return cls(read_record(folder / "run.jsonl"), columns)
@@ -73,11 +75,9 @@ def run(injected_pair: InjectedPair) -> Injected:
 
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)
-def sound(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+def sound(request: pytest.FixtureRequest, images: Path, trained_run: TrainedRuns) -> Steps:
     """A run of two workers, a core each, whose times nobody compares."""
-    folder = tmp_path_factory.mktemp(request.param)
-    train(folder, make_point(images, request.param, 2, epochs=2, shared_devices=False), cores_each=1)
-    return Steps.read(folder)
+    return Steps.read(trained_run(plain_config(images, request.param)).folder)
 
 
 @pytest.mark.timing
@@ -168,15 +168,16 @@ def test_the_network_is_probed_before_training(sound: Steps) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_budget_that_is_off_leaves_nothing_and_changes_nothing(
-    framework: str, images: Path, tmp_path: Path
+    framework: str, images: Path, trained_run: TrainedRuns
 ) -> None:
-    on, off = (
-        train(tmp_path / choice, make_point(images, framework, budget=choice)) for choice in ("on", "off")
-    )
-    assert on.epochs[0].budget is not None
-    assert on.probe is None  # one worker has no network
-    epoch = off.epochs[0]
-    assert [epoch.budget, epoch.no_budget, epoch.cpu, epoch.gpu, off.probe] == [None] * 5
-    assert (tmp_path / "on" / "steps.parquet").exists()
-    assert not (tmp_path / "off" / "steps.parquet").exists()
-    assert on.results[-1].weights_sha256 == off.results[-1].weights_sha256
+    on, off = (trained_run(plain_config(images, framework, budget=choice)) for choice in ("on", "off"))
+    assert on.record.epochs[0].budget is not None
+    epoch = off.record.epochs[0]
+    assert [epoch.budget, epoch.no_budget, epoch.cpu, epoch.gpu, off.record.probe] == [None] * 5
+    assert (on.folder / STEPS_NAME).exists()
+    assert not (off.folder / STEPS_NAME).exists()
+    assert on.record.results[-1].weights_sha256 == off.record.results[-1].weights_sha256
+
+
+def test_one_worker_has_no_network_to_probe(images: Path, trained_run: TrainedRuns) -> None:
+    assert trained_run(plain_config(images, workers=1)).record.probe is None

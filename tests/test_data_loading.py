@@ -14,7 +14,8 @@ import torch
 
 from benchmarks.scenes import alone
 from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point
-from tests.studies import make_images, make_point, train
+from tests.studies import make_images, make_point
+from tests.trained import TrainedRuns, plain_config
 from unet_scaling.data.loader import Batch, load_data
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.data.prefetch import Prefetcher
@@ -233,9 +234,8 @@ def test_processes_without_anything_to_decode_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch_native", "horovod"])
 def test_workers_with_loaders_of_their_own_train_the_same(
-    framework: str, images: Path, tmp_path: Path
+    framework: str, images: Path, trained_run: TrainedRuns
 ) -> None:
     options: dict[str, Any] = {"loading": "decode", "loader_workers": 1}
-    plain = train(tmp_path / "plain", make_point(images, framework, 2, epochs=2), cores_each=1)
-    ahead = train(tmp_path / "ahead", make_point(images, framework, 2, epochs=2, **options), cores_each=1)
-    assert [epoch.loss for epoch in ahead.epochs] == [epoch.loss for epoch in plain.epochs]
+    ahead = trained_run(plain_config(images, framework, **options))
+    assert ahead.losses == trained_run(plain_config(images, framework)).losses

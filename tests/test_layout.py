@@ -1,73 +1,52 @@
-"""The doors of the house: who may import what, read from the code itself."""
+"""Layout: who may import what, what a name stands for, how large a function is; read from the code itself."""
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
+from tests.code_metrics import all_facts, table
+from tests.layout_rules import RULES
+from tests.source import cycles, levels, modules, product
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
 
-ROOMS = ("unet_scaling", "pytorch_native", "horovod", "slurm", "analysis", "environment")
-ROOMS_OF_THE_ANALYSIS = ("loading", "statistics", "findings", "prediction", "budget", "figures", "report")
-FILES = [path for room in ROOMS for path in sorted((PROJECT / room).rglob("*.py"))]
+# Breaches of a rule that are still there: to be lowered with each one that is mended, and deleted at 0.
+BREACHES_LEFT = {
+    "tests_and_benchmarks_apart": 13,
+    "named_paths_exist": 2,
+    "no_name_twice": 188,
+    "no_name_for_tests_only": 5,
+    "recorded_fields_are_read": 23,
+    "numbers_are_explained": 85,
+    "no_parallel_assignments": 157,
+    "functions_are_small": 6,
+    "no_private_words": 54,
+}
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports anywhere, by its full dotted name."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively"
-            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_code_keeps(rule: Callable[[], list[str]]) -> None:
+    breaches = rule()
+    assert len(breaches) <= BREACHES_LEFT.get(rule.__name__, 0), "\n".join([str(rule.__doc__), *breaches])
 
 
-def importers(module: str) -> set[str]:
-    """Files that import a module or something inside it, relative to the project."""
-    return {
-        str(path.relative_to(PROJECT))
-        for path in FILES
-        if any(name == module or name.startswith(f"{module}.") for name in imports(path))
-    }
+def test_each_framework_has_its_file() -> None:
+    files = {module.file: module for module in product()}
+    assert files["horovod/train.py"].imports_module("horovod")
+    assert files["pytorch_native/train.py"].imports_module("torch.nn.parallel")
 
 
-def test_each_framework_is_imported_in_exactly_one_file() -> None:
-    assert importers("horovod") == {"horovod/train.py"}
-    assert importers("torch.distributed") == {"pytorch_native/train.py"}
-    assert importers("torch.nn.parallel") == {"pytorch_native/train.py"}
+def test_a_cycle_and_a_chain_of_imports_are_seen() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set[str]()}
+    assert cycles(graph) == [["b", "c"]]
+    assert levels({"a": {"b"}, "b": {"c"}, "c": set()}) == 3
 
 
-def test_figures_alone_draw() -> None:
-    assert all(name.startswith("analysis/figures/") for name in importers("matplotlib"))
-
-
-def test_pandas_stays_in_the_analysis() -> None:
-    assert all(name.startswith("analysis/") for name in importers("pandas"))
-
-
-def test_each_room_of_the_analysis_takes_only_from_those_before_it() -> None:
-    upward = [
-        f"{name} imports {later}"
-        for number, room in enumerate(ROOMS_OF_THE_ANALYSIS)
-        for later in ROOMS_OF_THE_ANALYSIS[number + 1 :]
-        for name in importers(f"analysis.{later}")
-        if name.startswith(f"analysis/{room}/")
-    ]
-    assert not upward
-
-
-def test_the_analysis_needs_no_torch() -> None:
-    assert not any(name.startswith("analysis/") for name in importers("torch"))
-
-
-def test_nothing_points_upward() -> None:
-    above = importers("slurm") | importers("analysis")
-    assert not any(name.startswith(("unet_scaling/", "pytorch_native/", "horovod/")) for name in above)
-    assert not any(name.startswith("slurm/") for name in importers("analysis"))
+def test_the_table_of_facts_holds_every_folder_and_both_twins() -> None:
+    printed = table(all_facts())
+    assert all(name in printed for name in ("analysis", "unet_scaling", "horovod adds"))
+    assert f"  {len(modules('slurm'))}  " in printed
 
 
 @pytest.mark.parametrize(

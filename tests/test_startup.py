@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scenes import alone
-from tests.studies import make_point, train
+from tests.trained import TrainedRuns, plain_config
 from unet_scaling.measure import startup
 from unet_scaling.measure.startup import StartupClock, process_age
 from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
@@ -47,12 +47,13 @@ def test_where_a_process_does_not_know_its_start_there_is_none(monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch_native", "horovod"])
-def test_a_run_records_the_start_of_every_worker(framework: str, images: Path, tmp_path: Path) -> None:
-    begin = time.perf_counter()
-    record = train(tmp_path, make_point(images, framework, 2))
-    whole = time.perf_counter() - begin
-    assert isinstance(record.startup, Startup)
-    parts = [getattr(record.startup, column) for column in STARTUP_COLUMNS]
+def test_a_run_records_the_start_of_every_worker(
+    framework: str, images: Path, trained_run: TrainedRuns
+) -> None:
+    run = trained_run(plain_config(images, framework))
+    startup_line = run.record.startup
+    assert isinstance(startup_line, Startup)
+    parts = [getattr(startup_line, column) for column in STARTUP_COLUMNS]
     assert all(len(part) == 2 for part in parts)
-    assert min(record.startup.imports_seconds) > 0.1
-    assert all(0 < sum(worker) < whole for worker in zip(*parts, strict=True))
+    assert min(startup_line.imports_seconds) > 0.1
+    assert all(0 < sum(worker) < run.launch_seconds for worker in zip(*parts, strict=True))

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.virtual.plan import load
+from slurm.virtual.plan import Plan, load, save
+from slurm.virtual.processes import RECORD_AND_BECOME
 from tests.cluster import (
     FOLDER_PREFIX,
     FOLDERS,
@@ -135,39 +136,39 @@ def test_exec_hands_on_folder_code_and_environment(virtual_cluster: VirtualClust
 
 
 @pytest.fixture(scope="module")
-def impatient_cluster() -> Iterator[VirtualCluster]:
+def quick_cluster() -> Iterator[VirtualCluster]:
     """Two hosts under a Slurm that gives up soon, so that failures show within seconds."""
-    patience = {"SlurmdTimeout": 4, "MessageTimeout": 4, "KillWait": 2}
-    options = [word for key, value in patience.items() for word in ("--set", f"{key}={value}")]
-    with bring_up("impatient", "--hosts", "2", *options) as cluster:
+    settings = {"SlurmdTimeout": 4, "MessageTimeout": 4, "KillWait": 2}
+    options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    with bring_up("quick", "--hosts", "2", *options) as cluster:
         yield cluster
 
 
-def test_jobs_outlive_the_controller(impatient_cluster: VirtualCluster, tmp_path: Path) -> None:
-    job = impatient_cluster.submit("sleep 60", tmp_path)
-    impatient_cluster.stop("controller")
+def test_jobs_outlive_the_controller(quick_cluster: VirtualCluster, tmp_path: Path) -> None:
+    job = quick_cluster.submit("sleep 60", tmp_path)
+    quick_cluster.stop("controller")
     try:
-        answer = subprocess.run(["squeue"], env=impatient_cluster.environment, capture_output=True, text=True)
+        answer = subprocess.run(["squeue"], env=quick_cluster.environment, capture_output=True, text=True)
         assert answer.returncode != 0
         assert "Unable to contact slurm controller" in answer.stderr
     finally:
-        impatient_cluster.start("controller")
-    assert impatient_cluster.job_state(job) in {"PENDING", "RUNNING"}
-    impatient_cluster.run("scancel", job)
-    assert impatient_cluster.wait_for_job(job) == "CANCELLED"
+        quick_cluster.start("controller")
+    assert quick_cluster.job_state(job) in {"PENDING", "RUNNING"}
+    quick_cluster.run("scancel", job)
+    assert quick_cluster.wait_for_job(job) == "CANCELLED"
 
 
 def test_a_job_fails_with_its_node_and_the_node_comes_back(
-    impatient_cluster: VirtualCluster, tmp_path: Path
+    quick_cluster: VirtualCluster, tmp_path: Path
 ) -> None:
-    job = impatient_cluster.submit("touch started; exec sleep 100", tmp_path, "--nodes=2", "--no-requeue")
+    job = quick_cluster.submit("touch started; exec sleep 100", tmp_path, "--nodes=2", "--no-requeue")
     wait_until(lambda: (tmp_path / "started").exists(), f"job {job}", 20)
-    impatient_cluster.stop("node2")
+    quick_cluster.stop("node2")
     try:
-        assert impatient_cluster.wait_for_job(job) == "NODE_FAIL"
+        assert quick_cluster.wait_for_job(job) == "NODE_FAIL"
     finally:
-        impatient_cluster.start("node2")
-    assert impatient_cluster.run("srun", "--nodelist=node2", "hostname") == "node2\n"
+        quick_cluster.start("node2")
+    assert quick_cluster.run("srun", "--nodelist=node2", "hostname") == "node2\n"
 
 
 def test_a_second_cluster_in_the_same_folder_is_refused(virtual_cluster: VirtualCluster) -> None:
@@ -245,6 +246,17 @@ def test_a_cluster_whose_daemons_were_killed_goes_down_and_up_again(small_state:
         for _ in range(2):
             assert_ok(control("down", "--state-dir", str(small_state)))
         assert traces() == before
+
+
+def test_a_daemon_that_records_itself_while_the_cluster_goes_down_never_starts(small_state: Path) -> None:
+    (small_state / "processes").mkdir(parents=True)
+    save(Plan(small_state))
+    with subprocess.Popen(
+        ["sh", "-euc", f"sleep 1; {RECORD_AND_BECOME}", small_state / "processes" / "munge", "sleep", "100"]
+    ) as late:
+        assert_ok(control("down", "--state-dir", str(small_state)))
+        assert late.wait(10) != 0
+    assert not small_state.exists()
 
 
 @pytest.mark.parametrize("seconds", [0.3, 0.6])

@@ -1,13 +1,16 @@
 """The parts of the virtual cluster that need neither root nor Slurm: files, options, refusals."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from slurm.virtual import arguments, configuration, prerequisites, processes
+from slurm.virtual import arguments, cluster, configuration, network, prerequisites, processes
 from slurm.virtual.network import burst_bytes
 from slurm.virtual.plan import Plan, load, save
 from tests.cluster import PROGRAM
@@ -91,7 +94,7 @@ def test_the_bucket_of_a_link_grows_with_its_rate(rate: str, expected: int) -> N
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     given = ["up", "--state-dir", str(tmp_path), "--hosts", "3", "--partition", "a", "--set", "MinJobAge=10"]
-    plan = arguments.plan_of(arguments.parser().parse_args(given))
+    plan = arguments.plan_of(arguments.command_line().parse_args(given))
     assert plan == Plan(tmp_path, hosts=3, partitions=("a",), settings=(("MinJobAge", "10"),))
     save(plan)
     assert load(tmp_path) == plan
@@ -115,7 +118,7 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
 )
 def test_values_that_slurm_conf_cannot_hold_are_refused(wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        arguments.parser().parse_args(["up", *wrong])
+        arguments.command_line().parse_args(["up", *wrong])
     assert ended.value.code == 2
 
 
@@ -161,6 +164,33 @@ def test_a_daemon_is_known_by_what_it_wrote_before_it_started(tmp_path: Path) ->
     assert process is not None
     processes.kill([process])
     assert processes.wait_until(lambda: processes.running(record) is None, seconds=10)
+
+
+def test_a_record_is_never_seen_half_written(tmp_path: Path) -> None:
+    """An empty record would say that the daemon has ended; here it dies as it writes the first byte."""
+    record = tmp_path / "record"
+    daemon = ["sh", "-euc", processes.RECORD_AND_BECOME, str(record), "true"]
+    done = subprocess.run(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *daemon])
+    assert done.returncode == -signal.SIGXFSZ
+    assert not record.exists()
+
+
+def test_the_first_error_is_shown_beside_that_of_the_clean_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(text: str) -> Callable[..., NoReturn]:
+        def failing(*_: object) -> NoReturn:
+            raise UserError(text)
+
+        return failing
+
+    monkeypatch.setattr(prerequisites, "why_not", lambda accounting: None)
+    monkeypatch.setattr(network, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(network, "free_network", lambda: 3)
+    monkeypatch.setattr(cluster, "_connect_hosts", fail("munge ended"))
+    monkeypatch.setattr(cluster, "down", fail("a process survives"))
+    with pytest.raises(UserError, match="munge ended\nThe clean-up failed as well: a process survives"):
+        cluster.up(Plan(tmp_path / "state"))
 
 
 def test_another_system_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:

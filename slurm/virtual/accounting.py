@@ -20,7 +20,7 @@ def write_configuration(plan: Plan) -> None:
 
 
 def start_all(plan: Plan) -> None:
-    """Make an empty data base, start its server, and start slurmdbd on top."""
+    """Create an empty database, start its server and slurmdbd."""
     create_database(plan)
     start_database(plan)
     create_accounts(plan)
@@ -28,7 +28,7 @@ def start_all(plan: Plan) -> None:
 
 
 def create_database(plan: Plan) -> None:
-    """An empty data base in the state folder."""
+    """Create an empty database in the state folder."""
     folder = plan.state / "mariadb"
     run(["mariadb-install-db", "--no-defaults", f"--datadir={folder}", "--user=root", "--skip-test-db"])
 
@@ -36,20 +36,20 @@ def create_database(plan: Plan) -> None:
 def start_database(plan: Plan) -> None:
     """Start MariaDB; it listens on the loop-back of its own host, which only root can enter."""
     folder = plan.state / "mariadb"
-    options = [f"--datadir={folder}", f"--socket={folder}/socket", f"--pid-file={folder}/pid"]
-    small = ["--bind-address=127.0.0.1", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M"]
-    start_inside(plan, "database", ["mariadbd", "--no-defaults", "--user=root", *options, *small], "mariadb")
+    files = [f"--datadir={folder}", f"--socket={folder}/socket", f"--pid-file={folder}/pid"]
+    limits = ["--bind-address=127.0.0.1", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M"]
+    start_inside(plan, "database", ["mariadbd", "--no-defaults", "--user=root", *files, *limits], "mariadb")
     wait_for(plan, "mariadb", (folder / "socket").is_socket)
 
 
 def create_accounts(plan: Plan) -> None:
-    """Let slurmdbd in."""
+    """Create the account of slurmdbd in the database."""
     socket = f"--socket={plan.state}/mariadb/socket"
     run([*enter(plan, "database"), "mariadb", "--no-defaults", socket], text=CREATE_USER)
 
 
 def start_slurmdbd(plan: Plan) -> None:
-    """Start slurmdbd and make the cluster known to it."""
+    """Start slurmdbd and register the cluster with it."""
     start_inside(plan, "database", ["env", f"SLURM_CONF={plan.slurm_conf}", "slurmdbd", "-D"], "slurmdbd")
     wait_for(plan, "slurmdbd", lambda: "Cluster" in ask(plan, "sacctmgr", "show", "cluster"))
     ask(plan, "sacctmgr", "--immediate", "add", "cluster", "virtual")

@@ -1,4 +1,4 @@
-"""What may be said on the command line of slurm/virtual_cluster, and what it is turned into."""
+"""Command line of slurm/virtual_cluster: its options, and the plan that they ask for."""
 
 import argparse
 import re
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm.virtual.plan import DEFAULT_STATE, LARGEST_CLUSTER, Plan
+from slurm.virtual.plan import DEFAULT_STATE, MOST_HOSTS, Plan
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -18,22 +18,22 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SETTING = re.compile(r"[A-Za-z]+=[^\s#]+")
 PURPOSES = {
     "up": "bring the cluster up and wait until every node is idle",
-    "down": "take it down, also after a crash; nothing stays behind",
+    "down": "take it down, also after a crash; nothing is left behind",
     "status": "one line per host",
     "env": "print what makes sbatch, squeue, sinfo and srun of this shell talk to it",
-    "stop": "pull the plug of a node; of controller or database only end its daemon",
-    "start": "start again what was stopped, and wait until Slurm uses it",
+    "stop": "cut the power of a node; of controller or database terminate the daemon only",
+    "start": "start what was stopped, and wait until Slurm uses it",
     "exec": "run a command inside a host, such as: exec node1 -- hostname",
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line; `verb` holds the command."""
-    whole = argparse.ArgumentParser(
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of the command line; `verb` holds the command."""
+    parser = argparse.ArgumentParser(
         prog="slurm/virtual_cluster",
         description="A real Slurm of several hosts on one Linux machine, to rehearse studies on. Needs root.",
     )
-    verbs = whole.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for verb, purpose in PURPOSES.items():
         sub = verbs.add_parser(verb, help=purpose, description=purpose)
         sub.add_argument(
@@ -46,11 +46,11 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("host", help="node1, node2, ..., controller or database")
         if verb == "exec":
             sub.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
-    return whole
+    return parser
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """The cluster that `up` was asked for."""
+    """Return the cluster that `up` was asked for."""
     return Plan(
         state=arguments.state_dir,
         hosts=arguments.hosts,
@@ -65,7 +65,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 def _add_sizes(sub: argparse.ArgumentParser) -> None:
     sizes = {
-        "--hosts": (1, LARGEST_CLUSTER, Plan.hosts, "number of nodes"),
+        "--hosts": (1, MOST_HOSTS, Plan.hosts, "number of nodes"),
         "--gpus-per-host": (0, 64, Plan.gpus_per_host, "GPUs that each node offers"),
         "--cores-per-host": (1, 1024, Plan.cores_per_host, "cores that each node claims to have"),
     }
@@ -76,11 +76,11 @@ def _add_sizes(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_choices(sub: argparse.ArgumentParser) -> None:
-    rate = _shaped(RATE, "a rate such as 1gbit or 200mbit")
+    rate = _matching(RATE, "a rate such as 1gbit or 200mbit")
     sub.add_argument(
         "--link-rate", type=rate, metavar="RATE", help="both ways, of every node (default: not limited)"
     )
-    name = _shaped(NAME, "letters, digits, . _ -")
+    name = _matching(NAME, "letters, digits, . _ -")
     sub.add_argument(
         "--partition",
         type=name,
@@ -88,7 +88,7 @@ def _add_choices(sub: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="repeatable; first is default (virtual)",
     )
-    setting = _shaped(SETTING, "KEY=VALUE without blanks")
+    setting = _matching(SETTING, "KEY=VALUE without blanks")
     sub.add_argument(
         "--set",
         type=lambda text: tuple(setting(text).split("=", 1)),
@@ -98,7 +98,7 @@ def _add_choices(sub: argparse.ArgumentParser) -> None:
         help="a line of slurm.conf, such as MinJobAge=10; repeatable",
     )
     sub.add_argument(
-        "--accounting", action="store_true", help="with a data base of its own, so that sacct works"
+        "--accounting", action="store_true", help="with a database of its own, so that sacct works"
     )
     sub.add_argument("--install", action="store_true", help="install missing Debian packages first")
 
@@ -112,7 +112,7 @@ def _between(low: int, high: int) -> Callable[[str], int]:
     return number
 
 
-def _shaped(form: re.Pattern[str], meaning: str) -> Callable[[str], str]:
+def _matching(form: re.Pattern[str], meaning: str) -> Callable[[str], str]:
     def checked(text: str) -> str:
         if not form.fullmatch(text):
             raise argparse.ArgumentTypeError(f"{text!r} is not {meaning}")
@@ -123,5 +123,5 @@ def _shaped(form: re.Pattern[str], meaning: str) -> Callable[[str], str]:
 
 def _folder(text: str) -> Path:
     path = Path(text).resolve()
-    _shaped(PLAIN_FOLDER, "a path of at most 80 letters, digits and . _ / + -")(str(path))
+    _matching(PLAIN_FOLDER, "a path of at most 80 letters, digits and . _ / + -")(str(path))
     return path

@@ -1,4 +1,4 @@
-"""Bringing the cluster up, taking it down, and failing parts of it on purpose."""
+"""Start the cluster, take it down, and stop parts of it on purpose."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm.virtual import accounting, configuration, namespaces, network, prerequisites, services
 from slurm.virtual.plan import Plan, command, plan_file, save
-from slurm.virtual.processes import kill, kill_members, running, wait_until
+from slurm.virtual.processes import kill, kill_all, running, wait_until
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
 FOLDERS = ("log", "processes", "controller", "spool", configuration.DEVICE_FOLDER)
@@ -21,45 +21,55 @@ SERVERS = {"controller": services.start_controller, "database": accounting.start
 
 
 def up(plan: Plan) -> Plan:
-    """Bring the cluster up and wait until every node is idle; whatever goes wrong, nothing is left behind."""
+    """Start the cluster and return when every node is idle; after a failure nothing is left behind."""
     reason = prerequisites.why_not(plan.accounting)
     if reason:
         raise UserError(reason)
-    with network.chosen_by_one_at_a_time():
+    with network.choosing_alone():
         plan = dataclasses.replace(plan, network=network.free_network())
-        _claim(plan)
-        with _taken_down_on_failure(plan):
-            _wire(plan)
-    with _taken_down_on_failure(plan):
+        _create_state_folder(plan)
+        with _take_down_on_failure(plan):
+            _connect_hosts(plan)
+    with _take_down_on_failure(plan):
         _start_services(plan)
     return plan
 
 
 @contextlib.contextmanager
-def _taken_down_on_failure(plan: Plan) -> Iterator[None]:
+def _take_down_on_failure(plan: Plan) -> Iterator[None]:
     try:
         yield
-    except BaseException:
-        down(plan.state)
+    except BaseException as error:
+        try:
+            down(plan.state)
+        except (UserError, OSError) as second:
+            first = str(error) or type(error).__name__
+            raise UserError(f"{first}\nThe clean-up failed as well: {second}", EXIT_BUG) from error
         raise
 
 
 def down(state: Path) -> bool:
-    """Take down what is up, half up or left over in `state`; False if there was nothing."""
+    """Take down what runs, was half started or was left over in `state`; return False if nothing was."""
     if not plan_file(state).exists() and not namespaces.mounts_below(state):
         return False
-    records = list((state / "processes").glob("*"))
-    kill(found for record in records if (found := running(record)))
+    _kill_recorded(state)
     namespaces.release(state)
     network.disconnect(Plan(state))
-    if not wait_until(lambda: not any(map(running, records)), seconds=10):
-        raise UserError(f"{state}/processes: a process recorded here does not die", EXIT_BUG)
     _remove(state)
     return True
 
 
+def _kill_recorded(state: Path) -> None:
+    """Kill every process recorded in `state`, also one that records itself while this runs."""
+    records = state / "processes"
+    closed = state / "processes.closed"
+    if records.exists():
+        records.rename(closed)  # a daemon that has no record yet fails to write it, and never starts
+    kill_all(lambda: [process for record in closed.glob("*") if (process := running(record))], closed)
+
+
 def stop(plan: Plan, name: str) -> None:
-    """End slurmctld or slurmdbd in order, or pull the plug of a node, its cable first: no peer is told."""
+    """Terminate slurmctld or slurmdbd, or cut the power of a node, its link first: no peer is told."""
     host = plan.host(name).name
     process = _process(plan, host)
     if process is None:
@@ -69,11 +79,11 @@ def stop(plan: Plan, name: str) -> None:
         wait_until(lambda: _process(plan, host) is None, seconds=10)
     else:
         network.set_link(plan, host, "down")
-        kill_members(namespaces.pin(plan, host))
+        namespaces.kill_members(namespaces.pin(plan, host))
 
 
 def start(plan: Plan, name: str) -> None:
-    """Start what was stopped, and wait until Slurm uses it again."""
+    """Start what was stopped and return when Slurm uses it again."""
     host = plan.host(name).name
     if _process(plan, host) is not None:
         raise UserError(f"{host} is running already; stop it with: {command('stop', plan.state, host)}")
@@ -86,27 +96,24 @@ def start(plan: Plan, name: str) -> None:
 
 
 def status(plan: Plan) -> list[tuple[str, str, str, str]]:
-    """For each host its name, address, process and what Slurm says about it."""
-    states = services.node_states(plan)
-    rows = []
-    for host in plan.inner_hosts:
-        said = states.get(host.name, "unknown") if host in plan.nodes else ""
-        rows.append((host.name, host.address, str(_process(plan, host.name) or "stopped"), said))
-    return rows
+    """Return name, address, process id and Slurm's state of each host."""
+    states = dict.fromkeys((node.name for node in plan.nodes), "unknown") | services.node_states(plan)
+    return [
+        (host.name, host.address, str(_process(plan, host.name) or "stopped"), states.get(host.name, ""))
+        for host in plan.inner_hosts
+    ]
 
 
 def _process(plan: Plan, host: str) -> int | None:
     return running(plan.process_file(MAIN_SERVICE.get(host, host)))
 
 
-def _claim(plan: Plan) -> None:
-    """Make the state folder ours; UserError if a cluster, or anything else, is in it."""
+def _create_state_folder(plan: Plan) -> None:
+    """Create the state folder with the plan in it; raise UserError if a cluster or other files are there."""
     try:
         plan.state.mkdir(exist_ok=True)
         if not plan_file(plan.state).exists() and any(plan.state.iterdir()):
-            raise UserError(
-                f"{plan.state}: holds files that are not ours; name another folder with --state-dir"
-            )
+            raise UserError(f"{plan.state}: holds other files; name another folder with --state-dir")
         save(plan)
     except FileExistsError:
         cure = command("down", plan.state)
@@ -115,24 +122,24 @@ def _claim(plan: Plan) -> None:
         raise UserError(f"{plan.state.parent}: no such folder; make it, or change --state-dir") from None
 
 
-def _wire(plan: Plan) -> None:
+def _connect_hosts(plan: Plan) -> None:
     _write_files(plan)
-    _tell(f"hosts: {plan.hosts} nodes and the controller, in namespaces of their own")
+    _print_step(f"hosts: {plan.hosts} nodes and the controller, in namespaces of their own")
     namespaces.prepare(plan)
-    namespaces.make_switch(plan)
+    namespaces.make_bridge_host(plan)
     for host in plan.inner_hosts:
         namespaces.make_host(plan, host)
-    _tell(f"network: 10.77.{plan.network}.0/24, link rate {plan.link_rate or 'not limited'}")
+    _print_step(f"network: 10.77.{plan.network}.0/24, link rate {plan.link_rate or 'not limited'}")
     network.connect(plan)
 
 
 def _start_services(plan: Plan) -> None:
-    _tell("munge: with a key of its own")
+    _print_step("munge: with a key of its own")
     services.start_munge(plan)
     if plan.accounting:
-        _tell("accounting: MariaDB and slurmdbd")
+        _print_step("accounting: MariaDB and slurmdbd")
         accounting.start_all(plan)
-    _tell("slurmctld and slurmd: waiting until every node is idle")
+    _print_step("slurmctld and slurmd: waiting until every node is idle")
     services.start_controller(plan)
     for node in plan.nodes:
         services.start_node(plan, node.name)
@@ -153,23 +160,23 @@ def _write_files(plan: Plan) -> None:
         accounting.write_configuration(plan)
 
 
-def _make_device(place: Path) -> None:
-    """A device that swallows everything: Slurm numbers real device files only."""
-    os.mknod(place, mode=0o666 | stat.S_IFCHR, device=Path("/dev/null").stat().st_rdev)
+def _make_device(path: Path) -> None:
+    """Create a copy of /dev/null: Slurm counts device files only."""
+    os.mknod(path, mode=0o666 | stat.S_IFCHR, device=Path("/dev/null").stat().st_rdev)
 
 
 def _remove(state: Path) -> None:
-    """Delete the state folder, the file that says it is ours last."""
+    """Delete the state folder; the plan goes last, so that an interrupted `down` can be repeated."""
     if left := namespaces.mounts_below(state):
         raise UserError(f"{state}: still mounted: {', '.join(map(str, left))}", EXIT_BUG)
-    for place in state.iterdir():
-        if place.is_dir():
-            shutil.rmtree(place)
-        elif place != plan_file(state):
-            place.unlink()
+    for path in state.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != plan_file(state):
+            path.unlink()
     plan_file(state).unlink(missing_ok=True)
     state.rmdir()
 
 
-def _tell(step: str) -> None:
+def _print_step(step: str) -> None:
     print(step, flush=True)

@@ -1,17 +1,19 @@
-"""The files a Slurm reads, as text: pure functions of the plan."""
+"""The configuration files of Slurm as text: pure functions of the plan."""
 
 import socket
 
 from slurm.virtual.plan import Plan
 
 FIRST_VERSION_WITHOUT_CGROUPS = (24, 5)
-CREDENTIAL_SECONDS = 15  # a requeued job waits this long, instead of Slurm's two minutes
+# A requeued job waits until its credential expires: this long, instead of Slurm's two minutes.
+CREDENTIAL_SECONDS = 15
 DEVICE_FOLDER = "gpus"
-MEMORY_MEGABYTES = 64000  # what a node claims to have; nothing enforces it
+# What a node claims to have; nothing enforces it.
+MEMORY_MEGABYTES = 64000
 
 
 def slurm_conf(plan: Plan) -> str:
-    """The text of slurm.conf; what the user set with --set replaces our choice of the same name."""
+    """Return the text of slurm.conf; what the user set with --set replaces a default of the same name."""
     values = {**_identity(plan), **_files(plan), **_behaviour(plan), **_accounting(plan)}
     known = {key.lower(): key for key in values}
     for key, value in plan.settings:
@@ -21,7 +23,7 @@ def slurm_conf(plan: Plan) -> str:
 
 
 def gres_conf(plan: Plan) -> str:
-    """The text of gres.conf: null devices stand for the GPUs."""
+    """Return the text of gres.conf: null devices stand for the GPUs."""
     if not plan.gpus_per_host:
         return ""
     names = f"gpu[0-{plan.gpus_per_host - 1}]" if plan.gpus_per_host > 1 else "gpu0"
@@ -29,7 +31,7 @@ def gres_conf(plan: Plan) -> str:
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
-    """The text of cgroup.conf that makes this Slurm leave control groups alone.
+    """Return the text of cgroup.conf that makes this Slurm leave control groups alone.
 
     Before 24.05 they cannot be switched off; the older interface at least touches nothing until it is used.
     """
@@ -38,7 +40,7 @@ def cgroup_conf(version: tuple[int, int]) -> str:
 
 
 def slurmdbd_conf(plan: Plan) -> str:
-    """The text of slurmdbd.conf; the data base listens inside the host `database` only."""
+    """Return the text of slurmdbd.conf; the database listens inside the host `database` only."""
     values = {
         "DbdHost": plan.database.name,
         "DbdAddr": plan.database.address,
@@ -56,7 +58,7 @@ def slurmdbd_conf(plan: Plan) -> str:
 
 
 def hosts_table(plan: Plan) -> str:
-    """The text of /etc/hosts inside every host; the caller's machine is known by its own name too."""
+    """Return the text of /etc/hosts inside every host; the caller's machine is known by its own name, too."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     lines += [f"{host.address} {host.name}" for host in plan.inner_hosts]
     lines.append(f"{plan.login.address} {plan.login.name} {socket.gethostname()}")
@@ -86,7 +88,7 @@ def _files(plan: Plan) -> dict[str, object]:
 
 
 def _behaviour(plan: Plan) -> dict[str, object]:
-    """No process is confined and the hardware is believed, so that any geometry fits on a laptop."""
+    """Return settings that confine no process and trust the hardware given: any geometry fits on a laptop."""
     gpus = {"GresTypes": "gpu"} if plan.gpus_per_host else {}
     return {
         "ProctrackType": "proctrack/pgid",

@@ -1,31 +1,32 @@
-"""The wires: one bridge in a namespace of its own, one link from it to every host and one to the caller."""
+"""Network: one bridge in a namespace of its own, one link from it to every host and one to the caller."""
 
 import contextlib
 import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm.virtual.namespaces import SWITCH, enter, pin
+from slurm.virtual.namespaces import BRIDGE_HOST, enter, pin
 from slurm.virtual.plan import Host, Plan
 from slurm.virtual.processes import attempt, run
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
 NETWORKS = range(16)
 LOCK = Path("/run/virtual_cluster.network.lock")
-BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+BITS_PER_UNIT = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+# Two of the kernel's largest segments.
 SMALLEST_BURST_BYTES = 128 * 1024
 
 
 @contextlib.contextmanager
-def chosen_by_one_at_a_time() -> Iterator[None]:
-    """Keep another cluster from choosing the same network before this one's addresses are there."""
+def choosing_alone() -> Iterator[None]:
+    """Hold a lock, so that two clusters that start together do not choose the same network."""
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def free_network() -> int:
-    """The first of 10.77.0.x ... 10.77.15.x that this machine does not use; UserError if all are taken."""
+    """Return the first of 10.77.0.x to 10.77.15.x that is not in use; raise UserError if all are."""
     used = run(["ip", "-4", "-o", "address", "show"])
     for network in NETWORKS:
         if f" 10.77.{network}." not in used:
@@ -34,37 +35,39 @@ def free_network() -> int:
 
 
 def connect(plan: Plan) -> None:
-    """Wire the caller and every host to the switch; limit the links of the nodes if a rate was asked for."""
-    _in_switch(plan, "link add bridge0 type bridge forward_delay 0", "link set bridge0 up", "link set lo up")
-    _plug_in_caller(plan)
+    """Connect the caller and every host to the bridge; limit the links of the nodes to the plan's rate."""
+    _in_bridge_host(
+        plan, "link add bridge0 type bridge forward_delay 0", "link set bridge0 up", "link set lo up"
+    )
+    _connect_caller(plan)
     for host in plan.inner_hosts:
-        _plug_in(plan, host)
+        _connect_host(plan, host)
     if plan.link_rate:
         for node in plan.nodes:
-            _shape(plan, node, plan.link_rate)
+            _limit_rate(plan, node, plan.link_rate)
 
 
 def set_link(plan: Plan, host: str, state: str) -> None:
-    """Pull (`down`) or plug in (`up`) the cable of a host, at the switch."""
-    _in_switch(plan, f"link set {host} {state}")
+    """Set the link of a host `up` or `down`, at the bridge."""
+    _in_bridge_host(plan, f"link set {host} {state}")
 
 
 def disconnect(plan: Plan) -> None:
-    """Remove the caller's end; all else goes with the namespaces, which may take this end along first."""
+    """Remove the caller's end of its link, unless it has gone with the namespaces as all others do."""
     done = attempt(["ip", "link", "delete", plan.uplink])
     if done.returncode and plan.uplink in run(["ip", "-o", "link", "show"]):
         raise UserError(f"the network interface {plan.uplink} stays: {done.stderr.strip()}", EXIT_BUG)
 
 
-def _plug_in_caller(plan: Plan) -> None:
-    switch = pin(plan, SWITCH)
-    _ip(f"link add {plan.uplink} type veth peer name login netns {switch}")
+def _connect_caller(plan: Plan) -> None:
+    bridge_host = pin(plan, BRIDGE_HOST)
+    _ip(f"link add {plan.uplink} type veth peer name login netns {bridge_host}")
     _ip(f"address add {plan.login.address}/24 dev {plan.uplink}", f"link set {plan.uplink} up")
-    _in_switch(plan, "link set login master bridge0 up")
+    _in_bridge_host(plan, "link set login master bridge0 up")
 
 
-def _plug_in(plan: Plan, host: Host) -> None:
-    _in_switch(
+def _connect_host(plan: Plan, host: Host) -> None:
+    _in_bridge_host(
         plan,
         f"link add {host.name} type veth peer name eth0 netns {pin(plan, host.name)}",
         f"link set {host.name} master bridge0 up",
@@ -73,26 +76,26 @@ def _plug_in(plan: Plan, host: Host) -> None:
     _ip(*commands, inside=enter(plan, host.name))
 
 
-def _shape(plan: Plan, node: Host, rate: str) -> None:
-    """Limit both directions: what the node sends at its end, what it receives at the switch."""
+def _limit_rate(plan: Plan, node: Host, rate: str) -> None:
+    """Limit both directions: what the node sends at its end, what it receives at the bridge."""
     bucket = ["root", "tbf", "rate", rate, "burst", str(burst_bytes(rate)), "latency", "50ms"]
     run([*enter(plan, node.name), "tc", "qdisc", "add", "dev", "eth0", *bucket])
-    run([*_enter_switch(plan), "tc", "qdisc", "add", "dev", node.name, *bucket])
+    run([*_enter_bridge_host(plan), "tc", "qdisc", "add", "dev", node.name, *bucket])
 
 
 def burst_bytes(rate: str) -> int:
-    """A bucket of two milliseconds, but never less than two of the kernel's largest segments."""
+    """Return the token bucket's size: two milliseconds at this rate, and at least SMALLEST_BURST_BYTES."""
     unit = rate.lstrip("0123456789.")
-    bits_per_second = float(rate.removesuffix(unit)) * BITS[unit]
+    bits_per_second = float(rate.removesuffix(unit)) * BITS_PER_UNIT[unit]
     return max(SMALLEST_BURST_BYTES, int(bits_per_second / 8 * 0.002))
 
 
-def _enter_switch(plan: Plan) -> list[str]:
-    return ["nsenter", f"--net={pin(plan, SWITCH)}", "--"]
+def _enter_bridge_host(plan: Plan) -> list[str]:
+    return ["nsenter", f"--net={pin(plan, BRIDGE_HOST)}", "--"]
 
 
-def _in_switch(plan: Plan, *commands: str) -> None:
-    _ip(*commands, inside=_enter_switch(plan))
+def _in_bridge_host(plan: Plan, *commands: str) -> None:
+    _ip(*commands, inside=_enter_bridge_host(plan))
 
 
 def _ip(*commands: str, inside: list[str] | None = None) -> None:

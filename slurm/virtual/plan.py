@@ -1,4 +1,4 @@
-"""What a virtual cluster consists of: its hosts, their addresses and the files of its state folder."""
+"""Plan of a virtual cluster: its hosts, their addresses and the files of its state folder."""
 
 import hashlib
 import json
@@ -8,7 +8,8 @@ from pathlib import Path
 from unet_scaling.study.errors import UserError
 
 DEFAULT_STATE = Path("/run/virtual_cluster")
-LARGEST_CLUSTER = 200
+# Addresses of the last part of 10.77.x.y that are left for nodes.
+MOST_HOSTS = 200
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that was asked for; `network` is the third number of the addresses 10.77.x.y."""
+    """All options of `up`; `network` is the third number of the addresses 10.77.x.y."""
 
     state: Path
     hosts: int = 7
@@ -43,7 +44,7 @@ class Plan:
 
     @property
     def login(self) -> Host:
-        """The caller's own shell, as the cluster sees it."""
+        """Return the caller's own shell, as the cluster sees it."""
         return Host("login", self.address(253))
 
     @property
@@ -52,12 +53,12 @@ class Plan:
 
     @property
     def inner_hosts(self) -> list[Host]:
-        """Every host that has namespaces of its own."""
+        """Return every host that has namespaces of its own."""
         return [self.controller, *([self.database] if self.accounting else []), *self.nodes]
 
     @property
     def uplink(self) -> str:
-        """The caller's network interface into the cluster, the only one outside its namespaces."""
+        """Return the name of the caller's network interface, the only one outside the namespaces."""
         return "vc" + hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
 
     @property
@@ -82,12 +83,11 @@ class Plan:
         return self.state / "processes" / service
 
     def host(self, name: str) -> Host:
-        """The host called `name`; UserError lists the names there are."""
-        for host in self.inner_hosts:
-            if host.name == name:
-                return host
-        known = ", ".join(host.name for host in self.inner_hosts)
-        raise UserError(f"{self.state}: no host is called {name!r}; there are {known}")
+        """Return the host called `name`; raise UserError with the known names if there is none."""
+        hosts = {host.name: host for host in self.inner_hosts}
+        if name not in hosts:
+            raise UserError(f"{self.state}: no host is called {name!r}; there are {', '.join(hosts)}")
+        return hosts[name]
 
 
 def plan_file(state: Path) -> Path:
@@ -95,14 +95,14 @@ def plan_file(state: Path) -> Path:
 
 
 def save(plan: Plan) -> None:
-    """Write the plan into its state folder; FileExistsError if one is there already."""
+    """Write the plan into its state folder; raise FileExistsError if one is there already."""
     content = {**asdict(plan), "state": str(plan.state)}
     with plan_file(plan.state).open("x") as file:
         file.write(json.dumps(content, indent=1) + "\n")
 
 
 def load(state: Path) -> Plan:
-    """The plan of the cluster that is up, or half up, in `state`; UserError if there is none."""
+    """Return the plan of the cluster that runs, or was half started, in `state`; raise UserError if none."""
     try:
         content = json.loads(plan_file(state).read_text())
     except (FileNotFoundError, NotADirectoryError):
@@ -120,6 +120,6 @@ def load(state: Path) -> Plan:
 
 
 def command(verb: str, state: Path, host: str = "") -> str:
-    """The command line that does `verb` to the cluster in `state`, for messages."""
+    """Return the command line that does `verb` to the cluster in `state`, for messages."""
     folder = [] if state == DEFAULT_STATE else ["--state-dir", str(state)]
     return " ".join(["slurm/virtual_cluster", verb, *folder, *([host] if host else [])])

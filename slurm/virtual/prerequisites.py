@@ -1,4 +1,4 @@
-"""Whether a virtual cluster can run on this machine, and how to make it so."""
+"""Requirements of a virtual cluster on this machine: what is missing, and its installation."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from slurm.virtual import namespaces
 from slurm.virtual.processes import SYSTEM_FOLDERS, run
 from unet_scaling.study.errors import UserError
 
-PACKAGES = {
+PACKAGE_OF_PROGRAM = {
     "munged": "munge",
     "slurmctld": "slurm-wlm",
     "slurmd": "slurm-wlm",
@@ -23,8 +23,8 @@ PACKAGES = {
     "mount": "mount",
     "hostname": "hostname",
 }
-ACCOUNTING_PACKAGES = {"mariadbd": "mariadb-server", "slurmdbd": "slurmdbd"}
-SERVICES = {
+PACKAGE_OF_ACCOUNTING_PROGRAM = {"mariadbd": "mariadb-server", "slurmdbd": "slurmdbd"}
+SERVICES_OF_PACKAGE = {
     "munge": ["munge"],
     "slurm-wlm": ["slurmctld", "slurmd"],
     "mariadb-server": ["mariadb"],
@@ -35,7 +35,7 @@ START_POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 def why_not(accounting: bool = False) -> str | None:
-    """Why no virtual cluster can run here, with the cure; None if one can."""
+    """Return why no virtual cluster can run here, and what to do about it; None if one can."""
     if sys.platform != "linux":
         return f"a virtual cluster needs the namespaces of Linux, and this is {sys.platform}"
     if os.geteuid() != 0:
@@ -48,18 +48,18 @@ def why_not(accounting: bool = False) -> str | None:
             f"programs are missing; their Debian packages are: {names}. "
             f"Install them with `slurm/virtual_cluster up {options}`, or with `apt-get install {names}`"
         )
-    said = namespaces.refusal()
-    if said:
-        return (
-            f"this kernel, or the container we are in, does not let root make a host: {said}. "
-            "Run on the machine itself, or in a container with all privileges"
-        )
-    return None
+    refusal = namespaces.refusal()
+    if refusal is None:
+        return None
+    return (
+        f"this kernel or container does not let root make a host: {refusal}. "
+        "Run on the machine itself, or in a container with all privileges"
+    )
 
 
 def missing_packages(accounting: bool = False) -> list[str]:
-    """Debian packages of the programs that are not there, in alphabetical order."""
-    wanted = {**PACKAGES, **(ACCOUNTING_PACKAGES if accounting else {})}
+    """Return the Debian packages of the programs that are missing, in alphabetical order."""
+    wanted = {**PACKAGE_OF_PROGRAM, **(PACKAGE_OF_ACCOUNTING_PROGRAM if accounting else {})}
     missing = {
         package for program, package in wanted.items() if not shutil.which(program, path=SYSTEM_FOLDERS)
     }
@@ -74,29 +74,33 @@ def install(accounting: bool = False) -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         raise UserError(f"--install needs root and apt-get; install by other means: {' '.join(packages)}")
     print(f"installing {' '.join(packages)} ...", flush=True)
-    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    forbidden = _forbid_services_to_start()
+    policy_is_new = _forbid_services_to_start()
     try:
-        quiet = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet", "--yes"]
-        run([*quiet, "update"], environment=proxies)
-        run([*quiet, "install", "--no-install-recommends", *packages], environment=proxies)
+        _apt_get("update")
+        _apt_get("install", "--no-install-recommends", *packages)
     finally:
-        if forbidden:
+        if policy_is_new:
             START_POLICY.unlink()
     _keep_off_at_boot(packages)
 
 
+def _apt_get(*arguments: str) -> None:
+    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    options = {"DEBIAN_FRONTEND": "noninteractive", **proxies}
+    run(["apt-get", "--quiet", "--yes", *arguments], environment=options)
+
+
 def slurm_version() -> tuple[int, int]:
-    """Year and month of the installed Slurm."""
+    """Return year and month of the installed Slurm."""
     printed = run(["slurmd", "-V"])
-    found = re.search(r"(\d+)\.(\d+)", printed)
-    if found is None:
+    match = re.search(r"(\d+)\.(\d+)", printed)
+    if match is None:
         raise UserError(f"`slurmd -V` printed {printed!r}, which holds no version; is this Slurm's slurmd?")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _forbid_services_to_start() -> bool:
-    """True if the policy is ours to remove again; one that is there already stays as it is."""
+    """Return whether this wrote the policy, to be removed again; one that is there already is kept."""
     try:
         with START_POLICY.open("x") as policy:
             policy.write("#!/bin/sh\nexit 101\n")
@@ -109,5 +113,5 @@ def _forbid_services_to_start() -> bool:
 def _keep_off_at_boot(packages: list[str]) -> None:
     if not Path("/run/systemd/system").exists():
         return
-    services = [service for package in packages for service in SERVICES.get(package, [])]
+    services = [service for package in packages for service in SERVICES_OF_PACKAGE.get(package, [])]
     run(["systemctl", "disable", *services])

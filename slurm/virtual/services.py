@@ -1,4 +1,4 @@
-"""The daemons of the cluster: starting each one, and asking Slurm how it is."""
+"""Daemons of the cluster: start each one, wait for it, and query Slurm."""
 
 import secrets
 from collections.abc import Callable
@@ -11,12 +11,13 @@ from unet_scaling.study.errors import EXIT_BUG, UserError
 
 # A second on a quiet machine; two clusters that start together on a busy one take far longer.
 START_SECONDS = 60.0
+# slurmctld pings its nodes and sees them idle within seconds.
 IDLE_SECONDS = 60.0
 USABLE_STATES = ("idle", "mixed", "allocated", "completing")
 
 
 def write_munge_key(plan: Plan) -> None:
-    """A key of our own: a munge that this machine has already is neither used nor disturbed."""
+    """Write a key of the cluster's own: a munge that this machine has already stays as it is."""
     folder = plan.munge_socket.parent
     folder.mkdir(mode=0o755)
     key = folder / "key"
@@ -42,6 +43,7 @@ def start_controller(plan: Plan) -> None:
 
 
 def start_node(plan: Plan, node: str) -> None:
+    """Start slurmd, without waiting for it."""
     start_inside(plan, node, ["slurmd", "-D", "-N", node, "-f", str(plan.slurm_conf)])
 
 
@@ -52,46 +54,41 @@ def start_inside(plan: Plan, host: str, arguments: list[str], service: str | Non
 
 
 def wait_for(plan: Plan, service: str, ready: Callable[[], bool], seconds: float = START_SECONDS) -> None:
-    """Wait until a service is ready; UserError with the end of its log if it dies or takes too long."""
+    """Wait until a service is ready; raise UserError with the end of its log if it ends or takes too long."""
     record = plan.process_file(service)
-    recorded = wait_until(record.exists, seconds)
-
-    def ready_or_dead() -> bool:
-        return ready() or running(record) is None
-
-    if recorded and wait_until(ready_or_dead, seconds) and ready():
-        return
-    how = "did not answer in time" if running(record) else "ended"
-    raise UserError(f"{service} {how}. {log_tail(plan, service)}", EXIT_BUG)
+    wait_until(record.exists, seconds)
+    wait_until(lambda: ready() or running(record) is None, seconds)
+    if not ready():
+        problem = "did not answer in time" if running(record) else "ended"
+        raise UserError(f"{service} {problem}. {log_tail(plan, service)}", EXIT_BUG)
 
 
 def wait_until_usable(plan: Plan, nodes: list[str], seconds: float = IDLE_SECONDS) -> None:
-    """Wait until Slurm would give these nodes to a job; UserError shows the log of the first that is not."""
+    """Wait until a job may use these nodes; raise UserError with the log of the first that none may use."""
 
-    def waiting() -> list[str]:
-        states = node_states(plan)
-        return [node for node in nodes if states.get(node) not in USABLE_STATES]
+    def unusable() -> dict[str, str]:
+        states = dict.fromkeys(nodes, "unknown") | node_states(plan)
+        return {node: states[node] for node in nodes if states[node] not in USABLE_STATES}
 
-    if not wait_until(lambda: not waiting(), seconds):
-        first = waiting()[0]
-        state = node_states(plan).get(first, "unknown")
-        raise UserError(f"{first} is {state!r} after {seconds:.0f} s. {log_tail(plan, first)}", EXIT_BUG)
+    if not wait_until(lambda: not unusable(), seconds) and (left := unusable()):
+        node, state = next(iter(left.items()))
+        raise UserError(f"{node} is {state!r} after {seconds:.0f} s. {log_tail(plan, node)}", EXIT_BUG)
 
 
 def node_states(plan: Plan) -> dict[str, str]:
-    """What Slurm says about each node; empty when the controller does not answer."""
+    """Return Slurm's state of each node; empty when the controller does not answer."""
     lines = ask(plan, "sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
     return {fields[0]: fields[1] for fields in map(str.split, lines) if len(fields) == 2}
 
 
 def ask(plan: Plan, *arguments: str) -> str:
-    """What a Slurm command prints; nothing when the controller does not answer."""
+    """Return what a Slurm command prints; nothing when the controller does not answer."""
     done = attempt(arguments, environment={"SLURM_CONF": str(plan.slurm_conf)})
     return done.stdout if done.returncode == 0 else ""
 
 
 def log_tail(plan: Plan, service: str) -> str:
-    """The end of what a service said: its log if it wrote one, else its output."""
+    """Return the end of a service's log if it wrote one, else of its output."""
     logs: list[Path] = [plan.log(service), plan.log(f"{service}.output")]
     written = [log for log in logs if log.exists() and log.stat().st_size]
     return tail((written or logs)[0])

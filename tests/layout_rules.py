@@ -1,0 +1,281 @@
+"""The rules of layout and language, each a function that returns what breaks it.
+
+`python -m tests.layout_rules` lists every breach.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+
+from tests.code_metrics import duplicate_names, quantile
+from tests.source import (
+    Module,
+    cycles,
+    functions,
+    internal_imports,
+    modules,
+    node_count,
+    parallel_assignments,
+    product,
+    public_names,
+)
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
+
+# In each list, a folder or module imports only from its own entry and from those before it.
+ORDERS = {
+    "unet_scaling": (
+        ("study",),
+        ("group",),
+        ("measure",),
+        ("data",),
+        ("run",),
+        ("model", "metrics", "divergence", "training", "evaluation", "explain"),
+        ("profile",),
+    ),
+    "analysis": (
+        ("study", "text", "processes"),
+        ("loading",),
+        ("statistics",),
+        ("findings",),
+        ("budget",),
+        ("prediction",),
+        ("figures",),
+        ("report",),
+    ),
+}
+# Each of these is imported in the one file that adapts it.
+FRAMEWORK_FILES = {
+    "horovod": "horovod/train.py",
+    "torch.distributed": "pytorch_native/train.py",
+    "torch.nn.parallel": "pytorch_native/train.py",
+    "lightning": "lightning/train.py",
+    "accelerate": "accelerate/train.py",
+}
+# Every figure and every table is made by functions of these names; every program has its `main`.
+CONTRACT_NAMES = {"main", "draw", "missing", "caption", "alternative"}
+MEDIAN_NODES = 50
+P90_NODES = 150
+UNITS = re.compile(
+    r"(^|_)(SECONDS|MINUTES|HOURS|DAYS|MILLISECONDS|BYTES|MEBIBYTES|MEGABYTES|GIBIBYTES|BITS|STEPS|EPOCHS|"
+    r"RUNS|REPEATS|WORKERS|CORES|HOSTS|IMAGES|PIXELS|POINTS|INCHES|CHARACTERS|COLUMNS|ROWS|LINES|ATTEMPTS|"
+    r"BATCHES|SAMPLES|SHARE|FACTOR|RATIO|VERSION|CODE|SEED|DIGITS|PERCENT|EXIT)(_|$)"
+)
+# Words of this project only, for which the field has its own; a reader of PyTorch, Slurm and MPI knows none.
+PRIVATE_WORDS = re.compile(
+    r"\b(patience|patient|impatient|patiently|farewell|deaf|obeyed|_insist|FiniteGuard|has_fired|rehearse\w*|"
+    r"YOUNGER_OPTIONS|write_sealed|read_sealed|outlook|soundness|loss_words|losses\.py|album|courses|cluster_rehearsal|"
+    r"rooms|doors|the house|worth of|taking turns|wait_for_arrivals|limit_waiting|no such word)\b"
+)
+# The virtual cluster is for rehearsing a study: there the word is meant as it stands.
+REHEARSAL_FILES = ("docs/virtual_cluster.md", "slurm/virtual", "README.md")
+NAMED_PATH = re.compile(r"\b((?:unet_scaling|analysis|slurm|tests|benchmarks|docs|environment)/[\w./*-]*\w)")
+# A name in capitals stands for one that the reader chooses.
+PLACEHOLDER = re.compile(r"/[A-Z]+\.")
+
+
+def folder_order() -> list[str]:
+    """Each folder of unet_scaling and analysis imports only what stands before it, lazy imports included."""
+    upward = []
+    for package, order in ORDERS.items():
+        place = {part: number for number, parts in enumerate(order) for part in parts}
+        for module in modules(package):
+            own = place.get(part_below(package, module.name))
+            for name in sorted(module.imports):
+                other = place.get(part_below(package, name))
+                if own is not None and other is not None and other > own:
+                    upward.append(f"{module.file} imports {name}")
+    return upward
+
+
+def part_below(package: str, name: str) -> str:
+    return name.removeprefix(f"{package}.").split(".")[0] if name.startswith(f"{package}.") else ""
+
+
+def nothing_points_upward() -> list[str]:
+    """The library imports neither submission nor analysis, and submission not the analysis."""
+    above = {
+        "unet_scaling": ("slurm", "analysis", "tests", "benchmarks"),
+        "slurm": ("analysis", "tests", "benchmarks"),
+        "analysis": ("slurm", "tests", "benchmarks"),
+    }
+    above |= dict.fromkeys(FRAMEWORKS, above["unet_scaling"])
+    return importing(above)
+
+
+def tests_and_benchmarks_apart() -> list[str]:
+    return importing({"tests": ("benchmarks",), "benchmarks": ("tests",)})
+
+
+def importing(forbidden: dict[str, tuple[str, ...]]) -> list[str]:
+    return [
+        f"{module.file} imports {other}"
+        for folder, others in forbidden.items()
+        for module in modules(folder)
+        for other in others
+        if module.imports_module(other)
+    ]
+
+
+def frameworks_in_one_file_each() -> list[str]:
+    return [
+        f"{module.file} imports {framework}"
+        for framework, file in FRAMEWORK_FILES.items()
+        for module in product()
+        if module.imports_module(framework) and module.file != file
+    ]
+
+
+def libraries_in_their_folders() -> list[str]:
+    """pandas stays in analysis/, matplotlib in analysis/figures/; torch is not needed by the analysis."""
+    wrong = [(module, "pandas") for module in product() if not module.file.startswith("analysis/")]
+    wrong += [
+        (module, "matplotlib") for module in product() if not module.file.startswith("analysis/figures/")
+    ]
+    wrong += [(module, "torch") for module in modules("analysis")]
+    return [f"{module.file} imports {library}" for module, library in wrong if module.imports_module(library)]
+
+
+def no_cycles() -> list[str]:
+    return [" and ".join(group) for group in cycles(internal_imports(product()))]
+
+
+def named_paths_exist() -> list[str]:
+    """Every file of the project that a docstring, a comment or a page of documentation names is there."""
+    texts = {module.file: module.text for module in (*product(), *modules("benchmarks"))}
+    texts |= pages()
+    return [
+        f"{file}: {name}"
+        for file, text in texts.items()
+        for name in sorted(set(NAMED_PATH.findall(text)))
+        if "." in name.rpartition("/")[2] and not PLACEHOLDER.search(name) and not any(PROJECT.glob(name))
+    ]
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page of documentation, by file."""
+    paths = [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md"), *(PROJECT / "benchmarks").glob("*.md")]
+    return {path.relative_to(PROJECT).as_posix(): path.read_text() for path in sorted(paths)}
+
+
+def no_name_twice() -> list[str]:
+    """A public name stands for one thing in the product; the twins have the same names on purpose."""
+    code = [module for module in product() if module.path.name != "train.py"]
+    return [
+        f"{name} in {file}"
+        for name, files in duplicate_names(code).items()
+        if name not in CONTRACT_NAMES
+        for file in files
+    ]
+
+
+def no_name_for_tests_only() -> list[str]:
+    """What only tests use is no part of the product."""
+    users = (*product(), *modules("benchmarks"))
+    used = frozenset[str]().union(*(module.identifiers for module in users))
+    return [
+        f"{name} in {module.file}"
+        for module in product()
+        for name in public_names(module)
+        if name not in used | CONTRACT_NAMES and name != "model_config"
+    ]
+
+
+def recorded_fields_are_read() -> list[str]:
+    """Every field that a run records is named somewhere in the analysis."""
+    study = {module.path.name: module for module in modules("unet_scaling/study")}
+    recorded = [study[name] for name in ("record_lines.py", "measurements.py")]
+    # What judges a record for analysis and submission alike reads it, too.
+    readers = (*modules("analysis"), study["disturbance.py"])
+    known = frozenset[str]().union(*(module.identifiers | module.strings for module in readers))
+    return [
+        f"{record.name}.{field.target.id}"
+        for module in recorded
+        for record in module.tree.body
+        if isinstance(record, ast.ClassDef)
+        for field in record.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if field.target.id not in known
+    ]
+
+
+def numbers_are_explained() -> list[str]:
+    """A numeric constant has its unit in its name, or a comment with the reason above it or its group."""
+    return [
+        f"{module.file}: {name}"
+        for module in product()
+        for name, node in public_names(module).items()
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        if is_number(node.value) and not UNITS.search(name) and not is_commented(module, node)
+    ]
+
+
+def is_number(value: ast.expr) -> bool:
+    """Tell whether an expression is a number: 3, -0.5, 2**20 or 1 / 3."""
+    leaves = [node for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    operators = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    return (
+        bool(leaves)
+        and all(isinstance(node, operators) for node in ast.walk(value))
+        and all(type(leaf.value) in (int, float) for leaf in leaves)
+    )
+
+
+def is_commented(module: Module, node: ast.stmt) -> bool:
+    """Tell whether a comment stands above a statement, or above the lines without a gap before it."""
+    lines = module.text.splitlines()
+    for line in reversed(lines[: node.lineno - 1]):
+        if not line.strip():
+            return False
+        if line.startswith("#"):
+            return True
+    return False
+
+
+def no_parallel_assignments() -> list[str]:
+    return parallel_assignments(product())
+
+
+def functions_are_small() -> list[str]:
+    """Half of the functions have at most 50 nodes in their syntax trees, nine in ten at most 150."""
+    too_large = []
+    for folder in ("unet_scaling", "slurm", "analysis"):
+        sizes = [node_count(function) for _, function in functions(modules(folder))]
+        limits = {"median": (0.5, MEDIAN_NODES), "90th percentile": (0.9, P90_NODES)}
+        too_large += [
+            f"{folder}: {name}" for name, (share, most) in limits.items() if quantile(sizes, share) > most
+        ]
+    return too_large
+
+
+def no_private_words() -> list[str]:
+    texts = {module.file: module.text for module in (*product(), *modules("tests", "benchmarks"))}
+    texts = pages() | {file: text for file, text in texts.items() if file != "tests/layout_rules.py"}
+    return sorted(
+        f"{file}: {word}"
+        for file, text in texts.items()
+        for word in set(PRIVATE_WORDS.findall(text))
+        if not (word.startswith("rehears") and file.startswith(REHEARSAL_FILES))
+    )
+
+
+RULES: Sequence[Callable[[], list[str]]] = (
+    folder_order,
+    nothing_points_upward,
+    tests_and_benchmarks_apart,
+    frameworks_in_one_file_each,
+    libraries_in_their_folders,
+    no_cycles,
+    named_paths_exist,
+    no_name_twice,
+    no_name_for_tests_only,
+    recorded_fields_are_read,
+    numbers_are_explained,
+    no_parallel_assignments,
+    functions_are_small,
+    no_private_words,
+)
+
+if __name__ == "__main__":
+    for rule in RULES:
+        breaches = rule()
+        print(f"{rule.__name__}: {len(breaches)}", *breaches, sep="\n  ")

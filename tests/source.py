@@ -1,0 +1,186 @@
+"""Facts of the project's Python code, read from its syntax trees: imports, functions, names, constants."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
+
+PRODUCT = ("unet_scaling", *FRAMEWORKS, "slurm", "analysis", "environment")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file of the project."""
+
+    path: Path
+    text: str
+
+    @property
+    def file(self) -> str:
+        return self.path.relative_to(PROJECT).as_posix()
+
+    @property
+    def name(self) -> str:
+        """Its dotted name, as imports write it."""
+        parts = self.path.relative_to(PROJECT).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def imports(self) -> frozenset[str]:
+        """Every name that is imported anywhere in the file, with its module, as `package.module.name`."""
+        names = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self.file}:{node.lineno} imports relatively"
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        return frozenset(names)
+
+    @cached_property
+    def identifiers(self) -> frozenset[str]:
+        """Every name, attribute and imported name that the code uses, but for where it defines one."""
+        names = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.ImportFrom):
+                names |= {alias.name for alias in node.names}
+        return frozenset(names)
+
+    @cached_property
+    def strings(self) -> frozenset[str]:
+        nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.Constant))
+        return frozenset(node.value for node in nodes if isinstance(node.value, str))
+
+    def imports_module(self, module: str) -> bool:
+        """Tell whether the file imports a module, or something inside it."""
+        return any(f"{name}.".startswith(f"{module}.") for name in self.imports)
+
+
+@lru_cache
+def modules(*folders: str) -> tuple[Module, ...]:
+    """Return the Python files below these folders of the project, in alphabetical order."""
+    paths = [path for folder in folders for path in sorted((PROJECT / folder).rglob("*.py"))]
+    return tuple(Module(path, path.read_text()) for path in paths)
+
+
+def product() -> tuple[Module, ...]:
+    return modules(*PRODUCT)
+
+
+def internal_imports(code: Sequence[Module]) -> dict[str, set[str]]:
+    """Return which of these modules each of them imports, by their dotted names."""
+    names = {module.name for module in code}
+
+    def imported(name: str) -> str | None:
+        while name not in names and name:
+            name = name.rpartition(".")[0]
+        return name or None
+
+    return {
+        module.name: {found for name in module.imports if (found := imported(name))} - {module.name}
+        for module in code
+    }
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return every group of modules that import each other, directly or through others."""
+    reach = {name: reachable(graph, name) for name in graph}
+    groups = {frozenset({other for other in reach[name] if name in reach[other]}) for name in graph}
+    return sorted(sorted(group) for group in groups if group)
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = [*graph[start]]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += graph[name]
+    return seen
+
+
+def levels(graph: dict[str, set[str]]) -> int:
+    """Return the length of the longest chain of imports, in modules."""
+    depth: dict[str, int] = {}
+
+    def of(name: str, above: frozenset[str] = frozenset()) -> int:
+        if name not in depth:
+            below = [of(other, above | {name}) for other in graph[name] - above]
+            depth[name] = 1 + max(below, default=0)
+        return depth[name]
+
+    return max(map(of, graph), default=0)
+
+
+def functions(code: Sequence[Module]) -> Iterator[tuple[Module, Function]]:
+    for module in code:
+        for node in ast.walk(module.tree):
+            if isinstance(node, FUNCTION):
+                yield module, node
+
+
+def node_count(tree: ast.AST) -> int:
+    return sum(1 for _ in ast.walk(tree))
+
+
+def public_names(module: Module) -> dict[str, ast.stmt]:
+    """Return the statements that define classes, functions and constants of a module, by public name."""
+    names: dict[str, ast.stmt] = {}
+    for node in module.tree.body:
+        if isinstance(node, (*FUNCTION, ast.ClassDef)):
+            names[node.name] = node
+        elif isinstance(node, ast.Assign):
+            names |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names[node.target.id] = node
+    return {name: node for name, node in names.items() if not name.startswith("_")}
+
+
+def definitions(code: Sequence[Module]) -> dict[str, list[str]]:
+    """Return the files that define each public name."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for module in code:
+        for name in public_names(module):
+            files[name].append(module.file)
+    return dict(files)
+
+
+def parallel_assignments(code: Sequence[Module]) -> list[str]:
+    """Return where several values are assigned to several names in one statement; a swap is no such place."""
+    places = []
+    for module in code:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+                target = node.targets[0]
+                if isinstance(target, ast.Tuple) and not is_swap(target, node.value):
+                    places.append(f"{module.file}:{ast.unparse(target)}")
+    return places
+
+
+def is_swap(target: ast.Tuple, value: ast.Tuple) -> bool:
+    return {ast.unparse(name) for name in target.elts} <= {ast.unparse(name) for name in value.elts}
+
+
+def comment_lines(module: Module) -> int:
+    """Return the number of lines that hold a comment only."""
+    return sum(line.lstrip().startswith("#") for line in module.text.splitlines())
+
+
+def code_lines(module: Module) -> int:
+    """Return the number of lines that are neither empty nor a comment; docstrings count."""
+    return sum(bool(line.strip()) for line in module.text.splitlines()) - comment_lines(module)
