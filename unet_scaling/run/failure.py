@@ -17,6 +17,7 @@ from unet_scaling.group.identity import identify
 from unet_scaling.study import errors
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, StoppedError, UserError, WaitedTooLongError
+from unet_scaling.study.failure_reports import FailureReport
 from unet_scaling.study.files import write_json_with_checksum
 
 ERROR_DRAIN_SECONDS = 3.0
@@ -67,19 +68,19 @@ def _main_stack() -> traceback.StackSummary:
 def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part: str, trace: str) -> None:
     """A folder that cannot be written does not hide the error."""
     worker = _worker()
-    report = {
-        "attempt": attempt,
-        "worker": worker,
-        "workers": config.workers,
-        "host": socket.gethostname(),
-        "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "error": type(error).__name__,
-        "message": str(error),
-        "during": part,
-        "traceback": trace,
-    }
+    report = FailureReport(
+        attempt=attempt,
+        worker=worker,
+        workers=config.workers,
+        host=socket.gethostname(),
+        utc=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        error=type(error).__name__,
+        message=str(error),
+        during=part,
+        traceback=trace,
+    )
     try:
-        write_json_with_checksum(folder / errors.report_name(attempt, worker), report)
+        write_json_with_checksum(folder / errors.report_name(attempt, worker), report.model_dump())
     except OSError as problem:
         print(f"error: the reason could not be written: {problem}", file=sys.stderr, flush=True)
 

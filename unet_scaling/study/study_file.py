@@ -1,4 +1,4 @@
-"""Study files and points as they lie on disk.
+"""Read study files and run configurations; the names of the files in a study and run folder.
 
 Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
@@ -14,6 +14,8 @@ from unet_scaling.study.validation import read_toml, validated
 
 STUDY_NAME = "study.json"
 CONFIG_NAME = "config.json"
+JOB_NAME = "job.json"
+OUTPUT_NAME = "output.log"
 PING_PONG_NAME = "ping_pong.json"
 PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
 
@@ -40,7 +42,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
 
 
 def read_config(path: Path) -> RunConfig:
-    """Read a config.json; raises UserError where it is missing or not a valid point."""
+    """Read a config.json; raises UserError where it is missing or not a valid configuration."""
     try:
         content = read_json_with_checksum(path)
     except FileNotFoundError:
