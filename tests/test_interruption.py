@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm.render import DEAF_AT_FIRST
+from slurm.render import IGNORE_USR2_UNTIL_HANDLER
 from unet_scaling.group.signals import STOP_SIGNALS
 from unet_scaling.run.interruption import STOP_AT_VARIABLE, Interruption
 
@@ -67,7 +67,7 @@ print("after:", worker.reason())
 
 
 def test_a_signal_that_comes_before_python_listens_ends_nothing() -> None:
-    command = ["sh", "-c", DEAF_AT_FIRST, "sh", sys.executable, "-c", EARLY]
+    command = ["sh", "-c", IGNORE_USR2_UNTIL_HANDLER, "sh", sys.executable, "-c", EARLY]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["before: ", "after: asked to stop by SIGUSR2"]
 
