@@ -1,11 +1,11 @@
 """Plan of a virtual cluster: its hosts, their addresses and the files of its state folder."""
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.texts import short_digest
 
 DEFAULT_STATE = Path("/run/virtual_cluster")
 # Addresses of the last part of 10.77.x.y that are left for nodes.
@@ -58,8 +58,8 @@ class Plan:
 
     @property
     def uplink(self) -> str:
-        """Return the name of the caller's network interface, the only one outside the namespaces."""
-        return "vc" + hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
+        """The caller's network interface into the cluster, the only one outside its namespaces."""
+        return "vc" + short_digest(str(self.state))
 
     @property
     def slurm_conf(self) -> Path:
