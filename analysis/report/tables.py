@@ -326,7 +326,8 @@ TABLES = (
         lambda report: report.study.left_out,
         {
             "run": "name of its folder or log",
-            "state": "damaged, failed, no record, no throughput, stopped, diverged, refused",
+            "state": "as in `slurm/submission.sh status`: waiting, failed, resumable, diverged, invalid; of "
+            "complete runs: no throughput, refused, or invalid where the record contradicts itself",
             "reason": "with file and line, or the fact and both values",
             "framework, workers, repeat": "where known",
             "options, knobs": "as in the other tables, where the point is known",
