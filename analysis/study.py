@@ -106,7 +106,7 @@ class Study:
     evaluations  one row per evaluation of these runs: EVALUATION_COLUMNS
     left_out     one row per `LeftOut`
     budgets      one row per worker of these runs, sums over the epochs in use: BUDGET_COLUMNS;
-                 analysis/measured.py says what each is
+                 analysis/loading/measured.py says what each is
     probes       one row per message size of these runs' probes: PROBE_COLUMNS
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
     headers      the header of each of these runs; none for logs in the older layout

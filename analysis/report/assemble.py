@@ -21,7 +21,7 @@ from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
-from analysis.prediction.outlook import outlook
+from analysis.prediction.extrapolation import extrapolate
 from analysis.processes import spread
 from analysis.study import Study
 from analysis.text import series_name
@@ -66,7 +66,7 @@ def make_report(study: Study) -> Report:
     points, compared, iou, cost, iou_between = spread(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
     comparisons = withhold(compared, checks)
-    ahead = outlook(study)
+    ahead = extrapolate(study)
     losses = Losses(budget_table(study), difference_table(study), network_table(study))
     return Report(
         study=study,
