@@ -30,7 +30,7 @@ from analysis.findings.speedup import summarise
 from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
-from analysis.prediction.outlook import PREDICTION_COLUMNS, predictions
+from analysis.prediction.extrapolation import PREDICTION_COLUMNS, extrapolate
 from analysis.study import NAMES, Study
 from tests.records import write_run
 from unet_scaling.study.config import Framework
@@ -52,7 +52,7 @@ def tables_of(study: Study, *, predicted: bool = False) -> Inputs:
         comparisons,
         iou_table(study),
         cost_table(study),
-        predictions(study) if predicted else pd.DataFrame(columns=list(PREDICTION_COLUMNS)),
+        extrapolate(study).predictions if predicted else pd.DataFrame(columns=list(PREDICTION_COLUMNS)),
         verdicts(study, comparisons),
     )
 

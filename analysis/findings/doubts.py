@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 import pandas as pd
 
 from analysis.statistics.timed import timed
 from analysis.study import Study
+from analysis.text import Row
 
 # Another cause that is half of a difference leaves the frameworks less than it.
 LEAST_SHARE_OF_DIFFERENCE = 0.5
@@ -15,8 +15,6 @@ LEAST_SHARE_OF_DIFFERENCE = 0.5
 LARGEST_RATIO = 10.0
 # Ratios closer than this name the same framework, whichever side of 1 they lie on: 1 % is within noise.
 SAME_RATIO = 0.01
-
-Row = Mapping[Hashable, Any]
 
 
 def doubts_of(study: Study, claimed: pd.DataFrame) -> list[str]:
@@ -68,11 +66,9 @@ def _other_cause(row: Row, facts: Mapping[Hashable, Row]) -> str:
 
 def _busier(faster: Row, slower: Row, least: float) -> str:
     more = slower["busy_share"] - faster["busy_share"]
-    return (
-        f"other processes took {100 * more:.1f} % more of the slower framework's time"
-        if more >= least
-        else ""
-    )
+    if not more >= least:
+        return ""
+    return f"other processes took {100 * more:.1f} % more of the slower framework's time"
 
 
 def _lower_clock(faster: Row, slower: Row, least: float) -> str:

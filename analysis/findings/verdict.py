@@ -1,9 +1,8 @@
 """Which framework is faster, in one sentence that claims no more than the runs support."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -13,13 +12,11 @@ from analysis.findings.pairs import PAIR
 from analysis.findings.unmatched import unmatched
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import NAMES, Study
-from analysis.text import count
+from analysis.text import Row, count
 from unet_scaling.study.config import Framework
 
 # A study of more repeats is out of reach: the number would only pretend to a plan.
 MOST_REPEATS_ADVISED = 100
-
-Row = Mapping[Hashable, Any]
 
 
 @dataclass(frozen=True)
