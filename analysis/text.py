@@ -97,3 +97,23 @@ def repeats_text(repeats: "pd.Series[int]") -> str:
     """ "5", or "3 to 5" where points differ."""
     fewest, most = int(repeats.min()), int(repeats.max())
     return f"{most}" if fewest == most else f"{fewest} to {most}"
+
+
+def printable(text: str) -> str:
+    """Return the text on one line, each unprintable character replaced: a name may hold any character."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
+
+
+def plain(value: float, form: str = ".3g") -> str:
+    """Return a number for a figure: no exponent, thousands apart, a true minus sign; empty if unknown."""
+    if not math.isfinite(value):
+        return ""
+    text = f"{value:,.0f}" if abs(value) >= 100 else format(value, form)
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Return a share in per cent, for a figure; empty if unknown."""
+    return plain(100 * share, f".{digits}f") + " %" if math.isfinite(share) else ""

@@ -1,0 +1,125 @@
+"""Stacked bars over the workers, a panel for each series or comparison: the chart of three figures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from analysis.figures.drawing.axes import from_zero
+from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.layout import new_figure
+from analysis.figures.drawing.style import INK, MUTED, PAPER, SMALL_POINTS, TEXT_POINTS, PartStyle
+from analysis.text import printable
+
+PANEL_INCHES = (4.1, 2.9)
+MOST_PANELS = 8
+# Of the distance between two bars.
+BAR_WIDTH = 0.62
+# Share of the axis from which a part has room for its number.
+LEAST_NUMBERED = 0.05
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One panel: `table` has a row per worker count and a column per part."""
+
+    title: str
+    table: pd.DataFrame
+    colour: str = INK
+
+
+@dataclass(frozen=True)
+class StackChart:
+    """What the panels of a stacked chart have in common.
+
+    parts      of a bar, bottom first: column of the table -> its style
+    totals     draws what stands beside each bar, at these x; returns the values that the axis must hold
+    number     text of a part inside its bar
+    finish     sets up the y axis after its limits are known
+    least_top  up to where the y axis goes at least
+    """
+
+    title: str
+    parts: Mapping[str, PartStyle]
+    totals: Callable[[Axes, Array, pd.DataFrame], Array]
+    number: Callable[[float], str]
+    finish: Callable[[Axes], object]
+    least_top: float = 0.02
+
+
+def stack_figure(chart: StackChart, stacks: Sequence[Stack]) -> Figure:
+    """Draw one panel for each stack; all have the same y axis, so that their bars compare."""
+    titles = [stack.title for stack in stacks]
+    columns = min(2, len(stacks))
+    figure, panels = new_figure(chart.title, list(chart.parts.values()), titles, columns, PANEL_INCHES)
+    for axes, stack in zip(panels, stacks, strict=True):
+        colour_title(axes, stack.colour)
+        _draw_stack(axes, chart, stack.table)
+    _equal_limits(panels)
+    for axes in panels:
+        _number_parts(axes, chart)
+    return figure
+
+
+def colour_title(axes: Axes, colour: str) -> None:
+    """Write the title of a panel in the colour of its framework."""
+    axes.set_title(axes.get_title(loc="left"), color=colour, size=TEXT_POINTS, pad=8)
+
+
+def panel_title(series: Series, inputs: Inputs) -> str:
+    """Return the name of a series, after its options where several sets of options are drawn."""
+    options = [printable(series.options)] if len(inputs.options) > 1 else []
+    return ": ".join([*options, series.name])
+
+
+def _draw_stack(axes: Axes, chart: StackChart, table: pd.DataFrame) -> None:
+    x = np.arange(len(table), dtype=np.float64)
+    up, down = _draw_bars(axes, x, table, chart.parts)
+    beside = chart.totals(axes, x, table)
+    axes.set_xticks(x, [str(workers) for workers in table["workers"]])
+    axes.set_xlabel("workers")
+    axes.set_xlim(-0.6, max(1.6, len(table) - 0.4))
+    axes.grid(visible=False, axis="x")
+    from_zero(axes, "y", np.concatenate([up, down, beside]), least_top=chart.least_top)
+    axes.axhline(0, color=MUTED, linewidth=0.8)
+    chart.finish(axes)
+
+
+def _draw_bars(
+    axes: Axes, x: Array, table: pd.DataFrame, parts: Mapping[str, PartStyle]
+) -> tuple[Array, Array]:
+    """Stack positive parts upwards and negative ones downwards; return where both end."""
+    up = np.zeros(len(table))
+    down = np.zeros(len(table))
+    for part, style in parts.items():
+        values = table[part].to_numpy(dtype=np.float64)
+        base = np.where(values >= 0, up, down)
+        colours = {"color": style.colour, "edgecolor": PAPER}
+        axes.bar(x, values, BAR_WIDTH, base, linewidth=0.6, label=style.name, **colours)
+        up = up + np.maximum(values, 0)
+        down = down + np.minimum(values, 0)
+    return up, down
+
+
+def _number_parts(axes: Axes, chart: StackChart) -> None:
+    """Write the number of every part that is high enough into its bar."""
+    low, high = axes.get_ylim()
+    for bars, style in zip(axes.containers, chart.parts.values(), strict=True):
+        for bar in bars:
+            height = bar.get_height()
+            if abs(height) >= LEAST_NUMBERED * (high - low):
+                middle = bar.get_x() + bar.get_width() / 2, bar.get_y() + height / 2
+                look = {"color": style.number_colour, "size": SMALL_POINTS}
+                axes.text(*middle, chart.number(height), ha="center", va="center", **look)
+
+
+def _equal_limits(panels: Sequence[Axes]) -> None:
+    limits = [axes.get_ylim() for axes in panels]
+    for axes in panels:
+        axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
