@@ -1,4 +1,4 @@
-"""Work spread over the processors: the same results in the same order, sooner."""
+"""Map a function over items in several processes, with results in the order of the items."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,27 +8,28 @@ from typing import Any, TypeVar, cast
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Of a worker process: handed over once, as it may hold the tables of a whole study.
-_work: list[Callable[[Any], Any]] = []
+# The function of a worker process. It is sent once, as it may hold the tables of a whole study.
+_function: list[Callable[[Any], Any]] = []
 
 
-def spread(work: Callable[[Item], Result], items: Sequence[Item], *, chunk: int = 1) -> Iterator[Result]:
-    """`work` of each item, in the order of the items, by one process for each processor that may be used.
+def parallel_map(
+    function: Callable[[Item], Result], items: Sequence[Item], *, chunk: int = 1
+) -> Iterator[Result]:
+    """Return `function` of each item, computed by one process per available core, `chunk` items at a time.
 
-    `chunk` items travel at a time; no more than that, or one processor, and no process is started. What
-    `work` raises is raised here.
+    No process is started for a single chunk or on a single core. What `function` raises is raised here.
     """
     processes = min(len(os.sched_getaffinity(0)), -(-len(items) // chunk))
     if processes < 2:
-        yield from map(work, items)
+        yield from map(function, items)
         return
-    with ProcessPoolExecutor(processes, initializer=_keep, initargs=(work,)) as pool:
+    with ProcessPoolExecutor(processes, initializer=_keep, initargs=(function,)) as pool:
         yield from cast(Iterator[Result], pool.map(_call, items, chunksize=chunk))
 
 
-def _keep(work: Callable[[Any], Any]) -> None:
-    _work[:] = [work]
+def _keep(function: Callable[[Any], Any]) -> None:
+    _function[:] = [function]
 
 
 def _call(item: object) -> object:
-    return _work[0](item)
+    return _function[0](item)

@@ -1,9 +1,9 @@
-"""How numbers, names and foreign texts are written for people."""
+"""Formatting for people: numbers, intervals, durations, counts, digests, lists, names and foreign texts."""
 
 import math
 import re
 import unicodedata
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,109 +11,151 @@ import pandas as pd
 from analysis.study import Names
 
 UNKNOWN = "—"
-UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
+# From how many seconds on a column of durations is shown in a unit, the unit's seconds, and its name.
+UNITS_SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
+# As many letters as tell the commits of a large repository apart.
+DIGEST_LETTERS = 10
 
 Row = Mapping[Hashable, Any]
 
 
 def number(value: float, form: str) -> str:
-    """A number for people; a dash where it is not known.
+    """Return a number as text, a dash where it is not known.
 
-    `form` is a format, or "~4" for four digits that count, never with an exponent.
+    `form` is a format, or "~4" for four significant digits, never with an exponent.
     """
     return UNKNOWN if pd.isna(value) else format(value, _format(form, value)).replace("%", " %")
 
 
-def interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
-    """The interval `name`_low to `name`_high of a row, "[1.83, 1.91]"; empty where there is none.
+def percent(share: float, decimals: int = 1) -> str:
+    """Return a share as per cent, "12.5 %"; a dash where it is not known."""
+    return number(share, f".{decimals}%")
 
-    An interval no wider than a point is none: it would only repeat the number.
+
+def interval(low: float, high: float, form: str) -> str:
+    """Return an interval, "[1.83, 1.91]"; empty where there is none.
+
+    An interval no wider than a point is none: it would only repeat the number. For a number with as many
+    decimals as `form` "~4" would give it, use `number_with_interval`.
     """
-    low, high = row[f"{name}_low"] / scale, row[f"{name}_high"] / scale
     if not low < high:
         return ""
-    shown = _format(form, row[name] / scale)
-    return "[{}, {}]".format(*(format(end, shown).removesuffix("%") for end in (low, high)))
+    return "[{}, {}]".format(*(format(end, form).removesuffix("%") for end in (low, high)))
+
+
+def number_with_interval(value: float, low: float, high: float, form: str) -> str:
+    """Return a number with its interval to as many decimals, "1.87 [1.83, 1.91]"."""
+    return " ".join(filter(None, (number(value, form), interval(low, high, _format(form, value)))))
 
 
 def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
-    """A number with its interval, where there is one."""
-    return " ".join(filter(None, (number(row[name] / scale, form), interval(row, name, form, scale))))
+    """Return the number `name` of a row, divided by `scale`, with the interval `name`_low to `name`_high."""
+    value, low, high = (row[f"{name}{end}"] / scale for end in ("", "_low", "_high"))
+    return number_with_interval(value, low, high, form)
+
+
+def interval_of(row: Row, name: str, form: str, scale: float = 1.0) -> str:
+    """Return only the interval of `with_interval`."""
+    value, low, high = (row[f"{name}{end}"] / scale for end in ("", "_low", "_high"))
+    return interval(low, high, _format(form, value))
 
 
 def _format(form: str, value: float) -> str:
-    """The format behind "~4" for numbers of about this size: an interval has the decimals of its number."""
+    """Return the format that "~4" stands for at this value: its interval has the same decimals."""
     if not form.startswith("~"):
         return form
     size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return f",.{max(0, int(form[1:]) - 1 - size)}f"
 
 
-def unit_of(seconds: "pd.Series[float]") -> tuple[float, str]:
-    """The (seconds, name) of the unit in which a column of durations reads best."""
-    longest = float(seconds.max()) if len(seconds) else math.nan
-    return next(((size, name) for least, size, name in UNITS if longest >= least), (1.0, "s"))
-
-
-def clean(text: object) -> str:
-    """A foreign text on one line, without the characters that steer a terminal or turn its direction."""
-    if str(text).isprintable():
-        return str(text)
-    spaced = re.sub(r"[\t\r\n\v\f\x85\u2028\u2029]+", " ", str(text))
-    return "".join(letter for letter in spaced if unicodedata.category(letter) not in ("Cc", "Cf", "Cs"))
-
-
-def cleaned(table: pd.DataFrame) -> pd.DataFrame:
-    """A table whose texts are clean; numbers and what is missing stay as they are."""
-    texts = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]
-    return table.assign(
-        **{str(name): table[name].map(clean, na_action="ignore") for name in texts if len(table)}
-    )
-
-
-def series_name(row: Row, names: Names) -> str:
-    """ "native DDP, bucket_cap_mb=5": the framework with what varies in it alone."""
-    return clean(", ".join(part for part in (names[row["framework"]], row["knobs"]) if part))
-
-
-def count(number_of: int, thing: str) -> str:
-    """ "1 run", "2 runs"."""
-    return f"{number_of:,} {thing}{'' if number_of == 1 else 's'}"
-
-
-def listed(parts: Iterable[str]) -> str:
-    """ "a, b and c"."""
-    *most, last = [*parts] or [UNKNOWN]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def sentence(text: str) -> str:
-    """A text that starts with a capital and ends with a full stop."""
-    text = clean(text)
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def repeats_text(repeats: "pd.Series[int]") -> str:
-    """ "5", or "3 to 5" where points differ."""
-    fewest, most = int(repeats.min()), int(repeats.max())
-    return f"{most}" if fewest == most else f"{fewest} to {most}"
-
-
-def printable(text: str) -> str:
-    """Return the text on one line, each unprintable character replaced: a name may hold any character."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
-
-
-def plain(value: float, form: str = ".3g") -> str:
-    """Return a number for a figure: no exponent, thousands apart, a true minus sign; empty if unknown."""
+def chart_number(value: float, form: str = ".3g") -> str:
+    """Return a number as a chart shows it: no exponent, a true minus sign; empty where not known."""
     if not math.isfinite(value):
         return ""
     text = f"{value:,.0f}" if abs(value) >= 100 else format(value, form)
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def percent(share: float, digits: int = 0) -> str:
-    """Return a share in per cent, for a figure; empty if unknown."""
-    return plain(100 * share, f".{digits}f") + " %" if math.isfinite(share) else ""
+def chart_percent(share: float, decimals: int = 0) -> str:
+    """Return a share as per cent, as a chart shows it; empty where not known."""
+    return chart_number(100 * share, f".{decimals}f") + " %" if math.isfinite(share) else ""
+
+
+def duration(seconds: float) -> str:
+    """Return a short duration to three digits, "152 ms" or "1.25 s"."""
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def unit_of(seconds: "pd.Series[float]") -> tuple[float, str]:
+    """Return the (seconds, name) of the unit in which a column of durations reads best."""
+    longest = float(seconds.max()) if len(seconds) else math.nan
+    return next(((size, name) for least, size, name in UNITS_SECONDS if longest >= least), (1.0, "s"))
+
+
+def count(number_of: int, thing: str) -> str:
+    """Return "1 run", "2 runs", "3 launches"."""
+    ending = "es" if thing.endswith("ch") else "s"
+    return f"{number_of:,} {thing}{'' if number_of == 1 else ending}"
+
+
+def short_digest(digest: str) -> str:
+    """Return the beginning of a commit or checksum, enough to tell it from others."""
+    return digest[:DIGEST_LETTERS]
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Return "a, b and c"."""
+    *most, last = [*parts] or [UNKNOWN]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def first_of(parts: Sequence[str], thing: str, most: int, separator: str = ", ") -> str:
+    """Return at most so many of the parts and how many more there are: "a, b and 2 more hosts"."""
+    more = len(parts) - most
+    rest = f" and {count(more, f'more {thing}')}" if more > 0 else ""
+    return separator.join(parts[:most]) + rest
+
+
+def labelled(label: str, text: str) -> str:
+    """Return "[label] text"; the text alone without a label."""
+    return f"[{label}] {text}" if label else text
+
+
+def sentence(text: str) -> str:
+    """Return a text that starts with a capital and ends with a full stop."""
+    text = clean(text)
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def repeats_text(repeats: "pd.Series[int]") -> str:
+    """Return "5", or "3 to 5" where points differ."""
+    fewest, most = int(repeats.min()), int(repeats.max())
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
+
+
+def series_name(row: Row, names: Names) -> str:
+    """Return the framework with the options that vary in it alone: "native DDP, bucket_cap_mb=5"."""
+    return clean(", ".join(part for part in (names[row["framework"]], row["knobs"]) if part))
+
+
+def clean(text: object) -> str:
+    """Return a foreign text on one line, without characters that steer a terminal or turn its direction."""
+    if str(text).isprintable():
+        return str(text)
+    spaced = re.sub(r"[\t\r\n\v\f\x85\u2028\u2029]+", " ", str(text))
+    return "".join(letter for letter in spaced if unicodedata.category(letter) not in ("Cc", "Cf", "Cs"))
+
+
+def printable(text: str) -> str:
+    """Return a text of a chart on one line, each unprintable character replaced by a sign for it."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
+
+
+def cleaned(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose texts are clean; numbers and missing values stay as they are."""
+    texts = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]
+    return table.assign(
+        **{str(name): table[name].map(clean, na_action="ignore") for name in texts if len(table)}
+    )

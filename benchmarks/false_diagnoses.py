@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.budget.diagnosis import diagnose
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.study import BUDGET_COLUMNS, Study
 from benchmarks.coverage import study_of

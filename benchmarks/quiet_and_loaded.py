@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from analysis.budget.diagnosis import Diagnosis, diagnose
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks

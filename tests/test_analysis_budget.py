@@ -1,4 +1,4 @@
-"""The loss budget: known losses land in their own parts, and the parts sum to the whole exactly."""
+"""The overhead budget: known losses land in their own parts, and the parts sum to the whole exactly."""
 
 from pathlib import Path
 
@@ -133,7 +133,7 @@ def test_without_a_baseline_the_reason_is_said_and_no_row_is_made(tmp_path: Path
     study = load_study(tmp_path)
     assert budget_table(study).empty
     assert list(budget_notes(study, budget_table(study))) == [
-        "Horovod on 2 workers: no loss budget: no run on 1 worker"
+        "Horovod on 2 workers: no overhead budget: no run on 1 worker"
     ]
 
 
@@ -143,7 +143,7 @@ def test_a_run_without_a_budget_takes_its_point_out_and_says_why(tmp_path: Path)
     study = load_study(tmp_path)
     assert budget_table(study).empty
     (note,) = budget_notes(study, budget_table(study))
-    assert note.endswith("no loss budget: where sync begins is not known (1 of 4 runs)")
+    assert note.endswith("no overhead budget: where sync begins is not known (1 of 4 runs)")
 
 
 def test_older_records_say_in_one_sentence_that_they_have_none(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.budget.diagnosis import RULES, Diagnosis, diagnose
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
 from tests.budgets import Steps, make_probe, write_budget_run

@@ -1,4 +1,4 @@
-"""The loss budget of real runs on two hosts: over a link of known rate, and with one slow host."""
+"""The overhead budget of real runs on two hosts: over a link of known rate, and with one slow host."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.budget.diagnosis import Diagnosis, diagnose
-from analysis.budget.network import gradient_bytes, network_table
+from analysis.budget.network_floor import gradient_bytes, network_table
 from analysis.budget.tables import MOST_REST, budget_table
 from analysis.loading.load import load_study
 from analysis.study import Study

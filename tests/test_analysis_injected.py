@@ -1,4 +1,4 @@
-"""The loss budget of real runs with known faults: each lands in its own part, the same in both frameworks."""
+"""The overhead budget of real runs with known faults: each lands in its own part, the same in both frameworks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.budget.diagnosis import Diagnosis, diagnose
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
 from analysis.budget.shares import PARTS
 from analysis.budget.tables import MOST_REST, budget_table
 from analysis.loading.load import load_study

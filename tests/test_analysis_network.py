@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from analysis.budget.network import (
+from analysis.budget.network_floor import (
     gradient_bytes,
     latency_and_pace,
     name_of_floor,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.budget.network import gradient_bytes, network_table
+from analysis.budget.network_floor import gradient_bytes, network_table
 from analysis.loading.load import load_study
 from analysis.loading.ping_pongs import hosts_floor_seconds, pair_table, read_ping_pongs
 from tests.budgets import Steps, make_probe, write_budget_run

@@ -18,7 +18,6 @@ from analysis.findings.speedup import COLUMNS
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.console import MOST_LINES, MOST_ROWS, print_report
-from analysis.report.files import write_whole
 from analysis.report.tables import csv_tables, table_files
 from analysis.study import LeftOut, left_out_table
 from tests.records import write_run
@@ -225,20 +224,6 @@ def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path: Path) -> None:
     assert not list((tmp_path / "report").glob("speedup.*"))
     assert (tmp_path / "report" / "throughput.svg").exists()
     assert "no run on 1 worker" in (tmp_path / "report" / "report.html").read_text()
-
-
-def test_a_file_that_cannot_be_replaced_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "summary.csv"
-    path.write_bytes(b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_output_that_cannot_be_written_is_told_with_the_cure(

@@ -15,7 +15,16 @@ from analysis.report.markdown import escaped
 from analysis.report.provenance import origins
 from analysis.report.reproduction import reproduction
 from analysis.study import Study
-from analysis.text import clean, number, with_interval
+from analysis.text import (
+    chart_number,
+    chart_percent,
+    clean,
+    count,
+    duration,
+    first_of,
+    number,
+    with_interval,
+)
 from tests.records import make_workers, write_run
 from tests.report_studies import write_study
 from unet_scaling.study.config import RunConfig, StudyConfig
@@ -268,3 +277,18 @@ def test_a_clean_text_has_one_line_and_no_control_character() -> None:
 
 def test_markdown_cells_cannot_be_left() -> None:
     assert escaped("a|b\n*c* <script> [x](y)") == "a\\|b \\*c\\* \\<script\\> [x](y)"
+
+
+def test_counts_have_the_plural_of_their_noun() -> None:
+    assert [count(1, "run"), count(2, "run"), count(3, "launch")] == ["1 run", "2 runs", "3 launches"]
+    assert first_of(["a", "b", "c", "d"], "host", 2) == "a, b and 2 more hosts"
+
+
+def test_charts_have_a_true_minus_sign_and_no_exponent() -> None:
+    assert chart_number(-1234567.0) == "\N{MINUS SIGN}1,234,567"
+    assert chart_percent(-0.125, 1) == "\N{MINUS SIGN}12.5 %"
+    assert chart_number(float("nan")) == chart_percent(float("nan")) == ""
+
+
+def test_a_duration_below_a_second_is_in_milliseconds() -> None:
+    assert [duration(0.1523), duration(1.25)] == ["152 ms", "1.25 s"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from analysis.budget.diagnosis import diagnose
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.findings.comparison import compare, paired_runs
 from analysis.findings.disturbed import disturbed_notes

@@ -3,7 +3,7 @@
 import pytest
 
 from analysis.budget.diagnosis import Diagnosis, diagnose
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
 from unet_scaling.study.config import PROJECT

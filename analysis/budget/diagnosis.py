@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.budget.point_facts import Facts, Straggler, facts_of
+from analysis.budget.point_facts import PointFacts, Straggler, point_facts
 from analysis.loading.fairness import is_sharing
 from analysis.study import NAMES, POINT, Study
 from unet_scaling.study.disturbance import DISTURBED_SHARE
@@ -70,21 +70,21 @@ class Finding:
     try_next: str
 
 
-Rule = Callable[[Facts], Finding | None]
+Rule = Callable[[PointFacts], Finding | None]
 
 
 def diagnose(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> list[Diagnosis]:
     """What the rules find, most at stake first; `budget` and `network` are the tables of this study."""
     found = [
         Diagnosis(rule, facts.options, facts.framework, facts.knobs, facts.workers, **vars(finding))
-        for facts in facts_of(study, budget, network)
+        for facts in point_facts(study, budget, network)
         for rule, finding in _findings(facts).items()
     ]
     found.sort(key=lambda each: math.inf if math.isnan(each.at_stake) else -each.at_stake)
     return [*_refused_for_sharing(study), *found]
 
 
-def _findings(facts: Facts) -> dict[str, Finding]:
+def _findings(facts: PointFacts) -> dict[str, Finding]:
     """What each rule found; where the machine was busy, only what does not depend on times."""
     judges = RULES_OF_A_BUSY_MACHINE if _machine_busy(facts) else RULES
     return {rule: found for rule, judge in judges.items() if (found := judge(facts)) is not None}
@@ -105,7 +105,7 @@ def _refused_for_sharing(study: Study) -> Iterator[Diagnosis]:
         yield Diagnosis("shared device", *place, math.nan, told, f"{row['run']}: {row['reason']}", cure)
 
 
-def _machine_busy(facts: Facts) -> Finding | None:
+def _machine_busy(facts: PointFacts) -> Finding | None:
     """Other programs took the cores, at this point or on the 1 worker that it is compared with."""
     points = [each for each in (facts, facts.alone) if each is not None]
     disturbed = sum(each.busy_launches for each in points)
@@ -120,7 +120,7 @@ def _machine_busy(facts: Facts) -> Finding | None:
     return Finding(busy, finding, evidence, cure)
 
 
-def _shown(facts: Facts, *parts: str, beside: float = 0.0) -> bool:
+def _shown(facts: PointFacts, *parts: str, beside: float = 0.0) -> bool:
     """Whether the launches show a loss: from 3 repeats on their interval has to lie above 0, clearly.
 
     Of several parts one suffices; `beside` is what else explains a part of it.
@@ -129,7 +129,7 @@ def _shown(facts: Facts, *parts: str, beside: float = 0.0) -> bool:
     return any(math.isnan(low) or low >= LEAST_SHOWN for low in lows)
 
 
-def _input_bound(facts: Facts) -> Finding | None:
+def _input_bound(facts: PointFacts) -> Finding | None:
     share, lost = facts.shares["data_wait"], facts.losses["data_wait"]
     slower = lost >= INPUT_SLOWER and _shown(facts, "data_wait") and not _contended(facts)
     if not share >= INPUT_BOUND and not slower:
@@ -147,7 +147,7 @@ def _input_bound(facts: Facts) -> Finding | None:
     )
 
 
-def _core_contention(facts: Facts) -> Finding | None:
+def _core_contention(facts: PointFacts) -> Finding | None:
     lost, processor = facts.losses["compute"] + facts.losses["data_wait"], facts.processor
     if not (lost >= WORTH_SAYING and _shown(facts, "compute", "data_wait") and _contended(facts)):
         return None
@@ -164,7 +164,7 @@ def _core_contention(facts: Facts) -> Finding | None:
     return Finding(lost, finding, "; ".join(evidence), ", ".join(cures))
 
 
-def _horovod_cures(facts: Facts) -> Iterator[str]:
+def _horovod_cures(facts: PointFacts) -> Iterator[str]:
     """Knobs that keep Horovod's thread from polling: MPICH has none, and Gloo does not poll."""
     if facts.framework != "horovod" or facts.controller.casefold() == "gloo":
         return
@@ -173,7 +173,7 @@ def _horovod_cures(facts: Facts) -> Iterator[str]:
     yield 'horovod.controller = "gloo" (why_controller.toml)'
 
 
-def _contended(facts: Facts) -> bool:
+def _contended(facts: PointFacts) -> bool:
     """Whether the training thread's waiting for a core that its own helpers had can be half of what was lost.
 
     Where a kernel does not tell how long it waited: whether the helpers' work can. How often a thread is
@@ -186,7 +186,7 @@ def _contended(facts: Facts) -> bool:
     return processor.helpers >= max(HELPER_TAKES, half)
 
 
-def _slower_compute(facts: Facts) -> Finding | None:
+def _slower_compute(facts: PointFacts) -> Finding | None:
     """What one slow worker alone takes longer is told of that worker."""
     of_one = facts.straggler.share if facts.straggler else 0.0
     lost = facts.losses["compute"] - of_one
@@ -203,7 +203,7 @@ def _slower_compute(facts: Facts) -> Finding | None:
     return Finding(lost, "compute is slower, and not for lack of cores", evidence, cure)
 
 
-def _shared_cores(facts: Facts) -> Finding | None:
+def _shared_cores(facts: PointFacts) -> Finding | None:
     if not facts.cores_shared:
         return None
     lost = facts.losses["compute"] + facts.losses["data_wait"]
@@ -212,7 +212,7 @@ def _shared_cores(facts: Facts) -> Finding | None:
     return Finding(lost, "workers may run on each other's cores", evidence, cure)
 
 
-def _straggling_host(facts: Facts) -> Finding | None:
+def _straggling_host(facts: PointFacts) -> Finding | None:
     waited, straggler = facts.losses["imbalance"], facts.straggler
     if not (waited >= WORTH_SAYING and _shown(facts, "imbalance")):
         return None
@@ -234,7 +234,7 @@ def _holds_up(straggler: Straggler, waited: float) -> bool:
     return straggler.of_step >= EXPLAINS * waited
 
 
-def _taking_turns(facts: Facts) -> Finding | None:
+def _taking_turns(facts: PointFacts) -> Finding | None:
     lost, straggler = facts.losses["imbalance"], facts.straggler
     if not (lost >= WORTH_SAYING and _shown(facts, "imbalance")):
         return None
@@ -247,7 +247,7 @@ def _taking_turns(facts: Facts) -> Finding | None:
     return Finding(lost, "workers wait for each other in turn", evidence, cure)
 
 
-def _wire_above_floor(facts: Facts) -> Finding | None:
+def _wire_above_floor(facts: PointFacts) -> Finding | None:
     lost, times = facts.losses["wire"], facts.wire_seconds / facts.floor_seconds
     if not (lost >= WORTH_SAYING and times >= ABOVE_FLOOR and _shown(facts, "wire")):
         return None
@@ -262,7 +262,7 @@ def _wire_above_floor(facts: Facts) -> Finding | None:
     return Finding(lost, "the wire is far above its floor", evidence, knobs[facts.framework])
 
 
-def _negotiation(facts: Facts) -> Finding | None:
+def _negotiation(facts: PointFacts) -> Finding | None:
     """Horovod alone has nobody to wait for: what it syncs on 1 worker is its own cycle and negotiation."""
     alone = facts if facts.workers == 1 else facts.alone
     if facts.framework != "horovod" or alone is None or not alone.shares["wire"] >= NEGOTIATION_ALONE:
@@ -275,7 +275,7 @@ def _negotiation(facts: Facts) -> Finding | None:
     return Finding(share, "Horovod waits for its own cycle and negotiation", evidence, cure)
 
 
-def _little_work(facts: Facts) -> Finding | None:
+def _little_work(facts: PointFacts) -> Finding | None:
     lost, times = facts.losses["wire"], facts.wire_seconds / facts.floor_seconds
     if not (lost >= LITTLE_WORK and times < ABOVE_FLOOR and _shown(facts, "wire")):
         return None
@@ -287,7 +287,7 @@ def _little_work(facts: Facts) -> Finding | None:
     return Finding(lost, "a step has too little work for this network", evidence, cure)
 
 
-def _synchronised_norm(facts: Facts) -> Finding | None:
+def _synchronised_norm(facts: PointFacts) -> Finding | None:
     lost = facts.losses["compute"]
     if facts.point.model.batch_norm != "sync" or not (lost >= WORTH_SAYING and _shown(facts, "compute")):
         return None

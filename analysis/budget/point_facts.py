@@ -58,8 +58,8 @@ class Straggler:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """One point. `shares` are of its worker time, `losses` its loss budget, NaN where there is none.
+class PointFacts:
+    """One point. `shares` are of its worker time, `losses` its overhead budget, NaN where there is none.
 
     `lows` are the low ends of the losses' intervals, NaN below 3 repeats. Seconds are of one step.
     `busy_launches` are those, of `launches`, that other programs disturbed. `mpi` names the library that the
@@ -86,10 +86,10 @@ class Facts:
     processor: Processor
     straggler: Straggler | None
     cores_shared: bool
-    alone: "Facts | None" = None
+    alone: "PointFacts | None" = None
 
 
-def facts_of(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> Iterator[Facts]:
+def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> Iterator[PointFacts]:
     """The facts of each series' largest worker count that has a budget."""
     study = timed(study)
     runs = study.runs.reset_index(drop=True)
@@ -123,12 +123,12 @@ class _Tables:
         return rows.to_dict("records")[0] if len(rows) else {}
 
 
-def _facts(of: _Tables, shares: Mapping[str, float], smaller: Facts | None) -> Facts:
+def _facts(of: _Tables, shares: Mapping[str, float], smaller: PointFacts | None) -> PointFacts:
     first = of.runs.iloc[0]
     budgets = of.study.budgets[of.study.budgets["run"].isin(of.runs["run"])]
     headers = [of.study.headers[run] for run in of.runs["run"]]
     budget, network = of.row(of.budget), NO_NETWORK | dict(of.row(of.network))
-    return Facts(
+    return PointFacts(
         options=first["options"],
         framework=first["framework"],
         knobs=first["knobs"],

@@ -1,6 +1,6 @@
 """Of each run, which share of its workers' time each part took; of each point, the median shares.
 
-The parts are those of the loss budget. A run's time is workers x the seconds of the slowest worker,
+The parts are those of the overhead budget. A run's time is workers x the seconds of the slowest worker,
 summed over the epochs after the warm-up. Each worker's phases sum to its own seconds; what it then waits
 for the slowest worker is imbalance, so that the parts sum to the whole.
 """

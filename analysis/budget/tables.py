@@ -1,4 +1,4 @@
-"""The loss budget: where the efficiency went, and why one framework is slower, in parts that sum to it.
+"""The overhead budget: where the efficiency went, and why one framework is slower, in parts that sum to it.
 
 Let W be the worker-seconds per image of a point (workers / throughput) and s the shares of its parts
 (shares.py). What a part lost at N workers is its worker-seconds per image above those on 1 worker, over W:
@@ -86,14 +86,14 @@ def budget_notes(study: Study, budget: pd.DataFrame) -> Iterator[str]:
     """Which points have no budget and why, and where too much of a step is left unexplained."""
     runs = study.runs.assign(no_budget=run_shares(study)["no_budget"].to_numpy())
     if (runs["no_budget"] != "").all():
-        yield f"no loss budget: {'; '.join(dict.fromkeys(runs['no_budget']))}"
+        yield f"no overhead budget: {'; '.join(dict.fromkeys(runs['no_budget']))}"
         return
     has = set(budget[POINT].itertuples(index=False, name=None))
     groups: list[tuple[Any, pd.DataFrame]] = list(runs.groupby(POINT, sort=False))
     alone = {key[:-1]: _reason(of) for key, of in groups if key[-1] == 1}
     for key, of in groups:
         if key[-1] > 1 and key not in has:
-            yield f"{_named(*key)}: no loss budget: {_missing(_reason(of), alone.get(key[:-1]))}"
+            yield f"{_named(*key)}: no overhead budget: {_missing(_reason(of), alone.get(key[:-1]))}"
     for row in budget[budget["rest_of_step"] > MOST_REST].to_dict("records"):
         share = f"{100 * row['rest_of_step']:.1f} %"
         yield f"{_named(*(row[name] for name in POINT))}: no phase explains {share} of a step"

@@ -28,10 +28,12 @@ PARTS_SENTENCE = (
 def draw(inputs: Inputs) -> Figure:
     """Draw the share of the workers' time that each part takes, over the workers."""
     stacks = [
-        Stack(panel_title(series, inputs), series.rows(inputs.losses.budget), series.style.colour)
+        Stack(panel_title(series, inputs), series.rows(inputs.overhead.budget), series.style.colour)
         for series in budget_series(inputs)
     ]
-    return stack_figure(budget_chart("Where the efficiency went: 1 - efficiency, in parts", "deviation"), stacks)
+    return stack_figure(
+        budget_chart("Where the efficiency went: 1 - efficiency, in parts", "deviation"), stacks
+    )
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -47,4 +49,6 @@ def caption(inputs: Inputs) -> str:
 def alternative(inputs: Inputs) -> str:
     """Return 1 - efficiency of every series at its most workers, in parts."""
     facts = facts_of_series(inputs, lambda series: facts_of_budget(inputs, series))
-    return alternative_text("Stacked parts of 1 - efficiency against workers. Lost at the most workers", facts)
+    return alternative_text(
+        "Stacked parts of 1 - efficiency against workers. Lost at the most workers", facts
+    )

@@ -20,7 +20,7 @@ from analysis.figures.drawing.captions import (
 from analysis.figures.drawing.inputs import Inputs, Series
 from analysis.figures.drawing.layout import figure_by_options
 from analysis.figures.drawing.style import MUTED
-from analysis.text import plain
+from analysis.text import chart_number
 
 TITLE = "cost"
 SECTION = "cost"
@@ -45,7 +45,7 @@ class Unit:
 
 
 def draw(inputs: Inputs) -> Figure:
-    """Draw time against worker-hours, each mark labelled with its workers; the Pareto set filled and joined."""
+    """Draw time against worker-hours; the marks of the Pareto set are filled and joined."""
     kinds = {options: _kind(inputs, options) for options in inputs.options}
     same = len(set(kinds.values())) == 1
     title = f"Time against cost: {kinds[inputs.options[0]]}" if same else "Time against cost"
@@ -77,7 +77,7 @@ def alternative(inputs: Inputs) -> str:
 def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
     rows = series.rows(_rows(inputs, series.options))
     for row in rows[rows["pareto"]].to_dict("records"):
-        cost = f"{plain(row['seconds'])} s, {plain(row['hours'])} worker-hours"
+        cost = f"{chart_number(row['seconds'])} s, {chart_number(row['hours'])} worker-hours"
         yield f"{cost} {on_workers(row['workers'])}"
 
 
@@ -113,8 +113,8 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame, panel: Sequence[Series]) -> None
     scaled[COSTS] = rows[COSTS] * SECONDS_PER_HOUR / cost.seconds
     _set_axes(axes, scaled)
     front = scaled[scaled["pareto"]].sort_values("hours")
-    band = {"color": MUTED, "linewidth": 7, "alpha": 0.2, "solid_capstyle": "round"}
-    axes.plot(front["hours"], front["seconds"], zorder=1, **band)
+    x, y = front["hours"], front["seconds"]
+    axes.plot(x, y, color=MUTED, linewidth=7, alpha=0.2, zorder=1, solid_capstyle="round")
     for series in panel:
         _draw_series(axes, series, series.rows(scaled).sort_values("workers"))
 
@@ -132,8 +132,8 @@ def _set_axes(axes: Axes, rows: pd.DataFrame) -> None:
 
 def _draw_series(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
     colour = series.style.colour
-    line = {"linestyle": series.line_style, "linewidth": 0.9, "alpha": 0.5}
-    axes.plot(rows["hours"], rows["seconds"], color=colour, **line)
+    style = series.line_style
+    axes.plot(rows["hours"], rows["seconds"], color=colour, linestyle=style, linewidth=0.9, alpha=0.5)
     axes.vlines(rows["hours"], rows["seconds_low"], rows["seconds_high"], color=colour, linewidth=1.3)
     axes.hlines(rows["seconds"], rows["hours_low"], rows["hours_high"], color=colour, linewidth=1.3)
     for in_front, part in rows.groupby("pareto"):

@@ -12,7 +12,7 @@ from analysis.figures.drawing.quantity import (
     quantity_sentences,
     speedup_unknown,
 )
-from analysis.text import percent
+from analysis.text import chart_percent
 
 TITLE = "deviation"
 SECTION = "points"
@@ -20,7 +20,7 @@ SECTION = "points"
 DEVIATION = Quantity(
     column="deviation",
     title="Deviation from ideal speed-up: 1 - efficiency",
-    label=lambda point: percent(float(point["deviation"])),
+    label=lambda point: chart_percent(float(point["deviation"])),
     form=".1f",
     unit=" %",
     least_top=0.2,

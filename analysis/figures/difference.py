@@ -37,7 +37,7 @@ def draw(inputs: Inputs) -> Figure:
 
 def missing(inputs: Inputs) -> str | None:
     """Return why it cannot be drawn: the frameworks have no overhead budget in common."""
-    known = len(inputs.losses.differences)
+    known = len(inputs.overhead.differences)
     return None if known else "no worker count has an overhead budget of both frameworks"
 
 
@@ -60,4 +60,4 @@ def _facts(inputs: Inputs) -> Iterator[str]:
 
 
 def _pairs(inputs: Inputs) -> list[tuple[tuple[object, ...], pd.DataFrame]]:
-    return list(inputs.losses.differences.groupby(PAIR, sort=False))
+    return list(inputs.overhead.differences.groupby(PAIR, sort=False))

@@ -15,7 +15,7 @@ from analysis.figures.drawing.quantity import (
     quantity_sentences,
     speedup_unknown,
 )
-from analysis.text import percent
+from analysis.text import chart_percent
 
 TITLE = "efficiency"
 SECTION = "main"
@@ -45,14 +45,14 @@ def _ideal_and_floor(axes: Axes, inputs: Inputs, options: str) -> list[Label]:
     floor = inputs.study.criteria.efficiency_floor
     return [
         level_guide(axes, inputs, options, 1.0, "ideal"),
-        level_guide(axes, inputs, options, floor, f"floor {percent(floor)}"),
+        level_guide(axes, inputs, options, floor, f"floor {chart_percent(floor)}"),
     ]
 
 
 EFFICIENCY = Quantity(
     column="efficiency",
     title="Efficiency: speed-up / workers",
-    label=lambda point: percent(float(point["efficiency"])),
+    label=lambda point: chart_percent(float(point["efficiency"])),
     form=".1f",
     unit=" %",
     guide=_ideal_and_floor,

@@ -31,7 +31,7 @@ from analysis.figures.drawing.quantity import (
 )
 from analysis.figures.drawing.style import GRID, MUTED, SMALL_POINTS
 from analysis.study import SERIES
-from analysis.text import plain
+from analysis.text import chart_number
 
 TITLE = "IoU"
 SECTION = "iou"
@@ -44,14 +44,14 @@ ZERO = 1e-12
 IOU = Quantity(
     column="iou",
     title="IoU",
-    label=lambda point: plain(float(point["iou"]), ".3f"),
+    label=lambda point: chart_number(float(point["iou"]), ".3f"),
     form=".3f",
     least_top=1.04,
 )
 
 
 def draw(inputs: Inputs) -> Figure:
-    """Draw IoU from zero to one; beside it, where test images are known, each run's difference to 1 worker."""
+    """Draw IoU from zero to one; beside it, where test images are known, the differences to 1 worker."""
     kinds = ["IoU", "Difference to 1 worker"] if _has_differences(inputs) else ["IoU"]
     titles = [", ".join(filter(None, (kind, options))) for options in inputs.options for kind in kinds]
     columns = 2 if len(kinds) == 2 else min(len(titles), MOST_COLUMNS)
@@ -83,7 +83,7 @@ def alternative(inputs: Inputs) -> str:
 def _sentences(inputs: Inputs) -> Iterator[str]:
     yield from quantity_sentences(inputs, ["iou"])
     if _has_differences(inputs):
-        margin = plain(inputs.study.criteria.iou_margin)
+        margin = chart_number(inputs.study.criteria.iou_margin)
         yield f"Difference: to the same seed on 1 worker; the grey band is the margin of {margin}."
     yield AXES_SENTENCE
 
@@ -95,7 +95,7 @@ def _has_differences(inputs: Inputs) -> bool:
 
 
 def _paired_differences(inputs: Inputs) -> pd.DataFrame:
-    """Return the runs drawn with `difference`: IoU minus that of the same repeat of the series on 1 worker."""
+    """Return the runs drawn with `difference`: IoU minus that of the same repeat on 1 worker."""
     alone = inputs.runs.loc[inputs.runs["workers"] == 1, [*SERIES, "repeat", "iou"]]
     runs = inputs.runs.merge(alone, on=[*SERIES, "repeat"], suffixes=("", "_alone"))
     return runs.assign(difference=runs["iou"] - runs["iou_alone"])
@@ -116,7 +116,7 @@ def _draw_differences(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> No
 def _draw_margin(axes: Axes, margin: float) -> None:
     axes.axhspan(-margin, margin, color=GRID, alpha=0.9, linewidth=0, zorder=0.5)
     axes.axhline(0, color=MUTED, linewidth=0.9, zorder=1)
-    text = f"margin {plain(margin)}"
+    text = f"margin {chart_number(margin)}"
     beside = axes.get_yaxis_transform()
     axes.text(0.99, margin, text, color=MUTED, size=SMALL_POINTS, transform=beside, ha="right", va="bottom")
 
@@ -132,7 +132,7 @@ def _draw_series(axes: Axes, inputs: Inputs, series: Series, runs: pd.DataFrame,
         return []
     value = float(last["difference"])
     sign = "+" if value > 0 else ""
-    return [Label(float(last["workers"]), value, sign + plain(value, ".3f"), series.style.colour)]
+    return [Label(float(last["workers"]), value, sign + chart_number(value, ".3f"), series.style.colour)]
 
 
 def _symmetric_axis(axes: Axes, inputs: Inputs, options: str, runs: pd.DataFrame) -> None:
@@ -144,4 +144,4 @@ def _symmetric_axis(axes: Axes, inputs: Inputs, options: str, runs: pd.DataFrame
     furthest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
     reach = 1.12 * max(furthest, 1.6 * inputs.study.criteria.iou_margin)
     axes.set_ylim(-reach, reach)
-    axes.yaxis.set_major_formatter(lambda value, _: plain(value, ".6g") if abs(value) > ZERO else "0")
+    axes.yaxis.set_major_formatter(lambda value, _: chart_number(value, ".6g") if abs(value) > ZERO else "0")

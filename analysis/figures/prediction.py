@@ -28,7 +28,7 @@ from analysis.figures.drawing.captions import (
 from analysis.figures.drawing.inputs import Inputs, Series
 from analysis.figures.drawing.layout import figure_by_options
 from analysis.figures.drawing.style import DASHED
-from analysis.text import percent, plain
+from analysis.text import chart_number, chart_percent
 
 TITLE = "prediction"
 SECTION = "prediction"
@@ -76,20 +76,22 @@ def _errors(inputs: Inputs) -> Iterator[str]:
         rows = _held_out(inputs, series)
         if len(rows):
             used = f"predicted from {rows['fitted_on'].iloc[0]} workers"
-            error = percent(float(rows["error"].abs().median()))
+            error = chart_percent(float(rows["error"].abs().median()))
             yield f"Open, {series_title(series, inputs)}: {used}, median error {error}."
 
 
 def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
     for row in _beyond(inputs, series).to_dict("records"):
-        expected = f"{plain(row['predicted'])} {inputs.study.unit}{interval_text(row, 'predicted', '.3g')}"
+        expected = (
+            f"{chart_number(row['predicted'])} {inputs.study.unit}{interval_text(row, 'predicted', '.3g')}"
+        )
         yield f"{expected} {on_workers(row['workers'])}"
 
 
 def _held_out(inputs: Inputs, series: Series) -> pd.DataFrame:
     """Return the predictions of one fit: that on the smaller half of the series' counts, at least 3."""
     rows = series.rows(inputs.predictions)
-    fits = list(dict.fromkeys(rows["fitted_on"]))
+    fits: list[str] = list(dict.fromkeys(rows["fitted_on"]))
     rows = rows[rows["held_out"].astype(bool)]
     if not fits:
         return rows
@@ -105,9 +107,9 @@ def _beyond(inputs: Inputs, series: Series) -> pd.DataFrame:
 
 def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
     points = inputs.points[inputs.points["options"] == panel[0].options]
-    tables = (table(inputs, series) for series in panel for table in (_held_out, _beyond))
-    predictions = pd.concat(tables)
-    counts = sorted({int(workers) for workers in (*points["workers"], *predictions["workers"])})
+    tables = [[_held_out(inputs, series), _beyond(inputs, series)] for series in panel]
+    predictions = pd.concat([table for pair in tables for table in pair])
+    counts = sorted({*points["workers"].astype(int), *predictions["workers"].astype(int)})
     worker_axis(axes, counts, stretch=1.16)
     values = np.concatenate([points["throughput"], points["throughput_high"], predictions["predicted"]])
     most = LARGEST_RISE * float(np.nanmax(values))
@@ -146,4 +148,4 @@ def _draw_beyond(axes: Axes, series: Series, points: pd.DataFrame, rows: pd.Data
     colour = series.style.colour
     axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1.5)
     axes.plot(x, predicted, color=colour, linestyle=DASHED, linewidth=1.3, zorder=3)
-    return [Label(x[-1], predicted[-1], plain(predicted[-1]), colour)]
+    return [Label(x[-1], predicted[-1], chart_number(predicted[-1]), colour)]

@@ -19,7 +19,7 @@ from analysis.figures.drawing.quantity import (
     quantity_sentences,
     speedup_unknown,
 )
-from analysis.text import percent, plain
+from analysis.text import chart_number, chart_percent
 
 TITLE = "speed-up"
 SECTION = "main"
@@ -52,7 +52,7 @@ def _ideal(axes: Axes, inputs: Inputs, options: str) -> list[Label]:
 
 
 def _label(point: "pd.Series[Any]") -> str:
-    return f"{plain(float(point['speedup']), '.2f')} ({percent(float(point['efficiency']))})"
+    return f"{chart_number(float(point['speedup']), '.2f')} ({chart_percent(float(point['efficiency']))})"
 
 
 SPEEDUP = Quantity(

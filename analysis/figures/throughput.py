@@ -14,7 +14,7 @@ from analysis.figures.drawing.quantity import (
     quantity_figure,
     quantity_sentences,
 )
-from analysis.text import plain
+from analysis.text import chart_number
 
 TITLE = "throughput"
 SECTION = "points"
@@ -48,7 +48,7 @@ def throughput(inputs: Inputs) -> Quantity:
     return Quantity(
         column="throughput",
         title=f"Throughput, {inputs.study.unit}",
-        label=lambda point: plain(float(point["throughput"])),
+        label=lambda point: chart_number(float(point["throughput"])),
         unit=f" {inputs.study.unit}",
         guide=_ideal,
         scaling=True,

@@ -16,7 +16,7 @@ from analysis.figures.drawing.curves import iou_over_time
 from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.style import DASHED, MUTED, SMALL_POINTS
 from analysis.findings.cost import iou_curves
-from analysis.text import plain
+from analysis.text import chart_number
 
 TITLE = "IoU against training time"
 SECTION = "cost"
@@ -66,6 +66,6 @@ def alternative(inputs: Inputs) -> str:
 
 def _draw_target(axes: Axes, target: float) -> None:
     axes.axhline(target, color=MUTED, linewidth=1, linestyle=DASHED, zorder=1)
-    text = f"target {plain(target, '.2f')}"
+    text = f"target {chart_number(target, '.2f')}"
     across = axes.get_yaxis_transform()
     axes.text(0.01, target + 0.012, text, transform=across, color=MUTED, size=SMALL_POINTS)

@@ -37,7 +37,7 @@ BAR_HEIGHT = 0.72
 
 def draw(inputs: Inputs) -> Figure:
     """Draw each series at its most workers, a bar for each part; a panel for each series."""
-    rows = {series: series.rows(inputs.losses.budget).iloc[-1] for series in budget_series(inputs)}
+    rows = {series: series.rows(inputs.overhead.budget).iloc[-1] for series in budget_series(inputs)}
     titles = [f"{panel_title(series, inputs)}, {row['workers']} workers" for series, row in rows.items()]
     columns = min(2, len(titles))
     figure, panels = new_figure("From 1 worker to the most", [], titles, columns, PANEL_INCHES)
@@ -86,8 +86,7 @@ def _draw_parts(axes: Axes, row: "pd.Series[Any]") -> list[str]:
         value = float(row[part])
         if abs(value) >= LEAST_SHOWN:
             y = -len(texts)
-            colours = {"color": style.colour, "edgecolor": MUTED}
-            axes.barh(y, -value, BAR_HEIGHT, level, linewidth=0.4, **colours)
+            axes.barh(y, -value, BAR_HEIGHT, level, color=style.colour, edgecolor=MUTED, linewidth=0.4)
             level -= value
             axes.plot([level, level], [y, y - 1], color=MUTED, linewidth=0.7)
             texts.append(f"{style.name}  {percent_text(-value)}")

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.loading.budget_columns import Columns
+from analysis.loading.consistency import SHORTEST_STEP_SECONDS
 from analysis.loading.epoch_work import EpochWork
 from analysis.loading.load import tidy
-from analysis.loading.measured import Columns
 from analysis.loading.older_layout import Log, read_rows
 from analysis.loading.reference_notes import reference_notes
 from analysis.loading.runs import printable
-from analysis.loading.soundness import SHORTEST_STEP_SECONDS
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,

@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.prediction.scaling_laws import LAST_EFFICIENCY, Counts, Vector, simple_law
 from analysis.prediction.step_time import STEP_TERMS, StepTime, fit_step_time
-from analysis.processes import spread
+from analysis.processes import parallel_map
 from analysis.statistics.intervals import FEWEST_REPEATS, UNKNOWN, Interval
 from analysis.statistics.timed import timed
 from analysis.study import NAN, SERIES, Names, Study
@@ -73,7 +73,7 @@ def outlook(study: Study) -> Outlook:
     """`predictions`, `fits` and `prediction_notes` at once: every model is fitted only once."""
     every = _all_series(study)
     known = [series for series in every if not _reason(series)]
-    found = list(spread(_of_series, known, chunk=SERIES_AT_ONCE))
+    found = list(parallel_map(_of_series, known, chunk=SERIES_AT_ONCE))
     notes = {
         series.key: list(_sentences(series, study.unit, rows))
         for series, (rows, _) in zip(known, found, strict=True)

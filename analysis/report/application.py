@@ -7,8 +7,8 @@ import pandas as pd
 from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
+from analysis.report.figure_files import FigureFiles
 from analysis.report.markdown import NUMBER, TEXT, doubt_list, escaped, points_table, table
-from analysis.report.pictures import Pictures
 from analysis.report.provenance import origins
 from analysis.study import POINT, Names
 from analysis.text import (
@@ -30,7 +30,7 @@ FIGURES = {
 }
 
 
-def application_text(report: Report, pictures: Pictures) -> str:
+def application_text(report: Report, figures: FigureFiles) -> str:
     """Markdown to be copied into a proposal. It claims no more than the report does."""
     parts = [
         f"# Scaling of {escaped(report.study.name)}: for an application for compute time",
@@ -42,7 +42,7 @@ def application_text(report: Report, pictures: Pictures) -> str:
         of_options.setdefault(row["options"], []).append(row)
     for advice in report.recommendations:
         parts += _of_options(report, advice, of_options[advice.options])
-    parts += ["## Figures", *_figures(pictures), "## How it was measured", *_method(report)]
+    parts += ["## Figures", *_figures(figures), "## How it was measured", *_method(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,14 +108,14 @@ def _request(chosen: Sequence[Row], names: Names) -> str:
     return table(headings, [TEXT] + [NUMBER] * 4, rows)
 
 
-def _figures(pictures: Pictures) -> Iterator[str]:
+def _figures(figures: FigureFiles) -> Iterator[str]:
     for name, title in FIGURES.items():
-        if name in pictures.drawn:
-            drawn = pictures.drawn[name]
+        if name in figures.drawn:
+            drawn = figures.drawn[name]
             yield f"![{escaped(drawn.alternative)}]({name}.svg)"
             yield f"*{title}. {escaped(drawn.caption)}*"
         else:
-            yield f"{title}: not drawn: {escaped(pictures.absent.get(name, 'not known'))}."
+            yield f"{title}: not drawn: {escaped(figures.missing[name].reason)}."
 
 
 def _method(report: Report) -> Iterator[str]:

@@ -7,8 +7,8 @@ from functools import partial
 import pandas as pd
 
 from analysis.budget.diagnosis import Diagnosis, diagnose
-from analysis.budget.losses import Losses
-from analysis.budget.network import network_table
+from analysis.budget.network_floor import network_table
+from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
 from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import compare, withhold
@@ -22,7 +22,7 @@ from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
 from analysis.prediction.outlook import outlook
-from analysis.processes import spread
+from analysis.processes import parallel_map
 from analysis.study import Study
 from analysis.text import series_name
 
@@ -50,7 +50,7 @@ class Report:
     fits: pd.DataFrame
     prediction_notes: list[str]
     recommendations: list[Recommendation]
-    losses: Losses
+    overhead: Overhead
     budget_notes: list[str]
     diagnoses: list[Diagnosis]
     fairness: pd.DataFrame
@@ -63,11 +63,11 @@ def make_report(study: Study) -> Report:
     # What each of these makes depends on no other; a large study keeps several processors busy.
     makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
-    points, compared, iou, cost, iou_between = spread(partial(_made, study), makers, chunk=chunk)
+    points, compared, iou, cost, iou_between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
     comparisons = withhold(compared, checks)
     ahead = outlook(study)
-    losses = Losses(budget_table(study), difference_table(study), network_table(study))
+    overhead = Overhead(budget_table(study), difference_table(study), network_table(study))
     return Report(
         study=study,
         points=points,
@@ -83,9 +83,9 @@ def make_report(study: Study) -> Report:
         recommendations=recommend(
             study, points, comparisons, iou, iou_between, cost, _baseline_doubt(checks)
         ),
-        losses=losses,
-        budget_notes=list(budget_notes(study, losses.budget)),
-        diagnoses=diagnose(study, losses.budget, losses.network),
+        overhead=overhead,
+        budget_notes=list(budget_notes(study, overhead.budget)),
+        diagnoses=diagnose(study, overhead.budget, overhead.network),
         fairness=pd.DataFrame([asdict(check) for check in checks], columns=FAIRNESS_COLUMNS),
         doubts=[
             f"{check.check}: {check.mark}: {check.fact}"

@@ -6,13 +6,11 @@ from analysis.budget.shares import PARTS
 from analysis.budget.tables import MOST_REST
 from analysis.loading.ping_pongs import pair_table
 from analysis.report.assemble import Report
-from analysis.report.drawings import absent, drawings
-from analysis.report.pictures import Pictures
+from analysis.report.figure_files import FigureFiles
 from analysis.report.speed_sections import both_knobs
 from analysis.report.view import Column, Grid, Section, figure, grid, series, text, whole
 from analysis.text import sentence
 
-FIGURES = ("budget", "waterfall", "difference", "wire")
 MOST_DIAGNOSES = 12
 LEAD = (
     "Data wait (with host to device), compute (forward and backward), wire, imbalance, optimizer and rest "
@@ -22,16 +20,16 @@ LEAD = (
 )
 
 
-def budget_section(report: Report, pictures: Pictures) -> Section:
+def budget_section(report: Report, figures: FigureFiles) -> Section:
     """Where the lost efficiency went, and what to try."""
     return Section(
         "budget",
         "Where the lost efficiency went",
         LEAD,
-        drawings(pictures, *FIGURES),
+        figures.in_section("budget"),
         tuple(_grids(report)),
         remarks=tuple(_remarks(report)),
-        absent=absent(pictures, *FIGURES),
+        absent=figures.missing_in_section("budget"),
     )
 
 
@@ -41,12 +39,14 @@ def _grids(report: Report) -> Iterator[Grid]:
         whole("workers", "workers"),
         figure("1 - efficiency", "deviation", "z.1%"),
     ]
-    yield grid("budget", "1 - efficiency in parts", report.losses.budget, [*columns, *_parts()], "budget.csv")
-    pairs = [*both_knobs(report.losses.differences), whole("workers", "workers")]
+    yield grid(
+        "budget", "1 - efficiency in parts", report.overhead.budget, [*columns, *_parts()], "budget.csv"
+    )
+    pairs = [*both_knobs(report.overhead.differences), whole("workers", "workers")]
     difference = figure("Horovod's time above DDP's", "difference", "+z.1%")
     caption = "What Horovod needs more time for than native DDP, in shares of native DDP's time per image"
     yield grid(
-        "difference", caption, report.losses.differences, [*pairs, difference, *_parts()], "difference.csv"
+        "difference", caption, report.overhead.differences, [*pairs, difference, *_parts()], "difference.csv"
     )
     yield _network(report)
     if len(report.study.ping_pongs):
@@ -72,7 +72,7 @@ def _network(report: Report) -> Grid:
         "Wire of a step, and one message of all gradients over the probed network: its floor, unless "
         f"backward hides a part of it; a warning stands below where rest exceeds {MOST_REST:.0%} of a step"
     )
-    return grid("network", caption.replace("2%", "2 %"), report.losses.network, columns, "network.csv")
+    return grid("network", caption.replace("2%", "2 %"), report.overhead.network, columns, "network.csv")
 
 
 def _pairs(report: Report) -> Grid:
@@ -94,6 +94,6 @@ def _remarks(report: Report) -> Iterator[str]:
         yield sentence(prefix + str(diagnosis))
     if len(report.diagnoses) > MOST_DIAGNOSES:
         yield f"{len(report.diagnoses) - MOST_DIAGNOSES} more in diagnosis.csv."
-    if len(report.losses.budget) and not report.diagnoses:
+    if len(report.overhead.budget) and not report.diagnoses:
         yield "No rule of the diagnosis found its evidence."
     yield from (sentence(note) for note in report.budget_notes[:MOST_DIAGNOSES])

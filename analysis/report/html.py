@@ -8,8 +8,7 @@ from markupsafe import Markup
 
 from analysis.findings.verdict import Verdict
 from analysis.report.assemble import Report
-from analysis.report.drawings import MAIN_FIGURES, absent, drawings, main_figures
-from analysis.report.pictures import Pictures
+from analysis.report.figure_files import MAIN, FigureFiles
 from analysis.report.provenance import origins
 from analysis.report.reproduction import reproduction
 from analysis.report.sections import sections
@@ -19,7 +18,7 @@ MOST_ANSWERS = 3
 TEMPLATE = "report.html.jinja"
 
 
-def page(report: Report, pictures: Pictures) -> str:
+def page(report: Report, figures: FigureFiles) -> str:
     """The report as HTML. Every text is escaped by the template but the figures, which the project draws."""
     return (
         _templates()
@@ -41,9 +40,9 @@ def page(report: Report, pictures: Pictures) -> str:
             most_answers=MOST_ANSWERS,
             doubts=[sentence(doubt) for doubt in report.doubts],
             caveats=[] if report.study.provenance_known else [sentence(note) for note in report.study.notes],
-            main_figures=drawings(pictures, *main_figures(pictures)),
-            not_drawn=absent(pictures, *MAIN_FIGURES),
-            sections=list(sections(report, pictures)),
+            main_figures=figures.in_section(MAIN),
+            not_drawn=figures.missing_in_section(MAIN),
+            sections=list(sections(report, figures)),
             origins=origins(report.study),
             reproduction=reproduction(report.study),
         )

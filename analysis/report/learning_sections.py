@@ -4,15 +4,14 @@ import pandas as pd
 
 from analysis.findings.cost import CLOCK
 from analysis.report.assemble import Report
-from analysis.report.drawings import absent, drawings
-from analysis.report.pictures import Pictures
+from analysis.report.figure_files import FigureFiles
 from analysis.report.speed_sections import both_knobs
 from analysis.report.view import Cell, Column, Section, figure, grid, mark, series, whole
 from analysis.study import POINT
 from analysis.text import Row, clean, sentence, unit_of
 
 
-def iou_section(report: Report, pictures: Pictures) -> Section:
+def iou_section(report: Report, figures: FigureFiles) -> Section:
     """IoU against 1 worker, and between the frameworks."""
     margin, names = report.study.criteria.iou_margin, report.study.names
     short = [*report.study.short_names.values()]
@@ -38,7 +37,7 @@ def iou_section(report: Report, pictures: Pictures) -> Section:
         "IoU",
         f"Computed on: {clean(report.study.iou_scope)}{_test_images(report)}. A point is not inferior where "
         f"the whole interval of its difference to 1 worker, paired by seed, lies above -{margin:g}.",
-        drawings(pictures, "iou"),
+        figures.in_section("iou"),
         (
             grid(
                 "iou-points",
@@ -55,7 +54,7 @@ def iou_section(report: Report, pictures: Pictures) -> Section:
                 "iou_between_frameworks.csv",
             ),
         ),
-        absent=absent(pictures, "iou"),
+        absent=figures.missing_in_section("iou"),
     )
 
 
@@ -68,7 +67,7 @@ def _test_images(report: Report) -> str:
     return f" ({', '.join(f'{value:,.0f}' for value in images)} images)" if images else ""
 
 
-def loss_section(report: Report, pictures: Pictures) -> Section:
+def loss_section(report: Report, figures: FigureFiles) -> Section:
     """The loss over epochs and seconds."""
     runs = report.study.runs.groupby(POINT, sort=False)["loss"]
     table = runs.agg(["median", "min", "max"]).reset_index()
@@ -80,21 +79,19 @@ def loss_section(report: Report, pictures: Pictures) -> Section:
             for key, name in (("median", "median"), ("min", "smallest"), ("max", "largest"))
         ),
     ]
-    names = ("loss_epochs", "loss_seconds")
     return Section(
         "loss",
         "Training loss",
         "More workers mean larger batches and fewer steps. Over epochs the curves show what that costs in "
         "learning, over seconds what is left of the speed-up.",
-        drawings(pictures, *names),
+        figures.in_section("loss"),
         (grid("loss", "Loss of the last epoch, over the runs of each point", table, columns, "runs.csv"),),
-        absent=absent(pictures, *names),
+        absent=figures.missing_in_section("loss"),
     )
 
 
-def cost_section(report: Report, pictures: Pictures) -> Section:
+def cost_section(report: Report, figures: FigureFiles) -> Section:
     """Time and cost of every point."""
-    names = ("cost", "time_to_iou")
     size, unit = unit_of(report.cost["training_seconds"])
     size_to, unit_to = unit_of(report.cost["seconds_to_target"])
     share, name = _hours(report.cost["worker_hours"])
@@ -115,10 +112,10 @@ def cost_section(report: Report, pictures: Pictures) -> Section:
         "cost",
         "Cost",
         f"Clock: {CLOCK}. The Pareto set holds the points that no other beats in both time and worker-hours.",
-        drawings(pictures, *names),
+        figures.in_section("cost"),
         (grid("cost", "Time and cost of every point", report.cost, columns, "cost.csv"),),
         remarks=(sentence(report.target), *(f"Pareto set of {clean(kind)}." for kind in kinds if kind)),
-        absent=absent(pictures, *names),
+        absent=figures.missing_in_section("cost"),
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from analysis.report.assemble import Report
 from analysis.report.budget_sections import budget_section
+from analysis.report.figure_files import FigureFiles
 from analysis.report.learning_sections import cost_section, iou_section, loss_section
-from analysis.report.pictures import Pictures
 from analysis.report.speed_sections import against_section, points_section, prediction_section
 from analysis.report.view import Section, grid, mark, text
 from analysis.text import count, sentence
@@ -13,15 +13,15 @@ from analysis.text import count, sentence
 FEW = 12
 
 
-def sections(report: Report, pictures: Pictures) -> Iterator[Section]:
+def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
     """The evidence in reading order."""
-    yield points_section(report, pictures)
+    yield points_section(report, figures)
     yield against_section(report)
-    yield budget_section(report, pictures)
-    yield iou_section(report, pictures)
-    yield loss_section(report, pictures)
-    yield cost_section(report, pictures)
-    yield prediction_section(report, pictures)
+    yield budget_section(report, figures)
+    yield iou_section(report, figures)
+    yield loss_section(report, figures)
+    yield cost_section(report, figures)
+    yield prediction_section(report, figures)
     yield _fairness(report)
     if len(report.study.left_out):
         yield _left_out(report)

@@ -3,17 +3,15 @@
 import pandas as pd
 
 from analysis.report.assemble import Report
-from analysis.report.drawings import absent, drawings, main_figures
-from analysis.report.pictures import Pictures
+from analysis.report.figure_files import FigureFiles
 from analysis.report.view import Cell, Column, Section, figure, grid, series, text, whole
 from analysis.text import Row, number, sentence
 
 MOST_NOTES = 12
 
 
-def points_section(report: Report, pictures: Pictures) -> Section:
+def points_section(report: Report, figures: FigureFiles) -> Section:
     """Throughput, speed-up, efficiency and deviation of every point."""
-    names = tuple(name for name in ("throughput", "deviation") if name not in main_figures(pictures))
     columns = [
         series(report.study.names),
         whole("workers", "workers"),
@@ -30,9 +28,9 @@ def points_section(report: Report, pictures: Pictures) -> Section:
         "A point is one framework at one worker count. Numbers are medians over its repeats, with the "
         "interval over launches in brackets. Efficiency is speed-up divided by workers; deviation "
         "is what is missing to 1.",
-        drawings(pictures, *names),
+        figures.in_section("points"),
         (grid("points", "Throughput and scaling of every point", report.points, columns, "summary.csv"),),
-        absent=absent(pictures, *names),
+        absent=figures.missing_in_section("points"),
     )
 
 
@@ -61,7 +59,7 @@ def against_section(report: Report) -> Section:
     )
 
 
-def prediction_section(report: Report, pictures: Pictures) -> Section:
+def prediction_section(report: Report, figures: FigureFiles) -> Section:
     """What smaller worker counts predict of larger ones."""
     columns = [
         series(report.study.names),
@@ -77,10 +75,10 @@ def prediction_section(report: Report, pictures: Pictures) -> Section:
         "Prediction",
         "A model of the step time, fitted on the smaller worker counts only. The error at the larger ones, "
         "which the fit has not seen, says how far an extrapolation may be trusted.",
-        drawings(pictures, "prediction"),
+        figures.in_section("prediction"),
         (grid("predictions", caption, _told(report.predictions), columns, "predictions.csv"),),
         remarks=tuple(sentence(note) for note in report.prediction_notes[:MOST_NOTES]),
-        absent=absent(pictures, "prediction"),
+        absent=figures.missing_in_section("prediction"),
     )
 
 

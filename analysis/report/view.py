@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.study import Names
-from analysis.text import UNKNOWN, Row, clean, interval, number, series_name
+from analysis.text import UNKNOWN, Row, clean, interval_of, number, series_name
 
 MOST_ROWS = 200
 VIEW_BOX = re.compile(r'viewBox="0 0 (?P<width>[0-9.]+) (?P<height>[0-9.]+)"')
@@ -92,7 +92,7 @@ def figure(heading: str, name: str, form: str, *, scale: float = 1.0, bounded: b
     """A number, divided by `scale`, with its interval where the table has one."""
 
     def cell(row: Row) -> Cell:
-        within = interval(row, name, form, scale) if bounded else ""
+        within = interval_of(row, name, form, scale) if bounded else ""
         value = row[name]
         return Cell(number(value if pd.isna(value) else value / scale, form), within, "number")
 

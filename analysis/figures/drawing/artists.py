@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,8 @@ BAR_STEP, RUN_STEP, FURTHER_STEP = 0.006, 0.024, 0.012
 LOWEST_LABEL, HIGHEST_LABEL = 0.03, 1.02
 
 Array = NDArray[np.float64]
+Side = Literal["left", "center", "right"]
+Height = Literal["top", "bottom"]
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,12 @@ def line_with_gaps(
     """Draw a series over the workers. A dotted bridge shows that a count between two points is missing."""
     values = points.set_index("workers")[column].reindex(np.asarray(counts)).to_numpy(dtype=np.float64)
     axes.add_line(median_line(series, counts, values, label=series.name))
-    known = np.flatnonzero(np.isfinite(values))
-    for ends in pairwise(known):
-        if ends[1] > ends[0] + 1:
-            x = [counts[end] for end in ends]
+    for start, stop in pairwise(np.flatnonzero(np.isfinite(values))):
+        if stop > start + 1:
+            ends = [start, stop]
             colour = series.style.colour
-            axes.plot(x, values[list(ends)], color=colour, linestyle=DOTTED, linewidth=1.1, zorder=3)
+            x = np.asarray(counts)[ends]
+            axes.plot(x, values[ends], color=colour, linestyle=DOTTED, linewidth=1.1, zorder=3)
 
 
 def interval_bars(axes: Axes, series: Series, points: pd.DataFrame, column: str, side: float = 0.0) -> None:
@@ -158,7 +160,7 @@ def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
 
 
 def tip_labels(axes: Axes, labels: Sequence[Label], *, below: bool) -> None:
-    """Write texts at the tips of lines that end side by side; of two that would touch, the inner is left out."""
+    """Write texts at the tips of lines side by side; of two that would touch, the inner is left out."""
     offset = (0, -5 if below else 5)
     ordered = sorted(labels, key=lambda label: in_panel(axes, label.x, label.y)[0])
     written: list[float] = []
@@ -169,7 +171,9 @@ def tip_labels(axes: Axes, labels: Sequence[Label], *, below: bool) -> None:
             text_beside(axes, label, offset, ha="center", va="top" if below else "bottom")
 
 
-def text_beside(axes: Axes, label: Label, offset_points: tuple[float, float], *, ha: Any, va: Any) -> None:
+def text_beside(
+    axes: Axes, label: Label, offset_points: tuple[float, float], *, ha: Side, va: Height
+) -> None:
     """Write a bold text this far from its point in data coordinates."""
     axes.annotate(
         label.text,

@@ -9,7 +9,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-# From this ratio of the largest to the smallest worker count, a linear axis would press the small ones together.
+# From this ratio of the largest to the smallest worker count on, a linear axis presses small ones together.
 WIDE_RATIO = 32
 # Ratios of the ends of a logarithmic axis: below the first its ticks are those of a linear axis, above the
 # second they stand at powers of ten only.

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.figures.drawing.inputs import Inputs, Series
 from analysis.statistics.intervals import FEWEST_REPEATS, coverage
-from analysis.text import count, plain, printable, repeats_text
+from analysis.text import chart_number, count, printable, repeats_text
 
 
 def caption_text(inputs: Inputs, *sentences: str) -> str:
@@ -55,7 +55,7 @@ def interval_text(row: Mapping[Any, Any], column: str, form: str, scale: float =
     """Return the interval of a number with a space before it; empty where there is none."""
     low = scale * row[f"{column}_low"]
     high = scale * row[f"{column}_high"]
-    return f" [{plain(low, form)}, {plain(high, form)}]" if low < high else ""
+    return f" [{chart_number(low, form)}, {chart_number(high, form)}]" if low < high else ""
 
 
 def _runs(inputs: Inputs) -> str:

@@ -14,7 +14,7 @@ from analysis.figures.drawing.captions import alternative_text, facts_of_series,
 from analysis.figures.drawing.curves import MOST_RUNS, Curves, counts_drawn
 from analysis.figures.drawing.inputs import Inputs, Series
 from analysis.figures.drawing.layout import new_figure
-from analysis.text import plain
+from analysis.text import chart_number
 from unet_scaling.study.config import Framework
 
 PANEL_INCHES = (3.9, 3.1)
@@ -89,7 +89,7 @@ def _last_median(runs: pd.DataFrame, column: str) -> Iterator[str]:
     workers = runs["workers"].max()
     values = runs.loc[runs["workers"] == workers, column].dropna()
     if len(values):
-        yield f"{plain(float(values.median()))} {on_workers(int(workers))}"
+        yield f"{chart_number(float(values.median()))} {on_workers(int(workers))}"
 
 
 def _panels(inputs: Inputs, table: pd.DataFrame) -> Mapping[tuple[str, Framework], list[Series]]:
@@ -143,9 +143,9 @@ def _draw_series(axes: Axes, chart: CurveChart, series: Series, curves: Curves) 
 
 
 def _draw_runs(axes: Axes, chart: CurveChart, series: Series, runs: pd.DataFrame, alpha: float) -> None:
-    line = {"color": series.style.colour, "linewidth": 0.6, "alpha": 0.4 * alpha, "zorder": 2}
+    colour = series.style.colour
     for _, run in runs.groupby("number"):
-        axes.plot(run[chart.x], run[chart.y], **line)
+        axes.plot(run[chart.x], run[chart.y], color=colour, linewidth=0.6, alpha=0.4 * alpha, zorder=2)
 
 
 def _draw_median(

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from analysis.budget.losses import NO_LOSSES, Losses
+from analysis.budget.overhead import NO_OVERHEAD, Overhead
 from analysis.figures.drawing.style import FRAMEWORK_STYLES, LINE_STYLES, FrameworkStyle, LineStyle
 from analysis.findings.verdict import Verdict
 from analysis.study import NAMES, POINT, Study
@@ -56,7 +56,7 @@ class Inputs:
     cost: pd.DataFrame
     predictions: pd.DataFrame
     verdicts: Sequence[Verdict]
-    losses: Losses = NO_LOSSES
+    overhead: Overhead = NO_OVERHEAD
 
     @cached_property
     def options(self) -> list[str]:

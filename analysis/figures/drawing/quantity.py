@@ -31,7 +31,7 @@ from analysis.figures.drawing.captions import (
 )
 from analysis.figures.drawing.inputs import MOST_RUNS, Inputs, Series
 from analysis.figures.drawing.layout import figure_by_options
-from analysis.text import plain
+from analysis.text import chart_number
 
 Guide = Callable[[Axes, Inputs, str], list[Label]]
 AXES_SENTENCE = "All axes start at zero or are logarithmic."
@@ -140,9 +140,7 @@ def proportional_guide(axes: Axes, inputs: Inputs, options: str, of_one_worker: 
     return guide_line(axes, ends, [of_one_worker * end for end in ends], "ideal")
 
 
-def _draw_series(
-    axes: Axes, inputs: Inputs, quantity: Quantity, series: Series, side: float
-) -> list[Label]:
+def _draw_series(axes: Axes, inputs: Inputs, quantity: Quantity, series: Series, side: float) -> list[Label]:
     """Draw one line with its runs and bars; return the label of its last point, none where none is known."""
     points = series.rows(inputs.points)
     runs = series.rows(inputs.runs)
@@ -185,9 +183,7 @@ def _has_gap(inputs: Inputs, series: Series, column: str) -> bool:
     points = series.rows(inputs.points)
     known = set(points.loc[points[column].notna(), "workers"])
     counts = inputs.counts(series.options)
-    return bool(known) and any(
-        min(known) < count < max(known) and count not in known for count in counts
-    )
+    return bool(known) and any(min(known) < count < max(known) and count not in known for count in counts)
 
 
 def _last_value(inputs: Inputs, quantity: Quantity, series: Series) -> Iterator[str]:
@@ -195,6 +191,6 @@ def _last_value(inputs: Inputs, quantity: Quantity, series: Series) -> Iterator[
     if last is None:
         return
     scale = 100.0 if quantity.share else 1.0
-    number = plain(scale * last[quantity.column], quantity.form)
-    interval = interval_text(last, quantity.column, quantity.form, scale)
+    number = chart_number(scale * last[quantity.column], quantity.form)
+    interval = interval_text(last.to_dict(), quantity.column, quantity.form, scale)
     yield f"{number}{quantity.unit}{interval} {on_workers(last['workers'])}"

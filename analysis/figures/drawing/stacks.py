@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from analysis.figures.drawing.axes import from_zero
+from analysis.figures.drawing.axes import from_zero, percent_axis
 from analysis.figures.drawing.inputs import Inputs, Series
 from analysis.figures.drawing.layout import new_figure
 from analysis.figures.drawing.style import INK, MUTED, PAPER, SMALL_POINTS, TEXT_POINTS, PartStyle
@@ -19,6 +20,7 @@ PANEL_INCHES = (4.1, 2.9)
 MOST_PANELS = 8
 # Of the distance between two bars.
 BAR_WIDTH = 0.62
+BESIDE = 0.09
 # Share of the axis from which a part has room for its number.
 LEAST_NUMBERED = 0.05
 
@@ -27,7 +29,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Stack:
-    """One panel: `table` has a row per worker count and a column per part."""
+    """One panel: `table` has a row per worker count, and columns for the workers, each part and the total."""
 
     title: str
     table: pd.DataFrame
@@ -39,18 +41,18 @@ class StackChart:
     """What the panels of a stacked chart have in common.
 
     parts      of a bar, bottom first: column of the table -> its style
-    totals     draws what stands beside each bar, at these x; returns the values that the axis must hold
+    total      column drawn beside each bar, with its interval `total`_low to `total`_high
     number     text of a part inside its bar
-    finish     sets up the y axis after its limits are known
+    share      whether the y axis is in per cent
     least_top  up to where the y axis goes at least
     """
 
     title: str
     parts: Mapping[str, PartStyle]
-    totals: Callable[[Axes, Array, pd.DataFrame], Array]
+    total: str
     number: Callable[[float], str]
-    finish: Callable[[Axes], object]
-    least_top: float = 0.02
+    share: bool
+    least_top: float
 
 
 def stack_figure(chart: StackChart, stacks: Sequence[Stack]) -> Figure:
@@ -81,14 +83,24 @@ def panel_title(series: Series, inputs: Inputs) -> str:
 def _draw_stack(axes: Axes, chart: StackChart, table: pd.DataFrame) -> None:
     x = np.arange(len(table), dtype=np.float64)
     up, down = _draw_bars(axes, x, table, chart.parts)
-    beside = chart.totals(axes, x, table)
+    bounds = _draw_totals(axes, x + BAR_WIDTH / 2 + BESIDE, table, chart.total)
     axes.set_xticks(x, [str(workers) for workers in table["workers"]])
     axes.set_xlabel("workers")
     axes.set_xlim(-0.6, max(1.6, len(table) - 0.4))
     axes.grid(visible=False, axis="x")
-    from_zero(axes, "y", np.concatenate([up, down, beside]), least_top=chart.least_top)
+    from_zero(axes, "y", np.concatenate([up, down, bounds]), least_top=chart.least_top)
     axes.axhline(0, color=MUTED, linewidth=0.8)
-    chart.finish(axes)
+    if chart.share:
+        percent_axis(axes, "y")
+
+
+def _draw_totals(axes: Axes, x: Array, table: pd.DataFrame, total: str) -> Array:
+    """Draw totals as diamonds with their intervals; return the ends of the intervals."""
+    low = table[f"{total}_low"].to_numpy(dtype=np.float64)
+    high = table[f"{total}_high"].to_numpy(dtype=np.float64)
+    axes.vlines(x, low, high, color=INK, linewidth=1.3, zorder=4)
+    axes.plot(x, table[total], "D", color=INK, markersize=4, linestyle="none", label="whole", zorder=5)
+    return np.append(low, high)
 
 
 def _draw_bars(
@@ -100,8 +112,9 @@ def _draw_bars(
     for part, style in parts.items():
         values = table[part].to_numpy(dtype=np.float64)
         base = np.where(values >= 0, up, down)
-        colours = {"color": style.colour, "edgecolor": PAPER}
-        axes.bar(x, values, BAR_WIDTH, base, linewidth=0.6, label=style.name, **colours)
+        bars = axes.bar(x, values, BAR_WIDTH, base, color=style.colour, label=style.name)
+        for bar in bars:
+            bar.set(edgecolor=PAPER, linewidth=0.6)
         up = up + np.maximum(values, 0)
         down = down + np.minimum(values, 0)
     return up, down
@@ -114,9 +127,12 @@ def _number_parts(axes: Axes, chart: StackChart) -> None:
         for bar in bars:
             height = bar.get_height()
             if abs(height) >= LEAST_NUMBERED * (high - low):
-                middle = bar.get_x() + bar.get_width() / 2, bar.get_y() + height / 2
-                look = {"color": style.number_colour, "size": SMALL_POINTS}
-                axes.text(*middle, chart.number(height), ha="center", va="center", **look)
+                _write_number(axes, bar, chart.number(height), style.number_colour)
+
+
+def _write_number(axes: Axes, bar: Rectangle, text: str, colour: str) -> None:
+    x, y = bar.get_center()
+    axes.text(x, y, text, color=colour, size=SMALL_POINTS, ha="center", va="center")
 
 
 def _equal_limits(panels: Sequence[Axes]) -> None:

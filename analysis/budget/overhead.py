@@ -6,7 +6,7 @@ import pandas as pd
 
 
 @dataclass(frozen=True)
-class Losses:
+class Overhead:
     """`budget_table`, `difference_table` and `network_table` of a study; empty where nothing was recorded."""
 
     budget: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -14,4 +14,4 @@ class Losses:
     network: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
-NO_LOSSES = Losses()
+NO_OVERHEAD = Overhead()
