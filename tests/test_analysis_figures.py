@@ -31,11 +31,11 @@ from analysis.prediction.outlook import PREDICTION_COLUMNS, predictions
 from analysis.study import NAMES, Study
 from analysis.text import printable
 from tests.records import write_run
-from unet_scaling.study.config import Framework
+from unet_scaling.study.config import PROJECT, Framework
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
 ALL = [
-    "scaling", "speedup", "efficiency", "deviation", "throughput", "iou", "loss_epochs", "loss_seconds",
+    "scaling", "speedup", "efficiency", "throughput", "deviation", "iou", "loss_epochs", "loss_seconds",
     "cost", "time_to_iou", "prediction",
 ]  # fmt: skip
 # Their records have neither budget nor start-up, and no file of single steps.
@@ -160,6 +160,11 @@ def dotted(axes: Axes) -> list[Line2D]:
 def test_all_figures_come_in_reading_order(drawn: dict[str, Figure], tables: Inputs) -> None:
     assert list(drawn) == ALL
     assert set(not_drawn(tables)) == UNRECORDED
+
+
+def test_every_module_of_the_folder_is_a_figure_of_the_catalogue() -> None:
+    files = {path.stem for path in (PROJECT / "analysis" / "figures").glob("*.py")}
+    assert files - {"__init__", "catalogue"} == set(FIGURES)
 
 
 def test_lines_go_through_the_medians_of_the_tables(drawn: dict[str, Figure], tables: Inputs) -> None:

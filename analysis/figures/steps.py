@@ -23,8 +23,9 @@ MARKS_SENTENCE = (
     "above the others of its point is a straggler. Warm-up is left out; of a long run a sample is recorded."
 )
 TIMES = [*STEP_QUANTILES, "work_seconds"]
-# Shares of a panel's width by which a series stands beside its worker count, and its dots beside that.
-SERIES_STEP, DOTS_STEP = 0.022, 0.016
+# Shares of a panel's width by which a series stands beside its worker count, its dots beside that, and all
+# labels to the right of the last worker count.
+SERIES_STEP, DOTS_STEP, LABEL_STEP = 0.022, 0.016, 0.03
 
 
 def draw(inputs: Inputs) -> Figure:
@@ -80,7 +81,7 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _draw_panel(axes: Axes, panel: Sequence[Series], steps: pd.DataFrame) -> None:
     shown = pd.concat([series.rows(steps) for series in panel])
-    worker_axis(axes, sorted({int(workers) for workers in shown["workers"]}))
+    worker_axis(axes, sorted({int(workers) for workers in shown["workers"]}), stretch=1.25)
     logarithmic(axes, "y", shown[TIMES].to_numpy(dtype=np.float64).ravel())
     labels = []
     for series, side in zip(panel, sides(len(panel)), strict=True):
@@ -98,9 +99,9 @@ def _draw_quantiles(axes: Axes, series: Series, points: pd.DataFrame, side: floa
     axes.vlines(x, points["p25_seconds"], points["p75_seconds"], color=colour, linewidth=6, alpha=0.4)
     axes.plot(x, points["maximum_seconds"], "x", color=colour, markersize=5, linestyle="none")
     markers(axes, series, x, points["median_seconds"], filled=True, label=series.name)
-    last = points.iloc[-1]
-    median = float(last["median_seconds"])
-    return Label(float(last["workers"]), median, chart_number(median), colour)
+    beside = sideways(axes, points["workers"], LABEL_STEP)
+    median = float(points["median_seconds"].iloc[-1])
+    return Label(beside[-1], median, chart_number(median), colour)
 
 
 def _draw_workers(axes: Axes, series: Series, rows: pd.DataFrame, side: float) -> None:

@@ -22,7 +22,7 @@ MOST_PANELS = 8
 BAR_WIDTH = 0.62
 BESIDE = 0.09
 # Share of the axis from which a part has room for its number.
-LEAST_NUMBERED = 0.05
+LEAST_NUMBERED = 0.04
 
 Array = NDArray[np.float64]
 
