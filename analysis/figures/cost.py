@@ -34,6 +34,8 @@ LOGARITHMIC_FROM_RATIO = 4
 VALUE_AND_ENDS = ("", "_low", "_high")
 TIMES = [f"seconds{end}" for end in VALUE_AND_ENDS]
 COSTS = [f"hours{end}" for end in VALUE_AND_ENDS]
+TO_TARGET = [f"{name}_to_target{end}" for name in ("seconds", "worker_hours") for end in VALUE_AND_ENDS]
+OF_A_RUN = [f"{name}{end}" for name in ("training_seconds", "worker_hours") for end in VALUE_AND_ENDS]
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,7 @@ def _rows(inputs: Inputs, options: str) -> pd.DataFrame:
         hours = rows["worker_hours_per_epoch"]
         unknown = dict.fromkeys((*TIMES[1:], *COSTS[1:]), np.nan)
         return rows.assign(seconds=hours / rows["workers"] * SECONDS_PER_HOUR, hours=hours, **unknown)
-    to_target = rows["seconds_to_target"].notna().all()
-    time = "seconds_to_target" if to_target else "training_seconds"
-    cost = "worker_hours_to_target" if to_target else "worker_hours"
-    sources = [f"{column}{end}" for column in (time, cost) for end in VALUE_AND_ENDS]
+    sources = TO_TARGET if rows["seconds_to_target"].notna().all() else OF_A_RUN
     return rows.assign(**{new: rows[old] for new, old in zip(TIMES + COSTS, sources, strict=True)})
 
 
@@ -104,19 +103,25 @@ def _kind(inputs: Inputs, options: str) -> str:
 
 
 def _draw_panel(axes: Axes, rows: pd.DataFrame, panel: Sequence[Series]) -> None:
-    time = _unit(rows["seconds"])
-    cost = _unit(rows["hours"] * SECONDS_PER_HOUR)
-    axes.set_ylabel(time.name)
-    axes.set_xlabel(f"worker-{cost.name}")
-    scaled = rows.copy()
-    scaled[TIMES] = rows[TIMES] / time.seconds
-    scaled[COSTS] = rows[COSTS] * SECONDS_PER_HOUR / cost.seconds
+    scaled = _in_units(axes, rows)
     _set_axes(axes, scaled)
     front = scaled[scaled["pareto"]].sort_values("hours")
     x, y = front["hours"], front["seconds"]
     axes.plot(x, y, color=MUTED, linewidth=7, alpha=0.2, zorder=1, solid_capstyle="round")
     for series in panel:
         _draw_series(axes, series, series.rows(scaled).sort_values("workers"))
+
+
+def _in_units(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows in the units that read best, and name these on the axes."""
+    time = _unit(rows["seconds"])
+    cost = _unit(rows["hours"] * SECONDS_PER_HOUR)
+    axes.set_ylabel(time.name)
+    axes.set_xlabel(f"worker-{cost.name}")
+    scaled = rows.copy()
+    scaled[TIMES] /= time.seconds
+    scaled[COSTS] *= SECONDS_PER_HOUR / cost.seconds
+    return scaled
 
 
 def _set_axes(axes: Axes, rows: pd.DataFrame) -> None:

@@ -1,43 +1,34 @@
 """IoU over the workers with every seed, and its difference to 1 worker beside the margin."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.drawing.artists import (
-    Label,
-    end_labels,
-    interval_bars,
-    last_known,
-    line_with_gaps,
-    say_unknown,
-    sides,
-    single_runs,
-)
-from analysis.figures.drawing.axes import worker_axis
+from analysis.figures.drawing.artists import Label
 from analysis.figures.drawing.captions import caption_text
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.layout import new_figure
 from analysis.figures.drawing.quantity import (
     AXES_SENTENCE,
     Quantity,
     draw_quantity,
+    drawn_values,
     quantity_alternative,
     quantity_sentences,
 )
 from analysis.figures.drawing.style import GRID, MUTED, SMALL_POINTS
-from analysis.study import SERIES
+from analysis.study import POINT
 from analysis.text import chart_number
 
 TITLE = "IoU"
 SECTION = "iou"
 
 PANEL_INCHES = (3.9, 3.1)
-MOST_COLUMNS = 3
 # A tick closer to zero than this is zero but for rounding.
 ZERO = 1e-12
 
@@ -52,16 +43,15 @@ IOU = Quantity(
 
 def draw(inputs: Inputs) -> Figure:
     """Draw IoU from zero to one; beside it, where test images are known, the differences to 1 worker."""
-    kinds = ["IoU", "Difference to 1 worker"] if _has_differences(inputs) else ["IoU"]
-    titles = [", ".join(filter(None, (kind, options))) for options in inputs.options for kind in kinds]
-    columns = 2 if len(kinds) == 2 else min(len(titles), MOST_COLUMNS)
+    quantities = [IOU, DIFFERENCE] if _has_differences(inputs) else [IOU]
+    kinds = [(options, quantity) for options in inputs.options for quantity in quantities]
+    titles = [", ".join(filter(None, (quantity.title, options))) for options, quantity in kinds]
+    columns = 2 if len(quantities) == 2 else min(len(titles), 3)
     title = f"IoU over the workers, {inputs.study.iou_scope}"
     figure, panels = new_figure(title, inputs.series, titles, columns, PANEL_INCHES)
-    rows = iter(panels)
-    for series in inputs.panels.values():
-        draw_quantity(next(rows), inputs, replace(IOU, title=""), series)
-        if len(kinds) == 2:
-            _draw_differences(next(rows), inputs, series)
+    tables = _with_differences(inputs)
+    for axes, (options, quantity) in zip(panels, kinds, strict=True):
+        draw_quantity(axes, tables, quantity, inputs.panels[options])
     return figure
 
 
@@ -94,54 +84,36 @@ def _has_differences(inputs: Inputs) -> bool:
     return inputs.study.provenance_known and bool(differences.notna().any())
 
 
-def _paired_differences(inputs: Inputs) -> pd.DataFrame:
-    """Return the runs drawn with `difference`: IoU minus that of the same repeat on 1 worker."""
-    alone = inputs.runs.loc[inputs.runs["workers"] == 1, [*SERIES, "repeat", "iou"]]
-    runs = inputs.runs.merge(alone, on=[*SERIES, "repeat"], suffixes=("", "_alone"))
-    return runs.assign(difference=runs["iou"] - runs["iou_alone"])
+def _with_differences(inputs: Inputs) -> Inputs:
+    """Return the inputs with the differences to 1 worker and their intervals among the points."""
+    differences = inputs.iou[[*POINT, "difference", "difference_low", "difference_high"]]
+    return replace(inputs, points=inputs.points.merge(differences, on=POINT, how="left"))
 
 
-def _draw_differences(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
-    runs = _paired_differences(inputs)
-    worker_axis(axes, inputs.counts(panel[0].options), stretch=1.26)
-    _symmetric_axis(axes, inputs, panel[0].options, runs)
-    _draw_margin(axes, inputs.study.criteria.iou_margin)
-    labels: list[Label] = []
-    for series, side in zip(panel, sides(len(panel)), strict=True):
-        labels += _draw_series(axes, inputs, series, series.rows(runs), side)
-    say_unknown(axes, [], nothing=not labels)
-    end_labels(axes, labels)
-
-
-def _draw_margin(axes: Axes, margin: float) -> None:
+def _draw_margin(axes: Axes, inputs: Inputs, options: str) -> list[Label]:
+    """Draw the margin as a band, in an axis with zero in its middle that holds it and all values."""
+    margin = inputs.study.criteria.iou_margin
+    values = np.abs(drawn_values(inputs, "difference", options))
+    reach = 1.12 * float(np.nanmax(np.append(values, 1.6 * margin)))
+    axes.set_ylim(-reach, reach)
+    axes.yaxis.set_major_formatter(lambda value, _: chart_number(value, ".6g") if abs(value) > ZERO else "0")
     axes.axhspan(-margin, margin, color=GRID, alpha=0.9, linewidth=0, zorder=0.5)
     axes.axhline(0, color=MUTED, linewidth=0.9, zorder=1)
     text = f"margin {chart_number(margin)}"
     beside = axes.get_yaxis_transform()
     axes.text(0.99, margin, text, color=MUTED, size=SMALL_POINTS, transform=beside, ha="right", va="bottom")
+    return []
 
 
-def _draw_series(axes: Axes, inputs: Inputs, series: Series, runs: pd.DataFrame, side: float) -> list[Label]:
-    points = series.rows(inputs.iou)
-    repeated = runs[(runs["workers"] > 1) & (runs["repeats"] > 1)]
-    single_runs(axes, series, repeated, "difference", side)
-    interval_bars(axes, series, points, "difference", side)
-    line_with_gaps(axes, series, inputs.counts(series.options), points, "difference")
-    last = last_known(points[points["workers"] > 1], "difference")
-    if last is None:
-        return []
-    value = float(last["difference"])
-    sign = "+" if value > 0 else ""
-    return [Label(float(last["workers"]), value, sign + chart_number(value, ".3f"), series.style.colour)]
+def _difference_text(point: "pd.Series[Any]") -> str:
+    difference = float(point["difference"])
+    return ("+" if difference > 0 else "") + chart_number(difference, ".3f")
 
 
-def _symmetric_axis(axes: Axes, inputs: Inputs, options: str, runs: pd.DataFrame) -> None:
-    """Set up an axis with zero in its middle that holds the margin and all values."""
-    points = inputs.iou[inputs.iou["options"] == options]
-    of_points = points[["difference", "difference_low", "difference_high"]].to_numpy(dtype=np.float64)
-    of_runs = runs.loc[runs["options"] == options, "difference"].to_numpy(dtype=np.float64)
-    values = np.append(of_points.ravel(), of_runs)
-    furthest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
-    reach = 1.12 * max(furthest, 1.6 * inputs.study.criteria.iou_margin)
-    axes.set_ylim(-reach, reach)
-    axes.yaxis.set_major_formatter(lambda value, _: chart_number(value, ".6g") if abs(value) > ZERO else "0")
+DIFFERENCE = Quantity(
+    column="difference",
+    title="Difference to 1 worker",
+    label=_difference_text,
+    guide=_draw_margin,
+    stretch=1.26,
+)

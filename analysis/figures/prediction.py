@@ -105,17 +105,19 @@ def _beyond(inputs: Inputs, series: Series) -> pd.DataFrame:
     return rows[~rows["held_out"].astype(bool)]
 
 
+def _shown(inputs: Inputs, series: Series) -> pd.DataFrame:
+    return pd.concat([_held_out(inputs, series), _beyond(inputs, series)])
+
+
 def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
     points = inputs.points[inputs.points["options"] == panel[0].options]
-    tables = [[_held_out(inputs, series), _beyond(inputs, series)] for series in panel]
-    predictions = pd.concat([table for pair in tables for table in pair])
-    counts = sorted({*points["workers"].astype(int), *predictions["workers"].astype(int)})
+    predictions = pd.concat([_shown(inputs, series) for series in panel])
+    counts = sorted({int(workers) for workers in [*points["workers"], *predictions["workers"]]})
     worker_axis(axes, counts, stretch=1.16)
-    values = np.concatenate([points["throughput"], points["throughput_high"], predictions["predicted"]])
-    most = LARGEST_RISE * float(np.nanmax(values))
-    values = np.append(values, predictions["predicted_high"].clip(upper=most)).astype(np.float64)
-    set_up = logarithmic if is_wide(counts) else from_zero
-    set_up(axes, "y", values)
+    values = pd.concat([points["throughput"], points["throughput_high"], predictions["predicted"]])
+    ends = predictions["predicted_high"].clip(upper=LARGEST_RISE * values.max())
+    set_axis = logarithmic if is_wide(counts) else from_zero
+    set_axis(axes, "y", pd.concat([values, ends]).to_numpy(dtype=np.float64))
 
 
 def _draw_series(axes: Axes, inputs: Inputs, series: Series) -> list[Label]:
@@ -138,13 +140,9 @@ def _draw_beyond(axes: Axes, series: Series, points: pd.DataFrame, rows: pd.Data
     last = last_known(points, "throughput")
     if last is None or rows.empty:
         return []
-    x, predicted, low, high = (
-        np.append(float(last[measured]), rows[column].to_numpy(dtype=np.float64))
-        for measured, column in [
-            ("workers", "workers"),
-            *(("throughput", f"predicted{end}") for end in ("", "_low", "_high")),
-        ]
-    )
+    columns = ["workers", "predicted", "predicted_low", "predicted_high"]
+    measured = last[["workers", *["throughput"] * 3]].to_numpy(dtype=np.float64)
+    x, predicted, low, high = np.vstack([measured, rows[columns].to_numpy(dtype=np.float64)]).T
     colour = series.style.colour
     axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1.5)
     axes.plot(x, predicted, color=colour, linestyle=DASHED, linewidth=1.3, zorder=3)

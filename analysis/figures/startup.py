@@ -9,7 +9,6 @@ from analysis.figures.drawing.captions import alternative_text, caption_text, fa
 from analysis.figures.drawing.inputs import Inputs, Series
 from analysis.figures.drawing.stacks import MOST_PANELS, Stack, StackChart, panel_title, stack_figure
 from analysis.figures.drawing.style import part_styles
-from analysis.study import POINT
 from analysis.text import chart_number
 
 TITLE = "start-up"
@@ -65,13 +64,12 @@ def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
 
 def _seconds(inputs: Inputs, series: Series) -> pd.DataFrame:
     """Return one row per worker count: mean seconds of each part, their `total`, and that of single runs."""
-    runs = series.rows(inputs.study.runs)[[*POINT, "run"]]
     parts = inputs.study.startups.groupby("run", observed=True)[[*PARTS]].mean()
-    runs = runs.merge(parts, left_on="run", right_index=True)
-    runs["total"] = runs[[*PARTS]].sum(axis=1)
-    points = runs.groupby("workers")
-    bounds = points["total"].agg(["min", "max"]).set_axis(["total_low", "total_high"], axis=1)
-    return points[[*PARTS, "total"]].mean().join(bounds).reset_index()
+    runs = series.rows(inputs.study.runs)[["workers", "run"]].merge(parts, left_on="run", right_index=True)
+    points = runs.assign(total=runs[[*PARTS]].sum(axis=1)).groupby("workers")
+    total_of = points["total"]
+    means = points[[*PARTS, "total"]].mean()
+    return means.assign(total_low=total_of.min(), total_high=total_of.max()).reset_index()
 
 
 def _seconds_text(seconds: float) -> str:

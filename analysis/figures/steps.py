@@ -80,28 +80,31 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _draw_panel(axes: Axes, panel: Sequence[Series], steps: pd.DataFrame) -> None:
-    shown = pd.concat([series.rows(steps) for series in panel])
-    worker_axis(axes, sorted({int(workers) for workers in shown["workers"]}), stretch=1.25)
+    shown = steps[steps["options"] == panel[0].options]
+    worker_axis(axes, sorted(set(shown["workers"].astype(int))), stretch=1.25)
     logarithmic(axes, "y", shown[TIMES].to_numpy(dtype=np.float64).ravel())
-    labels = []
     for series, side in zip(panel, sides(len(panel)), strict=True):
-        rows = series.rows(steps)
+        rows = series.rows(shown)
         _draw_workers(axes, series, rows, side)
-        labels.append(_draw_quantiles(axes, series, _points(rows), side))
-    end_labels(axes, labels)
+        _draw_quantiles(axes, series, _points(rows), side)
+    end_labels(axes, [_label(axes, series, _points(series.rows(shown))) for series in panel])
 
 
-def _draw_quantiles(axes: Axes, series: Series, points: pd.DataFrame, side: float) -> Label:
-    """Draw a mark, two bars and a cross for each worker count; return the label of the last mark."""
+def _label(axes: Axes, series: Series, points: pd.DataFrame) -> Label:
+    """Return the label of the last median, to the right of all marks."""
+    x = sideways(axes, points["workers"], LABEL_STEP)
+    median = float(points["median_seconds"].iloc[-1])
+    return Label(x[-1], median, chart_number(median), series.style.colour)
+
+
+def _draw_quantiles(axes: Axes, series: Series, points: pd.DataFrame, side: float) -> None:
+    """Draw a mark, two bars and a cross for each worker count."""
     colour = series.style.colour
     x = sideways(axes, points["workers"], side * SERIES_STEP)
     axes.vlines(x, points["p05_seconds"], points["p95_seconds"], color=colour, linewidth=1.4)
     axes.vlines(x, points["p25_seconds"], points["p75_seconds"], color=colour, linewidth=6, alpha=0.4)
     axes.plot(x, points["maximum_seconds"], "x", color=colour, markersize=5, linestyle="none")
     markers(axes, series, x, points["median_seconds"], filled=True, label=series.name)
-    beside = sideways(axes, points["workers"], LABEL_STEP)
-    median = float(points["median_seconds"].iloc[-1])
-    return Label(beside[-1], median, chart_number(median), colour)
 
 
 def _draw_workers(axes: Axes, series: Series, rows: pd.DataFrame, side: float) -> None:

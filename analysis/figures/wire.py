@@ -29,15 +29,20 @@ MARKS_SENTENCE = (
     "Dotted: one message of all gradients over the probed network. Wire that overlaps with backward "
     "is not seen, so it may lie below."
 )
-MILLISECONDS = [f"{name}{end}" for name in ("wire", "floor") for end in ("", "_low", "_high")]
+# Name in milliseconds -> column of the table.
+MILLISECONDS = {
+    f"{name}{end}": f"{name}_seconds{end}" for name in ("wire", "floor") for end in ("", "_low", "_high")
+}
 
 
 def draw(inputs: Inputs) -> Figure:
     """Draw milliseconds of wire in a step, and dotted one message; a panel for each set of options."""
+
+    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+        _draw_panel(axes, inputs, panel)
+
     title = "Wire of a step, and one message of all gradients (dotted), ms"
-    return figure_by_options(
-        title, inputs.panels_in(inputs.overhead.network), lambda axes, panel: _draw_panel(axes, inputs, panel)
-    )
+    return figure_by_options(title, inputs.panels_in(inputs.overhead.network), draw_panel)
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -65,18 +70,17 @@ def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
 
 
 def _draw_panel(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
-    tables = [_in_milliseconds(series.rows(inputs.overhead.network)) for series in panel]
-    shown = pd.concat(tables)
-    counts = sorted({int(workers) for workers in shown["workers"]})
+    network = _in_milliseconds(inputs.overhead.network)
+    shown = network[network["options"] == panel[0].options]
+    counts = sorted(set(shown["workers"].astype(int)))
     worker_axis(axes, counts, stretch=1.35)
-    logarithmic(axes, "y", shown[MILLISECONDS].to_numpy(dtype=np.float64))
-    labels: list[Label] = []
-    for series, table, side in zip(panel, tables, sides(len(panel)), strict=True):
-        line_with_gaps(axes, series, counts, table, "wire")
-        interval_bars(axes, series, table, "wire", side)
-        _draw_floor(axes, series, table)
-        labels += _labels(series, table.iloc[-1])
-    end_labels(axes, labels)
+    logarithmic(axes, "y", shown[[*MILLISECONDS]].to_numpy(dtype=np.float64))
+    for series, side in zip(panel, sides(len(panel)), strict=True):
+        rows = series.rows(shown)
+        line_with_gaps(axes, series, counts, rows, "wire")
+        interval_bars(axes, series, rows, "wire", side)
+        _draw_floor(axes, series, rows)
+    end_labels(axes, [label for series in panel for label in _labels(series, series.rows(shown).iloc[-1])])
 
 
 def _draw_floor(axes: Axes, series: Series, table: pd.DataFrame) -> None:
@@ -100,8 +104,4 @@ def _labels(series: Series, last: "pd.Series[Any]") -> Iterator[Label]:
 
 def _in_milliseconds(network: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the columns `wire` and `floor` and their intervals, in milliseconds."""
-    seconds = {
-        column: column.replace("_", "_seconds_", 1) if "_" in column else f"{column}_seconds"
-        for column in MILLISECONDS
-    }
-    return network.assign(**{column: 1000 * network[name] for column, name in seconds.items()})
+    return network.assign(**{name: 1000 * network[column] for name, column in MILLISECONDS.items()})

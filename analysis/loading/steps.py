@@ -24,16 +24,21 @@ def read_steps(study: Path, epochs: pd.DataFrame) -> tuple[pd.DataFrame, list[st
     `epochs` are those of the runs in use; steps of their warm-up are left out. A run whose budget was off
     has no step file and no row.
     """
-    warm_up = epochs[epochs["warmup"].astype(bool)].groupby("run", observed=True)["epoch"]
-    skipped = {str(run): frozenset(numbers) for run, numbers in warm_up}
-    paths = {name_of(path.parent): path for path in sorted(study.glob(f"*/{STEPS_NAME}"))}
-    used = [
-        (run, paths[run], skipped.get(run, frozenset())) for run in epochs["run"].unique() if run in paths
-    ]
-    results = list(parallel_map(_read, used, chunk=FILES_AT_ONCE))
-    tables = [result for result in results if isinstance(result, pd.DataFrame) and len(result)]
+    results = list(parallel_map(_read, _files(study, epochs), chunk=FILES_AT_ONCE))
+    tables = [result for result in results if isinstance(result, pd.DataFrame)]
     table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(STEP_COLUMNS))
     return table, [result for result in results if isinstance(result, str)]
+
+
+def _files(study: Path, epochs: pd.DataFrame) -> list[RunFile]:
+    """Return every run that has a step file, with that file and the epochs of the run's warm-up."""
+    paths = {name_of(path.parent): path for path in sorted(study.glob(f"*/{STEPS_NAME}"))}
+    warm_up = epochs[epochs["warmup"].astype(bool)]
+    return [
+        (run, paths[run], frozenset(warm_up.loc[warm_up["run"] == run, "epoch"]))
+        for run in epochs["run"].unique()
+        if run in paths
+    ]
 
 
 def _read(run_file: RunFile) -> pd.DataFrame | str:

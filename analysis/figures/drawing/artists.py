@@ -44,6 +44,10 @@ class Label:
     bold: bool = True
 
 
+# Position in the panel, as shares of its width and height, and the label.
+Placed = tuple[float, float, Label]
+
+
 def halo() -> list[patheffects.AbstractPathEffect]:
     """Return an outline in the colour of the paper, so that a text can be read across lines."""
     return [patheffects.withStroke(linewidth=2.5, foreground=PAPER)]
@@ -70,14 +74,13 @@ def line_with_gaps(
     axes: Axes, series: Series, counts: Sequence[int], points: pd.DataFrame, column: str
 ) -> None:
     """Draw a series over the workers. A dotted bridge shows that a count between two points is missing."""
-    values = points.set_index("workers")[column].reindex(np.asarray(counts)).to_numpy(dtype=np.float64)
+    values = points.set_index("workers")[column].reindex(np.asarray(counts))
     axes.add_line(median_line(series, counts, values, label=series.name))
-    for start, stop in pairwise(np.flatnonzero(np.isfinite(values))):
+    colour = series.style.colour
+    for start, stop in pairwise(np.flatnonzero(values.notna())):
         if stop > start + 1:
-            ends = [start, stop]
-            colour = series.style.colour
-            x = np.asarray(counts)[ends]
-            axes.plot(x, values[ends], color=colour, linestyle=DOTTED, linewidth=1.1, zorder=3)
+            bridge = values.iloc[np.array([start, stop])]
+            axes.plot(bridge.index, bridge, color=colour, linestyle=DOTTED, linewidth=1.1, zorder=3)
 
 
 def interval_bars(axes: Axes, series: Series, points: pd.DataFrame, column: str, side: float = 0.0) -> None:
@@ -97,10 +100,11 @@ def interval_bars(axes: Axes, series: Series, points: pd.DataFrame, column: str,
 def single_runs(axes: Axes, series: Series, runs: pd.DataFrame, column: str, side: float) -> None:
     """Draw small markers of single runs, beside the median of their point."""
     style = series.style
+    known = runs[runs[column].notna()]
     share = np.sign(side) * RUN_STEP + (side - np.sign(side)) * FURTHER_STEP
     axes.scatter(
-        sideways(axes, runs["workers"], share),
-        runs[column],
+        sideways(axes, known["workers"], share),
+        known[column],
         s=0.3 * style.marker_points**2,
         color=style.colour,
         marker=style.marker,
@@ -152,23 +156,22 @@ def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
     """Write texts to the right of their points, moved apart where they would touch, inside the panel."""
     position = axes.get_position()
     line_height = LINE_INCHES / (position.height * axes.figure.bbox.height / axes.figure.dpi)
-    for column in _columns(axes, labels):
-        spots = [in_panel(axes, label.x, label.y) for label in column]
-        heights = _apart([height for _, height in spots], line_height)
-        for label, (x, _), height in zip(column, spots, heights, strict=True):
+    # In reverse, so that of labels at the same height the first stands above the others.
+    placed = [(*in_panel(axes, label.x, label.y), label) for label in reversed(labels)]
+    for column in _columns(placed):
+        heights = _apart([height for _, height, _ in column], line_height)
+        for (x, _, label), height in zip(column, heights, strict=True):
             _write(axes, label, x + LABEL_DISTANCE, height)
 
 
 def tip_labels(axes: Axes, labels: Sequence[Label], *, below: bool) -> None:
     """Write texts at the tips of lines side by side; of two that would touch, the inner is left out."""
-    offset = (0, -5 if below else 5)
-    ordered = sorted(labels, key=lambda label: in_panel(axes, label.x, label.y)[0])
+    placed = sorted(((in_panel(axes, label.x, label.y)[0], label) for label in labels), key=lambda p: p[0])
     written: list[float] = []
-    for label in [*ordered[:1], *ordered[:0:-1]]:
-        x = in_panel(axes, label.x, label.y)[0]
+    for x, label in [*placed[:1], *placed[:0:-1]]:
         if all(abs(x - other) >= TIP_DISTANCE for other in written):
             written.append(x)
-            text_beside(axes, label, offset, ha="center", va="top" if below else "bottom")
+            text_beside(axes, label, (0, -5 if below else 5), ha="center", va="top" if below else "bottom")
 
 
 def text_beside(
@@ -203,17 +206,16 @@ def _write(axes: Axes, label: Label, x: float, y: float) -> None:
     )
 
 
-def _columns(axes: Axes, labels: Sequence[Label]) -> list[list[Label]]:
-    """Group labels whose points lie at about the same x; each column is sorted from the bottom up."""
-    places = {number: in_panel(axes, label.x, label.y) for number, label in enumerate(labels)}
-    columns: list[list[int]] = []
-    for number in sorted(places, key=lambda number: (*places[number], number)):
-        if not columns or places[number][0] - places[columns[-1][-1]][0] > COLUMN_WIDTH:
+def _columns(placed: Sequence[Placed]) -> list[list[Placed]]:
+    """Group labels at about the same x; each column is sorted from the bottom up."""
+    columns: list[list[Placed]] = []
+    last_x = -np.inf
+    for x, height, label in sorted(placed, key=lambda place: place[0]):
+        if x - last_x > COLUMN_WIDTH:
             columns.append([])
-        columns[-1].append(number)
-    for column in columns:
-        column.sort(key=lambda number: (places[number][1], -number))
-    return [[labels[number] for number in column] for column in columns]
+        columns[-1].append((x, height, label))
+        last_x = x
+    return [sorted(column, key=lambda place: place[1]) for column in columns]
 
 
 def _apart(heights: Sequence[float], line_height: float) -> Array:

@@ -1,6 +1,6 @@
 """Training curves, a panel per framework and set of options: the chart of three figures."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,8 @@ from analysis.text import chart_number
 from unet_scaling.study.config import Framework
 
 PANEL_INCHES = (3.9, 3.1)
+# More panels than this have a column for each framework.
+MOST_IN_A_ROW = 3
 # Opacity of the line of the fewest workers; that of the most is opaque.
 FAINTEST = 0.35
 # Share of a panel's height within which two lines end at the same place.
@@ -48,14 +50,13 @@ class CurveChart:
 def curve_figure(inputs: Inputs, chart: CurveChart, curves: Curves) -> Figure:
     """Draw one line per point; a panel for each framework and set of options."""
     panels = _panels(inputs, curves.medians)
-    names = inputs.study.names
-    titles = [", ".join(filter(None, (names[framework], options))) for options, framework in panels]
-    columns = len({framework for _, framework in panels}) if len(panels) > 3 else len(panels)
+    titles = [", ".join(filter(None, (panel[0].framework_name, panel[0].options))) for panel in panels]
+    frameworks = {panel[0].framework for panel in panels}
+    columns = len(frameworks) if len(panels) > MOST_IN_A_ROW else len(panels)
     title = f"{chart.title}, by number of workers"
     figure, all_axes = new_figure(title, [], titles, columns, PANEL_INCHES)
-    for axes, ((options, _), panel) in zip(all_axes, panels.items(), strict=True):
-        tables = (table[table["options"] == options] for table in (curves.medians, curves.runs))
-        _set_axes(axes, chart, pd.concat(tables))
+    for axes, panel in zip(all_axes, panels, strict=True):
+        _set_axes(axes, chart, curves.of(panel[0].options))
         _draw_panel(axes, chart, panel, curves)
     return figure
 
@@ -92,14 +93,14 @@ def _last_median(runs: pd.DataFrame, column: str) -> Iterator[str]:
         yield f"{chart_number(float(values.median()))} {on_workers(int(workers))}"
 
 
-def _panels(inputs: Inputs, table: pd.DataFrame) -> Mapping[tuple[str, Framework], list[Series]]:
+def _panels(inputs: Inputs, table: pd.DataFrame) -> list[list[Series]]:
     """Return the series of each set of options and framework that has rows in a table."""
     panels: dict[tuple[str, Framework], list[Series]] = {}
     for series in inputs.series:
         same = (table["options"] == series.options) & (table["framework"] == series.framework)
         if same.any():
             panels.setdefault((series.options, series.framework), []).append(series)
-    return panels
+    return list(panels.values())
 
 
 def _set_axes(axes: Axes, chart: CurveChart, table: pd.DataFrame) -> None:
@@ -129,17 +130,20 @@ def _draw_panel(axes: Axes, chart: CurveChart, panel: Sequence[Series], curves: 
 
 def _draw_series(axes: Axes, chart: CurveChart, series: Series, curves: Curves) -> Iterator[Label]:
     """Draw a line for every point, with its runs thin; more workers are drawn stronger."""
-    medians = series.rows(curves.medians)
     runs = series.rows(curves.runs)
-    counts = sorted({int(workers) for workers in medians["workers"]})
-    for number, workers in enumerate(counts, start=1):
-        alpha = FAINTEST + (1 - FAINTEST) * number / len(counts)
-        median = medians[medians["workers"] == workers]
+    points = list(series.rows(curves.medians).groupby("workers"))
+    for number, (workers, median) in enumerate(points, start=1):
+        alpha = FAINTEST + (1 - FAINTEST) * number / len(points)
         _draw_runs(axes, chart, series, runs[runs["workers"] == workers], alpha)
-        _draw_median(axes, chart, series, median, alpha, f"{series.name}, {workers}")
-        last = median[median[chart.y].notna()].iloc[-1:]
-        for x, y in zip(last[chart.x], last[chart.y], strict=True):
-            yield Label(float(x), float(y), str(workers), series.style.colour)
+        _draw_median(axes, chart, series, median, alpha)
+        yield from _tip(chart, series, median)
+
+
+def _tip(chart: CurveChart, series: Series, median: pd.DataFrame) -> Iterator[Label]:
+    """Yield the label of the last step at which the quantity is known."""
+    last = median[median[chart.y].notna()].tail(1)
+    for x, y, workers in zip(last[chart.x], last[chart.y], last["workers"], strict=True):
+        yield Label(float(x), float(y), str(workers), series.style.colour)
 
 
 def _draw_runs(axes: Axes, chart: CurveChart, series: Series, runs: pd.DataFrame, alpha: float) -> None:
@@ -148,9 +152,7 @@ def _draw_runs(axes: Axes, chart: CurveChart, series: Series, runs: pd.DataFrame
         axes.plot(run[chart.x], run[chart.y], color=colour, linewidth=0.6, alpha=0.4 * alpha, zorder=2)
 
 
-def _draw_median(
-    axes: Axes, chart: CurveChart, series: Series, median: pd.DataFrame, alpha: float, label: str
-) -> None:
+def _draw_median(axes: Axes, chart: CurveChart, series: Series, median: pd.DataFrame, alpha: float) -> None:
     axes.plot(
         median[chart.x],
         median[chart.y],
@@ -158,7 +160,7 @@ def _draw_median(
         linestyle=series.line_style,
         linewidth=1.6,
         alpha=alpha,
-        label=label,
+        label=f"{series.name}, {median['workers'].iloc[0]}",
         marker=series.style.marker if len(median) <= MOST_MARKED_STEPS else None,
         markersize=3.2,
         zorder=3,

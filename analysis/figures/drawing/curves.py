@@ -28,6 +28,11 @@ class Curves:
     medians: pd.DataFrame
     runs: pd.DataFrame
 
+    def of(self, options: str) -> pd.DataFrame:
+        """Return the rows of both tables under one set of options."""
+        both = pd.concat([self.medians, self.runs])
+        return both[both["options"] == options]
+
 
 def loss_curves(inputs: Inputs) -> Curves:
     """Return the loss at every epoch: `trained` epochs, `elapsed` seconds with the warm-up, `loss`."""
@@ -58,13 +63,18 @@ def counts_drawn(inputs: Inputs, options: str, framework: Framework) -> Sequence
 
 
 def _runs_drawn(inputs: Inputs) -> pd.DataFrame:
-    """Return the runs of the series and worker counts that have a curve."""
-    runs = inputs.study.runs[[*POINT, "run"]]
+    """Return the runs of the series and worker counts that have a curve.
+
+    `point` numbers their points; `single` is true for the runs that have a curve of their own.
+    """
     parts = []
     for series in inputs.series:
-        part = series.rows(runs)
+        part = series.rows(inputs.study.runs)[[*POINT, "run"]]
         parts.append(part[part["workers"].isin(counts_drawn(inputs, series.options, series.framework))])
-    return pd.concat(parts, ignore_index=True)
+    runs = pd.concat(parts, ignore_index=True)
+    points = runs.groupby(POINT, sort=False)
+    repeated = points["run"].transform("size") > 1
+    return runs.assign(point=points.ngroup(), single=repeated & (points.cumcount() < MOST_RUNS))
 
 
 def _numbered(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -75,13 +85,11 @@ def _numbered(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _curves(table: pd.DataFrame, runs: pd.DataFrame, columns: list[str]) -> Curves:
-    point = runs.groupby(POINT, sort=False)
-    points = runs.loc[~runs.duplicated(POINT), POINT].reset_index(drop=True)
-    repeated = (point["run"].transform("size") > 1).to_numpy()
-    shown = repeated & (point.cumcount().to_numpy() < MOST_RUNS)
-    table = table.assign(point=point.ngroup().to_numpy()[table["number"]])
+    """Return the curves of a table of `number`, `step` and these columns."""
+    table = table.join(runs[["point", "single"]], on="number")
     medians = table.groupby(["point", "step"], as_index=False)[columns].median()
-    single = table[shown[table["number"]]]
+    points = runs.drop_duplicates("point").set_index("point")[POINT]
+    single = table[table["single"]]
     return Curves(
         medians.join(points, on="point")[[*POINT, "step", *columns]],
         single.join(points, on="point")[[*POINT, "number", "step", *columns]],

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.budget.overhead import NO_OVERHEAD, Overhead
 from analysis.figures.drawing.style import FRAMEWORK_STYLES, LINE_STYLES, FrameworkStyle, LineStyle
 from analysis.findings.verdict import Verdict
-from analysis.study import NAMES, POINT, Study
+from analysis.study import NAMES, POINT, SERIES, Study
 from analysis.text import printable
 from unet_scaling.study.config import Framework
 
@@ -89,18 +89,18 @@ class Inputs:
     def runs(self) -> pd.DataFrame:
         """At most 20 runs of each point, with throughput, speed-up, efficiency, deviation and IoU of each.
 
-        The baseline is that of their point, so that they scatter about its median.
+        The baseline is that of their point, so that they scatter about its median. `difference` is the IoU
+        minus that of the same repeat on 1 worker.
         """
-        throughput = self.study.runs[self.study.throughput]
-        runs = self.study.runs[[*POINT, "repeat", "iou"]].assign(throughput=throughput)
-        runs = runs[runs["options"].isin(self.options)]
+        runs = self.study.runs.assign(throughput=self.study.runs[self.study.throughput])
+        runs = runs.loc[runs["options"].isin(self.options), [*POINT, "repeat", "iou", "throughput"]]
         runs = runs[runs.groupby(POINT).cumcount() < MOST_RUNS]
-        baseline = (self.points["throughput"] / self.points["speedup"]).rename("baseline")
-        of_point = pd.concat([self.points[[*POINT, "repeats"]], baseline], axis=1)
-        runs = runs.merge(of_point, on=POINT, how="left")
-        runs["speedup"] = runs["throughput"] / runs["baseline"]
+        of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
+        runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))
+        runs["speedup"] *= runs["throughput"] / runs["throughput_of_point"]
         runs["efficiency"] = runs["speedup"] / runs["workers"]
-        return runs.assign(deviation=1 - runs["efficiency"])
+        runs["deviation"] = 1 - runs["efficiency"]
+        return _with_difference(runs)
 
     @cached_property
     def undrawn(self) -> str:
@@ -126,6 +126,15 @@ class Inputs:
     def _knobs(self, options: str, framework: Framework) -> list[str]:
         panel = (self.points["options"] == options) & (self.points["framework"] == framework)
         return list(dict.fromkeys(self.points.loc[panel, "knobs"]))
+
+
+def _with_difference(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with `difference`, which is unknown on 1 worker itself."""
+    repeat = [*SERIES, "repeat"]
+    alone = runs[runs["workers"] == 1].groupby(repeat)["iou"].first().rename("iou_alone")
+    runs = runs.join(alone, on=repeat)
+    difference = (runs["iou"] - runs["iou_alone"]).where(runs["workers"] > 1)
+    return runs.assign(difference=difference)
 
 
 def evenly(values: Sequence[int], most: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Layout of a figure: title and legend in the head, panels of fixed size in rows below."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
@@ -53,17 +54,17 @@ def new_figure(
     `panel_titles` has one title, perhaps empty, for each panel. The last row may have fewer panels.
     """
     wide, high = panel_inches
-    width = LEFT_INCHES + columns * wide + (columns - 1) * BETWEEN_INCHES + RIGHT_INCHES
+    width = LEFT_INCHES + columns * (wide + BETWEEN_INCHES) - BETWEEN_INCHES + RIGHT_INCHES
     legend_rows = _legend_rows(legend, width)
+    head = TITLE_INCHES + LEGEND_INCHES * len(legend_rows)
     panel_head = PANEL_TITLE_INCHES if any(panel_titles) else NO_TITLE_INCHES
-    head = TITLE_INCHES + LEGEND_INCHES * len(legend_rows) + panel_head
-    row_height = high + BOTTOM_INCHES + panel_head
-    height = head + -(-len(panel_titles) // columns) * row_height - panel_head
-    figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
+    row_height = panel_head + high + BOTTOM_INCHES
+    rows = math.ceil(len(panel_titles) / columns)
+    figure = Figure(figsize=(width, head + rows * row_height), dpi=DOTS_PER_INCH)
     for number, text in enumerate(panel_titles):
         row, column = divmod(number, columns)
         left = LEFT_INCHES + column * (wide + BETWEEN_INCHES)
-        _add_panel(figure, (left, height - head - row * row_height - high), panel_inches, text)
+        _add_panel(figure, (left, head + row * row_height + panel_head), panel_inches, text)
     _draw_title(figure, title)
     _draw_legend(figure, legend_rows)
     return figure, figure.axes
@@ -80,11 +81,11 @@ def legend_line(series: Series, width: float) -> Line2D:
 
 
 def _add_panel(figure: Figure, corner: Size, panel_inches: Size, title: str) -> None:
-    """Add axes whose lower left corner is at these inches from that of the figure."""
+    """Add axes whose upper left corner is at these inches from that of the figure."""
     width, height = figure.get_size_inches()
-    left, bottom = corner
+    left, top = corner
     wide, high = panel_inches
-    axes = figure.add_axes((left / width, bottom / height, wide / width, high / height))
+    axes = figure.add_axes((left / width, 1 - (top + high) / height, wide / width, high / height))
     axes.set_title(shortened(title, wide), size=TEXT_POINTS, color=INK, pad=8)
 
 

@@ -142,21 +142,22 @@ def proportional_guide(axes: Axes, inputs: Inputs, options: str, of_one_worker: 
 
 def _draw_series(axes: Axes, inputs: Inputs, quantity: Quantity, series: Series, side: float) -> list[Label]:
     """Draw one line with its runs and bars; return the label of its last point, none where none is known."""
+    column = quantity.column
     points = series.rows(inputs.points)
     runs = series.rows(inputs.runs)
-    single_runs(axes, series, runs[runs["repeats"] > 1], quantity.column, side)
-    interval_bars(axes, series, points, quantity.column, side)
-    line_with_gaps(axes, series, inputs.counts(series.options), points, quantity.column)
-    last = last_known(points, quantity.column)
+    single_runs(axes, series, runs[runs["repeats"] > 1], column, side)
+    interval_bars(axes, series, points, column, side)
+    line_with_gaps(axes, series, inputs.counts(series.options), points, column)
+    last = last_known(points, column)
     if last is None:
         return []
-    x, y = last[["workers", quantity.column]].astype(float)
-    return [Label(x, y, quantity.label(last), series.style.colour)]
+    text = quantity.label(last)
+    return [Label(float(last["workers"]), float(last[column]), text, series.style.colour)]
 
 
 def _value_axis(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) -> None:
     counts = inputs.counts(options)
-    values = _drawn_values(inputs, quantity.column, options)
+    values = drawn_values(inputs, quantity.column, options)
     known = (values > 0).any()
     if quantity.in_workers:
         values = np.append(values, np.asarray(counts, dtype=np.float64))
@@ -170,7 +171,7 @@ def _value_axis(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) ->
         percent_axis(axes, "y")
 
 
-def _drawn_values(inputs: Inputs, column: str, options: str) -> NDArray[np.float64]:
+def drawn_values(inputs: Inputs, column: str, options: str) -> NDArray[np.float64]:
     """Return every value of a column that a panel shows: medians, ends of intervals, single runs."""
     points = inputs.points[inputs.points["options"] == options]
     runs = inputs.runs[inputs.runs["options"] == options]

@@ -82,16 +82,16 @@ def panel_title(series: Series, inputs: Inputs) -> str:
 
 def _draw_stack(axes: Axes, chart: StackChart, table: pd.DataFrame) -> None:
     x = np.arange(len(table), dtype=np.float64)
-    up, down = _draw_bars(axes, x, table, chart.parts)
+    ends = _draw_bars(axes, x, table, chart.parts)
     bounds = _draw_totals(axes, x + BAR_WIDTH / 2 + BESIDE, table, chart.total)
-    axes.set_xticks(x, [str(workers) for workers in table["workers"]])
-    axes.set_xlabel("workers")
-    axes.set_xlim(-0.6, max(1.6, len(table) - 0.4))
-    axes.grid(visible=False, axis="x")
-    from_zero(axes, "y", np.concatenate([up, down, bounds]), least_top=chart.least_top)
-    axes.axhline(0, color=MUTED, linewidth=0.8)
+    from_zero(axes, "y", np.append(ends, bounds), least_top=chart.least_top)
     if chart.share:
         percent_axis(axes, "y")
+    axes.axhline(0, color=MUTED, linewidth=0.8)
+    axes.set_xlabel("workers")
+    axes.set_xticks(x, [str(workers) for workers in table["workers"]])
+    axes.set_xlim(-0.6, max(1.6, len(table) - 0.4))
+    axes.grid(visible=False, axis="x")
 
 
 def _draw_totals(axes: Axes, x: Array, table: pd.DataFrame, total: str) -> Array:
@@ -103,21 +103,21 @@ def _draw_totals(axes: Axes, x: Array, table: pd.DataFrame, total: str) -> Array
     return np.append(low, high)
 
 
-def _draw_bars(
-    axes: Axes, x: Array, table: pd.DataFrame, parts: Mapping[str, PartStyle]
-) -> tuple[Array, Array]:
-    """Stack positive parts upwards and negative ones downwards; return where both end."""
+def _draw_bars(axes: Axes, x: Array, table: pd.DataFrame, parts: Mapping[str, PartStyle]) -> Array:
+    """Stack positive parts upwards and negative ones downwards; return the highest and lowest ends."""
     up = np.zeros(len(table))
     down = np.zeros(len(table))
     for part, style in parts.items():
         values = table[part].to_numpy(dtype=np.float64)
         base = np.where(values >= 0, up, down)
-        bars = axes.bar(x, values, BAR_WIDTH, base, color=style.colour, label=style.name)
-        for bar in bars:
-            bar.set(edgecolor=PAPER, linewidth=0.6)
-        up = up + np.maximum(values, 0)
-        down = down + np.minimum(values, 0)
-    return up, down
+        _draw_part(axes, x, values, base, style)
+        up += np.maximum(values, 0)
+        down += np.minimum(values, 0)
+    return np.append(up, down)
+
+
+def _draw_part(axes: Axes, x: Array, values: Array, base: Array, style: PartStyle) -> None:
+    axes.bar(x, values, BAR_WIDTH, base, color=style.colour, edgecolor=PAPER, linewidth=0.6, label=style.name)
 
 
 def _number_parts(axes: Axes, chart: StackChart) -> None:
