@@ -63,7 +63,7 @@ UNITS = re.compile(
 # Words of this project only, for which the field has its own; a reader of PyTorch, Slurm and MPI knows none.
 PRIVATE_WORDS = re.compile(
     r"\b(patience|patient|impatient|patiently|farewell|deaf|obeyed|_insist|FiniteGuard|has_fired|rehearse\w*|"
-    r"YOUNGER_OPTIONS|write_json_with_checksum|read_json_with_checksum|outlook|soundness|loss_words|losses\.py|album|courses|cluster_rehearsal|"
+    r"YOUNGER_OPTIONS|write_sealed|read_sealed|outlook|soundness|loss_words|losses\.py|album|courses|cluster_rehearsal|"
     r"rooms|doors|the house|worth of|taking turns|wait_for_arrivals|limit_waiting|no such word)\b"
 )
 # The virtual cluster is for rehearsing a study: there the word is meant as it stands.

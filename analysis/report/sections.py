@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.findings.cost import CLOCK
 from analysis.report.assemble import Report
-from analysis.report.drawings import absent, drawings, main_figures
-from analysis.report.pictures import Pictures
+from analysis.report.figure_files import FigureFiles
 from analysis.report.tables import grids
 from analysis.report.view import Section
 from analysis.text import clean, count, labelled, sentence
@@ -36,23 +35,22 @@ FAIRNESS_LEAD = (
 )
 
 
-def sections(report: Report, pictures: Pictures) -> Iterator[Section]:
+def sections(report: Report, files: FigureFiles) -> Iterator[Section]:
     """Return the evidence in reading order."""
     for make in (_points, _against, _overhead, _iou, _loss, _cost, _prediction, _fairness):
-        yield make(report, pictures)
+        yield make(report, files)
     if len(report.study.left_out):
-        yield _left_out(report, pictures)
+        yield _left_out(report, files)
     if report.notes:
-        yield _notes(report, pictures)
+        yield _notes(report, files)
 
 
 def _section(
     report: Report,
-    pictures: Pictures,
+    files: FigureFiles,
     anchor: str,
     title: str,
     lead: str,
-    figures: Sequence[str] = (),
     remarks: Sequence[str] = (),
     folded: bool = False,
 ) -> Section:
@@ -61,20 +59,19 @@ def _section(
         anchor,
         title,
         lead,
-        drawings(pictures, *figures),
+        files.in_section(anchor),
         grids(report, anchor),
         tuple(sentence(remark) for remark in remarks),
-        absent(pictures, *figures),
+        files.missing_in_section(anchor),
         folded,
     )
 
 
-def _points(report: Report, pictures: Pictures) -> Section:
-    further = [name for name in ("throughput", "deviation") if name not in main_figures(pictures)]
-    return _section(report, pictures, "points", "Every point", POINTS_LEAD, further)
+def _points(report: Report, files: FigureFiles) -> Section:
+    return _section(report, files, "points", "Every point", POINTS_LEAD)
 
 
-def _against(report: Report, pictures: Pictures) -> Section:
+def _against(report: Report, files: FigureFiles) -> Section:
     native, horovod = report.study.names.values()
     lead = (
         f"The ratio of throughputs, paired by repeat: above 1 {native} is faster. The difference is "
@@ -82,13 +79,12 @@ def _against(report: Report, pictures: Pictures) -> Section:
     )
     nothing = [] if len(report.comparisons) else ["The frameworks have no worker count in common"]
     title = f"{native[:1].upper()}{native[1:]} against {horovod}"
-    return _section(report, pictures, "against", title, lead, remarks=nothing)
+    return _section(report, files, "against", title, lead, remarks=nothing)
 
 
-def _overhead(report: Report, pictures: Pictures) -> Section:
-    figures = ("budget", "waterfall", "difference", "wire")
+def _overhead(report: Report, files: FigureFiles) -> Section:
     title = "Where the lost efficiency went"
-    return _section(report, pictures, "budget", title, OVERHEAD_LEAD, figures, [*_findings(report)])
+    return _section(report, files, "budget", title, OVERHEAD_LEAD, [*_findings(report)])
 
 
 def _findings(report: Report) -> Iterator[str]:
@@ -101,13 +97,13 @@ def _findings(report: Report) -> Iterator[str]:
     yield from report.budget_notes[:MOST_REMARKS]
 
 
-def _iou(report: Report, pictures: Pictures) -> Section:
+def _iou(report: Report, files: FigureFiles) -> Section:
     lead = (
         f"Computed on: {clean(report.study.iou_scope)}{_test_images(report)}. A point is not inferior where "
         "the whole interval of its difference to 1 worker, paired by seed, lies above "
         f"-{report.study.criteria.iou_margin:g}."
     )
-    return _section(report, pictures, "iou", "IoU", lead, ("iou",))
+    return _section(report, files, "iou", "IoU", lead)
 
 
 def _test_images(report: Report) -> str:
@@ -115,36 +111,35 @@ def _test_images(report: Report) -> str:
     return f" ({', '.join(f'{number:,.0f}' for number in images)} images)" if images else ""
 
 
-def _loss(report: Report, pictures: Pictures) -> Section:
-    figures = ("loss_epochs", "loss_seconds")
-    return _section(report, pictures, "loss", "Training loss", LOSS_LEAD, figures)
+def _loss(report: Report, files: FigureFiles) -> Section:
+    return _section(report, files, "loss", "Training loss", LOSS_LEAD)
 
 
-def _cost(report: Report, pictures: Pictures) -> Section:
+def _cost(report: Report, files: FigureFiles) -> Section:
     lead = (
         f"Clock: {CLOCK}. The Pareto set holds the points that no other beats in both time and worker-hours."
     )
     sets = [f"Pareto set of {clean(kind)}" for kind in report.cost["pareto_of"].drop_duplicates() if kind]
-    return _section(report, pictures, "cost", "Cost", lead, ("cost", "time_to_iou"), [report.target, *sets])
+    return _section(report, files, "cost", "Cost", lead, [report.target, *sets])
 
 
-def _prediction(report: Report, pictures: Pictures) -> Section:
+def _prediction(report: Report, files: FigureFiles) -> Section:
     notes = report.extrapolation.notes[:MOST_REMARKS]
-    return _section(report, pictures, "prediction", "Prediction", PREDICTION_LEAD, ("prediction",), notes)
+    return _section(report, files, "prediction", "Prediction", PREDICTION_LEAD, notes)
 
 
-def _fairness(report: Report, pictures: Pictures) -> Section:
-    return _section(report, pictures, "fairness", "How fair is this comparison?", FAIRNESS_LEAD)
+def _fairness(report: Report, files: FigureFiles) -> Section:
+    return _section(report, files, "fairness", "How fair is this comparison?", FAIRNESS_LEAD)
 
 
-def _left_out(report: Report, pictures: Pictures) -> Section:
+def _left_out(report: Report, files: FigureFiles) -> Section:
     runs = len(report.study.left_out)
     lead = "No number of this report uses these runs."
     title = f"Left out: {count(runs, 'run')}"
-    return _section(report, pictures, "left-out", title, lead, folded=runs > MOST_REMARKS)
+    return _section(report, files, "left-out", title, lead, folded=runs > MOST_REMARKS)
 
 
-def _notes(report: Report, pictures: Pictures) -> Section:
+def _notes(report: Report, files: FigureFiles) -> Section:
     lead = "What to know before you use a number of this page."
     folded = len(report.notes) > MOST_REMARKS
-    return _section(report, pictures, "notes", "Notes", lead, remarks=report.notes, folded=folded)
+    return _section(report, files, "notes", "Notes", lead, remarks=report.notes, folded=folded)
