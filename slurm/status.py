@@ -18,7 +18,7 @@ from slurm.states import RunStatus, study_statuses
 from slurm.submissions import read_submissions
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
-from unet_scaling.study.study_file import CONFIG_NAME, read_config, recorded_study
+from unet_scaling.study.study_file import config_path, read_config, recorded_study, run_folders
 
 WATCH_SECONDS = 10
 SURPLUS = "not in the study any more"
@@ -53,7 +53,7 @@ class Row:
 
 def study_rows(folder: Path) -> list[Row]:
     """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
-    configs = {path.parent: read_config(path) for path in sorted(folder.glob(f"*/{CONFIG_NAME}"))}
+    configs = {run_folder: read_config(config_path(run_folder)) for run_folder in run_folders(folder)}
     if not configs:
         raise UserError(f"{folder} holds no runs; slurm/submission.sh STUDY.toml makes them")
     study = recorded_study(folder)

@@ -16,7 +16,7 @@ from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_json_with_checksum
 from unet_scaling.study.run_state import RecordedRun, recorded_run, run_state
-from unet_scaling.study.study_file import CONFIG_NAME, PATH_KEYS, STUDY_NAME, read_config, recorded_study
+from unet_scaling.study.study_file import PATH_KEYS, STUDY_NAME, config_path, read_config, recorded_study
 from unet_scaling.study.validation import flat_values
 
 
@@ -39,8 +39,8 @@ class StudyFolder:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 folder.mkdir(mode=0o700, exist_ok=True)
-                if not (folder / CONFIG_NAME).exists():
-                    write_json_with_checksum(folder / CONFIG_NAME, config.model_dump(mode="json"))
+                if not config_path(folder).exists():
+                    write_json_with_checksum(config_path(folder), config.model_dump(mode="json"))
             except OSError as error:
                 raise UserError(f"the run folder {folder} cannot be made: {error}") from None
         write_json_with_checksum(self.path / STUDY_NAME, self.study.model_dump(mode="json"))
@@ -60,7 +60,7 @@ class StudyFolder:
     def require_same(self, configs: Sequence[RunConfig]) -> None:
         """Raise UserError where the folder of a run holds another configuration than the study gives it."""
         for config in configs:
-            path = self.run_folder(config) / CONFIG_NAME
+            path = config_path(self.run_folder(config))
             recorded = read_config(path) if path.exists() else config
             if recorded != config:
                 key, was, now = _first_difference(recorded, config)

@@ -14,7 +14,7 @@ from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.older_records import older_digest
 from unet_scaling.study.options import TABLES, Criteria, HorovodKnobs
-from unet_scaling.study.study_file import STUDY_NAME, read_config, read_study, recorded_study
+from unet_scaling.study.study_file import STUDY_NAME, config_path, read_config, read_study, recorded_study
 from unet_scaling.study.validation import StrictModel
 
 ABLATIONS = sorted((PROJECT / "slurm" / "studies").glob("why_*.toml"))
@@ -311,3 +311,15 @@ def test_a_study_file_that_is_cut_off_is_an_error_with_its_cure(study: Path, tmp
     path.write_text(path.read_text()[:-20])
     with pytest.raises(UserError, match=r"study.json cannot be read: .*submission.sh writes it again"):
         recorded_study(tmp_path / "logs")
+
+
+def test_a_run_folder_of_an_earlier_version_keeps_the_name_of_its_configuration(
+    study: Path, tmp_path: Path
+) -> None:
+    folder = StudyFolder(tmp_path / "logs", read_study(study))
+    first = folder.prepare()[0]
+    older = folder.run_folder(first) / "point.json"
+    config_path(folder.run_folder(first)).rename(older)
+    assert folder.prepare()[0] == first
+    assert config_path(folder.run_folder(first)) == older
+    assert not (folder.run_folder(first) / "config.json").exists()

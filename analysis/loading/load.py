@@ -44,7 +44,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.study_file import CONFIG_NAME, recorded_study
+from unet_scaling.study.study_file import config_path, recorded_study
 
 RUNS_AT_ONCE = 100
 
@@ -82,7 +82,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 def _is_run(path: Path) -> bool:
     try:
-        return any((path / name).exists() for name in (CONFIG_NAME, RECORD_NAME))
+        return any((path / name).exists() for name in (config_path(path).name, RECORD_NAME))
     except OSError:
         return True  # it may not be looked into: reading it gives the reason
 

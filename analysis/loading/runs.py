@@ -18,7 +18,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import Epoch, Header, Result
 from unet_scaling.study.run_state import STATE_OF_END, Exclusion, RunState, State, first_problem, recorded_run
-from unet_scaling.study.study_file import CONFIG_NAME, read_config
+from unet_scaling.study.study_file import config_path, read_config
 
 RECORDED = [name for name in EPOCH_COLUMNS if name not in ("run", "fastest_worker_seconds", "stalled")]
 # One call for all columns of an epoch: a study of 10,000 runs has two million epochs.
@@ -57,11 +57,12 @@ class UnusableRun:
 def read_run(folder: Path) -> CompleteRun | UnusableRun:
     """The run in a folder, or why it cannot be used by itself."""
     name = name_of(folder)
+    path = config_path(folder)
     try:
-        config = read_config(folder / CONFIG_NAME)
+        config = read_config(path)
     except UserError as error:
         return UnusableRun(LeftOut(name, "invalid", printable(str(error))))
-    oversized = tuple(f"{folder / CONFIG_NAME}: {problem}" for problem in too_large(config))
+    oversized = tuple(f"{path}: {problem}" for problem in too_large(config))
     if oversized:
         return UnusableRun(LeftOut(name, "invalid", printable(first_problem(oversized))))
     run = recorded_run(folder, config)

@@ -27,7 +27,7 @@ from unet_scaling.run.interruption import Interruption
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import RECORD_NAME, earlier_attempts, read_record
-from unet_scaling.study.study_file import read_config
+from unet_scaling.study.study_file import config_path, read_config
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def open_run(description: str) -> Iterator[RunFolder]:
         "run_folder", type=Path, help="folder with a config.json, as slurm/submission.sh makes them"
     )
     path: Path = parser.parse_args().run_folder
-    config = read_config(path / "config.json")
+    config = read_config(config_path(path))
     if path.stat().st_mode & stat.S_IWOTH:
         raise UserError(f"{path} may be written by anyone: chmod o-w {path}")
     record = path / RECORD_NAME

@@ -10,7 +10,7 @@ from unet_scaling.study.errors import BUS_ERROR, UserError
 from unet_scaling.study.failure_reports import failure_reason
 from unet_scaling.study.files import read_regular
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
-from unet_scaling.study.study_file import CONFIG_NAME, JOB_NAME, OUTPUT_NAME, read_config
+from unet_scaling.study.study_file import CONFIG_NAME, JOB_NAME, OUTPUT_NAME, config_path, read_config
 
 State = Literal[
     "waiting",  # not started yet
@@ -62,7 +62,7 @@ class RecordedRun:
 def run_state(folder: Path) -> RunState:
     """Return the state that the files of a run folder show, without Slurm."""
     try:
-        config = read_config(folder / CONFIG_NAME)
+        config = read_config(config_path(folder))
     except UserError as error:
         return RunState("invalid", str(error))
     return recorded_run(folder, config).state

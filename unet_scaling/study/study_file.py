@@ -14,6 +14,8 @@ from unet_scaling.study.validation import read_toml, validated
 
 STUDY_NAME = "study.json"
 CONFIG_NAME = "config.json"
+# Its name before record format 5.
+OLDER_CONFIG_NAME = "point.json"
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
 PING_PONG_NAME = "ping_pong.json"
@@ -33,6 +35,19 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     study = validated(StudyConfig, _with_absolute_paths(content), str(path))
     study.configs(str(path))
     return study
+
+
+def config_path(run_folder: Path) -> Path:
+    """Return where the configuration of a run is, or is to be written; an older file keeps its name."""
+    older = run_folder / OLDER_CONFIG_NAME
+    newest = run_folder / CONFIG_NAME
+    return older if older.exists() and not newest.exists() else newest
+
+
+def run_folders(study_folder: Path) -> list[Path]:
+    """Return the folders of a study that hold a run configuration, by name."""
+    names = (CONFIG_NAME, OLDER_CONFIG_NAME)
+    return sorted({path.parent for name in names for path in study_folder.glob(f"*/{name}")})
 
 
 def read_config(path: Path) -> RunConfig:
