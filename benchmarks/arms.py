@@ -1,4 +1,4 @@
-"""Things compared in one run: each a process of its own that works when asked to, all in turn.
+"""The arms of a comparison: each a process of its own that works when asked to, all in turn.
 
 A process because what is compared may be its environment: an allocator reads its settings before Python
 starts. An arm that waits for its turn uses no processor. The unit is the round: every arm once, in an order
@@ -21,7 +21,7 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from benchmarks.scenes import SIZES
 from unet_scaling.group.allocator import keep_memory
-from unet_scaling.study.config import PROJECT
+from unet_scaling.study.config import PROJECT, RunConfig
 
 REFERENCE, OWN = "reference mode", "this project"
 PEAK = "peak_memory_bytes"
@@ -31,12 +31,21 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Arm:
-    """One of the things compared: a module of this project, what it is told, and its environment."""
+    """One of the things compared: its module, the kind of work, its run configuration and environment.
+
+    `further`: more arguments of the module, as JSON has them.
+    """
 
     name: str
     module: str
-    told: Mapping[str, object]
+    kind: str
+    config: RunConfig
     environment: Mapping[str, str] = field(default_factory=dict)
+    further: Mapping[str, object] = field(default_factory=dict)
+
+    def arguments(self) -> str:
+        """Return what its process is started with, in JSON."""
+        return json.dumps({"kind": self.kind, "config": self.config.model_dump(), **self.further})
 
 
 @dataclass(frozen=True)
@@ -60,10 +69,8 @@ class Estimate:
 
 
 def options_parser(description: str | None, size: str, rounds: int) -> argparse.ArgumentParser:
-    """What every comparison of arms can be asked; `--arm` is how an arm is started."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Return the options of every comparison of arms; with `--arm` the process of an arm is started."""
+    parser = parser_of(description)
     parser.add_argument("--size", choices=SIZES, default=size)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--json", type=Path)
@@ -71,10 +78,24 @@ def options_parser(description: str | None, size: str, rounds: int) -> argparse.
     return parser
 
 
-def serve(work: Callable[[], Measured]) -> None:
-    """In the process of an arm: say that it is ready, then work once for every line that comes in.
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help is a module's docstring."""
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
-    Memory is kept once it has worked, as a worker keeps it from its rehearsal on.
+
+def serve_arm(arguments: str, work_of: Callable[..., Callable[[], Measured]]) -> None:
+    """Serve as the process of an arm: `work_of` takes its kind, configuration and further arguments."""
+    parsed = json.loads(arguments)
+    config = RunConfig.model_validate(parsed.pop("config"))
+    serve(work_of(parsed.pop("kind"), config, **parsed))
+
+
+def serve(work: Callable[[], Measured]) -> None:
+    """Say that this process is ready, then work once for every line that comes in.
+
+    Memory is kept once it has worked, as a worker keeps it from its warm-up step on.
     """
     print(json.dumps({}), flush=True)
     for _ in sys.stdin:
@@ -83,23 +104,23 @@ def serve(work: Callable[[], Measured]) -> None:
 
 
 def timed(work: Callable[[], object]) -> Measured:
-    """Seconds, and processor seconds of all threads of this process."""
+    """Return the seconds of this work, and the processor seconds of all threads of this process."""
     begin, processor = time.perf_counter(), time.process_time()
     work()
     return {"seconds": time.perf_counter() - begin, "processor_seconds": time.process_time() - processor}
 
 
 def with_peak_memory(measured: Measured) -> Measured:
-    """The same, with the most memory that this process ever held (Linux)."""
+    """Return the same with the most memory that this process ever held (Linux)."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return measured | {PEAK: 1024 * float(status["VmHWM"].split()[0])}
 
 
 class _Process:
-    """An arm at work. What it complains of comes out on this program's own stderr."""
+    """The process of an arm; its stderr is this program's own."""
 
     def __init__(self, arm: Arm) -> None:
-        command = [sys.executable, "-m", arm.module, "--arm", json.dumps(arm.told)]
+        command = [sys.executable, "-m", arm.module, "--arm", arm.arguments()]
         self._process = subprocess.Popen(
             command, cwd=PROJECT, env=os.environ | dict(arm.environment), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -120,8 +141,8 @@ class _Process:
         line = self._process.stdout.readline()
         if not line:
             sys.exit(f"{self._name} ended with code {self._process.wait()}")
-        found: Measured = json.loads(line)
-        return found
+        measured: Measured = json.loads(line)
+        return measured
 
     def end(self) -> None:
         if self._process.poll() is None:
@@ -130,55 +151,63 @@ class _Process:
 
 
 def in_turn(arms: Sequence[Arm], rounds: int, warmups: int = 1) -> dict[str, list[Measured]]:
-    """What every arm measured in every round; rounds that only warm up are left out."""
-    processes = [_Process(arm) for arm in arms]
-    found: dict[str, list[Measured]] = {arm.name: [] for arm in arms}
+    """Return the measurements of every arm in every round, without rounds that only warm up."""
+    processes = {arm.name: _Process(arm) for arm in arms}
     try:
-        for process in processes:
+        for process in processes.values():
             process.wait_until_ready()
-        for number in range(-warmups, rounds):
-            for position in range(len(arms)):
-                index = (position + number) % len(arms)
-                measured = processes[index].work()
-                if number >= 0:
-                    found[arms[index].name].append(measured)
+        return in_rounds({name: process.work for name, process in processes.items()}, rounds, warmups)
     finally:
-        for process in processes:
+        for process in processes.values():
             process.end()
-    return found
+
+
+def in_rounds(
+    works: Mapping[str, Callable[[], Measured]], rounds: int, warmups: int = 1
+) -> dict[str, list[Measured]]:
+    """Return the measurements of every round, in an order that turns, without those that only warm up."""
+    names = list(works)
+    samples: dict[str, list[Measured]] = {name: [] for name in names}
+    for number in range(-warmups, rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            measured = works[name]()
+            if number >= 0:
+                samples[name].append(measured)
+    return samples
 
 
 def column(measured: Sequence[Measured], key: str) -> Numbers:
     return np.array([one[key] for one in measured])
 
 
-def times_as_fast(found: Mapping[str, Sequence[Measured]], baseline: str, key: str) -> dict[str, Estimate]:
-    """For every arm the baseline's `key` over its own, round by round."""
-    base = column(found[baseline], key)
-    return {name: Estimate.of(base / column(measured, key)) for name, measured in found.items()}
+def times_as_fast(samples: Mapping[str, Sequence[Measured]], baseline: str, key: str) -> dict[str, Estimate]:
+    """Return for every arm the baseline's `key` over its own, round by round."""
+    base = column(samples[baseline], key)
+    return {name: Estimate.of(base / column(measured, key)) for name, measured in samples.items()}
 
 
-def table(found: Mapping[str, Sequence[Measured]], baseline: str, per: float, unit: str) -> str:
-    """One line per arm: its median time divided by `per`, how much faster it is, and its memory."""
-    has_peak = all(PEAK in one for measured in found.values() for one in measured)
-    lines = [f"{'':>34}  {unit:>26}  {'times as fast':>20}  {'by processor seconds':>20}"]
-    lines[0] += f"  {'peak memory':>11}" if has_peak else ""
-    by_wall = times_as_fast(found, baseline, "seconds")
-    by_processor = times_as_fast(found, baseline, "processor_seconds")
-    for name, measured in found.items():
+def table(samples: Mapping[str, Sequence[Measured]], baseline: str, per: float, unit: str) -> str:
+    """Return one line per arm: its median time divided by `per`, how much faster it is, and its memory."""
+    has_peak = all(PEAK in one for measured in samples.values() for one in measured)
+    head = f"{'':>34}  {unit:>26}  {'times as fast':>20}  {'by processor seconds':>20}"
+    by_wall = times_as_fast(samples, baseline, "seconds")
+    by_processor = times_as_fast(samples, baseline, "processor_seconds")
+    lines = [head + (f"  {'peak memory':>11}" if has_peak else "")]
+    for name, measured in samples.items():
         times = Estimate.of(1000 * column(measured, "seconds") / per)
-        lines.append(f"{name:>34}  {times:>.2f}  {by_wall[name]:>.2f}  {by_processor[name]:>.2f}")
-        lines[-1] += f"  {max(column(measured, PEAK)) / 1e9:8.2f} GB" if has_peak else ""
+        memory = f"  {max(column(measured, PEAK)) / 1e9:8.2f} GB" if has_peak else ""
+        lines.append(f"{name:>34}  {times:>.2f}  {by_wall[name]:>.2f}  {by_processor[name]:>.2f}{memory}")
     return "\n".join(lines)
 
 
-def write_json(path: Path | None, found: Mapping[str, Sequence[Measured]], baseline: str) -> None:
-    """All samples, and the ratios that were printed; nothing where no file was named."""
+def write_json(path: Path | None, samples: Mapping[str, Sequence[Measured]], baseline: str) -> None:
+    """Write all samples and the ratios that were printed, if a file is named."""
     if path is None:
         return
     ratios = {
-        key: {name: asdict(ratio) for name, ratio in times_as_fast(found, baseline, key).items()}
+        key: {name: asdict(ratio) for name, ratio in times_as_fast(samples, baseline, key).items()}
         for key in ("seconds", "processor_seconds")
     }
-    content = {"baseline": baseline, "samples": found, "times_as_fast": ratios}
+    content = {"baseline": baseline, "samples": samples, "times_as_fast": ratios}
     path.write_text(json.dumps(content, indent=1) + "\n")

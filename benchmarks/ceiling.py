@@ -1,4 +1,4 @@
-"""What this machine can do at most, and how much of it a training step of the project reaches.
+"""Highest rates of this machine, and the share of them that a training step of the project reaches.
 
     .venv/bin/python -m benchmarks.ceiling [--size 256x192] [--batch 4] [--threads 1] [--rounds 5]
 
@@ -8,39 +8,42 @@ two, forward once and backward twice. What a step takes beyond its operations at
 is what moves memory.
 """
 
-import argparse
 import json
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from benchmarks.arms import Estimate, Measured, column, timed
-from benchmarks.convolutions import convolutions_met
+from benchmarks.arms import Estimate, Measured, column, in_rounds, parser_of, timed
+from benchmarks.convolutions import convolutions_of
 from benchmarks.scenes import SIZES, indents, reference_point
 from benchmarks.step import OwnTraining, batches_of
 from unet_scaling.study.config import RunConfig
 
+# Rows of the matrices: large enough to fill the caches and keep every unit busy.
 SIDE = 2048
-COPIED = 2**26  # numbers of float32
+# Numbers of float32, 256 MiB: more than the caches hold.
+COPIED = 2**26
+# Gradients of the inputs and of the weights.
 BACKWARD_PER_FORWARD = 2
 
 
 def forward_operations(config: RunConfig, batch: int) -> float:
-    """Floating-point operations of all convolutions of one forward pass."""
-    found = 0.0
-    for layer, inputs, outputs in convolutions_met(config, 1):
+    """Return the floating-point operations of all convolutions of one forward pass."""
+    operations = 0.0
+    for layer, inputs, outputs in convolutions_of(config, 1):
         # Each weight meets every pixel of the output, in a transposed convolution of the input.
         pixels = (outputs if isinstance(layer, nn.Conv2d) else inputs)[2:].numel()
-        found += 2.0 * layer.weight.numel() * pixels * batch
-    return found
+        operations += 2.0 * layer.weight.numel() * pixels * batch
+    return operations
 
 
 def works(config: RunConfig, batch: int) -> dict[str, tuple[Callable[[], object], float]]:
-    """What is timed, and how many operations, or for the copy bytes, each does."""
+    """Return the work that is timed, and how many operations, or for the copy bytes, it does."""
     matrix = torch.rand(SIDE, SIDE)
     pixels = torch.rand(4, 64, 192, 256).contiguous(memory_format=torch.channels_last)
     convolution = nn.Conv2d(64, 64, 3, padding=1).requires_grad_(False)
@@ -57,9 +60,7 @@ def works(config: RunConfig, batch: int) -> dict[str, tuple[Callable[[], object]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--size", choices=SIZES, default="256x192")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
@@ -68,24 +69,20 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     height, width = SIZES[options.size]
-    found: dict[str, list[Measured]] = {}
     with tempfile.TemporaryDirectory() as root:
         folder = indents(Path(root), 3 * options.batch, height, width)
-        measured = works(reference_point(folder, height, width, options.batch), options.batch)
-    for number in range(-2, options.rounds):
-        for name, (work, _) in measured.items():
-            one = timed(work)
-            if number >= 0:
-                found.setdefault(name, []).append(one)
-    amounts = {name: amount for name, (_, amount) in measured.items()}
-    show(found, amounts)
+        timed_works = works(reference_point(folder, height, width, options.batch), options.batch)
+    works_by_name = {name: partial(timed, work) for name, (work, _) in timed_works.items()}
+    samples = in_rounds(works_by_name, options.rounds, warmups=2)
+    amounts = {name: amount for name, (_, amount) in timed_works.items()}
+    show(samples, amounts)
     if options.json:
-        options.json.write_text(json.dumps({"amounts": amounts, "samples": found}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"amounts": amounts, "samples": samples}, indent=1) + "\n")
 
 
-def show(found: dict[str, list[Measured]], amounts: dict[str, float]) -> None:
-    """Rates by processor seconds, which other programs on the same cores move least, and the fractions."""
-    used = {name: column(measured, "processor_seconds") for name, measured in found.items()}
+def show(samples: dict[str, list[Measured]], amounts: dict[str, float]) -> None:
+    """Print rates by processor seconds, which other programs move least, and the fractions."""
+    used = {name: column(measured, "processor_seconds") for name, measured in samples.items()}
     for name, seconds in used.items():
         unit = "GB/s" if name == "copy" else "GFLOP/s"
         print(f"{name:>16}: {Estimate.of(amounts[name] / seconds / 1e9):.1f} {unit} per core in use")

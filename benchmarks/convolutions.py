@@ -8,25 +8,25 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.training import build_model
 
 Convolution = nn.Conv2d | nn.ConvTranspose2d
-Met = tuple[Convolution, torch.Size, torch.Size]
+Convolved = tuple[Convolution, torch.Size, torch.Size]
 
 
-def convolutions_met(config: RunConfig, batch: int) -> list[Met]:
-    """Every convolution of a forward pass in its order, with the sizes of its input and output."""
+def convolutions_of(config: RunConfig, batch: int) -> list[Convolved]:
+    """Return every convolution of a forward pass in its order, with the sizes of its input and output."""
     model = build_model(config, alone().device, nn.BatchNorm2d)
-    met: list[Met] = []
+    layers_and_sizes: list[Convolved] = []
 
-    def verify_group(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def record_sizes(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(layer, Convolution)
-        met.append((layer, inputs[0].shape, output.shape))
+        layers_and_sizes.append((layer, inputs[0].shape, output.shape))
 
     layers = [layer for layer in model.modules() if isinstance(layer, Convolution)]
-    hooks = [layer.register_forward_hook(verify_group) for layer in layers]
+    hooks = [layer.register_forward_hook(record_sizes) for layer in layers]
     with torch.no_grad():
         model(torch.zeros(batch, config.data.channels, config.data.image_height, config.data.image_width))
     for hook in hooks:
         hook.remove()
-    return met
+    return layers_and_sizes
 
 
 class ConvolutionsAlone:
@@ -34,7 +34,7 @@ class ConvolutionsAlone:
 
     def __init__(self, config: RunConfig) -> None:
         self._work: list[tuple[nn.Module, Tensor, Tensor]] = []
-        for layer, inputs, outputs in convolutions_met(config, config.training.batch_per_worker):
+        for layer, inputs, outputs in convolutions_of(config, config.training.batch_per_worker):
             is_first = not self._work  # nobody asks for the gradient of the images
             self._work.append((layer, _random(inputs).requires_grad_(not is_first), _random(outputs)))
 

@@ -7,7 +7,6 @@ this program ends with an error where they do not find the same IoU. Reference m
 project has them in its cache, reads its counts once, and also hashes its weights and averages its batch norm.
 """
 
-import json
 import os
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from benchmarks.arms import (
     column,
     in_turn,
     options_parser,
-    serve,
+    serve_arm,
     table,
     timed,
     write_json,
@@ -45,7 +44,7 @@ SAME_IOU = 1e-3
 
 
 def evaluation_of(kind: str, config: RunConfig) -> Callable[[], float | None]:
-    """Evaluate all test images in the way of an arm; returns the IoU."""
+    """Return the evaluation of all test images in the way of an arm, which returns their IoU."""
     group = alone()
     if kind == OWN:
         model, data = build_model(config, group.device, nn.BatchNorm2d), load_data(config, group)
@@ -57,13 +56,21 @@ def evaluation_of(kind: str, config: RunConfig) -> Callable[[], float | None]:
 
 
 def work_of(kind: str, config: RunConfig) -> Callable[[], Measured]:
-    """One timed evaluation, with the IoU that it found."""
-    evaluation, found = evaluation_of(kind, config), [float("nan")]
+    """Return one timed evaluation, with its IoU."""
+    evaluation = evaluation_of(kind, config)
 
-    def once() -> None:
-        found[0] = evaluation() or 0.0
+    def work() -> Measured:
+        ious: list[float] = []
+        return timed(lambda: ious.append(evaluation() or 0.0)) | {"iou": ious[0]}
 
-    return lambda: timed(once) | {"iou": found[0]}
+    return work
+
+
+def verify_same_iou(samples: dict[str, list[Measured]]) -> None:
+    """End the program with an error where the arms have different IoU."""
+    ious = {kind: column(measured, "iou")[0] for kind, measured in samples.items()}
+    if abs(ious[OWN] - ious[REFERENCE]) > SAME_IOU:
+        sys.exit(f"error: the arms do not find the same IoU: {ious}")
 
 
 def main() -> None:
@@ -72,26 +79,20 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=100)
     options = parser.parse_args()
     if options.arm:
-        told = json.loads(options.arm)
-        return serve(work_of(told["kind"], RunConfig.model_validate(told["config"])))
+        serve_arm(options.arm, work_of)
+        return
     with tempfile.TemporaryDirectory() as root:
         os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
         folder = indents(Path(root), options.images, *SIZES[options.files])
         config = reference_point(folder, *SIZES[options.size], 1, test_share=TEST_SHARE)
         environments = {REFERENCE: {}, OWN: KEEP_MEMORY}
-        arms = [
-            Arm(kind, MODULE, {"kind": kind, "config": config.model_dump()}, environment)
-            for kind, environment in environments.items()
-        ]
-        found = in_turn(arms, options.rounds)
-    ious = {kind: column(measured, "iou")[0] for kind, measured in found.items()}
-    if abs(ious[OWN] - ious[REFERENCE]) > SAME_IOU:
-        sys.exit(f"error: the arms do not find the same IoU: {ious}")
+        arms = [Arm(kind, MODULE, kind, config, environment) for kind, environment in environments.items()]
+        samples = in_turn(arms, options.rounds)
+    verify_same_iou(samples)
     tested = round(TEST_SHARE * options.images)
     print(f"{tested} test images, {options.size} from {options.files}, one thread, {options.rounds} rounds")
-    print(table(found, REFERENCE, tested, "ms per image"))
-    write_json(options.json, found, REFERENCE)
-    return None
+    print(table(samples, REFERENCE, tested, "ms per image"))
+    write_json(options.json, samples, REFERENCE)
 
 
 if __name__ == "__main__":

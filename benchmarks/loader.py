@@ -7,14 +7,23 @@ cache gathers bytes, and on a CPU worker a step then makes floats of them, which
 and cache are in the page cache, as from the second epoch on.
 """
 
-import json
 import os
 import tempfile
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 
-from benchmarks.arms import REFERENCE, Arm, Measured, in_turn, options_parser, serve, table, timed, write_json
+from benchmarks.arms import (
+    REFERENCE,
+    Arm,
+    Measured,
+    in_turn,
+    options_parser,
+    serve_arm,
+    table,
+    timed,
+    write_json,
+)
 from benchmarks.reference_mode import ReferenceImages, epoch_batches
 from benchmarks.scenes import SIZES, alone, indents, reference_point
 from unet_scaling.data.batches import to_floats
@@ -40,7 +49,7 @@ AUGMENTED = {
 
 
 def work_of(kind: str, config: RunConfig) -> Callable[[], Measured]:
-    """Loading one batch in the way of an arm."""
+    """Return the loading of one batch in the way of an arm."""
     reference = ReferenceImages(config)
     turns = cycle(list(epoch_batches(config, reference, 0)))
     if kind == REFERENCE:
@@ -61,26 +70,26 @@ def options_of(kind: str) -> dict[str, object]:
     return dict(AUGMENTED) if "augmented" in kind else {}
 
 
+def arms(root: Path, size: str, batch: int) -> list[Arm]:
+    height, width = SIZES[size]
+    folder = indents(root, 3 * batch, height, width)
+    configs = {kind: reference_point(folder, height, width, batch, **options_of(kind)) for kind in KINDS}
+    return [Arm(kind, MODULE, kind, configs[kind], environment) for kind, environment in KINDS.items()]
+
+
 def main() -> None:
     parser = options_parser(__doc__, size="1024x768", rounds=10)
     parser.add_argument("--batch", type=int, default=16)
     options = parser.parse_args()
     if options.arm:
-        told = json.loads(options.arm)
-        return serve(work_of(told["kind"], RunConfig.model_validate(told["config"])))
-    height, width = SIZES[options.size]
+        serve_arm(options.arm, work_of)
+        return
     with tempfile.TemporaryDirectory() as root:
         os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
-        folder = indents(Path(root), 3 * options.batch, height, width)
-        arms = []
-        for kind, environment in KINDS.items():
-            config = reference_point(folder, height, width, options.batch, **options_of(kind))
-            arms.append(Arm(kind, MODULE, {"kind": kind, "config": config.model_dump()}, environment))
-        found = in_turn(arms, options.rounds, warmups=2)
+        samples = in_turn(arms(Path(root), options.size, options.batch), options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, one thread, {options.rounds} rounds")
-    print(table(found, REFERENCE, options.batch, "ms per pair"))
-    write_json(options.json, found, REFERENCE)
-    return None
+    print(table(samples, REFERENCE, options.batch, "ms per pair"))
+    write_json(options.json, samples, REFERENCE)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def run_study(folder: Path, name: str, repeats: int, epochs: int) -> None:
     subprocess.run(command, check=True)
 
 
-def told(study: Study) -> Iterator[str]:
+def statements(study: Study) -> Iterator[str]:
     """Yield what is said of a study: its marks, the machine, and who is blamed."""
     marked = study.runs[study.runs["disturbed"] != ""]
     yield f"marked as disturbed: {len(marked)} of {len(study.runs)} launches"
@@ -117,7 +117,7 @@ def main() -> None:
             run_study(folder, name, arguments.repeats, arguments.epochs)
     for name in ("quiet", "loaded"):
         print(f"\n== {name}")
-        for line in told(load_study(folder / "logs" / name)):
+        for line in statements(load_study(folder / "logs" / name)):
             print(line)
 
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from benchmarks.arms import (
@@ -26,6 +27,7 @@ from benchmarks.arms import (
     Estimate,
     Measured,
     column,
+    in_rounds,
     options_parser,
     times_as_fast,
     with_peak_memory,
@@ -41,7 +43,7 @@ from unet_scaling.study.record import read_record
 
 
 def own_run(folder: Path, config: RunConfig) -> Measured:
-    """One launch of the twin; what its record says."""
+    """Launch the twin once; return what its record says."""
     make_run(folder, config)
     program = [str(PROJECT / config.framework / "train.py"), str(folder)]
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -49,32 +51,34 @@ def own_run(folder: Path, config: RunConfig) -> Measured:
     seconds = time.perf_counter() - begin
     if code != 0:
         sys.exit((folder / "output.log").read_text())
+    return recorded(folder) | {"seconds": seconds, "processor_seconds": _children_seconds(before)}
+
+
+def recorded(folder: Path) -> Measured:
+    """Return what the record of a run says of its time and memory."""
     record = read_record(folder / "run.jsonl")
-    found = {
+    measured: Measured = {
         "images": sum(epoch.images for epoch in record.epochs),
         "training_seconds": sum(epoch.seconds for epoch in record.epochs),
     }
-    cpu = record.epochs[-1].cpu
+    cpu, budget = record.epochs[-1].cpu, record.epochs[-1].budget
     if record.startup and cpu and cpu[0].peak_memory_bytes:
         parts = {name: getattr(record.startup, name)[0] for name in STARTUP_COLUMNS}
-        found |= parts | {"first_step_seconds": sum(parts.values())}
-        found[PEAK] = cpu[0].peak_memory_bytes
-    budget = record.epochs[-1].budget
+        measured |= parts | {"first_step_seconds": sum(parts.values()), PEAK: cpu[0].peak_memory_bytes}
     if budget:
-        found["data_wait_share"] = budget.data_wait_seconds[0] / budget.worker_sums()[0]
-    return found | {"seconds": seconds, "processor_seconds": _children_seconds(before)}
+        measured["data_wait_share"] = budget.data_wait_seconds[0] / budget.worker_sums()[0]
+    return measured
 
 
 def reference_run(folder: Path, config: RunConfig) -> Measured:
-    """One process of reference mode, which tells what it measured itself."""
+    """Start one process of reference mode; return what it measured."""
     folder.mkdir(parents=True)
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    told = json.dumps({"config": config.model_dump()})
-    command = [sys.executable, "-m", "benchmarks.run", "--arm", told]
+    command = [sys.executable, "-m", "benchmarks.run", "--arm", config.model_dump_json()]
     done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - begin
-    found: Measured = json.loads(done.stdout)
-    return found | {"seconds": seconds, "processor_seconds": _children_seconds(before)}
+    measured: Measured = json.loads(done.stdout)
+    return measured | {"seconds": seconds, "processor_seconds": _children_seconds(before)}
 
 
 def _children_seconds(before: resource.struct_rusage) -> float:
@@ -82,10 +86,10 @@ def _children_seconds(before: resource.struct_rusage) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def shown(found: dict[str, list[Measured]]) -> str:
-    """Both arms line by line, then how many times reference mode's throughput the project has."""
+def shown(samples: dict[str, list[Measured]]) -> str:
+    """Return both arms line by line, then how many times reference mode's throughput the project has."""
     lines = []
-    for name, measured in found.items():
+    for name, measured in samples.items():
         speed = Estimate.of(column(measured, "images") / column(measured, "seconds"))
         training = Estimate.of(column(measured, "images") / column(measured, "training_seconds"))
         lines += [f"{name}: {speed:.2f} images/s end to end, {training:.2f} images/s in the epochs"]
@@ -96,19 +100,17 @@ def shown(found: dict[str, list[Measured]]) -> str:
         ("training_seconds", "in the epochs"),
         ("processor_seconds", "by processor seconds"),
     ):
-        lines.append(f"times reference mode, {meaning}: {times_as_fast(found, REFERENCE, key)[OWN]:.2f}")
+        lines.append(f"times reference mode, {meaning}: {times_as_fast(samples, REFERENCE, key)[OWN]:.2f}")
     return "\n".join(lines)
 
 
 def measured_in_turn(root: Path, config: RunConfig, rounds: int) -> dict[str, list[Measured]]:
-    found: dict[str, list[Measured]] = {REFERENCE: [], OWN: []}
-    makers = {REFERENCE: reference_run, OWN: own_run}
-    for number in range(-1, rounds):
-        for name in sorted(makers, reverse=bool(number % 2)):
-            measured = makers[name](root / f"{name}-{number}", config)
-            if number >= 0:
-                found[name].append(measured)
-    return found
+    folders = (root / str(number) for number in count())
+    works = {
+        REFERENCE: lambda: reference_run(next(folders), config),
+        OWN: lambda: own_run(next(folders), config),
+    }
+    return in_rounds(works, rounds)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="the project's model is compiled")
     options = parser.parse_args(arguments)
     if options.arm:
-        trained = train(RunConfig.model_validate(json.loads(options.arm)["config"]))
+        trained = train(RunConfig.model_validate_json(options.arm))
         print(json.dumps(with_peak_memory(trained)))
         return
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
@@ -130,10 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = indents(Path(root), options.images, *SIZES[options.files])
         chosen = {"epochs": options.epochs, "compile": options.compile}
         config = reference_point(folder, *SIZES[options.size], options.batch, **chosen)
-        found = measured_in_turn(Path(root), config, options.rounds)
+        samples = measured_in_turn(Path(root), config, options.rounds)
     print(f"{options.size} from {options.files}, batch {options.batch}, {options.threads} threads")
-    print(shown(found))
-    write_json(options.json, found, REFERENCE)
+    print(shown(samples))
+    write_json(options.json, samples, REFERENCE)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ the project's own step the bytes of its cache. All arms start from the same weig
 the same training in float64.
 """
 
-import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -28,7 +27,7 @@ from benchmarks.arms import (
     Measured,
     in_turn,
     options_parser,
-    serve,
+    serve_arm,
     table,
     timed,
     with_peak_memory,
@@ -47,7 +46,14 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.training import build_model, build_optimizer, local_step
 
 MODULE = "benchmarks.step"
+# A round must not meet the same batch again at once; more would only take memory.
 DIFFERENT_BATCHES = 2
+AGREEING = (
+    ("own in float64", "reference in float64"),
+    ("own", "reference"),
+    ("own", "reference in float64"),
+    ("reference", "reference in float64"),
+)
 
 
 @dataclass(frozen=True)
@@ -114,70 +120,75 @@ class OwnTraining:
         self._point, self._device, self._dtype = config, group.device, dtype
 
     def step(self, images: Tensor, masks: Tensor) -> Tensor:
-        """One step on uint8 images and masks as the cache holds them."""
+        """Take one step on uint8 images and masks as the cache holds them."""
         floats = to_device(images, masks, self._device, self._point.training.channels_last)
         return self._step.take([Batch(*(each.to(self._dtype) for each in floats))], NO_CLOCK)
 
 
 def as_cached(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 images and masks [b, 1, H, W] as the bytes and bits that they are in the cache."""
+    """Return float32 images and masks [b, 1, H, W] as the bytes and bits that they are in the cache."""
     bits = pack(masks[:, 0].numpy().astype(np.uint8))
     return (images * 255).round().to(torch.uint8), torch.from_numpy(bits)
 
 
 def batches_of(config: RunConfig, as_bytes: bool) -> list[tuple[Tensor, Tensor]]:
-    """The first batches of the point, collated as floats or as the bytes that they are in the cache."""
+    """Return the first batches of the point, as floats or as the bytes that they are in the cache."""
     images = ReferenceImages(config)
-    found = []
+    batches = []
     for indices, _ in zip(epoch_batches(config, images, 0), range(DIFFERENT_BATCHES), strict=False):
         pictures, masks = images.batch(indices)
         if as_bytes:
             pictures, masks = as_cached(pictures, masks)
-        found.append((pictures, masks))
-    return found
+        batches.append((pictures, masks))
+    return batches
 
 
-def work_of(config: RunConfig, told: dict[str, object]) -> Callable[[], Measured]:
-    """What an arm does when it is asked: one step on the next batch."""
-    if told["kind"] == "convolutions":
+def work_of(kind: str, config: RunConfig, variant: dict[str, bool]) -> Callable[[], Measured]:
+    """Return the work of an arm when it is asked: one step on the next batch."""
+    if kind == "convolutions":
         convolutions = ConvolutionsAlone(config)
         return lambda: with_peak_memory(timed(convolutions.step))
     training: OwnTraining | ReferenceTraining
-    if told["kind"] == "own":
+    if kind == "own":
         training = OwnTraining(config)
     else:
-        variant = told["variant"]
-        assert isinstance(variant, dict)
         training = VariedTraining(config, Variant(**variant)) if variant else ReferenceTraining(config)
-    turns: Iterator[tuple[Tensor, Tensor]] = cycle(batches_of(config, as_bytes=told["kind"] == "own"))
+    turns: Iterator[tuple[Tensor, Tensor]] = cycle(batches_of(config, as_bytes=kind == "own"))
     return lambda: with_peak_memory(timed(lambda: training.step(*next(turns))))
 
 
 def arms(config: RunConfig, only: list[str], preload: str | None) -> list[Arm]:
-    def arm(
-        name: str, kind: str, chosen: RunConfig, variant: Variant | None, settings: dict[str, str]
-    ) -> Arm:
-        told = {"kind": kind, "config": chosen.model_dump(), "variant": vars(variant) if variant else {}}
-        return Arm(name, MODULE, told, settings)
-
-    def with_options(**options: object) -> RunConfig:
-        return config.model_copy(update={"training": config.training.model_copy(update=options)})
-
-    found = [arm(REFERENCE, "reference", config, None, {})]
-    found += [arm(name, "reference", config, variant, env) for name, (variant, env) in VARIANTS.items()]
-    found += [
-        arm("this project, eager", "own", config, None, KEEP_MEMORY),
-        arm("this project, compiled", "own", with_options(compile=True), None, KEEP_MEMORY),
-        arm("its convolutions alone", "convolutions", config, None, KEEP_MEMORY),
-        arm("this project, bf16", "own", with_options(precision="bf16"), None, KEEP_MEMORY),
+    """Return reference mode, its variants and the project's own step; `only` these beside reference mode."""
+    compiled, bf16 = _with_option(config, compile=True), _with_option(config, precision="bf16")
+    every = [_arm(REFERENCE, "reference", config, {})]
+    every += [_arm(name, "reference", config, env, variant) for name, (variant, env) in VARIANTS.items()]
+    every += [
+        _arm("this project, eager", "own", config),
+        _arm("this project, compiled", "own", compiled),
+        _arm("its convolutions alone", "convolutions", config),
+        _arm("this project, bf16", "own", bf16),
     ]
     if preload:
-        found.append(arm("this project, preloaded", "own", config, None, {PRELOAD: preload}))
-    return [one for one in found if not only or one.name in (REFERENCE, *only)]
+        every.append(_arm("this project, preloaded", "own", config, {PRELOAD: preload}))
+    return [arm for arm in every if not only or arm.name in (REFERENCE, *only)]
+
+
+def _arm(
+    name: str,
+    kind: str,
+    config: RunConfig,
+    environment: Mapping[str, str] = KEEP_MEMORY,
+    variant: Variant | None = None,
+) -> Arm:
+    return Arm(name, MODULE, kind, config, environment, {"variant": vars(variant) if variant else {}})
+
+
+def _with_option(config: RunConfig, **option: object) -> RunConfig:
+    return config.model_copy(update={"training": config.training.model_copy(update=option)})
 
 
 def agreement(config: RunConfig, steps: int) -> dict[str, float]:
-    """Largest relative difference of the losses over the steps, of each two trainings."""
+    """Return the largest relative difference of the losses over the steps, of each two trainings."""
     images = ReferenceImages(config)
     references = {"reference": ReferenceTraining(config), "reference in float64": ReferenceTraining(config)}
     references["reference in float64"].model.double()
@@ -192,17 +203,18 @@ def agreement(config: RunConfig, steps: int) -> dict[str, float]:
         bytes_ = as_cached(pictures, masks)
         for name, ours in own.items():
             losses[name].append(ours.step(*bytes_).item())
-    found = {name: np.array(values) for name, values in losses.items()}
-    pairs = (
-        ("own in float64", "reference in float64"),
-        ("own", "reference"),
-        ("own", "reference in float64"),
-        ("reference", "reference in float64"),
-    )
     return {
-        f"{one} against {other}": float((abs(found[one] - found[other]) / found[other]).max())
-        for one, other in pairs
+        f"{one} against {other}": _largest_difference(losses[one], losses[other]) for one, other in AGREEING
     }
+
+
+def _largest_difference(losses: list[float], others: list[float]) -> float:
+    return float((abs(np.array(losses) - np.array(others)) / np.array(others)).max())
+
+
+def print_agreement(config: RunConfig, steps: int) -> None:
+    for name, difference in agreement(config, steps).items():
+        print(f"{name:>44}: {difference:.1e} relative, over {steps} steps")
 
 
 def main() -> None:
@@ -216,22 +228,20 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="with --agree: the compiled model")
     options = parser.parse_args()
     if options.arm:
-        told = json.loads(options.arm)
-        return serve(work_of(RunConfig.model_validate(told["config"]), told))
+        serve_arm(options.arm, work_of)
+        return
     height, width = SIZES[options.size]
     with tempfile.TemporaryDirectory() as root:
         folder = indents(Path(root), 3 * options.batch, height, width)
         config = reference_point(folder, height, width, options.batch, compile=options.compile)
         if options.agree:
-            for name, difference in agreement(config, options.steps).items():
-                print(f"{name:>44}: {difference:.1e} relative, over {options.steps} steps")
-            return None
+            print_agreement(config, options.steps)
+            return
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
-        found = in_turn(arms(config, options.only, options.preload), options.rounds, warmups=2)
+        samples = in_turn(arms(config, options.only, options.preload), options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, {options.threads} threads, {options.rounds} rounds")
-    print(table(found, REFERENCE, options.batch, "ms per image"))
-    write_json(options.json, found, REFERENCE)
-    return None
+    print(table(samples, REFERENCE, options.batch, "ms per image"))
+    write_json(options.json, samples, REFERENCE)
 
 
 if __name__ == "__main__":

@@ -62,14 +62,19 @@ def _runs_of(clashes: Iterable[Clash]) -> set[str]:
 
 def _trained(study: Study) -> pd.DataFrame:
     """Return begin and end, in seconds, of what the last attempt of each run trained."""
+    started = pd.Series({run: header.started_utc for run, header in study.headers.items()})
+    times = pd.to_datetime(started, errors="coerce", utc=True, format="ISO8601")
+    begin = (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
+    seconds = begin.index.map(_seconds_of_last_attempt(study)).fillna(0.0)
+    return pd.DataFrame({"begin": begin, "end": begin + seconds})
+
+
+def _seconds_of_last_attempt(study: Study) -> dict[str, float]:
     first_epochs = {run: _first_whole_epoch(study, run) for run in study.headers}
     epochs = study.epochs[["run", "epoch", "seconds"]]
     own = epochs[epochs["epoch"] >= epochs["run"].map(first_epochs).astype(int)]
     seconds = own.groupby("run", observed=True)["seconds"].sum()
-    started = pd.Series({run: header.started_utc for run, header in study.headers.items()})
-    times = pd.to_datetime(started, errors="coerce", utc=True, format="ISO8601")
-    begin = (times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
-    return pd.DataFrame({"begin": begin, "end": begin + begin.index.map(seconds.to_dict()).fillna(0.0)})
+    return {str(run): float(total) for run, total in seconds.items()}
 
 
 def _first_whole_epoch(study: Study, run: str) -> int:

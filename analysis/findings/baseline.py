@@ -25,7 +25,7 @@ def check_baseline(study: Study) -> Check:
     doubts = [doubt for one, more in series for doubt in _doubts(one, more)]
     if doubts:
         return no(f"{first_points(doubts)}: speed-up and efficiency compare with them")
-    if any((one["hosts"] == "").any() or one["started"].isna().any() for one, _ in series):
+    if not all(_is_known(one) for one, _ in series):
         return not_known("not every run on 1 worker says where and when it ran")
     return yes("the runs on 1 worker ran on hosts, and within a day, of those of each larger count")
 
@@ -34,6 +34,10 @@ def _split(series: pd.DataFrame) -> Sides | None:
     """Return the runs on 1 worker and those on more, if there are both."""
     one, more = series[series["workers"] == 1], series[series["workers"] > 1]
     return (one, more) if len(one) and len(more) else None
+
+
+def _is_known(runs: pd.DataFrame) -> bool:
+    return bool((runs["hosts"] != "").all() and runs["started"].notna().all())
 
 
 def _doubts(one: pd.DataFrame, more: pd.DataFrame) -> Iterator[str]:
@@ -62,8 +66,7 @@ def _other_days(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | No
     if late.empty:
         return None
     started = f"{len(late)} of {_baseline(one)} started on {listed(_dates(late.sort_values()))}"
-    span = " to ".join(_dates(pd.Series([first, last])))
-    return f"{started}, {days.max():.0f} days from", f"({span})"
+    return f"{started}, {days.max():.0f} days from", f"({' to '.join(_dates(pd.Series([first, last])))})"
 
 
 def _dates(times: "pd.Series[pd.Timestamp]") -> list[str]:

@@ -95,6 +95,11 @@ class CandidateSet:
         """Those of more than 1 worker."""
         return [candidate for candidate in self.candidates if candidate.workers > 1]
 
+    @property
+    def most_workers(self) -> int:
+        """Largest worker count of them."""
+        return max(candidate.workers for candidate in self.candidates)
+
     def others(self, best: Candidate) -> list[Candidate]:
         """Return those of the other framework."""
         return [candidate for candidate in self.candidates if candidate.framework != best.framework]

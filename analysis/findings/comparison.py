@@ -98,15 +98,14 @@ def _ratios(study: Study, family: Sequence[str]) -> pd.DataFrame:
     pairs = paired_runs(study)
     logs = paired_logarithms(study, pairs)
     launches = paired_launches(study, pairs)
-    by_point = pd.Series(logs).groupby(launches.point)
     table = pairs.groupby(PAIR, sort=False)["repeat"].size().rename("pairs").reset_index()
+    by_point = pd.Series(logs).groupby(launches.point)
+    table["repeats_needed"] = [repeats_needed(np.asarray(values)) for _, values in by_point]
     tests = table.assign(centre=by_point.mean(), error=by_point.std() / np.sqrt(table["pairs"]))
     corrected = holm_in_families(tests, family)
     low, high = _interval(tests, corrected["significance"], launches.replicates(logs))
-    table[["p_adjusted", "comparisons"]] = corrected[["p_adjusted", "comparisons"]]
     table["ratio"], table["ratio_low"], table["ratio_high"] = np.exp([launches.medians(logs), low, high])
-    table["repeats_needed"] = [repeats_needed(np.asarray(values)) for _, values in by_point]
-    return table
+    return table.join(corrected[["p_adjusted", "comparisons"]])
 
 
 def _interval(

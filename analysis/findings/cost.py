@@ -167,25 +167,27 @@ def _add_costs(
     table: pd.DataFrame, points: Sequence[PointLaunches], names: Sequence[str], clock: str
 ) -> None:
     """Add medians and intervals of the seconds, worker-hours and node-hours of this clock."""
-    seconds = [launches[clock] for launches in points]
+    seconds = [point[clock] for point in points]
     intervals = median_intervals(seconds, NOT_NEGATIVE)
     for name, unit in zip(names, (None, "workers", "nodes"), strict=True):
-        factors = [np.ones(1) if unit is None else launches[unit] / SECONDS_PER_HOUR for launches in points]
+        factors = [_hours_per_second(point, unit) for point in points]
         values = [factor * times for factor, times in zip(factors, seconds, strict=True)]
-        table[name] = [
-            _median(costs, factor * launches["training_seconds"])
-            for costs, factor, launches in zip(values, factors, points, strict=True)
-        ]
+        trained = [factor * point["training_seconds"] for factor, point in zip(factors, points, strict=True)]
+        table[name] = list(map(_median, values, trained))
         table[[f"{name}_low", f"{name}_high"]] = np.reshape(_scaled(intervals, factors, values), (-1, 2))
+
+
+def _hours_per_second(point: PointLaunches, unit: str | None) -> Floats:
+    """Return worker-hours or node-hours per second of each launch; 1 for seconds themselves."""
+    return np.ones(1) if unit is None else point[unit] / SECONDS_PER_HOUR
 
 
 def _scaled(
     intervals: Sequence[Interval], factors: Sequence[Floats], values: Sequence[Floats]
 ) -> list[Interval]:
     """Return the intervals times their factor; of the values where the factor differs between launches."""
-    scaled = [
-        (low * factor[0], high * factor[0]) for (low, high), factor in zip(intervals, factors, strict=True)
-    ]
+    first = [float(factor[0]) for factor in factors]
+    scaled = [(low * factor, high * factor) for (low, high), factor in zip(intervals, first, strict=True)]
     varying = [point for point, factor in enumerate(factors) if not (factor == factor[0]).all()]
     resampled = median_intervals([values[point] for point in varying], NOT_NEGATIVE)
     for point, interval in zip(varying, resampled, strict=True):

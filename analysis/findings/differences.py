@@ -56,6 +56,10 @@ class Difference:
     interval: Interval = UNKNOWN
     deviation: float = NAN
 
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.median:+.4f} [{low:+.4f}, {high:+.4f}]"
+
 
 @dataclass(frozen=True)
 class MarginTest:
@@ -134,8 +138,7 @@ def _evidence(margin: float, test: MarginTest) -> Iterator[str]:
     if math.isnan(difference.median):
         yield "the IoU of a run is not known: neither its masks nor its predictions have foreground"
         return
-    low, high = difference.interval
-    yield f"difference {difference.median:+.4f} [{low:+.4f}, {high:+.4f}], margin {margin:g}"
+    yield f"difference {difference}, margin {margin:g}"
     yield f"{100 * coverage(difference.pairs):.0f} % interval over {difference.pairs} seeds"
     if test.answer == "not shown":
         yield _advice(difference, test.slack)

@@ -17,21 +17,20 @@ def disturbed_notes(study: Study) -> Iterator[str]:
     """Yield the disturbed launches by name and reason, and the stalls that were too short to disturb one."""
     disturbed = study.runs[study.runs["disturbed"] != ""]
     is_kept = disturbed["run"].isin(kept_though_disturbed(study)["run"])
-    if (~is_kept).any():
-        left_out = _launches(disturbed[~is_kept])
-        yield f"{left_out} left out of speed, and kept in IoU: {_named(disturbed[~is_kept])}; {CURE}"
-    if is_kept.any():
-        yield (
-            f"{_launches(disturbed[is_kept])} counted for speed all the same, as fewer than {FEWEST_REPEATS} "
-            f"others of the point remain: {_named(disturbed[is_kept])}; {CURE}"
-        )
+    yield from _notes(disturbed[~is_kept], "left out of speed, and kept in IoU")
+    few = f"as fewer than {FEWEST_REPEATS} others of the point remain"
+    yield from _notes(disturbed[is_kept], f"counted for speed all the same, {few}")
     stalled = study.runs[(study.runs["disturbed"] == "") & (study.runs["stalls"] != "")]
     if len(stalled):
         yield f"stalled epochs are left out of throughput: {_named(stalled, 'stalls')}"
 
 
-def _launches(disturbed: pd.DataFrame) -> str:
-    return "1 disturbed launch is" if len(disturbed) == 1 else f"{len(disturbed)} disturbed launches are"
+def _notes(disturbed: pd.DataFrame, fate: str) -> Iterator[str]:
+    if len(disturbed):
+        launches = (
+            f"{len(disturbed)} disturbed launches are" if len(disturbed) > 1 else "1 disturbed launch is"
+        )
+        yield f"{launches} {fate}: {_named(disturbed)}; {CURE}"
 
 
 def _named(runs: pd.DataFrame, column: str = "disturbed") -> str:

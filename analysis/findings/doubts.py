@@ -56,12 +56,16 @@ def _other_cause(row: Row, facts: Mapping[Hashable, Row]) -> str:
         return (
             f"frameworks that do the same work differ by no factor above {LARGEST_RATIO:g}: read the records"
         )
-    native = facts[row["options"], "pytorch_native", row["native_knobs"], row["workers"]]
-    horovod = facts[row["options"], "horovod", row["horovod_knobs"], row["workers"]]
-    faster, slower = (native, horovod) if row["ratio"] > 1 else (horovod, native)
+    faster, slower = _faster_and_slower(row, facts)
     least = LEAST_SHARE_OF_DIFFERENCE * abs(math.log(row["ratio"]))
     causes = list(filter(None, (_busier(faster, slower, least), _lower_clock(faster, slower, least))))
     return " and ".join(causes) + ": that may be most of the difference" if causes else ""
+
+
+def _faster_and_slower(row: Row, facts: Mapping[Hashable, Row]) -> tuple[Row, Row]:
+    native = facts[row["options"], "pytorch_native", row["native_knobs"], row["workers"]]
+    horovod = facts[row["options"], "horovod", row["horovod_knobs"], row["workers"]]
+    return (native, horovod) if row["ratio"] > 1 else (horovod, native)
 
 
 def _busier(faster: Row, slower: Row, least: float) -> str:

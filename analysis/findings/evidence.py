@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.findings.candidates import Candidate, CandidateSet
 from analysis.text import count, with_interval
+from unet_scaling.study.config import Framework
 
 # So many points of a kind are named; the rest is counted.
 MOST_NAMED = 4
@@ -13,15 +14,14 @@ MOST_NAMED = 4
 
 def evidence(chosen: Sequence[Candidate], candidates: CandidateSet) -> Iterator[str]:
     """Yield why these points are recommended, why faster ones are not, and what else qualifies."""
-    best = chosen[0]
+    best, points = chosen[0], candidates.candidates
     yield from _other_framework(best, candidates)
     for point in chosen:
         yield f"{point}: {point.row['repeats']} repeats; IoU: {point.row['iou_why']}"
         yield f"{point}: {_cost(point)}"
-    if best.workers == max(point.workers for point in candidates.candidates) > 1:
+    if best.workers == candidates.most_workers > 1:
         yield f"{count(best.workers, 'worker')} is the largest count measured: a larger one may be worth it"
-    faster = [point for point in candidates.candidates if point.throughput > best.throughput]
-    yield from _passed_over(faster, candidates.study.unit)
+    yield from _passed_over([point for point in points if point.throughput > best.throughput], candidates)
     yield from _all_diverged(candidates)
     yield from _also_qualifying(chosen, candidates)
 
@@ -36,44 +36,53 @@ def _also_qualifying(chosen: Sequence[Candidate], candidates: CandidateSet) -> I
 
 def why_not(candidates: CandidateSet) -> Iterator[str]:
     """Yield why points do not qualify, the fastest first, and which have no usable run."""
-    yield from _passed_over(candidates.candidates, candidates.study.unit)
+    yield from _passed_over(candidates.candidates, candidates)
     yield from _all_diverged(candidates)
 
 
 def _other_framework(best: Candidate, candidates: CandidateSet) -> Iterator[str]:
     """Yield how the other framework does on as many workers."""
-    names = candidates.study.names
+    workers = count(best.workers, "worker")
     others = [point for point in candidates.others(best) if point.workers == best.workers]
     if not others:
-        other = next(name for framework, name in names.items() if framework != best.framework)
-        yield f"{other} has no usable run on {count(best.workers, 'worker')}"
+        yield f"{_other_name(best, candidates)} has no usable run on {workers}"
     for point in others:
         row = candidates.comparison(best, point)
         if row is not None:
-            ratio = f"DDP / Horovod {with_interval(row, 'ratio', '~4')}"
             fails = f"; {point.series}: {point.short}" if point.reason else ""
-            yield f"on {count(best.workers, 'worker')} {row['outcome']}: {ratio}{fails}"
+            yield f"on {workers} {row['outcome']}: DDP / Horovod {with_interval(row, 'ratio', '~4')}{fails}"
 
 
-def _passed_over(points: Sequence[Candidate], unit: str) -> Iterator[str]:
+def _other_name(best: Candidate, candidates: CandidateSet) -> str:
+    names = candidates.study.names.items()
+    return next(name for framework, name in names if framework != best.framework)
+
+
+def _passed_over(points: Sequence[Candidate], candidates: CandidateSet) -> Iterator[str]:
     passed = [point for point in points if point.standing != "qualifies"]
     for point in passed[:MOST_NAMED]:
-        yield f"{point.standing}: {point}, {point.shown('throughput')} {unit}: {point.detail}"
+        throughput = f"{point.shown('throughput')} {candidates.study.unit}"
+        yield f"{point.standing}: {point}, {throughput}: {point.detail}"
     if len(passed) > MOST_NAMED:
         yield f"and {len(passed) - MOST_NAMED} more points that do not qualify"
 
 
 def _all_diverged(candidates: CandidateSet) -> Iterator[str]:
     """Yield points that are in no table, because runs of them diverged and none can be used."""
-    study, options = candidates.study, candidates.candidates[0].row["options"]
-    lost = study.left_out[(study.left_out["state"] == "diverged") & (study.left_out["options"] == options)]
     usable = {(point.framework, point.row["knobs"], point.workers) for point in candidates.candidates}
-    points = zip(lost["framework"], lost["knobs"], lost["workers"], strict=True)
-    for (framework, knobs, workers), runs in Counter(points).items():
+    for (framework, knobs, workers), runs in _diverged_runs(candidates).items():
         if (framework, knobs, workers) not in usable:
-            series = study.names[framework] + (f" ({knobs})" if knobs else "")
+            series = candidates.study.names[framework] + (f" ({knobs})" if knobs else "")
             diverged = f"{count(runs, 'run')} diverged and none can be used"
             yield f"{series} on {count(workers, 'worker')}: {diverged}"
+
+
+def _diverged_runs(candidates: CandidateSet) -> Counter[tuple[Framework, str, int]]:
+    """Return how many runs of each framework, knobs and worker count diverged."""
+    left_out = candidates.study.left_out
+    options = candidates.candidates[0].row["options"]
+    lost = left_out[(left_out["state"] == "diverged") & (left_out["options"] == options)]
+    return Counter(zip(lost["framework"], lost["knobs"], lost["workers"], strict=True))
 
 
 def _cost(point: Candidate) -> str:

@@ -78,12 +78,13 @@ def check_cores(study: Study) -> Check:
         for header in study.headers.values()
         for worker in header.workers
     }
-    named = [
-        f"{clean(device)}, {count(cores, 'core')} and {count(threads, 'thread')} per worker"
-        for _, device, cores, threads in sorted(kinds, key=lambda kind: (kind[0] or 0, *kind[1:]))
-    ]
-    fact = first_of(named, "kind of worker", MOST_LISTED)
+    kinds_in_order = sorted(kinds, key=lambda kind: (kind[0] or 0, *kind[1:]))
+    fact = first_of([_resources(*kind[1:]) for kind in kinds_in_order], "kind of worker", MOST_LISTED)
     return yes(fact) if len(kinds) == len({asked for asked, *_ in kinds}) else no(fact)
+
+
+def _resources(device: str, cores: int, threads: int) -> str:
+    return f"{clean(device)}, {count(cores, 'core')} and {count(threads, 'thread')} per worker"
 
 
 def check_computing(study: Study) -> Check:
@@ -92,12 +93,16 @@ def check_computing(study: Study) -> Check:
     kinds = {tuple(sorted(allocator.items())) for allocator in allocators if allocator is not None}
     if len(kinds) > 1:
         return withhold_claims(f"workers had {len(kinds)} settings of their memory allocator")
-    used = joined(sorted({_way_of_computing(header.config.training) for header in study.headers.values()}))
+    used = _ways_of_computing(study)
     if None in allocators:
         only = _only_recorder(study, "allocator")
         memory = f"{only} how memory was allocated" if only else "how memory was allocated is not recorded"
         return not_known(f"{used}; {memory}", one_sided=bool(only))
     return yes(f"both frameworks: {used}; one setting of the memory allocator")
+
+
+def _ways_of_computing(study: Study) -> str:
+    return joined(sorted({_way_of_computing(header.config.training) for header in study.headers.values()}))
 
 
 def _way_of_computing(training: Training) -> str:

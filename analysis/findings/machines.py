@@ -49,11 +49,15 @@ def _hosts_apart(native: pd.DataFrame, horovod: pd.DataFrame) -> str:
     if _shared_use(first, second) <= TOO_FEW_SHARED_HOSTS:
         return f"{host_names(native)} served {NATIVE}, {host_names(horovod)} {HOROVOD}"
     for host in sorted({*first, *second}):
-        difference = first[host] / len(native) - second[host] / len(horovod)
-        if abs(difference) >= MOST_UNEQUAL_SHARE - ROUNDING:
-            served = f"{clean(host)} served {first[host]} of {len(native)} launches of {NATIVE}"
-            return f"{served}, {second[host]} of {len(horovod)} of {HOROVOD}"
+        served, others = (first[host], len(native)), (second[host], len(horovod))
+        if abs(served[0] / served[1] - others[0] / others[1]) >= MOST_UNEQUAL_SHARE - ROUNDING:
+            return _unequal_use(clean(host), served, others)
     return ""
+
+
+def _unequal_use(host: str, native: tuple[int, int], horovod: tuple[int, int]) -> str:
+    served = f"{host} served {native[0]} of {native[1]} launches of {NATIVE}"
+    return f"{served}, {horovod[0]} of {horovod[1]} of {HOROVOD}"
 
 
 def _launches_of_hosts(side: pd.DataFrame) -> Counter[str]:
@@ -84,19 +88,23 @@ def check_clocks(study: Study) -> Check:
     clocks = {pair: _median_clocks(both) for pair, both in sides(with_clocks(study))}
     apart = {pair: mhz for pair, mhz in clocks.items() if clocks_differ(*mhz)}
     if apart:
-        fact = first_points(
-            f"{point_name(pair)} the runs of {NATIVE} had {native:,.0f} MHz, "
-            f"those of {HOROVOD} {horovod:,.0f} MHz"
-            for pair, (native, horovod) in apart.items()
-        )
-        return withhold_claims(fact, apart)
+        named = (f"{point_name(pair)} {_both_clocks(*mhz)}" for pair, mhz in apart.items())
+        return withhold_claims(first_points(named), apart)
     if not clocks or np.isnan(list(clocks.values())).any():
         return not_known("not every point of both frameworks has runs that recorded the clock")
-    if study.budgets["frequency_mhz"].nunique() == 1:
-        mhz = study.budgets["frequency_mhz"].iloc[0]
-        return not_known(f"all name {mhz:,.0f} MHz at all times, as virtual machines do whatever their clock")
+    return _equal_clocks(len(clocks), study.budgets["frequency_mhz"])
+
+
+def _equal_clocks(points: int, recorded: "pd.Series[float]") -> Check:
+    if recorded.nunique() == 1:
+        fact = f"all name {recorded.iloc[0]:,.0f} MHz at all times"
+        return not_known(f"{fact}, as virtual machines do whatever their clock")
     bound = f"{100 * LARGEST_CLOCK_DIFFERENCE:.0f} %"
-    return yes(f"at {count(len(clocks), 'point')} the medians are within {bound}")
+    return yes(f"at {count(points, 'point')} the medians are within {bound}")
+
+
+def _both_clocks(native: float, horovod: float) -> str:
+    return f"the runs of {NATIVE} had {native:,.0f} MHz, those of {HOROVOD} {horovod:,.0f} MHz"
 
 
 def with_clocks(study: Study) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis.findings.check import Check, not_known, withhold_claims, yes
+from analysis.findings.check import Check, Pair, not_known, withhold_claims, yes
 from analysis.findings.pairs import first_points, point_name, sides
 from analysis.study import Study
 from analysis.text import count
@@ -27,10 +27,14 @@ def check_order(study: Study) -> Check:
         return not_known("no point of both frameworks has two repeats with different start times")
     apart = sorted(pair for pair, (distance, repeats) in known.items() if abs(distance) > repeats / 2)
     if apart:
-        points = f"at {len(apart)} of {count(len(known), 'point')}"
-        fact = f"{points} one framework ran before the other ({first_points(map(point_name, apart))})"
-        return withhold_claims(f"{fact}: a drift of the machine would look like a difference", apart)
+        return _one_before_the_other(apart, len(known))
     return yes(f"at {count(len(known), 'point')} the runs of both frameworks alternate")
+
+
+def _one_before_the_other(apart: list[Pair], points: int) -> Check:
+    where = f"at {len(apart)} of {count(points, 'point')}"
+    fact = f"{where} one framework ran before the other ({first_points(map(point_name, apart))})"
+    return withhold_claims(f"{fact}: a drift of the machine would look like a difference", apart)
 
 
 def start_times(runs: pd.DataFrame) -> "pd.Series[pd.Timestamp]":

@@ -9,7 +9,7 @@ Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657). Few seeds promise less th
 `why` says how much.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -52,13 +52,19 @@ def iou_table(study: Study) -> pd.DataFrame:
     points = seeds_of(study)
     of_one = {_series(point): point for point in points if point.workers == 1}
     baselines = [of_one.get(_series(point)) for point in points]
-    differences = differences_of([
-        (point, baseline) if baseline and point.workers != 1 and study.provenance_known else None
-        for point, baseline in zip(points, baselines, strict=True)
-    ])  # fmt: skip
+    differences = _differences_from_baseline(points, baselines, known=study.provenance_known)
     intervals = median_intervals([point.values for point in points], SHARE)
     rows = [_point(study, *row) for row in zip(points, baselines, differences, intervals, strict=True)]
     return pd.DataFrame(rows, columns=IOU_COLUMNS)
+
+
+def _differences_from_baseline(
+    points: Sequence[PointSeeds], baselines: Sequence[PointSeeds | None], *, known: bool
+) -> list[Difference]:
+    pairs = zip(points, baselines, strict=True)
+    return differences_of([
+        (point, baseline) if baseline and point.workers != 1 and known else None for point, baseline in pairs
+    ])  # fmt: skip
 
 
 def iou_between_frameworks(study: Study) -> pd.DataFrame:

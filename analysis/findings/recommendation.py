@@ -81,17 +81,21 @@ def _further(points: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _recommendation(options: str, candidates: CandidateSet, baseline_doubt: str) -> Recommendation:
-    best, larger = candidates.best, candidates.larger
+    best = candidates.best
     if best is None or best.workers == 1:
-        all_excluded = bool(larger) and all(point.standing == "excluded" for point in larger)
-        one = best is not None and all_excluded
-        sentence = _do_not_scale_out(candidates) if one else _no_recommendation(candidates)
-        return Recommendation(options, sentence, None, 1 if one else None, tuple(why_not(candidates)))
+        return _no_larger_count(options, candidates)
     equal = _as_fast(best, candidates)
     chosen = [best, equal] if equal else [best]
     sentence = _sentence(chosen, candidates) + _doubt(best, candidates.comparisons, baseline_doubt)
     framework = None if equal else best.framework
     return Recommendation(options, sentence, framework, best.workers, tuple(evidence(chosen, candidates)))
+
+
+def _no_larger_count(options: str, candidates: CandidateSet) -> Recommendation:
+    why, larger = tuple(why_not(candidates)), candidates.larger
+    if candidates.best and larger and all(point.standing == "excluded" for point in larger):
+        return Recommendation(options, _do_not_scale_out(candidates), None, 1, why)
+    return Recommendation(options, _no_recommendation(candidates), None, None, why)
 
 
 def _do_not_scale_out(candidates: CandidateSet) -> str:
@@ -148,8 +152,7 @@ def _as_fast(best: Candidate, candidates: CandidateSet) -> Candidate | None:
 def _sentence(chosen: Sequence[Candidate], candidates: CandidateSet) -> str:
     study, best = candidates.study, chosen[0]
     names = " or ".join(point.series for point in chosen)
-    throughput = " and ".join(point.shown("throughput") for point in chosen)
-    efficiency = " and ".join(point.shown("efficiency_common") for point in chosen)
+    throughput, efficiency = (_of_each(chosen, column) for column in ("throughput", "efficiency_common"))
     equal = _no_faster_one(chosen, candidates) if len(chosen) > 1 else _faster_one(best, candidates)
     return (
         f"Train with {names} on {count(best.workers, 'worker')}: {throughput} {study.unit}{equal}, "
@@ -157,6 +160,10 @@ def _sentence(chosen: Sequence[Candidate], candidates: CandidateSet) -> str:
         f"(floor {study.criteria.efficiency_floor:g}), IoU not inferior to 1 worker "
         f"(margin {study.criteria.iou_margin:g}){_faster_undecided(best, candidates)}"
     )
+
+
+def _of_each(chosen: Sequence[Candidate], column: str) -> str:
+    return " and ".join(point.shown(column) for point in chosen)
 
 
 def _faster_undecided(best: Candidate, candidates: CandidateSet) -> str:

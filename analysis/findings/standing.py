@@ -82,18 +82,23 @@ def _efficiency(row: Row) -> str:
 def _below_the_other(row: Row, required: Requirements) -> str:
     """Return that the other framework has a better IoU on as many workers, by more than the margin."""
     is_native = row["framework"] == "pytorch_native"
-    own_knobs = "native_knobs" if is_native else "horovod_knobs"
     sign = 1 if is_native else -1
-    between = required.between.rename(columns={own_knobs: "knobs"})
-    point = ["options", "knobs", "workers"]
-    same = (between[point] == [row[name] for name in point]).all(axis=1)
-    for difference in between[same].to_dict("records"):
+    for difference in _at_point(required.between, row, "native_knobs" if is_native else "horovod_knobs"):
         low, high = sorted(sign * difference[name] for name in ("difference_low", "difference_high"))
         if high < -required.criteria.iou_margin:
             other = required.names["horovod" if is_native else "pytorch_native"]
             shown = f"difference {sign * difference['difference']:.3f} [{low:.3f}, {high:.3f}]"
             return f"its IoU is below that of {other} on as many workers ({shown})"
     return ""
+
+
+def _at_point(between: pd.DataFrame, row: Row, knobs: str) -> Sequence[Row]:
+    """Return the rows of `between` about this point, whose knobs are in the column `knobs`."""
+    point = [row["options"], row["knobs"], row["workers"]]
+    same: Sequence[Row] = between[(between[["options", knobs, "workers"]] == point).all(axis=1)].to_dict(
+        "records"
+    )
+    return same
 
 
 def missing_baselines(points: pd.DataFrame, names: Names) -> list[str]:

@@ -141,9 +141,14 @@ def _distances_and_scores(study: Study, runs: pd.DataFrame) -> tuple[Array, Arra
     distance, score = np.full((2, len(runs)), NAN)
     for members, apart in zip(groups, distances, strict=True):
         distance[members] = np.expm1(apart)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            score[members] = np.abs(apart) / np.maximum(usual, _own_deviation(apart))
+        score[members] = _scores(apart, usual)
     return distance, score
+
+
+def _scores(distances: Array, usual: float) -> Array:
+    """Return the distances in deviations: the usual one of the study, or the point's own if it is larger."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.abs(distances) / np.maximum(usual, _own_deviation(distances)), dtype=np.float64)
 
 
 def launch_deviation(distances: Sequence[Array]) -> float:

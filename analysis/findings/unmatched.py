@@ -23,8 +23,10 @@ def unmatched(study: Study, runs: pd.DataFrame, missing: Framework) -> str:
         return f"no verdict: there is no usable run of {name}{_left_out(study, missing)}"
     here = runs.iloc[0]
     nearest, differing = _nearest(here, others[axes].drop_duplicates(), axes)
-    values = [f"{axis} is {here[axis]} here, but {nearest[axis]} in runs of {name}" for axis in differing]
-    return f"no verdict: no usable run of {name} has the same options: {listed(values)}"
+    values = listed(
+        f"{axis} is {here[axis]} here, but {nearest[axis]} in runs of {name}" for axis in differing
+    )
+    return f"no verdict: no usable run of {name} has the same options: {values}"
 
 
 def _left_out(study: Study, framework: Framework) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import pandas as pd
 
@@ -64,11 +65,8 @@ def _of_options(
     if not (len(native) and len(horovod)):
         missing: Framework = "horovod" if len(native) else "pytorch_native"
         return [Verdict(options, "", unmatched(study, runs, missing))]
-    return [
-        _of_series(study, runs, (options, first, second), decided.get((options, first, second)))
-        for first in native
-        for second in horovod
-    ]
+    compared = [(options, *knobs) for knobs in product(native, horovod)]
+    return [_of_series(study, runs, series, decided.get(series)) for series in compared]
 
 
 def _of_series(study: Study, runs: pd.DataFrame, series: tuple[str, str, str], row: Row | None) -> Verdict:
@@ -142,8 +140,7 @@ def _other_medians(row: Row) -> str:
 
 
 def _not_enough(study: Study, runs: pd.DataFrame, row: Row) -> str:
-    knobs = dict(zip(NAMES, (row["native_knobs"], row["horovod_knobs"]), strict=True))
-    series = {name: runs[(runs["framework"] == name) & (runs["knobs"] == knobs[name])] for name in NAMES}
+    series = _compared_series(runs, row)
     launches = min(int((table["workers"] == row["workers"]).sum()) for table in series.values())
     scope = "per point" if row["pairs"] == launches else "that both frameworks have"
     measured = ", ".join(_measured(study, name, table, row["workers"]) for name, table in series.items())
@@ -152,6 +149,14 @@ def _not_enough(study: Study, runs: pd.DataFrame, row: Row) -> str:
         f"not enough repeats for a verdict: {row['pairs']} {scope}, {needed}; "
         f"measured so far: {measured} ({count(row['workers'], 'worker')})"
     )
+
+
+def _compared_series(runs: pd.DataFrame, row: Row) -> dict[Framework, pd.DataFrame]:
+    knobs = (row["native_knobs"], row["horovod_knobs"])
+    return {
+        framework: runs[(runs["framework"] == framework) & (runs["knobs"] == own)]
+        for framework, own in zip(NAMES, knobs, strict=True)
+    }
 
 
 def _measured(study: Study, framework: Framework, runs: pd.DataFrame, workers: int) -> str:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis.findings.check import WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
+from analysis.findings.check import WITHOUT_RECORD, Check, Pair, no, not_known, withhold_claims, yes
 from analysis.findings.headers import joined
 from analysis.findings.pairs import Sides, disturbed_pairs, first_points, point_name, sides
 from analysis.statistics.timed import kept_though_disturbed
@@ -22,13 +22,16 @@ def check_work(study: Study) -> Check:
     if apart:
         fact = first_points(f"{point_name(pair)} {_steps_of(points[pair])}" for pair in apart)
         return withhold_claims(fact, apart)
-    share = _largest_difference_of_images(study.runs)
-    if not share:
-        return yes("at equal worker counts every epoch had as many steps and images")
-    fact = f"at equal worker counts the images of an epoch differ by up to {100 * share:.1f} %"
     other_work = [
         pair for pair, both in points.items() if _least_share(both, "images_per_epoch") < LEAST_EQUAL_WORK
     ]
+    return _check_images(_largest_difference_of_images(study.runs), other_work)
+
+
+def _check_images(difference: float, other_work: list[Pair]) -> Check:
+    if not difference:
+        return yes("at equal worker counts every epoch had as many steps and images")
+    fact = f"at equal worker counts the images of an epoch differ by up to {100 * difference:.1f} %"
     if other_work:
         return withhold_claims(f"{fact}: other work", other_work)
     return no(f"{fact}; throughput counts images, so it stays comparable")
@@ -60,14 +63,19 @@ def check_repeats(study: Study) -> Check:
 
 def check_quiet(study: Study) -> Check:
     """Check that neither other programs nor stalls disturbed launches that count for speed."""
-    disturbed = study.runs.loc[study.runs["disturbed"] != "", "disturbed"]
+    is_disturbed = study.runs["disturbed"] != ""
     pairs = disturbed_pairs(study)
     if pairs or len(kept_though_disturbed(study)):
-        runs = f"{len(disturbed)} of {count(len(study.runs), 'run')} disturbed"
-        fact = f"{runs}, such as: {clean(disturbed.iloc[0])}"
+        fact = _disturbed_of(study.runs, study.runs.loc[is_disturbed, "disturbed"])
         return withhold_claims(fact, pairs) if pairs else no(fact)
     if study.runs["busy_share"].isna().any():
         return not_known("not every run recorded what other processes took of its cores")
-    left = f"; {count(len(disturbed), 'disturbed run')} left out of speed" if len(disturbed) else ""
-    most = 100 * study.runs.loc[study.runs["disturbed"] == "", "busy_share"].max()
-    return yes(f"other processes took at most {most:.1f} % of a worker's time{left}")
+    most = 100 * study.runs.loc[~is_disturbed, "busy_share"].max()
+    left_out = (
+        f"; {count(is_disturbed.sum(), 'disturbed run')} left out of speed" if is_disturbed.any() else ""
+    )
+    return yes(f"other processes took at most {most:.1f} % of a worker's time{left_out}")
+
+
+def _disturbed_of(runs: pd.DataFrame, reasons: "pd.Series[str]") -> str:
+    return f"{len(reasons)} of {count(len(runs), 'run')} disturbed, such as: {clean(reasons.iloc[0])}"

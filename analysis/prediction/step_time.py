@@ -155,7 +155,7 @@ def refit(matrix: Vector, times: Vector, designs: list[Columns], chosen: NDArray
         better = allowed & (coefficients >= 0).all(axis=1) & (squares < least_squares)
         least_squares[better] = squares[better]
         best[better] = 0.0
-        best[np.ix_(better, list(subset))] = coefficients[better]
+        best[np.ix_(better, np.array(subset))] = coefficients[better]
     return best
 
 
