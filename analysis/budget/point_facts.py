@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
-from analysis.loading.fairness import share_cores
+from analysis.loading.resources import share_cores
 from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, SERIES, Study

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.loading.budget_columns import Columns
-from analysis.loading.fairness import refusals, remarks
+from analysis.loading.fairness import refusals
 from analysis.loading.options import (
     compared_configs,
     flat_options,
@@ -23,6 +23,7 @@ from analysis.loading.options import (
     with_common_places,
 )
 from analysis.loading.ping_pongs import read_ping_pongs
+from analysis.loading.remarks import remarks
 from analysis.loading.runs import CompleteRun, UnusableRun, read_run
 from analysis.processes import parallel_map
 from analysis.study import (
