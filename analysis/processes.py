@@ -1,4 +1,4 @@
-"""Work spread over the processors: the same results in the same order, sooner."""
+"""A map over the processors: the same results in the same order, sooner."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ _work: list[Callable[[Any], Any]] = []
 def parallel_map(
     work: Callable[[Item], Result], items: Sequence[Item], *, chunk: int = 1
 ) -> Iterator[Result]:
-    """`work` of each item, in the order of the items, by one process for each processor that may be used.
+    """Yield `work` of each item, in the order of the items, from one process per processor allowed.
 
     `chunk` items travel at a time; no more than that, or one processor, and no process is started. What
     `work` raises is raised here.
