@@ -124,7 +124,7 @@ class Study:
     headers      the header of each of these runs; none for logs in the older layout
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
     names        what the arms are called in every output; of records always NAMES
-    claims       what the study wants decided: margin of IoU, floor of efficiency, target IoU
+    criteria     what the study wants decided: margin of IoU, floor of efficiency, target IoU
     throughput   the column of `runs` that is the study's throughput; `unit` is its unit
     iou_scope    what the IoU was computed on
     notes        what the reader of any figure should know
@@ -154,20 +154,20 @@ class Study:
 
     @property
     def short_names(self) -> Names:
-        """What the arms are called where room is short: names that a user gave are not shortened."""
+        """Names of the arms where room is short; names that a user gave are not shortened."""
         return SHORT_NAMES if self.names == NAMES else self.names
 
 
 def run_table(rows: Sequence[Run]) -> pd.DataFrame:
-    """Runs as a table that has its columns even where there is no row."""
+    """Return runs as a table that has its columns even where there is no row."""
     return _table(Run, rows).astype({"seed": "Int64"})
 
 
 def left_out_table(rows: Sequence[LeftOut]) -> pd.DataFrame:
-    """What was left out, by name, as a table that has its columns even where there is no row."""
+    """Return what was left out, by name, as a table that has its columns even where there is no row."""
     table = _table(LeftOut, sorted(rows, key=lambda left: left.run))
     return table.astype({"workers": "Int64", "repeat": "Int64"})
 
 
 def _table(row: type[Run] | type[LeftOut], rows: Sequence[Run | LeftOut]) -> pd.DataFrame:
-    return pd.DataFrame([vars(each) for each in rows], columns=[field.name for field in fields(row)])
+    return pd.DataFrame(list(map(vars, rows)), columns=[field.name for field in fields(row)])

@@ -9,8 +9,10 @@ import pytest
 from analysis.findings.comparison import compare
 from analysis.findings.fairness_table import fairness_checks
 from analysis.findings.verdict import verdicts
-from analysis.loading.fairness import refusals, remarks, sharing
+from analysis.loading.fairness import refusals
 from analysis.loading.load import load_study
+from analysis.loading.remarks import remarks
+from analysis.loading.resources import sharing
 from tests.records import digest, make_header, make_point, make_workers, write_record, write_run
 from unet_scaling.study.config import Framework
 from unet_scaling.study.record import RECORD_NAME, set_record_aside
@@ -300,7 +302,7 @@ def test_equal_remarks_on_many_resumed_runs_are_one() -> None:
     unknown = [f"run{number}" for number in range(15)]
     (remark,) = remarks({run: header() for run in unknown}, unknown)
     assert remark.startswith("15 runs were resumed, and where an earlier attempt of each ran")
-    assert remark.endswith(": run0, run1, run2 and 12 more")
+    assert remark.endswith(": run0, run1, run2 and 12 more runs")
 
 
 def test_equal_remarks_on_many_moved_runs_are_one() -> None:
@@ -309,4 +311,4 @@ def test_equal_remarks_on_many_moved_runs_are_one() -> None:
     moved = {f"run{each}": header(attempt=2, resumed=resumed, earlier=earlier) for each in range(5)}
     (told,) = [remark for remark in remarks(moved) if "resumed on other hosts" in remark]
     assert told.startswith("5 runs were resumed on other hosts: run0 (attempt 1 on node7, attempt 2 on")
-    assert told.endswith(" and 2 more")
+    assert told.endswith(" and 2 more runs")

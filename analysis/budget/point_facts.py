@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
-from analysis.loading.fairness import share_cores
+from analysis.loading.resources import share_cores
 from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, SERIES, Study
@@ -100,7 +100,7 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
     runs = study.runs.reset_index(drop=True)
     if runs.empty:
         return
-    launches = launches_of(study, runs, POINT)
+    launches = launches_of(runs, POINT)
     shares = share_array(run_shares(study))
     medians = pd.DataFrame(shares_of(launches, shares).medians, index=PARTS)
     points = runs.groupby(launches.point)[POINT].first()[known_points(launches, shares)]

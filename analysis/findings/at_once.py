@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.findings.check import WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
 from analysis.findings.pairs import sides
-from analysis.loading.fairness import hosts
+from analysis.loading.resources import hosts
 from analysis.study import Study
 from analysis.text import clean, count
 from unet_scaling.study.record_lines import Header

@@ -4,7 +4,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from analysis.findings.check import Check, no, not_known, withhold_claims, yes
 from analysis.findings.pairs import first_of
-from analysis.loading.fairness import moved_between_attempts, settings, share_cores
+from analysis.loading.compared_facts import settings
+from analysis.loading.resources import moved_between_attempts, share_cores
 from analysis.study import NAMES, Study
 from analysis.text import clean, count
 from unet_scaling.study.options import Training

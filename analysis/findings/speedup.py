@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.statistics.blocks import block_deviations
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SHARE, bounds, coverage
 from analysis.statistics.launches import Launches, launches_of
 from analysis.statistics.timed import timed
@@ -46,11 +47,12 @@ def summarise(study: Study) -> pd.DataFrame:
     runs of a point differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
     """
     runs = timed(study).runs.reset_index(drop=True)
-    launches = launches_of(study, runs, POINT)
+    launches = launches_of(runs, POINT)
     points = _points(study, runs, launches)
     _add_iou(points, study)
     logs = np.log(_values(runs, study.throughput))
-    _add_throughput(points, study, launches.replicates(logs))
+    deviations = block_deviations(study, runs["run"].to_list())
+    _add_throughput(points, study, launches.replicates(logs, deviations))
     own = own_baseline(points)
     launched = PairedLaunches(launches, logs)
     _add_speedups(points, launched, own)
@@ -101,8 +103,9 @@ def _points(study: Study, runs: pd.DataFrame, launches: Launches) -> pd.DataFram
 
 def _add_iou(points: pd.DataFrame, study: Study) -> None:
     """Add medians and intervals over all launches: disturbed ones learned as well as the others."""
-    launches = launches_of(study, study.runs.reset_index(drop=True), POINT)
-    iou = _values(study.runs, "iou")
+    runs = study.runs.reset_index(drop=True)
+    launches = launches_of(runs, POINT)
+    iou = _values(runs, "iou")
     _add(points, "iou", launches.medians(iou), *launches.intervals(iou, SHARE))
 
 
@@ -138,7 +141,7 @@ class PairedLaunches:
 
     def __init__(self, launches: Launches, logs: Array) -> None:
         self._launches, self._logs = launches, logs
-        self._replicated = launches.replicates(logs, blocks=False)
+        self._replicated = launches.replicates(logs)
         self._repeats = repeats_key(launches)
 
     def differences(self, points: Numbers, baseline: Numbers) -> Array:
@@ -149,7 +152,7 @@ class PairedLaunches:
         difference = self._replicated[points] - self._replicated[baseline]
         apart = np.flatnonzero(self._repeats[points] != self._repeats[baseline])
         if len(apart):
-            independent = self._launches.replicates(self._logs, blocks=False, stream=1)
+            independent = self._launches.replicates(self._logs, stream=1)
             difference[apart] = self._replicated[points[apart]] - independent[baseline[apart]]
         return difference
 

@@ -135,7 +135,7 @@ def outlying_launches(study: Study) -> pd.DataFrame:
 def _distances_and_scores(study: Study, runs: pd.DataFrame) -> tuple[Array, Array]:
     """Return the relative distance of each launch from its point's median, and that in deviations."""
     logs = np.log(runs[study.throughput].to_numpy(dtype=np.float64))
-    groups = [members for _, members in launches_of(study, runs, POINT).of_equal_size(FEWEST_REPEATS)]
+    groups = [members for _, members in launches_of(runs, POINT).of_equal_size(FEWEST_REPEATS)]
     distances = [_distances(logs[members]) for members in groups]
     usual = launch_deviation(distances)
     distance, score = np.full((2, len(runs)), NAN)

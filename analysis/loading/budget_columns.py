@@ -1,4 +1,4 @@
-"""What a record says of where the time went, as columns: sums over the epochs that count for speed."""
+"""The budget of a record as columns: sums over the epochs that count for speed."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -24,7 +24,7 @@ PROCESSOR: dict[str, Callable[[CpuFacts], float | None]] = {
 
 
 def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
-    """One row per worker, by rank: BUDGET_COLUMNS without the run's name.
+    """Return one row per worker, by rank: BUDGET_COLUMNS without the run's name.
 
     `seconds`, `images` and `steps` are of the whole run and equal in all its rows, as is `wire_seconds`;
     `worker_seconds`, the phases and CPU seconds are the worker's own, and so is `waiting_seconds`: how long
@@ -44,7 +44,7 @@ def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
 
 
 def probe_columns(record: Record) -> Columns:
-    """One row per message size: PROBE_COLUMNS without the run's name; no row where nothing was probed."""
+    """Return one row per message size: PROBE_COLUMNS without the run's name; none without a probe."""
     names = PROBE_COLUMNS[1:]
     if record.probe is None:
         return {name: np.array([], dtype=np.float64) for name in names}

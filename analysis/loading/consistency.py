@@ -1,4 +1,4 @@
-"""What contradicts itself in a record whose lines are all sound and in order.
+"""Contradictions in a record whose lines are all valid and in order.
 
 A checksum shows that a line is as it was written; whether its writer could be right is asked here. The
 limits are those of the record's own words: an epoch lasts as long as its slowest worker, training
@@ -26,7 +26,7 @@ LARGEST_LOSS = 3.5e38
 
 
 def contradictions(record: Record) -> Iterator[str]:
-    """What cannot be in a complete record, in words; each starts with the file."""
+    """Yield what cannot be in a complete record; each sentence starts with the file."""
     assert record.header is not None
     workers = record.header.config.workers
     most_images, images_of_step = _images(record.header)
@@ -39,7 +39,7 @@ def contradictions(record: Record) -> Iterator[str]:
 
 
 def too_large(config: RunConfig) -> Iterator[str]:
-    """The whole numbers of a point that no table can hold."""
+    """Yield the whole numbers of a configuration that no table can hold."""
     named = {"workers": config.workers, "repeat": config.repeat, "seed": config.seed, **flat_options(config)}
     for name, value in named.items():
         if isinstance(value, int) and value > LARGEST_WHOLE_NUMBER:
@@ -47,8 +47,10 @@ def too_large(config: RunConfig) -> Iterator[str]:
 
 
 def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:
-    """A sequence, as a generator for each of millions of epochs takes twice the time."""
-    each, seconds, found = epoch.worker_seconds, epoch.seconds, []
+    """Return contradictions in an epoch; a list, as generators for millions of epochs take twice the time."""
+    each = epoch.worker_seconds
+    seconds = epoch.seconds
+    found = []
     if len(each) != workers:
         found.append(f"epoch {epoch.epoch} has the seconds of {len(each)} workers, not of {workers}")
     elif seconds != max(each):

@@ -1,4 +1,4 @@
-"""From the records of a study's folder to its tables: the runs that can be used, and those left out."""
+"""Read the records of a study's folder into tables: the runs that can be used, and those left out."""
 
 import gc
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -6,11 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from analysis.loading.budget_columns import Columns
-from analysis.loading.fairness import refusals, remarks
+from analysis.loading.fairness import refusals
 from analysis.loading.options import (
     compared_configs,
     flat_options,
@@ -23,6 +21,8 @@ from analysis.loading.options import (
     with_common_places,
 )
 from analysis.loading.ping_pongs import read_ping_pongs
+from analysis.loading.remarks import remarks
+from analysis.loading.rows import run_row, tidy
 from analysis.loading.runs import CompleteRun, UnusableRun, read_run
 from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
@@ -30,11 +30,9 @@ from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
-    NAN,
     PROBE_COLUMNS,
     STARTUP_TABLE_COLUMNS,
     LeftOut,
-    Run,
     Study,
     left_out_table,
     run_table,
@@ -46,6 +44,7 @@ from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.study_file import config_path, recorded_study
 
+# No more than these are read by this process alone: to start others would take longer.
 RUNS_AT_ONCE = 100
 
 
@@ -55,7 +54,7 @@ def load_study(folder: Path) -> Study:
     Raises UserError where the folder is missing or has no run folders.
     """
     paths = run_folders(folder)
-    with _nothing_collected():
+    with _without_garbage_collection():
         complete, left_out = _as_compared(*_read(paths))
         kept, copies = _without_copies(_sorted(complete))
         refused = refusals({name: _compared_header(run) for name, run in kept.items()})
@@ -71,13 +70,13 @@ def load_study(folder: Path) -> Study:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The folders below a study's that hold a point or a record."""
+    """Return the folders below a study's that hold a configuration or a record."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; give the one of a study, such as logs/STUDY")
-    found = sorted(path for path in folder.iterdir() if _is_run(path))
-    if not found:
+    paths = sorted(path for path in folder.iterdir() if _is_run(path))
+    if not paths:
         raise UserError(f"{folder} has no run folders; slurm/submission.sh STUDY.toml makes and submits them")
-    return found
+    return paths
 
 
 def _is_run(path: Path) -> bool:
@@ -88,21 +87,21 @@ def _is_run(path: Path) -> bool:
 
 
 def _read(folders: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]]:
-    """The runs in the order of their folders, many of them by several processes."""
+    """Return the runs in the order of their folders, read by several processes where there are many."""
     complete: list[CompleteRun] = []
     left_out: list[UnusableRun] = []
-    for found in parallel_map(read_run, folders, chunk=RUNS_AT_ONCE):
-        if isinstance(found, CompleteRun):
-            complete.append(found)
+    for run in parallel_map(read_run, folders, chunk=RUNS_AT_ONCE):
+        if isinstance(run, CompleteRun):
+            complete.append(run)
         else:
-            left_out.append(found)
+            left_out.append(run)
     return complete, left_out
 
 
 def _as_compared(
     complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]
 ) -> tuple[list[CompleteRun], list[UnusableRun]]:
-    """Return the runs with points in which options that are no part of the comparison are equal."""
+    """Return the runs with configurations in which options that are no part of the comparison are equal."""
     configs = compared_configs([run.header for run in complete])
     runs = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
     others = [
@@ -117,8 +116,8 @@ def _compared_header(run: CompleteRun) -> Header:
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """What is read stays: to search it for garbage again and again takes longer than to unpack it."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Suspend the collector: what is read stays, and to search it again and again takes its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -136,7 +135,7 @@ def _refused(run: CompleteRun, reason: str) -> UnusableRun:
 
 
 def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
-    """By options, framework, knobs, workers and repeat."""
+    """Sort by options, framework, knobs, workers and repeat."""
     runs = list(runs)
     axes = varying([run.config for run in runs])
     shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
@@ -150,7 +149,7 @@ def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
 
 
 def _without_copies(runs: Sequence[CompleteRun]) -> tuple[dict[str, CompleteRun], list[UnusableRun]]:
-    """A repeat of a point counts once, however many folders hold it."""
+    """Return each repeat of a point once, and the further folders that hold it as refused."""
     first: dict[Hashable, CompleteRun] = {}
     copies = []
     for run in runs:
@@ -163,25 +162,21 @@ def _without_copies(runs: Sequence[CompleteRun]) -> tuple[dict[str, CompleteRun]
 def _study(
     name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], criteria: Criteria
 ) -> Study:
-    configs = [run.config for run in runs]
     # A point of which every run diverged is a point of the study all the same.
     diverged = [left.config for left in left_out if left.config and left.left_out.state == "diverged"]
-    axes = varying(configs + diverged)
-    table = run_table([_row(run, axes) for run in runs])
-    values = [flat_options(config) for config in configs]
+    axes = varying([run.config for run in runs] + diverged)
+    headers = {run.name: run.header for run in runs}
     unknown = tuple(run.name for run in runs if not run.attempts_known)
-    for axis in axes:
-        table[axis] = [shown(options[axis]) if axis in options else None for options in values]
     return Study(
         name=name,
-        runs=table,
+        runs=_run_table(runs, axes),
         epochs=tidy([(run.name, run.epochs) for run in runs], EPOCH_COLUMNS),
         evaluations=tidy([(run.name, run.evaluations) for run in runs], EVALUATION_COLUMNS),
         left_out=left_out_table([_labelled(left, axes) for left in left_out]),
-        headers={run.name: run.header for run in runs},
+        headers=headers,
         criteria=criteria,
         axes=axes,
-        notes=remarks({run.name: run.header for run in runs}, unknown),
+        notes=remarks(headers, unknown),
         unknown_attempts=unknown,
         budgets=tidy([(run.name, run.budget) for run in runs], BUDGET_COLUMNS),
         probes=tidy([(run.name, run.probe) for run in runs], PROBE_COLUMNS),
@@ -189,65 +184,17 @@ def _study(
     )
 
 
+def _run_table(runs: Sequence[CompleteRun], axes: Sequence[str]) -> pd.DataFrame:
+    """Return one row per run, with the study's axes as further columns."""
+    table = run_table([run_row(run, axes) for run in runs])
+    values = [flat_options(run.config) for run in runs]
+    for axis in axes:
+        table[axis] = [shown(options[axis]) if axis in options else None for options in values]
+    return table
+
+
 def _labelled(unusable: UnusableRun, axes: Sequence[str]) -> LeftOut:
     if unusable.config is None:
         return unusable.left_out
     options, knobs = labels(unusable.config, axes)
     return replace(unusable.left_out, options=options, knobs=knobs)
-
-
-def tidy(parts: Sequence[tuple[str, Columns]], names: Sequence[str]) -> pd.DataFrame:
-    """The columns of all runs one below the other, the run's name repeated beside them."""
-    if not parts:
-        return pd.DataFrame(columns=list(names))
-    runs = [name for name, _ in parts]
-    sizes = [len(columns[names[1]]) for _, columns in parts]
-    table = {name: np.concatenate([columns[name] for _, columns in parts]) for name in names[1:]}
-    run = pd.Categorical.from_codes(np.repeat(np.arange(len(runs)), sizes), categories=pd.Index(runs))
-    return pd.DataFrame({names[0]: run} | table)
-
-
-def _row(run: CompleteRun, axes: Sequence[str]) -> Run:
-    """One row of the table: throughput is images over seconds, both summed over the epochs in use."""
-    header, config = run.header, run.config
-    used = ~run.epochs["warmup"].astype(bool) & ~run.epochs["stalled"].astype(bool)
-    seconds, images, steps, losses = (
-        run.epochs[name][used].astype(float) for name in ("seconds", "images", "steps", "loss")
-    )
-    last = {name: values[-1].item() for name, values in run.evaluations.items()}
-    hosts = [worker.host for facts in header.attempts() for worker in facts.workers]
-    options, knobs = labels(config, axes)
-    busy = run.disturbance.busy_share
-    return Run(
-        run=run.name,
-        framework=config.framework,
-        workers=config.workers,
-        repeat=config.repeat,
-        seed=config.seed,
-        options=options,
-        knobs=knobs,
-        images_per_second=images.sum() / seconds.sum(),
-        epochs_per_second=len(seconds) / seconds.sum(),
-        epochs_used=len(seconds),
-        seconds_per_epoch=float(np.median(seconds)),
-        images_per_epoch=images.mean(),
-        steps_per_epoch=steps.mean(),
-        step_seconds=seconds.sum() / steps.sum(),
-        loss=losses[-1].item(),
-        iou=last["iou"],
-        dice=last["dice"],
-        test_images=last["images"],
-        training_seconds=last["training_seconds"],
-        hosts=_distinct(hosts),
-        nodes=len({worker.host for worker in header.workers}),
-        devices=_distinct(worker.device for worker in header.workers),
-        cores_per_worker=_distinct(str(len(worker.cores)) for worker in header.workers),
-        started_utc=header.attempts()[0].started_utc,
-        busy_share=NAN if busy is None else busy,
-        disturbed=run.disturbance.reason,
-        stalls="; ".join(map(str, run.disturbance.stalls)),
-    )
-
-
-def _distinct(values: Iterable[str]) -> str:
-    return " ".join(dict.fromkeys(values))

@@ -1,4 +1,4 @@
-"""One file in the older CSV layout, read strictly: every row sound, none lost.
+"""One log in the older CSV layout, read strictly: every row valid, none lost.
 
 The layout has neither an end nor checksums. Lost rows show by the time of the whole run, and by the places
 where the learning rate drops; a digit that was changed into another digit cannot be told.
@@ -23,12 +23,14 @@ TIME_ROUNDING = 0.5e-6  # seconds, of each time
 # Share of the training time outside epochs. The TensorFlow sibling's runs have up to 2.8 %; at 5 % of 200
 # epochs ten whole epochs could hide, and only the learning rate speaks against it.
 LARGEST_OUTSIDE = 0.05
+# As in the published table.
 WARMUP_EPOCHS = 5
+# As many epochs have to be left as the warm-up takes.
 ENOUGH_EPOCHS = 2 * WARMUP_EPOCHS
 
 
 @dataclass(frozen=True)
-class Row:
+class EpochRow:
     """One epoch. Times in seconds; `training_time`, `test_time` and `iou` are of the whole run."""
 
     epoch: int
@@ -61,7 +63,7 @@ class Log:
     name: str
     framework: Framework
     workers: int
-    rows: Sequence[Row]
+    rows: Sequence[EpochRow]
 
     @property
     def warmup_epochs(self) -> int:
@@ -69,7 +71,7 @@ class Log:
         return WARMUP_EPOCHS if len(self.rows) >= ENOUGH_EPOCHS else 1
 
     @property
-    def used(self) -> Sequence[Row]:
+    def used(self) -> Sequence[EpochRow]:
         """The epochs after the warm-up."""
         return self.rows[self.warmup_epochs :]
 
@@ -79,9 +81,9 @@ class Log:
         return median(row.time_per_epoch for row in self.used)
 
 
-def read_rows(path: Path) -> tuple[list[Row], list[str]]:
-    """The rows of a log and its problems; rows may be used only where there is no problem."""
-    rows: list[Row] = []
+def read_rows(path: Path) -> tuple[list[EpochRow], list[str]]:
+    """Return the rows of a log and its problems; rows may be used only where there is no problem."""
+    rows: list[EpochRow] = []
     problems: list[str] = []
     lines = path.read_bytes().decode("utf-8", errors="replace").splitlines(keepends=True)
     if not lines or lines[0].rstrip("\r\n") != HEADER:
@@ -95,7 +97,7 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
     return rows, problems or [f"{path}: {problem}" for problem in _contradictions(rows)]
 
 
-def _parse(line: str) -> Row:
+def _parse(line: str) -> EpochRow:
     if not line.endswith("\n"):
         raise ValueError("the line is cut off")
     epoch, *cells = line.rstrip("\r\n").split(",")
@@ -104,7 +106,7 @@ def _parse(line: str) -> Row:
         raise ValueError(f"{1 + len(cells)} columns, expected {1 + len(names)}")
     if not WHOLE_NUMBER.fullmatch(epoch):
         raise ValueError(f"the epoch is {epoch!r}, no whole number")
-    return Row(int(epoch), *(_number(name, cell) for name, cell in zip(names, cells, strict=True)))
+    return EpochRow(int(epoch), *(_number(name, cell) for name, cell in zip(names, cells, strict=True)))
 
 
 def _number(name: str, cell: str) -> float:
@@ -114,8 +116,8 @@ def _number(name: str, cell: str) -> float:
     return value
 
 
-def _contradictions(rows: Sequence[Row]) -> list[str]:
-    """What is wrong with rows that are sound by themselves; a whole row that is missing shows here."""
+def _contradictions(rows: Sequence[EpochRow]) -> list[str]:
+    """Return what is wrong with rows that are valid by themselves, such as a row that is missing."""
     if not rows:
         return ["no epochs"]
     found = []
@@ -133,7 +135,7 @@ def _contradictions(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def _lost_rows(rows: Sequence[Row]) -> Iterator[str]:
+def _lost_rows(rows: Sequence[EpochRow]) -> Iterator[str]:
     """Whole rows that a cut took, told by the time of the whole run and the schedule of the learning rate.
 
     The published PyTorch logs state 0.06 to 0.07 s more than their 200 epochs take. Half the shortest epoch
@@ -157,11 +159,11 @@ def _lost_rows(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{took}: {share}, at most {100 * LARGEST_OUTSIDE:.0f} % is accepted"
 
 
-def sum_is_whole(rows: Sequence[Row]) -> bool:
+def sum_is_whole(rows: Sequence[EpochRow]) -> bool:
     """Return whether the epochs add up to the time of the whole run: no row can be missing."""
     return seconds_outside(rows) <= min(row.time_per_epoch for row in rows) / 2
 
 
-def seconds_outside(rows: Sequence[Row]) -> float:
+def seconds_outside(rows: Sequence[EpochRow]) -> float:
     """Return the seconds of the training that are in no epoch."""
     return rows[0].training_time - sum(row.time_per_epoch for row in rows)

@@ -1,6 +1,6 @@
-"""Which options vary between runs: the axes of a study, as the records themselves tell them."""
+"""The options that vary between runs: the axes of a study, as the records themselves tell them."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from unet_scaling.study.config import FRAMEWORKS, RunConfig
 from unet_scaling.study.options import TABLES
@@ -17,13 +17,13 @@ OPERATIONAL = (*GUARDS, *DATA_PLACES, WEIGHTS_PLACE)
 
 
 def flat_options(config: RunConfig) -> dict[str, object]:
-    """Every option of a point as {"training.precision": "fp32", ...}, its framework's own knobs included."""
+    """Return every option of a point, {"training.precision": "fp32", ...}, with its framework's own knobs."""
     knobs = getattr(config, config.framework) or TABLES[config.framework]()
     return shared_options(config) | flat_values(knobs, f"{config.framework}.")
 
 
 def shared_options(config: RunConfig) -> dict[str, object]:
-    """The options that both frameworks have."""
+    """Return the options that both frameworks have."""
     options: dict[str, object] = {}
     for table in SHARED_TABLES:
         options |= flat_values(getattr(config, table), f"{table}.")
@@ -75,39 +75,45 @@ def _varied_on_purpose(configs: Sequence[RunConfig], compared: Sequence[RunConfi
 
 def _without(left_out: Sequence[str], headers: Sequence[Header]) -> list[RunConfig]:
     """Return the points with the default of each guard that is left out, and one place for equal contents."""
-    places: dict[Hashable, RunConfig] = {}
-    found = []
+    first: dict[Hashable, RunConfig] = {}
+    configs = []
     for header in headers:
         config = header.config
-        training: dict[str, object] = {}
+        training = {name: _default(config.training, name) for name in _names(GUARDS, left_out)}
         data: dict[str, object] = {}
-        for key in set(GUARDS) & set(left_out):
-            name = key.partition(".")[2]
-            training[name] = type(config.training).model_fields[name].default
         if DATA_PLACES[0] in left_out:
-            first = places.setdefault(("data", header.manifest_sha256), config)
-            data = {"folder": first.data.folder, "manifest": first.data.manifest}
+            common = first.setdefault(("data", header.manifest_sha256), config).data
+            data = {"folder": common.folder, "manifest": common.manifest}
         if WEIGHTS_PLACE in left_out and config.training.initial_weights is not None:
-            first = places.setdefault(("weights", header.initial_weights_sha256), config)
-            training["initial_weights"] = first.training.initial_weights
-        found.append(
-            config.model_copy(
-                update={
-                    "data": config.data.model_copy(update=data),
-                    "training": config.training.model_copy(update=training),
-                }
-            )
-        )
-    return found
+            common_weights = first.setdefault(("weights", header.initial_weights_sha256), config).training
+            training["initial_weights"] = common_weights.initial_weights
+        configs.append(_updated(config, data, training))
+    return configs
+
+
+def _names(keys: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    return [key.partition(".")[2] for key in keys if key in left_out]
+
+
+def _default(section: Section, name: str) -> object:
+    return type(section).model_fields[name].default
+
+
+def _updated(config: RunConfig, data: Mapping[str, object], training: Mapping[str, object]) -> RunConfig:
+    tables = {
+        "data": config.data.model_copy(update=data),
+        "training": config.training.model_copy(update=training),
+    }
+    return config.model_copy(update=tables)
 
 
 def is_knob(key: str) -> bool:
-    """Whether a flat key belongs to one framework only."""
+    """Return whether a flat key belongs to one framework only."""
     return key.partition(".")[0] in FRAMEWORKS
 
 
 def varying(configs: Sequence[RunConfig]) -> tuple[str, ...]:
-    """The axes: flat keys that have more than one value among the points that have the key."""
+    """Return the axes: flat keys that have more than one value among the points that have the key."""
     values: dict[str, set[object]] = {}
     for config in configs:
         for key, value in flat_options(config).items():
@@ -116,25 +122,25 @@ def varying(configs: Sequence[RunConfig]) -> tuple[str, ...]:
 
 
 def label(config: RunConfig, axes: Iterable[str]) -> str:
-    """What distinguishes this point, for people: "precision=bf16, compile=True", or nothing."""
+    """Return what distinguishes this point, for people: "precision=bf16, compile=True", or nothing."""
     options = flat_options(config)
     return ", ".join(f"{axis.partition('.')[2]}={shown(options[axis])}" for axis in axes if axis in options)
 
 
 def labels(config: RunConfig, axes: Iterable[str]) -> tuple[str, str]:
-    """What distinguishes it in options that both frameworks have, and in knobs of its own framework."""
+    """Return what distinguishes a point in shared options, and in knobs of its own framework."""
     axes = list(axes)
     shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
     return label(config, shared), label(config, knobs)
 
 
 def shown(value: object) -> str:
-    """An option's value as text; no value means the default."""
+    """Return an option's value as text; no value means the default."""
     return "default" if value is None else str(value)
 
 
 def order(config: RunConfig, axes: Iterable[str]) -> tuple[tuple[int, float, str], ...]:
-    """Sorts points by the values of their axes: numbers by size, then text."""
+    """Return a key that sorts points by the values of their axes: numbers by size, then text."""
     options = flat_options(config)
     return tuple(_order_of(options.get(axis)) for axis in axes)
 

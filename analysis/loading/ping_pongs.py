@@ -16,7 +16,7 @@ from unet_scaling.study.study_file import PING_PONG_NAME
 
 
 def read_ping_pongs(study: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Every pair that was timed, by PING_PONG_COLUMNS, and what cannot be read, in words."""
+    """Return every pair that was timed, by PING_PONG_COLUMNS, and the files that cannot be read."""
     rows: list[Mapping[str, object]] = []
     problems = []
     for path in sorted(study.glob(f"*/{PING_PONG_NAME}")):
@@ -35,14 +35,14 @@ def _rows(place: str, found: PingPong) -> Iterator[Mapping[str, object]]:
 
 
 def pair_table(ping_pongs: pd.DataFrame) -> pd.DataFrame:
-    """One row per pair of hosts: medians over its measurements, and how many there are."""
+    """Return one row per pair of hosts: medians over its measurements, and how many there are."""
     columns = ["latency_seconds", "bytes_per_second"]
     pairs = ping_pongs.groupby(["host", "other_host", "medium"], sort=True)[columns]
     return pairs.median().assign(measurements=pairs.size()).reset_index()
 
 
 def hosts_floor_seconds(ping_pongs: pd.DataFrame, hosts: set[str], size: int) -> float:
-    """What an all-reduce of so many bytes needs at least between hosts; NaN where no pair was timed."""
+    """Return what an all-reduce of `size` bytes needs at least between hosts; NaN where no pair was timed."""
     pairs = ping_pongs[
         ping_pongs["host"].isin(hosts)
         & ping_pongs["other_host"].isin(hosts)

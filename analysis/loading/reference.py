@@ -18,9 +18,9 @@ import numpy as np
 from analysis.loading.budget_columns import Columns
 from analysis.loading.consistency import SHORTEST_STEP_SECONDS
 from analysis.loading.epoch_work import EpochWork
-from analysis.loading.load import tidy
 from analysis.loading.older_layout import Log, read_rows
 from analysis.loading.reference_notes import reference_notes
+from analysis.loading.rows import tidy
 from analysis.loading.runs import printable
 from analysis.study import (
     EPOCH_COLUMNS,
@@ -91,7 +91,7 @@ def _require_steps(logs: Sequence[Log], work: EpochWork) -> None:
 
 
 def read_log(path: Path) -> Log | LeftOut:
-    """The run in one log, or the problems that forbid to use it, with file and line."""
+    """Return the run in one log, or the problems that forbid to use it, with file and line."""
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
         return _damaged(path, f"{path}: the name is neither log_N.csv nor log_hvd_N.csv")
@@ -123,7 +123,7 @@ def _damaged(path: Path, reason: str) -> LeftOut:
 
 
 def _epochs(log: Log, work: EpochWork | None) -> Columns:
-    """What the layout has of EPOCH_COLUMNS, and what is stated; the rest is not known."""
+    """Return what the layout has of EPOCH_COLUMNS, and what is stated; the rest is not known."""
     epochs = len(log.rows)
     return {
         "epoch": np.array([row.epoch for row in log.rows]),
@@ -139,7 +139,7 @@ def _epochs(log: Log, work: EpochWork | None) -> Columns:
 
 
 def _evaluation(log: Log) -> Columns:
-    """The one evaluation of a log, after its last epoch; counts and images are not known."""
+    """Return the one evaluation of a log, after its last epoch; counts and images are not known."""
     last = log.rows[-1]
     known = {
         "epochs": len(log.rows),

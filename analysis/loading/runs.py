@@ -1,4 +1,4 @@
-"""One run folder: what its record says, as columns, or why the run cannot be used by itself."""
+"""One run folder: its record as columns, or the reason why the run cannot be used by itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class UnusableRun:
 
 
 def read_run(folder: Path) -> CompleteRun | UnusableRun:
-    """The run in a folder, or why it cannot be used by itself."""
+    """Return the run in a folder, or why it cannot be used by itself."""
     name = name_of(folder)
     path = config_path(folder)
     try:
@@ -96,7 +96,7 @@ def name_of(folder: Path) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that any file and terminal can hold: what cannot be shown is escaped, line breaks stay."""
+    """Return text that any file and terminal can hold: what cannot be shown is escaped, line breaks stay."""
     return "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
         for each in text

@@ -1,0 +1,62 @@
+"""Remarks on runs that may be compared: what is no reason to refuse one, but should be known."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from analysis.loading.resources import hosts, moved_between_attempts, share_cores
+from analysis.text import first_of
+from unet_scaling.study.record_lines import Header
+
+# Runs are named so that one can be looked at; a note of all would hide the others.
+MOST_NAMED = 3
+
+
+def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return what is no reason to refuse a comparison, but should be known to who reads it."""
+    notes = []
+    if any(header.dirty for header in headers.values()):
+        notes.append("the code had uncommitted changes: its commit does not say all that ran")
+    if _hosts_differ(headers.values()):
+        notes.append("runs of equal worker count used different hosts: a difference may be that of the hosts")
+    if any(share_cores(header) for header in headers.values()):
+        notes.append("GPU workers of a run could use the same cores; bind them to separate cores")
+    if len({header.config.data.folder for header in headers.values()}) > 1:
+        notes += _folders_of_equal_data(headers.values())
+    notes += _resumed_elsewhere(headers)
+    notes += _unknown_attempts(unknown_attempts)
+    return tuple(notes)
+
+
+def _resumed_elsewhere(headers: Mapping[str, Header]) -> Iterator[str]:
+    moved = {run: places for run, header in headers.items() if (places := moved_between_attempts(header))}
+    if len(moved) == 1:
+        ((run, places),) = moved.items()
+        yield f"{run} was resumed on other hosts: {places}"
+    elif moved:
+        named = first_of([f"{run} ({places})" for run, places in moved.items()], "run", MOST_NAMED)
+        yield f"{len(moved)} runs were resumed on other hosts: {named}"
+
+
+def _unknown_attempts(runs: Sequence[str]) -> Iterator[str]:
+    lost = "(run.attemptN.jsonl beside run.jsonl) is missing or damaged"
+    if len(runs) == 1:
+        where = "where an earlier attempt of it ran, on what code and cores, is not known"
+        yield f"{runs[0]} was resumed, and {where}: the record of that attempt {lost}"
+    elif runs:
+        where = "where an earlier attempt of each ran, on what code and cores, is not known"
+        resumed = f"{len(runs)} runs were resumed, and {where}: the record of that attempt {lost}"
+        yield f"{resumed}: {first_of(runs, 'run', MOST_NAMED)}"
+
+
+def _folders_of_equal_data(headers: Iterable[Header]) -> Iterator[str]:
+    folders: dict[str, set[str]] = {}
+    for header in headers:
+        folders.setdefault(header.manifest_sha256, set()).add(header.config.data.folder)
+    for several in folders.values():
+        if len(several) > 1:
+            places = ", ".join(sorted(several))
+            yield f"equal images were read from {places}: a difference may be that of their storage"
+
+
+def _hosts_differ(headers: Collection[Header]) -> bool:
+    used = {(header.config.workers, hosts(header.attempts())) for header in headers}
+    return len(used) > len({workers for workers, _ in used})

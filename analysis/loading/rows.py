@@ -1,0 +1,86 @@
+"""The rows of a study's tables: one per run, and the columns of all runs one below the other."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.loading.budget_columns import Columns
+from analysis.loading.options import labels
+from analysis.loading.runs import CompleteRun
+from analysis.study import NAN, Run
+from unet_scaling.study.record_lines import Header
+
+
+def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
+    """Return a run as a row of the table; `axes` are the options that vary in the study."""
+    options, knobs = labels(run.config, axes)
+    busy = run.disturbance.busy_share
+    return Run(
+        run=run.name,
+        framework=run.config.framework,
+        workers=run.config.workers,
+        repeat=run.config.repeat,
+        seed=run.config.seed,
+        options=options,
+        knobs=knobs,
+        **_speed(run.epochs),
+        **_quality(run.evaluations),
+        **_machine(run.header),
+        busy_share=NAN if busy is None else busy,
+        disturbed=run.disturbance.reason,
+        stalls="; ".join(map(str, run.disturbance.stalls)),
+    )
+
+
+def _speed(epochs: Columns) -> dict[str, Any]:
+    """Return throughputs and times over the epochs in use, as sums over sums, and their last loss."""
+    used = ~epochs["warmup"].astype(bool) & ~epochs["stalled"].astype(bool)
+    seconds = epochs["seconds"][used].astype(float)
+    images = epochs["images"][used].astype(float)
+    steps = epochs["steps"][used].astype(float)
+    return {
+        "images_per_second": images.sum() / seconds.sum(),
+        "epochs_per_second": len(seconds) / seconds.sum(),
+        "epochs_used": len(seconds),
+        "seconds_per_epoch": float(np.median(seconds)),
+        "images_per_epoch": images.mean(),
+        "steps_per_epoch": steps.mean(),
+        "step_seconds": seconds.sum() / steps.sum(),
+        "loss": epochs["loss"][used].astype(float)[-1].item(),
+    }
+
+
+def _quality(evaluations: Columns) -> dict[str, Any]:
+    """Return what the last evaluation says."""
+    last = {name: values[-1].item() for name, values in evaluations.items()}
+    shown = {name: last[name] for name in ("iou", "dice", "training_seconds")}
+    return shown | {"test_images": last["images"]}
+
+
+def _machine(header: Header) -> dict[str, Any]:
+    """Return where the run ran: hosts of all attempts, nodes, devices and cores of the last one."""
+    attempts = header.attempts()
+    return {
+        "hosts": _distinct(worker.host for facts in attempts for worker in facts.workers),
+        "nodes": len({worker.host for worker in header.workers}),
+        "devices": _distinct(worker.device for worker in header.workers),
+        "cores_per_worker": _distinct(str(len(worker.cores)) for worker in header.workers),
+        "started_utc": attempts[0].started_utc,
+    }
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(values))
+
+
+def tidy(parts: Sequence[tuple[str, Columns]], names: Sequence[str]) -> pd.DataFrame:
+    """Return the columns of all runs one below the other, the run's name repeated beside them."""
+    if not parts:
+        return pd.DataFrame(columns=list(names))
+    runs = [name for name, _ in parts]
+    sizes = [len(columns[names[1]]) for _, columns in parts]
+    table = {name: np.concatenate([columns[name] for _, columns in parts]) for name in names[1:]}
+    run = pd.Categorical.from_codes(np.repeat(np.arange(len(runs)), sizes), categories=pd.Index(runs))
+    return pd.DataFrame({names[0]: run} | table)
