@@ -9,6 +9,7 @@ from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record_lines import Header
+from unet_scaling.study.run_state import Exclusion, State
 
 NAN = float("nan")
 Names = Mapping[Framework, str]
@@ -81,13 +82,13 @@ class Run:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """One run folder or log that is not used, and why. `state` is one word of it.
+    """One run folder or log that is not used, and why. `state` is that of `status`, or why it is excluded.
 
     `options` and `knobs` are labels as those of a `Run`; they are empty where the point is not known.
     """
 
     run: str
-    state: str
+    state: State | Exclusion
     reason: str
     framework: Framework | None = None
     workers: int | None = None

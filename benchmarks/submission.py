@@ -18,9 +18,9 @@ import slurm.states
 from slurm.cluster import Cluster
 from slurm.render import Places, job_script
 from slurm.scheduler import JobState
-from slurm.states import Submission, write_submission
 from slurm.status import study_rows
 from slurm.study_folder import StudyFolder
+from slurm.submissions import Submission, write_submission
 from unet_scaling.study.config import RunConfig, StudyConfig
 
 REPEATS = 5

@@ -13,11 +13,12 @@ from slurm.local import run_study
 from slurm.local_plan import show_plan
 from slurm.preflight import require_known, require_throughput
 from slurm.render import Places
-from slurm.status import ACTIVE, WATCH_SECONDS, cancel_study, show, study_rows
+from slurm.status import WATCH_SECONDS, cancel_study, show, study_rows
 from slurm.study_folder import logs_folder, open_study_folder
 from slurm.submit import Submitter
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError, run_program
+from unet_scaling.study.run_state import ACTIVE
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import setting
 
@@ -142,7 +143,7 @@ def look_or_cancel(command: str, console: Console) -> None:
 def submission_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Run every repeat of every point of a study.",
+        description="Run every run of a study that is missing, failed or interrupted.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,23 +1,25 @@
-"""How often a run may be tried again: as long as attempts gain something, and a few times without."""
+"""Decide how often a run is tried again: as long as attempts gain something, and a few times without."""
 
 from pathlib import Path
 
 from unet_scaling.study.record import RECORD_NAME, Record, attempt_records, read_record
 
+# Not one, as a node or a file server may fail twice in a row.
 MOST_FRUITLESS = 3
 MOST_ATTEMPTS = 50
 
 
 def may_be_tried_again(folder: Path, submissions: int = 0) -> bool:
-    """Whether another attempt makes sense; `submissions` counts those that may have left no record."""
+    """Return whether another attempt makes sense; `submissions` counts those that may have left no record."""
     gains = gained(folder)
     attempts = max(submissions, len(gains))
     return attempts < MOST_ATTEMPTS and attempts - sum(gains) < MOST_FRUITLESS
 
 
 def gained(folder: Path) -> list[bool]:
-    """For each attempt that left a record, in order: whether it got further than all before it."""
-    gains, furthest = [], (0, 0)
+    """Return for each attempt that left a record, in order, whether it got further than all before it."""
+    gains = []
+    furthest = (0, 0)
     for path in [*attempt_records(folder), folder / RECORD_NAME]:
         if path.exists():
             reached = _reached(read_record(path))
@@ -27,7 +29,7 @@ def gained(folder: Path) -> list[bool]:
 
 
 def _reached(record: Record) -> tuple[int, int]:
-    """(epoch, step) up to which an attempt is known to have trained."""
-    whole = (len(record.epochs), 0)
-    stopped = record.end.position if record.end and record.end.position else whole
-    return max(whole, stopped)
+    """Return the (epoch, step) up to which an attempt is known to have trained."""
+    recorded = (len(record.epochs), 0)
+    stopped = record.end.position if record.end and record.end.position else recorded
+    return max(recorded, stopped)

@@ -15,16 +15,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.local_plan import take_over, to_repeat
-from slurm.quiet import disturbed_reason, say_whether_quiet, set_disturbed_aside
-from slurm.study_folder import OUTPUT_NAME, StudyFolder, cores_per_worker
+from slurm.disturbed import disturbed_reason, is_to_be_repeated, set_disturbed_aside
+from slurm.local_plan import cores_per_worker, take_over
+from slurm.quiet import say_whether_quiet
+from slurm.study_folder import StudyFolder
 from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.identity import CORES_VARIABLE, FIRST_PORT, PORTS
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError
 from unet_scaling.study.files import open_to_append
-from unet_scaling.study.record import RECORD_NAME, read_record
+from unet_scaling.study.run_state import RecordedRun
+from unet_scaling.study.study_file import OUTPUT_NAME
 
 # mpiexec must not bind processes itself: the workers take their cores, the same way under every MPI.
 MPI_ENVIRONMENT = {
@@ -36,8 +37,8 @@ MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
-
-
+# More than mpiexec takes to end all its workers.
+ENDING_SECONDS = 20
 # From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
 PR_SET_PDEATHSIG = 1
 
@@ -64,7 +65,7 @@ def launch(program: Sequence[str], workers: int, output: Path, cores_each: int |
 def _end_with(parent: int) -> None:
     """Let the kernel end this process, soon mpiexec, when the launcher dies by whatever signal.
 
-    mpiexec and its workers also hold the lock of the study (StudyFolder.locked) until the last has ended.
+    mpiexec and its workers also hold the lock of the study (study_lock.py) until the last has ended.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
@@ -76,19 +77,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=ENDING_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
 
 
 def _mpiexec() -> str:
     beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if program is None:
         raise UserError(
             "mpiexec not found; environment/install.sh brings one, or load your site's MPI module"
         )
-    return found
+    return program
 
 
 def _environment() -> dict[str, str]:
@@ -97,7 +98,7 @@ def _environment() -> dict[str, str]:
 
 
 def _where_intel_mpi_is() -> dict[str, str]:
-    """What a site's module would set, for the Intel MPI of the package index: it does not find itself."""
+    """Return what a site's module would set: the Intel MPI of the package index does not find itself."""
     try:
         metadata.version("impi-rt")
     except metadata.PackageNotFoundError:
@@ -107,7 +108,7 @@ def _where_intel_mpi_is() -> dict[str, str]:
 
 
 def _free_port() -> int:
-    """A port below the ephemeral range on which nothing listens now."""
+    """Return a port below the ephemeral range on which nothing listens now."""
     for offset in range(PORTS):
         port = FIRST_PORT + (os.getpid() + offset) % PORTS
         with socket.socket() as candidate:
@@ -131,17 +132,16 @@ def run_study(
     share = cores_per_worker(folder.study, cores)
     with folder.locked():
         configs = folder.prepare()
-        take_over(folder, configs, force)
-        missing = [config for config in configs if folder.state(config).state != "complete"]
-        console.print(
-            f"{folder.study.name}: {len(configs)} runs, {len(configs) - len(missing)} complete already"
-        )
+        missing = take_over(folder, configs, force)
+        complete = len(configs) - len(missing)
+        console.print(f"{folder.study.name}: {len(configs)} runs, {complete} complete already")
         console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
         judged = configs if repeat_disturbed else missing
         if judged:
             say_whether_quiet(console)
         _run_all(folder, missing, share, console)
-        _run_all(folder, _to_launch_again(folder, judged, console), share, console, again=True)
+        disturbed = [config for config in judged if is_to_be_repeated(folder.recorded(config), console)]
+        _run_all(folder, disturbed, share, console, again=True)
     _require_all_complete(folder, configs)
 
 
@@ -151,56 +151,42 @@ def _run_all(
     """Launch these runs one after the other; `again`: they are complete, and their records are set aside."""
     for number, config in enumerate(configs, start=1):
         console.print(f"[{number}/{len(configs)}] {config.run} ...", end=" ", markup=False)
+        run_folder = folder.run_folder(config)
         begin = time.monotonic()
         if again:
             # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
-            set_disturbed_aside(folder.run_folder(config))
-        program = [str(PROJECT / config.framework / "train.py"), str(folder.run_folder(config))]
-        launch(program, config.workers, folder.run_folder(config) / OUTPUT_NAME, share)
-        console.print(_outcome(folder, config, time.monotonic() - begin), markup=False)
+            set_disturbed_aside(run_folder)
+        program = [str(PROJECT / config.framework / "train.py"), str(run_folder)]
+        launch(program, config.workers, run_folder / OUTPUT_NAME, share)
+        console.print(_outcome(folder.recorded(config), time.monotonic() - begin), markup=False)
 
 
-def _to_launch_again(folder: StudyFolder, configs: Sequence[RunConfig], console: Console) -> list[RunConfig]:
-    """Return the points whose launches were disturbed and are made again, and print which are not."""
-    again = to_repeat(folder, configs)
-    if again:
-        console.print(
-            f"{len(again)} disturbed, launched again; their records are kept as run.disturbed*.jsonl"
-        )
-    for config in configs:
-        complete = folder.state(config).state == "complete"
-        if complete and config not in again and disturbed_reason(folder.run_folder(config)):
-            text = f"{config.run}: disturbed again and again; it stays as it is, and the report says so"
-            console.print(text, markup=False)
-    return again
-
-
-def _outcome(folder: StudyFolder, config: RunConfig, seconds: float) -> str:
-    state = folder.state(config)
-    if state.state != "complete":
-        return f"{state.state} after {seconds:.0f} s: {state.reason or 'see ' + OUTPUT_NAME}"
-    record = read_record(folder.run_folder(config) / RECORD_NAME)
-    counted = [epoch for epoch in record.epochs if not epoch.warmup]
-    speed = (
-        sum(epoch.images for epoch in counted) / sum(epoch.seconds for epoch in counted) if counted else None
-    )
-    iou = record.results[-1].iou
+def _outcome(run: RecordedRun, seconds: float) -> str:
+    """Return how a launch ended: its speed and IoU where it is complete, or else why it is not."""
+    if run.record is None or not run.state.is_complete:
+        return f"{run.state.state} after {seconds:.0f} s: {run.state.reason or 'see ' + OUTPUT_NAME}"
     parts = [f"complete in {seconds:.0f} s"]
-    parts += [f"{speed:.1f} images/s"] if speed else []
-    parts += [f"IoU {iou:.3f}"] if iou is not None else []
-    reason = disturbance(record).reason
-    parts += [f"disturbed: {reason}"] if reason else []
+    counted = [epoch for epoch in run.record.epochs if not epoch.warmup]
+    if counted:
+        speed = sum(epoch.images for epoch in counted) / sum(epoch.seconds for epoch in counted)
+        parts.append(f"{speed:.1f} images/s")
+    iou = run.record.results[-1].iou
+    if iou is not None:
+        parts.append(f"IoU {iou:.3f}")
+    reason = disturbed_reason(run)
+    if reason:
+        parts.append(f"disturbed: {reason}")
     return ", ".join(parts)
 
 
 def _require_all_complete(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
-    states = {config.run: folder.state(config) for config in configs}
-    bad = {run: state for run, state in states.items() if state.state != "complete"}
-    if bad:
-        lines = [f"{run}: {state.state}: {state.reason}" for run, state in bad.items()]
-        diverged = all(state.state == "diverged" for state in bad.values())
+    states = {config.run: folder.recorded(config).state for config in configs}
+    incomplete = {run: state for run, state in states.items() if not state.is_complete}
+    if incomplete:
+        lines = [f"{run}: {state.state}: {state.reason}" for run, state in incomplete.items()]
+        diverged = all(state.state == "diverged" for state in incomplete.values())
         raise UserError(
-            f"{len(bad)} of {len(configs)} runs did not complete; "
+            f"{len(incomplete)} of {len(configs)} runs did not complete; "
             "run the same command again to retry them\n  " + "\n  ".join(lines),
             EXIT_DIVERGED if diverged else EXIT_BUG,
         )

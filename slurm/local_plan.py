@@ -1,22 +1,26 @@
-"""What `--local` would do, and what keeps it from starting: jobs of Slurm, images that are not checked."""
+"""Plan a launch on this machine, and refuse it where jobs of Slurm run or images are not checked."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
 
+from slurm.disturbed import is_to_be_repeated
 from slurm.preflight import check_inputs
-from slurm.quiet import disturbed_reason, may_be_repeated
-from slurm.scheduler import UnreachableError, job_states
-from slurm.states import combine, read_submission
-from slurm.study_folder import JOB_NAME, StudyFolder, cores_per_worker, in_launch_order, run_state
+from slurm.scheduler import JobState, UnreachableError, job_states
+from slurm.states import combine
+from slurm.study_folder import StudyFolder, in_launch_order
+from slurm.submissions import Submission, read_submissions
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.study.config import RunConfig
+from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import STARTUP_COLUMNS
-from unet_scaling.study.record import RECORD_NAME, Record, read_record, set_record_aside
+from unet_scaling.study.record import Record, set_record_aside
+from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
+from unet_scaling.study.study_file import JOB_NAME
+from unet_scaling.study.texts import count, duration
 
 FORMER_JOB_NAME = "job.before_local.json"
 
@@ -29,22 +33,35 @@ def show_plan(
     Raises UserError where the study could not start either.
     """
     configs = in_launch_order(folder.study)
-    share = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
+    cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
     folder.require_same(configs)
     require_ready(folder, configs)
-    forced = set(force) | (
-        {config.run for config in to_repeat(folder, configs)} if repeat_disturbed else set()
-    )
-    wanted = [
-        config for config in configs if config.run in forced or folder.state(config).state != "complete"
-    ]
+    wanted = []
+    seconds: dict[str, list[float]] = {}
+    for config in configs:
+        run = folder.recorded(config)
+        if run.record and run.state.is_complete:
+            seconds.setdefault(_point(config), []).append(_recorded_seconds(run.record))
+        if _is_wanted(run, console, repeat_disturbed, force):
+            wanted.append(config)
     for config in wanted:
-        size = f"{_counted(config.workers, 'worker')}, {_counted(share, 'core')} each"
+        size = f"{count(config.workers, 'worker')}, {count(cores, 'core')} each"
         console.print(f"{config.run}: {size}", markup=False)
-    runs = _counted(len(configs), "run")
+    runs = count(len(configs), "run")
     console.print(f"{folder.study.name}: {runs}, {len(wanted)} would start, one after the other")
     if wanted:
-        console.print(_estimate(folder, configs, wanted))
+        console.print(_estimate(seconds, [_point(config) for config in wanted]))
+
+
+def cores_per_worker(study: StudyConfig, cores: int) -> int:
+    """Return what the largest worker count leaves to each worker: equal at every count. Raises UserError."""
+    largest = max(study.workers)
+    if largest > cores:
+        raise UserError(
+            f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {cores}; "
+            f"the largest worker count here is {cores}"
+        )
+    return cores // largest
 
 
 def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
@@ -55,95 +72,92 @@ def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
         read_manifest(manifest).require_unchanged(Path(path))
 
 
-def to_repeat(folder: StudyFolder, configs: Sequence[RunConfig]) -> list[RunConfig]:
-    """Return the complete runs that were disturbed, and were not launched again too often."""
-    return [
-        config
-        for config in configs
-        if folder.state(config).state == "complete"
-        and disturbed_reason(folder.run_folder(config))
-        and may_be_repeated(folder.run_folder(config))
-    ]
+def take_over(
+    folder: StudyFolder, configs: Sequence[RunConfig], force: Collection[str] = ()
+) -> list[RunConfig]:
+    """Make these runs local ones and return those to launch: all that are incomplete or in `force`.
 
-
-def take_over(folder: StudyFolder, configs: Sequence[RunConfig], force: Collection[str] = ()) -> None:
-    """Make these runs local ones: set the records of `force` aside, and jobs of Slurm that are over.
-
-    A later state would else be that of the former job. Raises UserError where a job may not be over.
+    Sets the records of `force` aside, and jobs of Slurm that are over: a later state would else be that of
+    the former job. Raises UserError where a job may not be over.
     """
     require_ready(folder, configs)
+    missing = []
     for config in configs:
+        complete = folder.recorded(config).state.is_complete
+        if complete and config.run not in force:
+            continue
+        missing.append(config)
         run_folder = folder.run_folder(config)
-        complete = run_state(run_folder).state == "complete"
-        if complete and config.run in force:
+        if complete:
             set_record_aside(run_folder)
-        if (run_folder / JOB_NAME).exists() and (not complete or config.run in force):
+        if (run_folder / JOB_NAME).exists():
             (run_folder / JOB_NAME).rename(run_folder / FORMER_JOB_NAME)
+    return missing
 
 
-def _require_no_jobs(folder: Path) -> None:
+def _is_wanted(run: RecordedRun, console: Console, repeat_disturbed: bool, force: Collection[str]) -> bool:
+    if run.config.run in force or not run.state.is_complete:
+        return True
+    return repeat_disturbed and is_to_be_repeated(run, console)
+
+
+def _require_no_jobs(study: Path) -> None:
     """Raise UserError where a job of this study is queued or running, or where nobody can say."""
-    submissions = {path.parent: read_submission(path.parent) for path in sorted(folder.glob(f"*/{JOB_NAME}"))}
-    asked = {submission.job for submission in submissions.values() if submission and submission.job}
-    doubt = "Slurm does not answer"
+    submissions = read_submissions(path.parent for path in sorted(study.glob(f"*/{JOB_NAME}")))
+    doubt = ""
+    known = None
     try:
-        known = job_states(asked)
-    except UnreachableError:
-        known = None
-    except UserError as error:
-        known, doubt = None, str(error)
-    states = {run: combine(run, submission, known).state for run, submission in submissions.items()}
-    active = [run for run, state in states.items() if state in ("queued", "running", "unknown")]
-    if not active:
-        return
-    jobs = sorted({submission.job or submission.token for run in active if (submission := submissions[run])})
-    if known is None:
-        raise UserError(
-            f"{folder.name}: jobs {', '.join(jobs)} may be queued or running, and cannot be asked for: "
-            f"{doubt}. Where they are over, remove {folder}/*/{JOB_NAME}"
+        known = job_states(
+            {submission.job for submission in submissions.values() if submission and submission.job}
         )
-    raise UserError(
-        f"{folder.name}: jobs {', '.join(jobs)} of this study are queued or running (squeue --me); wait for "
-        f"their end, or cancel them: slurm/submission.sh cancel {folder}"
-    )
+    except UnreachableError:
+        doubt = "Slurm does not answer"
+    except UserError as error:
+        doubt = str(error)
+    jobs = ", ".join(_active_jobs(submissions, known))
+    if jobs and known is None:
+        raise UserError(
+            f"{study.name}: jobs {jobs} may be queued or running, and cannot be asked for: "
+            f"{doubt}. Where they are over, remove {study}/*/{JOB_NAME}"
+        )
+    if jobs:
+        raise UserError(
+            f"{study.name}: jobs {jobs} of this study are queued or running (squeue --me); wait for "
+            f"their end, or cancel them: slurm/submission.sh cancel {study}"
+        )
 
 
-def _estimate(folder: StudyFolder, configs: Sequence[RunConfig], wanted: Sequence[RunConfig]) -> str:
-    """Return how long the runs will take by complete ones of the same point, in words."""
-    known: dict[str, list[float]] = {}
-    for config in configs:
-        path = folder.run_folder(config) / RECORD_NAME
-        record = read_record(path) if path.exists() else None
-        if record and record.complete:
-            known.setdefault(_kind(config), []).append(_recorded_seconds(record))
-    foreseen = [median(known[_kind(config)]) for config in wanted if _kind(config) in known]
+def _active_jobs(
+    submissions: Mapping[Path, Submission | None], known: Mapping[str, JobState] | None
+) -> list[str]:
+    """Return the ids, or else the names, of the jobs that may not be over."""
+    jobs = set()
+    for folder, submission in submissions.items():
+        if submission and combine(run_state(folder), submission, known).state in ACTIVE:
+            jobs.add(submission.job or submission.token)
+    return sorted(jobs)
+
+
+def _estimate(known_seconds: Mapping[str, Sequence[float]], points: Sequence[str]) -> str:
+    """Return how long runs of these points will take by the complete ones of the same point."""
+    foreseen = [median(known_seconds[point]) for point in points if point in known_seconds]
     if not foreseen:
         return "how long that takes is not known: no run of these points is complete"
-    text = f"about {_duration(sum(foreseen))} by the complete runs of the same points"
-    missing = len(wanted) - len(foreseen)
+    text = f"about {duration(sum(foreseen))} by the complete runs of the same points"
+    missing = len(points) - len(foreseen)
     return f"{text}; not known for {missing} of them, whose points have none" if missing else text
 
 
-def _kind(config: RunConfig) -> str:
+def _point(config: RunConfig) -> str:
     """Return what all repeats of a point share: the name of its runs without the repeat."""
     return config.run.removesuffix(f"-r{config.repeat}")
 
 
 def _recorded_seconds(record: Record) -> float:
     """Return the seconds of a run from the start of its processes, by its record."""
-    parts: Mapping[str, Sequence[float]] = (
-        record.startup.model_dump(include=set(STARTUP_COLUMNS)) if record.startup else {}
+    startup: Iterable[Sequence[float]] = (
+        [getattr(record.startup, column) for column in STARTUP_COLUMNS] if record.startup else []
     )
-    start = sum(max(seconds) for seconds in parts.values())
     trained = sum(epoch.seconds for epoch in record.epochs)
-    return start + trained + sum(result.seconds for result in record.results)
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    evaluated = sum(result.seconds for result in record.results)
+    return sum(max(seconds) for seconds in startup) + trained + evaluated

@@ -1,4 +1,4 @@
-"""Job scripts: a pure function of cluster, points and places, apart from sending them."""
+"""Render job scripts: a pure function of cluster, configurations and places, apart from sending them."""
 
 import shlex
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Step:
 
 
 def job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str, places: Places) -> str:
-    """The script of one run as one job."""
+    """Return the script of one run as one job."""
     shape = geometry(cluster, config.workers)
     return _render(
         "job.jinja", cluster, shape, token, run_folder, places,
@@ -48,7 +48,7 @@ def job_script(cluster: Cluster, config: RunConfig, run_folder: Path, token: str
 def allocation_script(
     cluster: Cluster, runs: Sequence[tuple[RunConfig, Path]], place: Path, token: str, places: Places
 ) -> str:
-    """The script of one job in which all these runs follow each other, in this order; `place` is its folder.
+    """Return the script of one job that runs all of these in this order; `place` is its folder.
 
     The job has the geometry of the largest run; a smaller one is a step on its first nodes.
     """
@@ -68,7 +68,7 @@ def allocation_script(
 
 
 def launch_words(cluster: Cluster, shape: Geometry) -> str:
-    """The launcher with what the geometry needs: the same words for both frameworks.
+    """Return the launcher with what the geometry needs: the same words for both frameworks.
 
     srun does not inherit --cpus-per-task, and without --kill-on-bad-exit leaves the other workers
     running when one fails.
@@ -90,7 +90,7 @@ def launch_words(cluster: Cluster, shape: Geometry) -> str:
 
 
 def ping_pong_words(cluster: Cluster, shape: Geometry, folder: Path, python: Path) -> str:
-    """One process of MPI on each node, beside no other; what it finds goes into the folder.
+    """Return the command that measures MPI between the nodes, one process on each, into the folder.
 
     A launch of its own, so that native DDP's processes never start MPI.
     """
@@ -99,9 +99,9 @@ def ping_pong_words(cluster: Cluster, shape: Geometry, folder: Path, python: Pat
 
 
 def program_words(config: RunConfig, run_folder: Path, places: Places) -> str:
-    """The training of one run; SIGUSR2 is ignored until Python, which takes seconds to start, handles it.
+    """Return the training command of one run, which ignores the signal to stop until Python handles it.
 
-    An early signal is no loss, for workers also know the second at which to stop.
+    Nothing is lost by an early signal, for workers also know the second at which to stop.
     """
     script = places.project / config.framework / "train.py"
     words = [str(_plain(path)) for path in (places.python, script, run_folder)]
@@ -109,14 +109,14 @@ def program_words(config: RunConfig, run_folder: Path, places: Places) -> str:
 
 
 def _word(word: str) -> str:
-    """A word of the launcher: a lone variable such as $MPIEXEC is left to the shell, all else quoted."""
+    """Quote a word of the launcher; a lone variable such as $MPIEXEC is left to the shell."""
     if word.startswith("$") and word[1:].isidentifier():
         return word
     return shlex.quote(word)
 
 
 def _plain(path: Path) -> Path:
-    """A path without control characters, which no quoting makes safe everywhere."""
+    """Return the path; raises UserError for control characters, which no quoting makes safe everywhere."""
     if not str(path).isprintable():
         raise UserError(f"the path {str(path)!r} holds control characters; use another folder")
     return path
@@ -141,7 +141,7 @@ def _render(
 
 @cache
 def _templates() -> Environment:
-    """The templates, compiled once. They write shell, not HTML: values are quoted or of a fixed alphabet."""
+    """Return the templates, compiled once. They write shell: values are quoted or of a fixed alphabet."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         undefined=StrictUndefined,

@@ -1,4 +1,4 @@
-"""Slurm, as far as a submission needs it: try, submit, find, ask, cancel. Everything else is an error.
+"""Call Slurm: try, submit, find, ask, requeue, cancel. Everything else is an error.
 
 Commands are lists, never shell text. An answer that cannot be understood is an error with the raw text.
 """
@@ -6,12 +6,13 @@ Commands are lists, never shell text. An answer that cannot be understood is an 
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.retry import retry
 
 # Set by an interactive job, these would silently override what the script says.
 INHERITED = re.compile(r"^(SBATCH|SLURM|SRUN|SALLOC)_")
@@ -26,8 +27,11 @@ UNCLEAR = (
     "Unexpected message received",
 )
 CALL_SECONDS = 60
-# Longer than Slurm's MessageTimeout of 10 s: an answer that was lost may still have queued the job.
-SETTLE_SECONDS = 15
+# Longer together than Slurm's MessageTimeout of 10 s: an answer that was lost may still have queued the job.
+FIND_PAUSES_SECONDS = (2.0,) * 8
+STATE_PAUSES_SECONDS = (1.0, 2.0)
+# A controller that is restarted is away for some seconds.
+REQUEUE_PAUSES_SECONDS = (2.0, 5.0, 10.0, 20.0)
 
 
 class UnreachableError(Exception):
@@ -44,21 +48,19 @@ class LimitError(Exception):
 
 @dataclass(frozen=True)
 class JobState:
-    """What Slurm says of a job: its state in Slurm's words, the reason it gives, and its nodes."""
+    """The state of a job in Slurm's words, and the reason that Slurm gives for it."""
 
     state: str
     reason: str = ""
-    nodes: str = ""
-    expected_end: str = ""
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without what an interactive job would impose on a submission."""
+    """Return the environment without what an interactive job would impose on a submission."""
     return {name: value for name, value in os.environ.items() if name in KEPT or not INHERITED.match(name)}
 
 
 def inherited_variables() -> list[str]:
-    """Names that `clean_environment` leaves out, to be told to the user."""
+    """Return the names that `clean_environment` leaves out, to be shown to the user."""
     return sorted(set(os.environ) - set(clean_environment()))
 
 
@@ -78,14 +80,14 @@ def submit(script: Path, token: str) -> str:
     try:
         return parse_job_id(_sbatch("--parsable", script))
     except UnreachableError as error:
-        found = _find_for(token, SETTLE_SECONDS)
-        if found is None:
+        try:
+            return retry(partial(_existing, token), FIND_PAUSES_SECONDS, UnreachableError)
+        except UnreachableError:
             raise UnreachableError(f"{error}; no job named {token} was found afterwards") from error
-        return found
 
 
 def parse_job_id(answer: str) -> str:
-    """The job id in `sbatch --parsable`'s answer: the last line, before any `;cluster`."""
+    """Return the job id of an answer of `sbatch --parsable`: the last line, before any `;cluster`."""
     lines = answer.strip().splitlines()
     job = lines[-1].partition(";")[0].strip() if lines else ""
     if not re.fullmatch(r"[0-9]+", job):
@@ -94,25 +96,26 @@ def parse_job_id(answer: str) -> str:
 
 
 def find(token: str) -> str | None:
-    """The id of the job of this name that Slurm knows, also of one just ended. Raises UnreachableError."""
+    """Return the id of the job of this name, also of one just ended; None where Slurm knows none.
+
+    Raises UnreachableError.
+    """
     answer = _call(["squeue", "--noheader", "--me", "--states=all", "--format=%i", f"--name={token}"])
     jobs = answer.split()
     return jobs[0] if jobs else None
 
 
-def job_states(jobs: Iterable[str], attempts: int = 3) -> dict[str, JobState]:
-    """What Slurm knows of these jobs; a forgotten one is absent. UnreachableError after `attempts`."""
+def job_states(jobs: Iterable[str]) -> dict[str, JobState]:
+    """Return the states of these jobs; one that Slurm has forgotten is absent. Raises UnreachableError."""
     wanted = sorted(set(jobs), key=int)
     if not wanted:
         return {}
-    for attempt in range(1, attempts + 1):
-        try:
-            return _ended(wanted) | _queued(wanted)
-        except UnreachableError:
-            if attempt == attempts:
-                raise
-            time.sleep(attempt)
-    raise AssertionError("the last attempt returns or raises")
+    return retry(lambda: _ended(wanted) | _queued(wanted), STATE_PAUSES_SECONDS, UnreachableError)
+
+
+def requeue(job: str) -> None:
+    """Let Slurm start this job again. Raises UserError where it refuses, or UnreachableError."""
+    retry(lambda: _call(["scontrol", "requeue", job]), REQUEUE_PAUSES_SECONDS, UnreachableError)
 
 
 def cancel(jobs: Sequence[str]) -> None:
@@ -122,31 +125,28 @@ def cancel(jobs: Sequence[str]) -> None:
 
 
 def _queued(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Jobs that slurmctld still knows, by squeue. It also shows those that ended a short while ago."""
-    answer = _call(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%r|%N|%e"])
-    found = {}
-    for line in answer.splitlines():
-        job, state, reason, nodes, end = line.split("|", maxsplit=4)
-        if job in jobs:
-            found[job] = JobState(state, "" if reason == "None" else reason, nodes, end)
-    return found
+    """Return what slurmctld still knows, also of jobs that ended a short while ago, by squeue."""
+    answer = _call(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%r"])
+    rows = [line.split("|", maxsplit=2) for line in answer.splitlines()]
+    return {
+        job: JobState(state, "" if reason == "None" else reason) for job, state, reason in rows if job in jobs
+    }
 
 
 def _ended(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Jobs in the accounting database; nothing where the site has none."""
-    columns = "--format=JobID,State,ExitCode,NodeList,End"
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", columns]
+    """Return what the accounting database knows; nothing where the site has none."""
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode"]
     try:
         answer = _call([*command, f"--jobs={','.join(jobs)}"])
     except (UnreachableError, UserError):
         return {}
-    found = {}
+    states = {}
     for line in answer.splitlines():
-        job, said, code, nodes, end = line.split("|", maxsplit=4)
-        state, _, reason = said.partition(" ")
+        job, state_and_reason, code = line.split("|", maxsplit=2)
+        state, _, reason = state_and_reason.partition(" ")
         if job in jobs and state:
-            found[job] = JobState(state, reason or _why_failed(state, code), nodes, end)
-    return found
+            states[job] = JobState(state, reason or _why_failed(state, code))
+    return states
 
 
 def _why_failed(state: str, code: str) -> str:
@@ -157,20 +157,16 @@ def _why_failed(state: str, code: str) -> str:
     return f"by signal {signal}" if signal not in ("", "0") else f"with exit code {exit_code}"
 
 
-def _find_for(token: str, seconds: float) -> str | None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            found = find(token)
-        except UnreachableError:
-            found = None
-        if found is not None or time.monotonic() >= deadline:
-            return found
-        time.sleep(min(2.0, seconds))
+def _existing(token: str) -> str:
+    """Return the id of the job of this name. Raises UnreachableError, also where there is none yet."""
+    job = find(token)
+    if job is None:
+        raise UnreachableError(f"no job named {token}")
+    return job
 
 
 def _sbatch(option: str, script: Path) -> str:
-    """sbatch with one option, from the script's own folder, where its output goes."""
+    """Call sbatch with one option in the script's own folder, where its output goes."""
     try:
         return _call(["sbatch", option, script.name], folder=script.parent)
     except UserError as error:
@@ -181,7 +177,7 @@ def _sbatch(option: str, script: Path) -> str:
 
 
 def _call(command: Sequence[str], folder: Path | None = None) -> str:
-    """What a Slurm command prints. UserError carries what Slurm refused, UnreachableError all unclear."""
+    """Return what a Slurm command prints. Raises UserError for a refusal, UnreachableError if unclear."""
     try:
         done = subprocess.run(
             command, cwd=folder, env=clean_environment(), capture_output=True, text=True,
@@ -195,7 +191,7 @@ def _call(command: Sequence[str], folder: Path | None = None) -> str:
         raise UnreachableError(f"{command[0]} did not answer within {CALL_SECONDS} s") from None
     if done.returncode == 0:
         return done.stdout
-    said = " ".join(done.stderr.split()) or f"{command[0]} ended with code {done.returncode}"
-    if any(text in said for text in UNCLEAR):
-        raise UnreachableError(said)
-    raise UserError(said)
+    message = " ".join(done.stderr.split()) or f"{command[0]} ended with code {done.returncode}"
+    if any(text in message for text in UNCLEAR):
+        raise UnreachableError(message)
+    raise UserError(message)

@@ -1,14 +1,13 @@
-"""What has become of a run: what Slurm says and what the record says, taken together."""
+"""Judge what has become of a run by what Slurm says and what its record says, taken together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from slurm.scheduler import JobState, UnreachableError, job_states
-from slurm.study_folder import JOB_NAME, RunState, run_state
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
-from unet_scaling.study.validation import StrictModel, validated
+from slurm.submissions import Submission, job_ids
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.run_state import RecordedRun, RunState, recorded_run
 
 WAITING_STATES = (
     "PENDING",
@@ -22,99 +21,98 @@ WAITING_STATES = (
 RUNNING_STATES = ("RUNNING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING")
 # Ended from outside: the same run may be submitted again as it is.
 INTERRUPTED_STATES = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED")
-# States in which a further submission of the run is what the user wants.
-SUBMITTABLE = ("waiting", "rejected", "failed", "resumable", "lost", "invalid")
-
-Status = Literal["asking", "queued", "rejected"]
 
 
-class Submission(StrictModel):
-    """job.json: the newest submission of a run, written before Slurm is asked and again after it answered."""
+@dataclass(frozen=True)
+class RunStatus:
+    """A run with its newest submission, and its state by Slurm and record together."""
 
-    token: str
-    attempts: int
-    status: Status
-    job: str | None = None
-    reason: str = ""
-    shared: bool = False
+    run: RecordedRun
+    submission: Submission | None
+    state: RunState
+
+    @property
+    def name(self) -> str:
+        return self.run.config.run
+
+    @property
+    def folder(self) -> Path:
+        return self.run.folder
+
+    @property
+    def attempts(self) -> int:
+        """Return how often the run was submitted."""
+        return self.submission.attempts if self.submission else 0
 
 
-def read_submission(folder: Path) -> Submission | None:
-    """The newest submission of a run; none where it was never submitted."""
-    path = folder / JOB_NAME
+def study_statuses(
+    configs: Mapping[Path, RunConfig], submissions: Mapping[Path, Submission | None]
+) -> Iterator[RunStatus]:
+    """Yield the status of each run by its folder; Slurm is asked once, for all of them.
+
+    One by one, as the records of a large study fill the memory.
+    """
+    jobs = known_jobs(submissions.values())
+    for folder, config in configs.items():
+        run = recorded_run(folder, config)
+        yield RunStatus(run, submissions[folder], combine(run.state, submissions[folder], jobs))
+
+
+def known_jobs(submissions: Iterable[Submission | None]) -> dict[str, JobState] | None:
+    """Return what Slurm knows of the jobs of these submissions; None where it does not answer."""
     try:
-        return validated(Submission, read_json_with_checksum(path), str(path))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}; remove it after checking squeue") from None
-
-
-def write_submission(folder: Path, submission: Submission) -> None:
-    write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
-
-
-def study_states(folders: Mapping[str, Path]) -> dict[str, RunState]:
-    """The state of each run, by its id; asks Slurm once for all runs whose end is not known yet."""
-    submissions = {run: read_submission(folder) for run, folder in folders.items()}
-    jobs = {submission.job for submission in submissions.values() if submission and submission.job}
-    try:
-        known: dict[str, JobState] | None = job_states(jobs)
+        return job_states(job_ids(submissions))
     except UnreachableError:
-        known = None
-    return {run: combine(folder, submissions[run], known) for run, folder in folders.items()}
+        return None
 
 
-def combine(folder: Path, submission: Submission | None, jobs: dict[str, JobState] | None) -> RunState:
-    """The state of a run. `jobs` is None where Slurm could not be asked."""
-    recorded = run_state(folder)
+def combine(
+    recorded: RunState, submission: Submission | None, jobs: Mapping[str, JobState] | None
+) -> RunState:
+    """Return the state of a run from that by its record; `jobs` is None where Slurm could not be asked."""
     if submission is None:
-        return RunState("resumable", recorded.reason) if recorded.state == "stopped" else recorded
+        return recorded
     if submission.status == "rejected":
         return RunState("rejected", submission.reason)
     if jobs is None:
-        return recorded if recorded.state == "complete" else RunState("unknown", "Slurm does not answer")
+        return recorded if recorded.is_complete else RunState("unknown", "Slurm does not answer")
     if submission.job is None:
         return RunState("unknown", f"submitted as {submission.token}, but Slurm's answer was lost")
-    job = jobs.get(submission.job)
-    if job is None:
-        return _forgotten(recorded, submission)
+    if submission.job not in jobs:
+        return _forgotten(recorded, submission.job)
+    return _with_job(recorded, submission, jobs[submission.job])
+
+
+def _with_job(recorded: RunState, submission: Submission, job: JobState) -> RunState:
     if job.state in WAITING_STATES:
         return RunState("queued", job.reason)
     if job.state in RUNNING_STATES:
-        return _while_running(recorded, submission)
-    return _after_the_job(recorded, submission, job)
+        # A run of a shared allocation may be over while the job goes on.
+        over = submission.shared and recorded.state in ("complete", "diverged")
+        return recorded if over else RunState("running")
+    if recorded.is_complete and not submission.shared and job.state != "COMPLETED":
+        reason = f"the record is complete, but Slurm says {job.state} of job {submission.job}"
+        return RunState("invalid", reason)
+    return _after_job(recorded, job)
 
 
-def _forgotten(recorded: RunState, submission: Submission) -> RunState:
+def _forgotten(recorded: RunState, job: str) -> RunState:
     """Slurm forgets a job minutes after its end; then the record alone tells, if there is one."""
     if recorded.state in ("waiting", "failed") and not recorded.reason:
-        return RunState("lost", f"Slurm does not know job {submission.job}, and it left no record")
-    return RunState("resumable", recorded.reason) if recorded.state == "stopped" else recorded
+        return RunState("lost", f"Slurm does not know job {job}, and it left no record")
+    return recorded
 
 
-def _while_running(recorded: RunState, submission: Submission) -> RunState:
-    """A run of a shared allocation may be over while the job goes on."""
-    if submission.shared and recorded.state in ("complete", "diverged"):
+def _after_job(recorded: RunState, job: JobState) -> RunState:
+    if recorded.state in ("complete", "diverged", "invalid"):
         return recorded
-    return RunState("running")
-
-
-def _after_the_job(recorded: RunState, submission: Submission, job: JobState) -> RunState:
-    if recorded.state == "complete":
-        if submission.shared or job.state == "COMPLETED":
-            return recorded
-        return RunState(
-            "invalid", f"the record is complete, but Slurm says {job.state} of job {submission.job}"
-        )
-    if recorded.state in ("diverged", "invalid"):
+    if recorded.state == "resumable" and job.state != "CANCELLED":
         return recorded
-    if recorded.state == "stopped" and job.state != "CANCELLED":
-        return RunState("resumable", recorded.reason)
+    in_words = f"{job.state} {job.reason}".strip()
     if job.state in INTERRUPTED_STATES:
-        return RunState("resumable", f"{job.state} {job.reason}".strip())
+        return RunState("resumable", in_words)
     if job.state == "OUT_OF_MEMORY":
         return RunState("failed", f"out of memory; {recorded.reason}".rstrip("; "))
     if job.state == "CANCELLED":
         return RunState("failed", f"cancelled {job.reason}".strip())
-    return RunState("failed", recorded.reason or f"{job.state} {job.reason}".strip() + "; see output.log")
+    return RunState("failed", recorded.reason or f"{in_words}; see output.log")

@@ -4,7 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,16 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm.scheduler import UnreachableError, cancel
-from slurm.states import read_submission, study_states
-from unet_scaling.study.config import RunConfig
+from slurm.states import RunStatus, study_statuses
+from slurm.submissions import read_submissions
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
 from unet_scaling.study.study_file import CONFIG_NAME, read_config, recorded_study
 
 WATCH_SECONDS = 10
-ACTIVE = ("queued", "running", "unknown")
 SURPLUS = "not in the study any more"
-STYLES = {
+STYLES: dict[State, str] = {
     "complete": "green", "running": "cyan", "queued": "blue", "waiting": "dim", "resumable": "yellow",
     "unknown": "yellow", "lost": "red", "failed": "red", "rejected": "red", "diverged": "magenta",
     "invalid": "red",
@@ -41,7 +40,7 @@ class Row:
     framework: str
     workers: int
     repeat: int
-    state: str
+    state: State
     reason: str
     job: str | None
     attempt: int
@@ -53,60 +52,54 @@ class Row:
 
 
 def study_rows(folder: Path) -> list[Row]:
-    """One row per run folder, by framework, workers and repeat. Raises UserError where there are none."""
+    """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
     configs = {path.parent: read_config(path) for path in sorted(folder.glob(f"*/{CONFIG_NAME}"))}
     if not configs:
         raise UserError(f"{folder} holds no runs; slurm/submission.sh STUDY.toml makes them")
-    states = study_states({run_folder.name: run_folder for run_folder in configs})
     study = recorded_study(folder)
-    wanted = (
-        {config.run for config in study.configs()} if study else {config.run for config in configs.values()}
-    )
-    rows = [
-        replace(
-            _row(path, config, states[path.name].state, states[path.name].reason),
-            surplus=path.name not in wanted,
-        )
-        for path, config in configs.items()
-    ]
+    wanted = {config.run for config in (study.configs() if study else configs.values())}
+    statuses = study_statuses(configs, read_submissions(configs))
+    rows = [_row(run, surplus=run.folder.name not in wanted) for run in statuses]
     return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))
 
 
-def _row(folder: Path, config: RunConfig, state: str, reason: str) -> Row:
-    submission = read_submission(folder)
-    record = read_record(folder / RECORD_NAME) if (folder / RECORD_NAME).exists() else None
+def _row(status: RunStatus, surplus: bool) -> Row:
+    config = status.run.config
+    record = status.run.record
     header = record.header if record else None
     return Row(
         run=config.run,
         framework=config.framework,
         workers=config.workers,
         repeat=config.repeat,
-        state=state,
-        reason=reason,
-        job=submission.job if submission else None,
+        state=status.state.state,
+        reason=status.state.reason,
+        job=status.submission.job if status.submission else None,
         attempt=header.attempt if header else 0,
         hosts=" ".join(sorted({worker.host for worker in header.workers})) if header else "",
         epochs_done=len(record.epochs) if record else 0,
         epochs=config.training.epochs,
-        expected_end=_expected_end(record, config) if state == "running" else None,
+        expected_end=_expected_end(status.run) if status.state.state == "running" else None,
+        surplus=surplus,
     )
 
 
-def _expected_end(record: Record | None, config: RunConfig) -> str | None:
-    """Now, and the seconds that the epochs still to do will take at the pace of those done."""
-    if record is None or not record.epochs:
+def _expected_end(run: RecordedRun) -> str | None:
+    """Return the time of day at which the epochs still to do will be done, at the pace of those done."""
+    if run.record is None or not run.record.epochs:
         return None
-    pace = sum(epoch.seconds for epoch in record.epochs) / len(record.epochs)
-    left = timedelta(seconds=pace * (config.training.epochs - len(record.epochs)))
+    done = len(run.record.epochs)
+    pace = sum(epoch.seconds for epoch in run.record.epochs) / done
+    left = timedelta(seconds=pace * (run.config.training.epochs - done))
     return (datetime.now() + left).strftime("%H:%M:%S")
 
 
 def show(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
     """Print the state of all runs; with `watch` again and again until no run is active."""
-    if as_json:
-        print(json.dumps([asdict(row) for row in study_rows(folder)], indent=2))
-        return
     rows = study_rows(folder)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
     if not watch:
         console.print(status_table(folder.name, rows), soft_wrap=False)
         return
@@ -118,6 +111,7 @@ def show(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
 
 
 def status_table(name: str, rows: Sequence[Row]) -> Table:
+    """Return the rows as a table with the number of runs in each state below it."""
     counted = Counter(row.state for row in rows if not row.surplus)
     surplus = sum(row.surplus for row in rows)
     caption = ", ".join(f"{count} {state}" for state, count in counted.most_common())
@@ -126,17 +120,22 @@ def status_table(name: str, rows: Sequence[Row]) -> Table:
     for column in ("run", "state", "job", "attempt", "hosts", "epochs", "ends", "why"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(
-            Text(row.run),
-            Text(row.state, style=STYLES[row.state]),
-            row.job or "",
-            str(row.attempt or ""),
-            Text(row.hosts),
-            f"{row.epochs_done}/{row.epochs}",
-            row.expected_end or "",
-            Text("; ".join(filter(None, [SURPLUS * row.surplus, row.reason]))),
-        )
+        table.add_row(*_cells(row))
     return table
+
+
+def _cells(row: Row) -> list[str | Text]:
+    reasons = [SURPLUS, row.reason] if row.surplus else [row.reason]
+    return [
+        Text(row.run),
+        Text(row.state, style=STYLES[row.state]),
+        row.job or "",
+        str(row.attempt or ""),
+        Text(row.hosts),
+        f"{row.epochs_done}/{row.epochs}",
+        row.expected_end or "",
+        Text("; ".join(filter(None, reasons))),
+    ]
 
 
 def cancel_study(folder: Path, console: Console) -> None:

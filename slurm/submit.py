@@ -1,7 +1,5 @@
 """Submit what a study still needs, each run once, whatever happens in between."""
 
-import hashlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,22 +7,25 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.attempts import may_be_tried_again
+from slurm.batch import Batch
 from slurm.cluster import Cluster
+from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
 from slurm.preflight import check_before_submission, estimate, refused_shapes
-from slurm.quiet import disturbed_reason, may_be_repeated, set_disturbed_aside
 from slurm.render import Places, allocation_script, job_script
-from slurm.scheduler import LimitError, RejectedError, UnreachableError, find, inherited_variables
-from slurm.scheduler import submit as submit_job
-from slurm.states import SUBMITTABLE, Status, Submission, read_submission, study_states, write_submission
-from slurm.study_folder import OUTPUT_NAME, RunState, StudyFolder, in_launch_order, run_state
+from slurm.scheduler import UnreachableError, find, inherited_variables
+from slurm.states import RunStatus, study_statuses
+from slurm.study_folder import StudyFolder, in_launch_order
+from slurm.submissions import Submission, read_submission, write_submission
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import open_to_append, write_atomically
 from unet_scaling.study.record import set_record_aside
+from unet_scaling.study.run_state import ACTIVE, IN_QUEUE, SUBMITTABLE
+from unet_scaling.study.study_file import OUTPUT_NAME
+from unet_scaling.study.texts import short_digest
 
 SCRIPT_NAME = "job.sbatch"
-FIRST_PAUSE_SECONDS = 5.0
-LONGEST_PAUSE_SECONDS = 300.0
+DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Submitter:
     one_allocation: bool = False
     force: tuple[str, ...] = ()
     repeat_disturbed: bool = False
-    patience_seconds: float = 3600.0
+    limit_wait_seconds: float = 3600.0
 
     def dry_run(self) -> None:
         """Print every script and the estimate; write nothing, queue nothing."""
@@ -46,143 +47,127 @@ class Submitter:
         self.folder.require_same(configs)
         check_before_submission(self.cluster, configs)
         if self.one_allocation:
-            place = self.folder.path / "allocation-1"
-            self._show(place, self._allocation_script(configs, place, "dry-run"))
+            job_folder = self.folder.path / "allocation-1"
+            self._show(job_folder, self._allocation_script(configs, job_folder, DRY_RUN_TOKEN))
         else:
             for config in configs:
-                self._show(self.folder.run_folder(config), self._job_script(config, "dry-run"))
+                self._show(self.folder.run_folder(config), self._job_script(config, DRY_RUN_TOKEN))
         self.console.print(estimate(self.cluster, configs, self.one_allocation))
 
     def submit(self) -> int:
-        """Submit every run that is missing, failed or resumable; return how many jobs were queued.
+        """Submit every run that is missing, failed or resumable; return how many runs were submitted.
 
-        The study is locked meanwhile. A run whose fate is not clear is left alone until it is.
+        The study is locked meanwhile. A run whose job may or may not exist is left alone until that is known.
         Raises UserError at the end, naming the runs that could not be submitted.
         """
         with self.folder.locked():
             configs = self.folder.prepare()
-            self._settle(configs)
-            states = study_states({config.run: self.folder.run_folder(config) for config in configs})
-            wanted = [config for config in configs if self._is_wanted(config, states[config.run])]
+            wanted, in_queue = self._wanted(configs)
             self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
             if not wanted:
                 return 0
             for name in inherited_variables():
                 self.console.print(f"not passed to sbatch: {name}", style="dim", markup=False)
-            check_before_submission(self.cluster, wanted)
-            self._set_records_aside(wanted)
-            self.console.print(estimate(self.cluster, wanted, self.one_allocation))
-            room = self.cluster.max_queued - sum(
-                state.state in ("queued", "running") for state in states.values()
-            )
+            self._prepare_launch(wanted)
+            room = max(0, self.cluster.max_queued - in_queue)
             problems = self._in_one_job(wanted) if self.one_allocation else self._one_by_one(wanted, room)
         if problems:
             raise UserError(f"{len(problems)} not submitted:\n  " + "\n  ".join(problems))
         return len(wanted)
 
-    def _is_wanted(self, config: RunConfig, state: RunState) -> bool:
-        if config.run in self.force:
-            if state.state in ("queued", "running", "unknown"):
-                raise UserError(f"--force {config.run}: it is {state.state}; cancel it, or wait for its end")
-            return True
-        if state.state == "complete" and self._is_to_be_repeated(config):
-            return True
-        if state.state not in SUBMITTABLE:
-            return False
-        if run_state(self.folder.run_folder(config)).state == "complete":
-            self.console.print(
-                f"{config.run}: {state.reason}; --force {config.run} runs it anew", markup=False
-            )
-            return False
-        submission = read_submission(self.folder.run_folder(config))
-        tried = submission.attempts if submission else 0
-        if state.state != "rejected" and not may_be_tried_again(self.folder.run_folder(config), tried):
-            self.console.print(
-                f"{config.run}: {state.state} after {tried} submissions ({state.reason}); "
-                f"--force {config.run} tries again",
-                markup=False,
-            )
-            return False
-        return True
+    def _wanted(self, configs: Sequence[RunConfig]) -> tuple[list[RunStatus], int]:
+        """Return the runs to submit, and how many others are in the queue."""
+        by_folder = {self.folder.run_folder(config): config for config in configs}
+        submissions = {folder: self._settled(folder) for folder in by_folder}
+        wanted = []
+        in_queue = 0
+        for run in study_statuses(by_folder, submissions):
+            in_queue += run.state.state in IN_QUEUE
+            if self._is_wanted(run):
+                wanted.append(run)
+        return wanted, in_queue
 
-    def _is_to_be_repeated(self, config: RunConfig) -> bool:
-        """Whether --repeat-disturbed asks for this complete run."""
-        folder = self.folder.run_folder(config)
-        reason = disturbed_reason(folder) if self.repeat_disturbed else ""
-        if not reason:
-            return False
-        repeated = may_be_repeated(folder)
-        outcome = "launched again" if repeated else "disturbed again and again, so it stays as it is"
-        self.console.print(f"{config.run}: {reason}; {outcome}", markup=False)
-        return repeated
+    def _settled(self, folder: Path) -> Submission | None:
+        """Return the newest submission; one whose answer was lost is looked up. Raises UserError."""
+        submission = read_submission(folder)
+        if submission is None or submission.status != "asking":
+            return submission
+        try:
+            job = find(submission.token)
+        except UnreachableError as error:
+            raise UserError(
+                f"{folder.name} may be queued already, and Slurm does not answer: {error}"
+            ) from None
+        settled = submission.model_copy(update={"status": "queued", "job": job}) if job else None
+        write_submission(folder, settled)
+        return settled
 
-    def _set_records_aside(self, configs: Sequence[RunConfig]) -> None:
-        """Keep the record of a launch that is repeated; a complete run would not start again."""
-        for config in configs:
-            folder = self.folder.run_folder(config)
-            if run_state(folder).state != "complete":
-                continue
-            if config.run in self.force:
-                set_record_aside(folder)
-            elif self.repeat_disturbed:
-                set_disturbed_aside(folder)
-
-    def _settle(self, configs: Sequence[RunConfig]) -> None:
-        """Find out what became of submissions whose answer was lost; a UserError where Slurm is silent."""
-        for config in configs:
-            folder = self.folder.run_folder(config)
-            submission = read_submission(folder)
-            if submission is None or submission.status != "asking":
-                continue
-            try:
-                job = find(submission.token)
-            except UnreachableError as error:
+    def _is_wanted(self, run: RunStatus) -> bool:
+        if run.name in self.force:
+            if run.state.state in ACTIVE:
                 raise UserError(
-                    f"{config.run} may be queued already, and Slurm does not answer: {error}"
-                ) from None
-            if job is None:
-                (folder / "job.json").unlink()
-            else:
-                write_submission(folder, submission.model_copy(update={"status": "queued", "job": job}))
-
-    def _one_by_one(self, configs: Sequence[RunConfig], room: int) -> list[str]:
-        scripts: dict[int, Path] = {}
-        for config in configs:
-            script = self.folder.run_folder(config) / SCRIPT_NAME
-            open_to_append(script.parent / OUTPUT_NAME).close()
-            write_atomically(script, self._job_script(config, self._token(config.run, script.parent)))
-            scripts.setdefault(config.workers, script)
-        refused = self._refused(scripts)
-        problems = []
-        for number, config in enumerate(configs):
-            folder = self.folder.run_folder(config)
-            if number >= room:
-                problems.append(f"{config.run}: waiting, max_queued = {self.cluster.max_queued} is reached")
-            elif config.workers in refused:
-                self._note(
-                    [folder], self._token(config.run, folder), "rejected", reason=refused[config.workers]
+                    f"--force {run.name}: it is {run.state.state}; cancel it, or wait for its end"
                 )
-                problems.append(f"{config.run}: rejected: {refused[config.workers]}")
-            else:
-                token = self._token(config.run, folder)
-                problem = self._queue([folder], folder / SCRIPT_NAME, token, config.run)
-                problems += [f"{config.run}: {problem}"] if problem else []
-        return problems
+            return True
+        if run.state.is_complete:
+            return self.repeat_disturbed and is_to_be_repeated(run.run, self.console)
+        return run.state.state in SUBMITTABLE and self._may_be_submitted(run)
 
-    def _in_one_job(self, configs: Sequence[RunConfig]) -> list[str]:
+    def _may_be_submitted(self, run: RunStatus) -> bool:
+        """Return False, and print why, where only --force starts the run again."""
+        if run.run.state.is_complete:
+            self._print(f"{run.name}: {run.state.reason}; --force {run.name} runs it anew")
+            return False
+        if run.state.state == "rejected" or may_be_tried_again(run.folder, run.attempts):
+            return True
+        outcome = f"{run.state.state} after {run.attempts} submissions ({run.state.reason})"
+        self._print(f"{run.name}: {outcome}; --force {run.name} tries again")
+        return False
+
+    def _prepare_launch(self, wanted: Sequence[RunStatus]) -> None:
+        """Verify what runs need, and keep the records of complete ones, which would else not start again."""
+        configs = [run.run.config for run in wanted]
+        check_before_submission(self.cluster, configs)
+        for run in wanted:
+            if run.run.state.is_complete and run.name in self.force:
+                set_record_aside(run.folder)
+            elif run.run.state.is_complete:
+                set_disturbed_aside(run.folder)
+        self.console.print(estimate(self.cluster, configs, self.one_allocation))
+
+    def _one_by_one(self, wanted: Sequence[RunStatus], room: int) -> list[str]:
+        """Submit each run as a job of its own, as many as there is room for; return the problems."""
+        jobs = [self._job(run) for run in wanted]
+        workers = [run.run.config.workers for run in wanted]
+        refused = self._refused({count: job.script for count, job in zip(workers, jobs, strict=True)})
+        problems = [
+            self._send(job, refused.get(count))
+            for count, job in zip(workers[:room], jobs[:room], strict=True)
+        ]
+        for job in jobs[room:]:
+            problems.append(f"{job.label}: waiting, max_queued = {self.cluster.max_queued} is reached")
+        return [problem for problem in problems if problem]
+
+    def _in_one_job(self, wanted: Sequence[RunStatus]) -> list[str]:
+        """Submit all runs as one job; return its problem, if any."""
         number = len(list(self.folder.path.glob("allocation-*"))) + 1
-        place = self.folder.path / f"allocation-{number}"
-        place.mkdir(mode=0o700)
-        open_to_append(place / OUTPUT_NAME).close()
-        token = self._token(f"{self.folder.study.name}.allocation", place)
-        write_atomically(place / SCRIPT_NAME, self._allocation_script(configs, place, token))
-        folders = [self.folder.run_folder(config) for config in configs]
-        refused = self._refused({0: place / SCRIPT_NAME})
-        if refused:
-            self._note(folders, token, "rejected", reason=refused[0], shared=True)
-            return [f"allocation-{number}: rejected: {refused[0]}"]
-        problem = self._queue(folders, place / SCRIPT_NAME, token, place.name, shared=True)
-        return [f"{place.name}: {problem}"] if problem else []
+        folder = self.folder.path / f"allocation-{number}"
+        folder.mkdir(mode=0o700)
+        token = _token(f"{self.folder.study.name}.allocation", folder, 1)
+        script = self._allocation_script([run.run.config for run in wanted], folder, token)
+        job = Batch(folder.name, _written(folder, script), token, wanted, shared=True)
+        problem = self._send(job, self._refused({0: job.script}).get(0))
+        return [problem] if problem else []
+
+    def _job(self, run: RunStatus) -> Batch:
+        token = _token(run.name, run.folder, run.attempts + 1)
+        script = self._job_script(run.run.config, token)
+        return Batch(run.name, _written(run.folder, script), token, [run])
+
+    def _send(self, job: Batch, refusal: str | None) -> str:
+        """Submit a job that Slurm does not refuse; return the problem, if any."""
+        problem = job.reject(refusal) if refusal else job.queue(self.console, self.limit_wait_seconds)
+        return f"{job.label}: {problem}" if problem else ""
 
     def _refused(self, scripts: dict[int, Path]) -> dict[int, str]:
         try:
@@ -190,81 +175,28 @@ class Submitter:
         except UnreachableError as error:
             raise UserError(f"nothing was submitted, Slurm does not answer: {error}") from None
 
-    def _queue(
-        self, folders: Sequence[Path], script: Path, token: str, label: str, shared: bool = False
-    ) -> str | None:
-        """Queue one script for these runs; None, or why that did not work."""
-        before = [read_submission(folder) for folder in folders]
-        self._note(folders, token, "asking", shared=shared)
-        try:
-            job = self._submit_patiently(script, token, label)
-        except UnreachableError as error:
-            return f"not known whether it is queued: {error}; the next submission will look for it"
-        except RejectedError as error:
-            self._note(folders, token, "rejected", reason=str(error), shared=shared)
-            return f"rejected: {error}"
-        except LimitError as error:
-            for folder, submission in zip(folders, before, strict=True):
-                if submission is None:
-                    (folder / "job.json").unlink()
-                else:
-                    write_submission(folder, submission)
-            return f"waiting: {error}"
-        self._note(folders, token, "queued", job=job, shared=shared)
-        self.console.print(f"{label}: job {job}", markup=False)
-        return None
-
-    def _submit_patiently(self, script: Path, token: str, label: str) -> str:
-        """Submit; where Slurm takes no more jobs now, try again after growing pauses."""
-        pause, deadline = FIRST_PAUSE_SECONDS, time.monotonic() + self.patience_seconds
-        while True:
-            try:
-                return submit_job(script, token)
-            except LimitError as error:
-                if time.monotonic() + pause > deadline:
-                    raise
-                self.console.print(
-                    f"{label}: {error}; next try in {pause:.0f} s", markup=False, soft_wrap=True
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-    def _note(
-        self,
-        folders: Sequence[Path],
-        token: str,
-        status: Status,
-        *,
-        job: str | None = None,
-        reason: str = "",
-        shared: bool = False,
-    ) -> None:
-        """Write down, for each of these runs, how far its submission has come."""
-        for folder in folders:
-            before = read_submission(folder)
-            attempts = before.attempts if before else 0
-            if status == "asking":
-                attempts += 1
-            write_submission(
-                folder,
-                Submission(
-                    token=token, attempts=attempts, status=status, job=job, reason=reason, shared=shared
-                ),
-            )
-
-    def _token(self, label: str, folder: Path) -> str:
-        """A job name that no other submission has: of this folder and this attempt."""
-        submission = read_submission(folder)
-        attempt = (submission.attempts if submission else 0) + 1
-        place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
-        return f"{label}.{place}.{attempt}"
-
     def _job_script(self, config: RunConfig, token: str) -> str:
         return job_script(self.cluster, config, self.folder.run_folder(config).resolve(), token, self.places)
 
-    def _allocation_script(self, configs: Sequence[RunConfig], place: Path, token: str) -> str:
+    def _allocation_script(self, configs: Sequence[RunConfig], folder: Path, token: str) -> str:
         runs = [(config, self.folder.run_folder(config).resolve()) for config in configs]
-        return allocation_script(self.cluster, runs, place.resolve(), token, self.places)
+        return allocation_script(self.cluster, runs, folder.resolve(), token, self.places)
 
     def _show(self, folder: Path, script: str) -> None:
-        self.console.print(f"# ---- {folder / SCRIPT_NAME}\n{script}", markup=False)
+        self._print(f"# ---- {folder / SCRIPT_NAME}\n{script}")
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+
+def _written(folder: Path, script: str) -> Path:
+    """Write the script of a job, and its empty output, which Slurm would make readable for others."""
+    path = folder / SCRIPT_NAME
+    open_to_append(folder / OUTPUT_NAME).close()
+    write_atomically(path, script)
+    return path
+
+
+def _token(label: str, folder: Path, attempt: int) -> str:
+    """Return a job name that no other submission has: of this folder and this attempt."""
+    return f"{label}.{short_digest(str(folder.resolve()))}.{attempt}"

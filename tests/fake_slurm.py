@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 HOME = Path(os.environ.get("FAKE_SLURM", "."))
-SQUEUE_ALL = ["--noheader", "--me", "--states=all", "--format=%i|%T|%r|%N|%e"]
+SQUEUE_ALL = ["--noheader", "--me", "--states=all", "--format=%i|%T|%r"]
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 REJECTIONS = {
     "partition": "sbatch: error: invalid partition specified: nosuch\n"
@@ -91,7 +91,7 @@ def squeue(arguments: list[str]) -> int:
     assert isinstance(jobs, dict)
     if arguments == SQUEUE_ALL:
         for job, facts in jobs.items():
-            print(f"{job}|{facts['state']}|{facts['reason']}|{facts['nodes']}|N/A")
+            print(f"{job}|{facts['state']}|{facts['reason']}")
         return 0
     if arguments[:4] == ["--noheader", "--me", "--states=all", "--format=%i"] and len(arguments) == 5:
         name = arguments[4].removeprefix("--name=")

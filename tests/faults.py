@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from slurm.local import launch
-from slurm.study_folder import RunState, run_state
 from tests.cluster import wait_until
 from tests.studies import make_point, make_run
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.run_state import RunState, run_state
 
 # 38 training images give 9 steps to an epoch; evaluations in between, two passes to a step.
 OPTIONS: dict[str, Any] = {

@@ -61,7 +61,7 @@ def test_a_run_that_stopped_in_order_is_requeued(tmp_path: Path) -> None:
     stopped(tmp_path / "run", (2, 5))
     done = after_run(tmp_path / "run", "--requeue")
     assert calls(tmp_path / "run") == ["requeue 77"]
-    assert done.stdout == "run run: stopped for this test\njob 77 is requeued\n"
+    assert done.stdout == "run run: resumable for this test\njob 77 is requeued\n"
     assert done.returncode == 75
 
 
@@ -72,7 +72,7 @@ def test_an_attempt_that_died_before_its_record_is_named_beside_the_stop(tmp_pat
     with pytest.raises(RuntimeError), reporting_errors(folder, make_point(), attempt=2):
         raise RuntimeError("no way to the others")
     done = after_run(folder, "--requeue", restarts=1)
-    assert "run run: stopped for this test; a later attempt failed: worker 0 on" in done.stdout
+    assert "run run: resumable for this test; a later attempt failed: worker 0 on" in done.stdout
     assert "no way to the others\njob 77 is requeued\n" in done.stdout
 
 

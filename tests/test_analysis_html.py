@@ -94,7 +94,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(folder / "study", framework, header=header)
     study = load_study(folder / "study")
     runs = study.runs.assign(options=HOSTILE)
-    lost = left_out_table([LeftOut(HOSTILE, HOSTILE, HOSTILE)])
+    lost = left_out_table([LeftOut(HOSTILE, HOSTILE, HOSTILE)])  # type: ignore[arg-type]
     return write_page(replace(study, name=HOSTILE, runs=runs, left_out=lost, notes=(HOSTILE,)), folder)
 
 

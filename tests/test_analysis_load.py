@@ -86,7 +86,7 @@ def test_a_run_that_is_left_out_keeps_what_its_point_says(tmp_path: Path) -> Non
     diverged, damaged = load_study(tmp_path).left_out.to_dict("records")
     assert (diverged["state"], diverged["framework"]) == ("diverged", "horovod")
     assert (diverged["workers"], diverged["repeat"]) == (4, 2)
-    assert damaged["state"] == "damaged"
+    assert damaged["state"] == "invalid"
     assert all(pd.isna(damaged[name]) for name in ("framework", "workers", "repeat"))
 
 
@@ -178,12 +178,12 @@ def test_a_record_without_an_end_is_of_a_failed_run(tmp_path: Path) -> None:
     assert "no end line after 3 of 3 epochs" in reason(load_study(tmp_path), "pytorch_native-w01-r1")
 
 
-@pytest.mark.parametrize("status", ["diverged", "stopped"])
-def test_a_run_that_ended_early_is_left_out_with_its_reason(tmp_path: Path, status: str) -> None:
+@pytest.mark.parametrize(("status", "state"), [("diverged", "diverged"), ("stopped", "resumable")])
+def test_a_run_that_ended_early_is_left_out_with_its_reason(tmp_path: Path, status: str, state: str) -> None:
     write_run(tmp_path, end=End(status=status, reason="for this test"))  # type: ignore[arg-type]
     study = load_study(tmp_path)
-    assert reason(study, "pytorch_native-w01-r1") == f"{status}: for this test"
-    assert study.left_out["state"].iloc[0] == status
+    assert reason(study, "pytorch_native-w01-r1") == f"{state}: for this test"
+    assert study.left_out["state"].iloc[0] == state
 
 
 def test_a_torn_record_is_reported_with_file_and_line(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm.states import Submission, read_submission, write_submission
-from slurm.study_folder import StudyFolder, failure_reason
+from slurm.study_folder import StudyFolder
+from slurm.submissions import Submission, read_submission, write_submission
 from tests.faults import Fault, attempt, fault_point
 from tests.records import write_run
 from tests.studies import make_images, make_point
@@ -27,6 +27,7 @@ from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
 from unet_scaling.run.weights import load_weights, save_weights
 from unet_scaling.study.config import FRAMEWORKS, StudyConfig
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.failure_reports import failure_reason
 from unet_scaling.study.files import (
     checksum_path,
     read_json_with_checksum,

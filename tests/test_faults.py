@@ -35,7 +35,7 @@ def test_a_signal_to_one_worker_stops_all_in_order_and_nothing_changes(
     point, run = fault_point(images, framework), tmp_path / "run"
     stopped = attempt(run, point, Fault(signal, STEPS + 4, every_step_is_safe=True))
     assert set(stopped.codes.values()) == {75}
-    assert stopped.state.state == "stopped"
+    assert stopped.state.state == "resumable"
     assert signal in stopped.state.reason
     assert stopped.position == (1, 4)
     assert stopped.errors == []
@@ -52,7 +52,7 @@ def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(
     point, run = fault_point(images, framework), tmp_path / "run"
     stopped = attempt(run, point, variable=(STOP_AT_VARIABLE, str(time.time())))
     assert set(stopped.codes.values()) == {75}
-    assert (stopped.state.state, stopped.position) == ("stopped", (0, 1))
+    assert (stopped.state.state, stopped.position) == ("resumable", (0, 1))
     assert "the job's time is nearly over" in stopped.state.reason
     resumed = attempt(run, point)
     assert steps_done(resumed) == 1

@@ -21,7 +21,7 @@ from unet_scaling.study.files import (
 def impatient(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between tries, which do not take their time here."""
     pauses: list[float] = []
-    monkeypatch.setattr("unet_scaling.study.files.time.sleep", pauses.append)
+    monkeypatch.setattr("unet_scaling.study.retry.time.sleep", pauses.append)
     return pauses
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from slurm.study_folder import run_state
 from tests.faults import (
     FILLER_NAME,
     SECONDS_FULL_VARIABLE,
@@ -22,6 +21,7 @@ from tests.faults import (
 )
 from tests.studies import TINY_STUDY
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.run_state import run_state
 
 pytestmark = pytest.mark.slow
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)

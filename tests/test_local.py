@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from slurm.local import launch
-from slurm.study_folder import StudyFolder, in_launch_order, run_state
+from slurm.study_folder import StudyFolder, in_launch_order
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY, make_images, make_point, make_run, train
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import read_record
+from unet_scaling.study.run_state import run_state
 from unet_scaling.study.study_file import read_study
 
 pytestmark = pytest.mark.slow

@@ -12,20 +12,16 @@ from rich.console import Console
 import slurm.local
 import slurm.local_plan
 import slurm.quiet
+from slurm.disturbed import MOST_DISTURBED, disturbed_reason, is_to_be_repeated, set_disturbed_aside
 from slurm.local import run_study
 from slurm.local_plan import show_plan
-from slurm.quiet import (
-    MOST_DISTURBED,
-    disturbed_reason,
-    may_be_repeated,
-    say_whether_quiet,
-    set_disturbed_aside,
-)
+from slurm.quiet import say_whether_quiet
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
 from tests.records import Measured, write_record
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.record import read_record
+from unet_scaling.study.run_state import RecordedRun, recorded_run
 from unet_scaling.study.study_file import read_config
 
 LOADED = Steps(
@@ -72,13 +68,25 @@ def test_a_busy_machine_is_said_with_its_busiest_programs_and_not_their_argument
 def test_a_record_set_aside_says_why_and_is_kept_a_few_times(tmp_path: Path) -> None:
     run = write_budget_run(tmp_path, steps=LOADED)
     content = (run / "run.jsonl").read_bytes()
-    assert "went to other processes" in disturbed_reason(run)
+    text = io.StringIO()
+    console = Console(file=text, width=400)
+    assert "went to other processes" in reason(run)
     for number in range(1, MOST_DISTURBED + 1):
-        assert may_be_repeated(run)
+        assert is_to_be_repeated(recorded(run), console)
         assert set_disturbed_aside(run) == run / f"run.disturbed{number}.jsonl"
         (run / "run.jsonl").write_bytes(content)
-    assert not may_be_repeated(run)
+    assert text.getvalue().count("launched again; its record is kept") == MOST_DISTURBED
+    assert not is_to_be_repeated(recorded(run), console)
+    assert text.getvalue().endswith("it stays as it is, and the report says so\n")
     assert (run / "run.disturbed1.jsonl").read_bytes() == content
+
+
+def recorded(run: Path) -> RecordedRun:
+    return recorded_run(run, read_config(run / "config.json"))
+
+
+def reason(run: Path) -> str:
+    return disturbed_reason(recorded(run))
 
 
 def planned(folder: Path, repeat_disturbed: bool) -> str:
@@ -125,9 +133,9 @@ def test_a_disturbed_local_launch_is_said_and_made_once_more(
     text = local_study(tmp_path, monkeypatch, iter([LOADED, Steps()]))
     assert text.count("looked") == 1
     assert "disturbed: 32 % of a worker's time went to other processes" in text
-    assert "1 disturbed, launched again" in text
+    assert text.count("; launched again; its record is kept") == 1
     run = tmp_path / "tiny" / "pytorch_native-w01-r1"
-    assert disturbed_reason(run) == ""
+    assert reason(run) == ""
     assert len(list(run.glob("run.disturbed*.jsonl"))) == 1
 
 
@@ -152,5 +160,5 @@ def test_a_complete_run_is_not_touched_without_being_asked_for(
     assert planned(tmp_path, repeat_disturbed=False) == "tiny: 1 run, 0 would start, one after the other"
     assert planned(tmp_path, repeat_disturbed=True) == "tiny: 1 run, 1 would start, one after the other"
     local_study(tmp_path, monkeypatch, iter([Steps()]), repeat_disturbed=True)
-    assert disturbed_reason(run) == ""
+    assert reason(run) == ""
     assert len(list(run.glob("run.disturbed*.jsonl"))) == 2

@@ -38,7 +38,7 @@ def test_a_worker_that_stalls_is_named_and_ended_with_the_others(
     assert stalled.state.state == "failed"
     assert stalled.state.reason.startswith(f"worker {other} on ")
     assert "waited 10 s (training.timeout_seconds) in train_epoch for another worker" in stalled.state.reason
-    assert stalled.state.reason.endswith(f"no such word from worker {worker}")
+    assert stalled.state.reason.endswith(f"worker {worker} did not report")
     assert [report["worker"] for report in stalled.errors] == [other]
     assert "train_epoch" in stalled.errors[0]["traceback"]
 

@@ -4,10 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.study_folder import run_state
 from tests.records import write_run
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.run_state import run_state
 
 READS_BEYOND_THE_END = """
 import mmap, os, sys
@@ -29,7 +29,7 @@ def test_a_bus_error_has_a_sentence(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     record = run / RECORD_NAME
     record.write_bytes(b"".join(record.read_bytes().splitlines(keepends=True)[:-1]))
-    assert run_state(run).reason == "the record has no end; see output.log"
+    assert run_state(run).reason == "no end line after 3 of 3 epochs: it failed or still runs; see output.log"
     (tmp_path / "mapped").touch()
     command = [sys.executable, "-c", READS_BEYOND_THE_END, str(tmp_path / "mapped")]
     with (run / "output.log").open("wb") as output:

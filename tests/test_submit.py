@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +14,16 @@ import pytest
 from rich.console import Console
 
 import slurm.__main__
+import slurm.attempts
+import slurm.batch
 import slurm.scheduler
 import slurm.submit
 from slurm.cluster import Cluster
 from slurm.local_plan import take_over
 from slurm.render import Places
-from slurm.states import read_submission, study_states
 from slurm.status import status_table, study_rows
 from slurm.study_folder import StudyFolder
+from slurm.submissions import read_submission
 from slurm.submit import Submitter
 from tests import fake_slurm
 from tests.budgets import Steps, write_budget_run
@@ -77,8 +80,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     monkeypatch.setenv("FAKE_SLURM", str(home))
-    monkeypatch.setattr(slurm.scheduler, "SETTLE_SECONDS", 0.2)
-    monkeypatch.setattr(slurm.submit, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(slurm.scheduler, "FIND_PAUSES_SECONDS", (0.2,))
+    monkeypatch.setattr(slurm.batch, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     return FakeSlurm(home)
 
@@ -103,18 +106,16 @@ def submitter(fake: FakeSlurm, tmp_path: Path) -> Submitter:
         cluster=CLUSTER,
         places=Places(PROJECT, Path(sys.executable)),
         console=Console(quiet=True),
-        patience_seconds=60,
+        limit_wait_seconds=60,
     )
 
 
 def states(submitter: Submitter) -> dict[str, str]:
-    folders = {path.name: path for path in submitter.folder.path.iterdir() if (path / "config.json").exists()}
-    return {run: state.state for run, state in study_states(folders).items()}
+    return {row.run: row.state for row in study_rows(submitter.folder.path)}
 
 
 def counted(submitter: Submitter) -> dict[str, int]:
-    found = list(states(submitter).values())
-    return {state: found.count(state) for state in found}
+    return dict(Counter(states(submitter).values()))
 
 
 def complete_all(submitter: Submitter) -> None:
@@ -164,7 +165,7 @@ def test_a_submit_limit_is_waited_out(submitter: Submitter, fake: FakeSlurm) -> 
 def test_a_lasting_submit_limit_leaves_runs_waiting(submitter: Submitter, fake: FakeSlurm) -> None:
     fake.plan("accept", *["limit"] * 3)
     with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit"):
-        replace(submitter, patience_seconds=0).submit()
+        replace(submitter, limit_wait_seconds=0).submit()
     assert counted(submitter) == {"queued": 1, "waiting": 3}
     assert submitter.submit() == 3
 
@@ -380,7 +381,7 @@ def test_where_the_file_system_has_no_locks_a_file_keeps_a_second_terminal_out(
     def no_locks(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("slurm.study_folder.fcntl.flock", no_locks)
+    monkeypatch.setattr("slurm.study_lock.fcntl.flock", no_locks)
     claim = submitter.folder.path / ".claim"
     with (
         submitter.folder.locked(),

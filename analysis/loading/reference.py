@@ -117,9 +117,9 @@ def _damaged(path: Path, reason: str) -> LeftOut:
     name = printable(path.name)
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
-        return LeftOut(name, "damaged", printable(reason))
+        return LeftOut(name, "invalid", printable(reason))
     framework: Framework = "horovod" if file["horovod"] else "pytorch_native"
-    return LeftOut(name, "damaged", printable(reason), framework, int(file["workers"]), 1)
+    return LeftOut(name, "invalid", printable(reason), framework, int(file["workers"]), 1)
 
 
 def _epochs(log: Log, work: EpochWork | None) -> Columns:

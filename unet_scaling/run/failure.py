@@ -18,6 +18,7 @@ from unet_scaling.group.identity import identify
 from unet_scaling.study import errors
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, StoppedError, UserError, WaitedTooLongError
+from unet_scaling.study.failure_reports import FailureReport
 from unet_scaling.study.files import write_json_with_checksum
 
 # In which the other workers report the same failure, before the launcher ends them.
@@ -74,19 +75,20 @@ def _main_stack() -> traceback.StackSummary:
 
 
 def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part: str, trace: str) -> None:
-    report = {
-        "attempt": attempt,
-        "worker": _rank(),
-        "workers": config.workers,
-        "host": socket.gethostname(),
-        "utc": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "error": type(error).__name__,
-        "message": str(error),
-        "during": part,
-        "traceback": trace,
-    }
+    worker = _rank()
+    report = FailureReport(
+        attempt=attempt,
+        worker=worker,
+        workers=config.workers,
+        host=socket.gethostname(),
+        utc=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        error=type(error).__name__,
+        message=str(error),
+        during=part,
+        traceback=trace,
+    )
     try:
-        write_json_with_checksum(folder / errors.report_name(attempt, _rank()), report)
+        write_json_with_checksum(folder / errors.report_name(attempt, worker), report.model_dump())
     except OSError as problem:
         # A folder that cannot be written must not hide the error itself.
         print(f"error: the reason could not be written: {problem}", file=sys.stderr, flush=True)

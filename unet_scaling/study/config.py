@@ -1,4 +1,4 @@
-"""Studies and points: what a TOML file may say, and the points that the product of its axes gives.
+"""Models of a study file and of the configuration of one run; the runs that a study expands to.
 
 Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
@@ -12,10 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import (
@@ -33,7 +30,7 @@ from unet_scaling.study.validation import StrictModel, validated
 Framework = Literal["pytorch_native", "horovod"]
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 PROJECT = Path(__file__).resolve().parents[2]
-# The frameworks' own time-outs come after the watchdog's (group/watchdog.py), which names the option.
+# After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 # What a name of a folder may have on the file systems of Linux, in bytes; these names are ASCII.
@@ -46,10 +43,12 @@ MOST_RUNS = 100_000
 LARGEST_FIRST_SEED = 2**53
 
 Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+OptionKey = tuple[str, str]  # table and key
+Options = dict[OptionKey, Any]
 
 
 class RunConfig(StrictModel):
-    """One repeat of one point: all that a training process needs to know, the content of config.json.
+    """All that a training process needs to know about one run: the content of config.json.
 
     `seed` belongs to the repeat: the same for both frameworks and all worker counts, so that runs
     of one repeat are a pair.
@@ -72,16 +71,15 @@ class RunConfig(StrictModel):
     def _only_its_own_knobs(self) -> Self:
         for framework in FRAMEWORKS:
             if framework != self.framework and getattr(self, framework) is not None:
-                raise ValueError(f"a {self.framework} point has no table {framework}")
+                raise ValueError(f"a {self.framework} run has no table {framework}")
         return self
 
     @model_validator(mode="after")
     def _a_static_graph_has_one_pass_per_step(self) -> Self:
         if self.pytorch_native and self.pytorch_native.static_graph and self.training.accumulate > 1:
-            found = self.training.accumulate
             raise ValueError(
-                f"pytorch_native.static_graph needs training.accumulate = 1, found {found}: where passes"
-                " are held back, not every pass is alike"
+                f"pytorch_native.static_graph needs training.accumulate = 1, found "
+                f"{self.training.accumulate}: where passes are held back, not all are alike"
             )
         return self
 
@@ -106,11 +104,12 @@ class RunConfig(StrictModel):
 
 
 def horovod_environment(config: RunConfig) -> dict[str, str]:
-    """The variables by which Horovod takes its options, to be set before it starts.
+    """Return the variables by which Horovod takes its options, to be set before it starts.
 
-    Left to itself it only warns of a worker that keeps the others waiting.
+    By default it only warns of a worker that keeps the others waiting.
     """
-    knobs, limit = config.horovod or HorovodKnobs(), config.training.timeout_seconds + FALLBACK_SECONDS
+    knobs = config.horovod or HorovodKnobs()
+    limit = config.training.timeout_seconds + FALLBACK_SECONDS
     return knobs.environment() | {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, limit // 5)),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(limit),
@@ -124,7 +123,7 @@ class StudyConfig(StrictModel):
     frameworks: list[Framework] = Field(list(FRAMEWORKS), min_length=1)
     workers: list[Workers] = Field(min_length=1)
     repeats: int = Field(
-        5, ge=1, le=MOST_REPEATS, description="launches of each point, each with its own seed"
+        5, ge=1, le=MOST_REPEATS, description="launches of each configuration, each with its own seed"
     )
     seed: int = Field(
         1, ge=0, le=LARGEST_FIRST_SEED, description="of the first repeat; the next ones count up"
@@ -146,17 +145,17 @@ class StudyConfig(StrictModel):
         return self
 
     def configs(self, source: str = "study") -> list[RunConfig]:
-        """All runs, repeat by repeat; a UserError names `source` and the key that no point can have."""
+        """Return all runs, repeat by repeat. Raises UserError that names `source` and the wrong key."""
         self._require_few(source)
         configs = [
-            self._point(framework, workers, repeat, options, source)
+            self._config(framework, workers, repeat, options, source)
             for repeat in range(1, self.repeats + 1)
             for framework in self.frameworks
             for workers in self.workers
             for options in self._options(framework)
         ]
         if len({config.run for config in configs}) != len(configs):
-            raise UserError(f"{source}: two points have the same run id; an axis names a value twice")
+            raise UserError(f"{source}: two runs have the same name; an axis names a value twice")
         return configs
 
     def _require_few(self, source: str) -> None:
@@ -169,8 +168,8 @@ class StudyConfig(StrictModel):
                 "allowed; shorten an axis, or make several studies of it"
             )
 
-    def _axes(self, framework: Framework) -> dict[tuple[str, str], list[Any]]:
-        """Return the options that this framework's points differ in: {(table, key): values}."""
+    def _axes(self, framework: Framework) -> dict[OptionKey, list[Any]]:
+        """Return the options that this framework's runs differ in: {(table, key): values}."""
         return {
             (table, key): value
             for table in ("data", "model", "training", framework)
@@ -178,25 +177,21 @@ class StudyConfig(StrictModel):
             if isinstance(value, list)
         }
 
-    def _options(self, framework: Framework) -> Iterator[dict[tuple[str, str], Any]]:
-        """Every combination of this framework's axes: {(table, key): value}."""
+    def _options(self, framework: Framework) -> Iterator[Options]:
+        """Yield every combination of this framework's axes: {(table, key): value}."""
         axes = self._axes(framework)
         for values in itertools.product(*axes.values()):
             yield dict(zip(axes, values, strict=True))
 
-    def _point(
-        self, framework: Framework, workers: int, repeat: int, axes: dict[tuple[str, str], Any], source: str
+    def _config(
+        self, framework: Framework, workers: int, repeat: int, options: Options, source: str
     ) -> RunConfig:
         tables = {table: dict(getattr(self, table)) for table in ("data", "model", "training", framework)}
-        for (table, key), value in axes.items():
+        for (table, key), value in options.items():
             tables[table][key] = value
-        name = [framework, f"w{workers:02d}", *(f"{key}={_plain(value)}" for (_, key), value in axes.items())]
-        run = "-".join([*name, f"r{repeat}"])
-        if len(run) > LONGEST_NAME:
-            raise UserError(_too_long(run, axes, source))
         fields = {
             "study": self.name,
-            "run": run,
+            "run": _run_name(framework, workers, repeat, options, source),
             "framework": framework,
             "workers": workers,
             "repeat": repeat,
@@ -205,16 +200,20 @@ class StudyConfig(StrictModel):
         return validated(RunConfig, fields | tables, source)
 
 
-def _too_long(run: str, axes: dict[tuple[str, str], Any], source: str) -> str:
-    """Return what makes the name of a run's folder too long, and the way out."""
-    (table, key), value = max(axes.items(), key=lambda axis: len(_plain(axis[1])))
-    return (
+def _run_name(framework: Framework, workers: int, repeat: int, options: Options, source: str) -> str:
+    """Return the name of a run and its folder, for people only. Raises UserError where it is too long."""
+    values = [f"{key}={_plain(value)}" for (_, key), value in options.items()]
+    name = "-".join([framework, f"w{workers:02d}", *values, f"r{repeat}"])
+    if len(name) <= LONGEST_NAME:
+        return name
+    (table, key), value = max(options.items(), key=lambda option: len(_plain(option[1])))
+    raise UserError(
         f"{source}: {table}.{key}: found {str(value)[:40]!r}, one of an axis, with which the name of a run "
-        f"has {len(run)} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes; for a path, "
+        f"has {len(name)} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes; for a path, "
         "a link of a short name"
     )
 
 
 def _plain(value: object) -> str:
-    """A value as part of a run id; what a file name cannot carry is replaced."""
+    """Return a value as part of a run's name; what a file name cannot carry is replaced."""
     return re.sub(r"[^A-Za-z0-9.+]+", "_", str(value))

@@ -1,4 +1,4 @@
-"""Was a launch disturbed: did other programs take its workers' cores, or did a worker stall?
+"""Judge whether a launch was disturbed: by programs that took its workers' cores, or by a stalled worker.
 
 Pure functions of a record, for the submission and the analysis alike: neither torch nor pandas.
 """
@@ -43,7 +43,7 @@ class Stall:
 
     @property
     def beyond_seconds(self) -> float:
-        """How much longer it took than usual."""
+        """Return how much longer it took than usual."""
         return self.seconds - self.usual_seconds
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What disturbed a launch. `busy_share` is of the worker that lost most; None where not known.
+    """The disturbances of a launch. `busy_share` is of the worker that lost most; None where not known.
 
     `stalled_share` is the share of the launch's seconds that its stalls took beyond usual epochs.
     """
@@ -65,27 +65,29 @@ class Disturbance:
 
     @property
     def stalled_epochs(self) -> frozenset[int]:
-        """The epochs to leave out of speed: those that are no outlier as a whole stay, with their launch."""
+        """Return the epochs to leave out of speed; an epoch with one stalled step stays, with its launch."""
         return frozenset(stall.epoch for stall in self.stalls if stall.step is None)
 
     @property
     def reason(self) -> str:
-        """Why the launch counts as disturbed; empty where it does not."""
-        busy = self.busy_share is not None and self.busy_share >= DISTURBED_SHARE
-        found = [f"{100 * self.busy_share:.0f} % of a worker's time went to other processes"] if busy else []  # type: ignore[operator]
-        found += [str(stall) for stall in self.stalls] if self.stalled_share >= DISTURBED_SHARE else []
-        return "; ".join(found)
+        """Return why the launch counts as disturbed; empty where it does not."""
+        reasons = []
+        if self.busy_share is not None and self.busy_share >= DISTURBED_SHARE:
+            reasons.append(f"{100 * self.busy_share:.0f} % of a worker's time went to other processes")
+        if self.stalled_share >= DISTURBED_SHARE:
+            reasons += map(str, self.stalls)
+        return "; ".join(reasons)
 
 
 def disturbance(record: Record) -> Disturbance:
     """Judge the epochs after the warm-up; launches shorter than a second are never called disturbed."""
     epochs = [epoch for epoch in record.epochs if not epoch.warmup]
-    if record.header is None or sum(epoch.seconds for epoch in epochs) < SHORTEST_JUDGED_SECONDS:
-        return Disturbance(None, (), 0.0)
     seconds = sum(epoch.seconds for epoch in epochs)
+    if record.header is None or seconds < SHORTEST_JUDGED_SECONDS:
+        return Disturbance(None, (), 0.0)
     stalls = _stalled_epochs(epochs)
-    known = {stall.epoch for stall in stalls}
-    stalls += _stalled_steps([epoch for epoch in epochs if epoch.epoch not in known], seconds)
+    stalled = {stall.epoch for stall in stalls}
+    stalls += _stalled_steps([epoch for epoch in epochs if epoch.epoch not in stalled], seconds)
     share = sum(stall.beyond_seconds for stall in stalls) / seconds
     return Disturbance(_busy_share(record.header, epochs), tuple(stalls), share)
 
@@ -99,48 +101,49 @@ def _stalled_steps(epochs: Sequence[Epoch], launch_seconds: float) -> list[Stall
     if not epochs:
         return []
     usual = median(epoch.seconds / epoch.steps for epoch in epochs)
-    found = []
-    for epoch in epochs:
-        longest = epoch.budget.longest_step if epoch.budget else None
-        if longest is None or longest.seconds <= STALL_FACTOR * usual:
-            continue
-        beyond = longest.seconds - usual
-        own = longest.work_seconds - usual >= MOST_OF_IT * beyond
-        if beyond >= DISTURBED_SHARE * launch_seconds:
-            worker = longest.worker if own else None
-            found.append(Stall(epoch.epoch, longest.seconds, usual, worker, longest.step))
-    return found
+    stalls = [_stall_of_longest_step(epoch, usual) for epoch in epochs]
+    least = DISTURBED_SHARE * launch_seconds
+    return [stall for stall in stalls if stall and stall.beyond_seconds >= least]
+
+
+def _stall_of_longest_step(epoch: Epoch, usual_seconds: float) -> Stall | None:
+    longest = epoch.budget.longest_step if epoch.budget else None
+    if longest is None or longest.seconds <= STALL_FACTOR * usual_seconds:
+        return None
+    own = longest.work_seconds - usual_seconds >= MOST_OF_IT * (longest.seconds - usual_seconds)
+    return Stall(epoch.epoch, longest.seconds, usual_seconds, longest.worker if own else None, longest.step)
 
 
 def _stalled_epochs(epochs: Sequence[Epoch]) -> list[Stall]:
     if len(epochs) < FEWEST_EPOCHS:
         return []
-    # By steps, as the last epoch of an attempt may hold other numbers of them.
-    pace = [epoch.seconds / epoch.steps for epoch in epochs]
-    usual = median_low(pace)
-    deviation = median_low(abs(each - usual) for each in pace)
+    # Per step, as the last epoch of an attempt may hold another number of them.
+    step_seconds = [epoch.seconds / epoch.steps for epoch in epochs]
+    usual = median_low(step_seconds)
+    deviation = median_low(abs(seconds - usual) for seconds in step_seconds)
     limit = max(STALL_FACTOR * usual, usual + STALL_DEVIATIONS * deviation)
     return [
         Stall(epoch.epoch, epoch.seconds, usual * epoch.steps, _stalled_worker(epoch, epochs))
-        for epoch, each in zip(epochs, pace, strict=True)
-        if each > limit
+        for epoch, seconds in zip(epochs, step_seconds, strict=True)
+        if seconds > limit
     ]
 
 
 def _stalled_worker(stalled: Epoch, epochs: Sequence[Epoch]) -> int | None:
-    """The worker whose own work, without sync, was that much longer: the others waited for it in sync."""
-    work = [own for epoch in epochs if (own := _own_work(epoch)) is not None]
-    here = _own_work(stalled)
-    if here is None or not work:
+    """Return the worker whose own work, without sync, was that much longer: the others waited for it."""
+    all_work = [work for epoch in epochs if (work := _own_work(epoch)) is not None]
+    stalled_work = _own_work(stalled)
+    if stalled_work is None or not all_work:
         return None
-    usual = [median(worker) for worker in zip(*work, strict=True)]
-    longer = [own - expected for own, expected in zip(here, usual, strict=True)]
-    worker = max(range(len(longer)), key=longer.__getitem__)
+    usual = [median(worker) for worker in zip(*all_work, strict=True)]
+    longer = [work - expected for work, expected in zip(stalled_work, usual, strict=True)]
+    most = max(longer)
     beyond = stalled.seconds - median(epoch.seconds for epoch in epochs)
-    return worker if longer[worker] >= MOST_OF_IT * beyond else None
+    return longer.index(most) if most >= MOST_OF_IT * beyond else None
 
 
 def _own_work(epoch: Epoch) -> list[float] | None:
+    """Return the seconds that each worker did not spend in sync; None where they are not recorded."""
     if epoch.budget is None:
         return None
     pairs = zip(epoch.worker_seconds, epoch.budget.sync_seconds, strict=True)
@@ -148,35 +151,42 @@ def _own_work(epoch: Epoch) -> list[float] | None:
 
 
 def _busy_share(header: Header, epochs: Sequence[Epoch]) -> float | None:
-    """Of each worker's time the share that other processes took; of the worker that lost most."""
-    if any(epoch.cpu is None for epoch in epochs):
-        return None
-    counted = _may_count_cores(header)
-    lost = [
-        [_lost_share(epoch, worker, facts, counted) for worker, facts in enumerate(epoch.cpu or [])]
-        for epoch in epochs
-    ]
-    seconds = [epoch.seconds for epoch in epochs]
+    """Return the share of its time that other processes took, of the worker that lost most."""
+    count_cores = _may_count_cores(header)
     shares = []
-    for worker in zip(*lost, strict=True):
-        known = [share * weight for share, weight in zip(worker, seconds, strict=True) if share is not None]
-        if len(known) < len(epochs):
+    for worker in range(len(epochs[0].worker_seconds)):
+        share = _share_of_worker(worker, epochs, count_cores)
+        if share is None:
             return None
-        shares.append(sum(known) / sum(seconds))
+        shares.append(share)
     return max(shares, default=None)
 
 
-def _may_count_cores(header: Header) -> bool:
-    """Whether what happens on a worker's cores concerns that worker alone.
+def _share_of_worker(worker: int, epochs: Sequence[Epoch], count_cores: bool) -> float | None:
+    lost_seconds = 0.0
+    for epoch in epochs:
+        share = _lost_share(epoch, worker, count_cores)
+        if share is None:
+            return None
+        lost_seconds += share * epoch.seconds
+    return lost_seconds / sum(epoch.seconds for epoch in epochs)
 
-    Not where two workers have a core in common, nor beside a GPU: what others do on cores that its
+
+def _may_count_cores(header: Header) -> bool:
+    """Return whether what happens on a worker's cores concerns that worker alone.
+
+    It does not where two workers have a core in common, nor beside a GPU: what others do on cores that its
     worker leaves idle takes nothing from it.
     """
     cores = [(worker.host, core) for worker in header.workers for core in worker.cores]
     return len(set(cores)) == len(cores) and all(worker.device == "cpu" for worker in header.workers)
 
 
-def _lost_share(epoch: Epoch, worker: int, facts: CpuFacts, count_cores: bool) -> float | None:
+def _lost_share(epoch: Epoch, worker: int, count_cores: bool) -> float | None:
+    """Return the share of an epoch that other processes took from a worker; None where it is not known."""
+    if epoch.cpu is None or worker >= len(epoch.cpu):
+        return None
+    facts = epoch.cpu[worker]
     seconds = epoch.worker_seconds[worker]
     sync = epoch.budget.sync_seconds[worker] if epoch.budget else seconds
     if facts.other_seconds is not None and count_cores:
@@ -185,7 +195,7 @@ def _lost_share(epoch: Epoch, worker: int, facts: CpuFacts, count_cores: bool) -
 
 
 def _taken(facts: CpuFacts, seconds: float, sync: float) -> float:
-    """Of the cores' time, what others had while the worker was not asleep in sync.
+    """Return the share of the cores' time that others had while the worker was not asleep in sync.
 
     A core that DDP leaves while it waits for gradients may serve others. The counters are known to a tick.
     """
@@ -195,7 +205,7 @@ def _taken(facts: CpuFacts, seconds: float, sync: float) -> float:
 
 
 def _waited(facts: CpuFacts, seconds: float, sync: float) -> float | None:
-    """How long the training thread waited for a core, outside sync and less what its own helpers had of it.
+    """Return the share in which the training thread waited for a core that its own helpers did not have.
 
     Others cannot have had more of the cores than the process left. Records before format 4 have this only.
     """

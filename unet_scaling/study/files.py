@@ -14,11 +14,12 @@ import json
 import os
 import stat
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from unet_scaling.study.retry import retry
 
 CHECKSUM_KEY = "sha256"
 PRIVATE = 0o600
@@ -36,14 +37,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = PRIVATE) -> N
 
 def retry_transient(write: Callable[[], None]) -> None:
     """Call `write` again for a few seconds after an error that may pass; then raise it (OSError)."""
-    for pause in PAUSES_SECONDS:
-        try:
-            return write()
-        except OSError as error:
-            if error.errno not in TRANSIENT:
-                raise
-            time.sleep(pause)
-    return write()
+    retry(write, PAUSES_SECONDS, OSError, may_pass=lambda error: error.errno in TRANSIENT)
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:

@@ -1,4 +1,4 @@
-"""The options of a point, table by table: what each is called, may be, and is where a study is silent.
+"""Models of the options of a run, table by table, with ranges and defaults.
 
 Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from unet_scaling.study.validation import StrictModel
 
-# Far beyond any study, so that a slip is refused as the study is read, and not met by a run that never ends.
+# Far beyond any study: a slip is refused as the study is read, not noticed by a run that never ends.
 MOST = 1_000_000
 MOST_PIXELS = 65_536
 MOST_LEVELS = 16
@@ -156,7 +156,7 @@ class HorovodKnobs(StrictModel):
         return self.model_dump(include={"groups"}, exclude_none=True)
 
     def environment(self) -> dict[str, str]:
-        """The variables by which Horovod and its MPI take these options, to be set before they start."""
+        """Return the variables, set before the start, by which Horovod and its MPI take these options."""
         variables = {}
         if self.cycle_time_ms is not None:
             variables["HOROVOD_CYCLE_TIME"] = str(self.cycle_time_ms)
@@ -173,9 +173,9 @@ class HorovodKnobs(StrictModel):
 
 
 class Criteria(StrictModel):
-    """What the analysis is to decide; none of it changes how a run trains."""
+    """The acceptance criteria of the analysis; none of them changes how a run trains."""
 
-    iou_margin: float = Field(0.01, gt=0, lt=1, description="a loss of IoU that is still no loss")
+    iou_margin: float = Field(0.01, gt=0, lt=1, description="largest IoU drop that is accepted")
     efficiency_floor: float = Field(0.7, gt=0, le=1, description="least efficiency worth its workers")
     target_iou: float | None = Field(
         None, gt=0, lt=1, description="to which time and cost are counted; default: what every run reaches"

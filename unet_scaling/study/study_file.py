@@ -1,4 +1,4 @@
-"""Study files and points as they lie on disk.
+"""Read study files and run configurations; the names of the files in a study and run folder.
 
 Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
@@ -14,6 +14,8 @@ from unet_scaling.study.validation import read_toml, validated
 
 STUDY_NAME = "study.json"
 CONFIG_NAME = "config.json"
+JOB_NAME = "job.json"
+OUTPUT_NAME = "output.log"
 PING_PONG_NAME = "ping_pong.json"
 PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
 
@@ -25,14 +27,8 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     file that is no TOML, an unknown key, or a value outside its range.
     """
     content = read_toml(path)
-    for dotted, value in (overrides or {}).items():
-        table, _, key = dotted.rpartition(".")
-        place = content.setdefault(table, {}) if table else content
-        if not isinstance(place, dict):
-            raise UserError(
-                f"{path}: {dotted}: {table} is no table, but {place!r}; give {table} itself a value"
-            )
-        place[key] = value
+    for key, value in (overrides or {}).items():
+        _override(content, key, value, path)
     content["name"] = content.get("name", path.stem) if name is None else name
     study = validated(StudyConfig, _with_absolute_paths(content), str(path))
     study.configs(str(path))
@@ -40,7 +36,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
 
 
 def read_config(path: Path) -> RunConfig:
-    """Read a config.json; raises UserError where it is missing or not a valid point."""
+    """Read a config.json; raises UserError where it is missing or not a valid configuration."""
     try:
         content = read_json_with_checksum(path)
     except FileNotFoundError:
@@ -67,6 +63,16 @@ def recorded_study(folder: Path) -> StudyConfig | None:
     if isinstance(content, dict) and "claims" in content:  # its name before record format 5
         content["criteria"] = content.pop("claims")
     return validated(StudyConfig, content, str(path))
+
+
+def _override(content: dict[str, Any], dotted_key: str, value: object, path: Path) -> None:
+    table, _, key = dotted_key.rpartition(".")
+    section = content.setdefault(table, {}) if table else content
+    if not isinstance(section, dict):
+        raise UserError(
+            f"{path}: {dotted_key}: {table} is no table, but {section!r}; give {table} itself a value"
+        )
+    section[key] = value
 
 
 def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:

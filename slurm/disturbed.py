@@ -1,0 +1,44 @@
+"""Decide which complete launches are made again because other programs or a stall disturbed them."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from unet_scaling.study.disturbance import disturbance
+from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.run_state import RecordedRun
+
+# A machine that stays busy disturbs each further launch as well: then more of them only cost time.
+MOST_DISTURBED = 2
+KEPT_RECORDS = "run.disturbed*.jsonl"
+
+
+def disturbed_reason(run: RecordedRun) -> str:
+    """Return why a complete run counts as disturbed; empty where it does not, or is not complete."""
+    return disturbance(run.record).reason if run.record and run.record.complete else ""
+
+
+def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
+    """Return whether a disturbed run is launched again; print why, or that it was often enough."""
+    reason = disturbed_reason(run)
+    if not reason:
+        return False
+    repeated = len(kept_records(run.folder)) < MOST_DISTURBED
+    if repeated:
+        outcome = f"launched again; its record is kept as {KEPT_RECORDS}"
+    else:
+        outcome = "disturbed again and again; it stays as it is, and the report says so"
+    console.print(f"{run.config.run}: {reason}; {outcome}", markup=False)
+    return repeated
+
+
+def kept_records(folder: Path) -> list[Path]:
+    """Return the records of disturbed launches of a run."""
+    return sorted(folder.glob(KEPT_RECORDS))
+
+
+def set_disturbed_aside(folder: Path) -> Path:
+    """Keep the record of a disturbed launch under a name that says so, and let its run be launched again."""
+    kept = folder / f"run.disturbed{len(kept_records(folder)) + 1}.jsonl"
+    (folder / RECORD_NAME).rename(kept)
+    return kept

@@ -1,0 +1,132 @@
+"""The states of a run, and the state that its folder shows: for submission, status and analysis alike."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import BUS_ERROR, UserError
+from unet_scaling.study.failure_reports import failure_reason
+from unet_scaling.study.files import read_regular
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
+from unet_scaling.study.study_file import CONFIG_NAME, JOB_NAME, OUTPUT_NAME, read_config
+
+State = Literal[
+    "waiting",  # not started yet
+    "queued",  # Slurm holds its job
+    "running",
+    "complete",  # the record says so, and is of the configuration in the folder
+    "resumable",  # stopped in order, or interrupted from outside: the next attempt goes on
+    "diverged",  # a loss or weight was not finite
+    "failed",
+    "invalid",  # the record is damaged, or contradicts the configuration or Slurm
+    "rejected",  # Slurm refused the job
+    "lost",  # Slurm does not know the job, and it left no record
+    "unknown",  # Slurm does not answer
+]
+# Why the analysis leaves out a run that is complete: no epoch after the warm-up, or no fair comparison.
+Exclusion = Literal["no throughput", "refused"]
+
+IN_QUEUE: tuple[State, ...] = ("queued", "running")
+ACTIVE: tuple[State, ...] = (*IN_QUEUE, "unknown")
+# A further submission of the run is what the user wants.
+SUBMITTABLE: tuple[State, ...] = ("waiting", "rejected", "failed", "resumable", "lost", "invalid")
+STATE_OF_END: Mapping[str, State] = {"complete": "complete", "diverged": "diverged", "stopped": "resumable"}
+# The stacks of all threads of some workers, and what their launcher adds.
+OUTPUT_END_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The state of a run, and why."""
+
+    state: State
+    reason: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.state == "complete"
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run folder as it was read: its configuration, its record if any, and the state that they show."""
+
+    folder: Path
+    config: RunConfig
+    record: Record | None
+    state: RunState
+
+
+def run_state(folder: Path) -> RunState:
+    """Return the state that the files of a run folder show, without Slurm."""
+    try:
+        config = read_config(folder / CONFIG_NAME)
+    except UserError as error:
+        return RunState("invalid", str(error))
+    return recorded_run(folder, config).state
+
+
+def recorded_run(folder: Path, config: RunConfig) -> RecordedRun:
+    """Read the record in the folder of this run and judge it; the folder may not exist yet."""
+    try:
+        record = read_record(folder / RECORD_NAME)
+    except FileNotFoundError:
+        return RecordedRun(folder, config, None, _state_without_record(folder))
+    except OSError as error:
+        return RecordedRun(folder, config, None, RunState("invalid", f"{error.filename}: {error.strerror}"))
+    return RecordedRun(folder, config, record, _state_by_record(folder, config, record))
+
+
+def first_problem(problems: tuple[str, ...]) -> str:
+    """Return the first of several problems, and how many more there are."""
+    return problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+def _state_by_record(folder: Path, config: RunConfig, record: Record) -> RunState:
+    if record.damaged:
+        return RunState("invalid", first_problem(record.problems))
+    header = record.header
+    if header and header.config != config and header.config_sha256 != config.digest():
+        return RunState("invalid", f"{record.path} is of another configuration than {CONFIG_NAME} beside it")
+    if record.end is None or record.problems:
+        return RunState("failed", failure_reason(folder) or _why_no_end(folder, record))
+    state = STATE_OF_END[record.end.status]
+    return RunState(state, "" if state == "complete" else _why_ended(folder, record))
+
+
+def _state_without_record(folder: Path) -> RunState:
+    reason = failure_reason(folder)
+    output = folder / OUTPUT_NAME
+    # The output of a job of Slurm may hold something before any worker starts.
+    if not reason and not (folder / JOB_NAME).exists() and output.exists() and output.stat().st_size > 0:
+        reason = f"the workers left neither a record nor a reason; see {OUTPUT_NAME}"
+    return RunState("failed", reason) if reason else RunState("waiting")
+
+
+def _why_ended(folder: Path, record: Record) -> str:
+    """Return why a run stopped or diverged, and why an attempt failed after that one."""
+    reason = (record.end.reason if record.end else "") or "no reason recorded"
+    later = failure_reason(folder, after=record.header.attempt if record.header else 0)
+    return f"{reason}; a later attempt failed: {later}" if later else reason
+
+
+def _why_no_end(folder: Path, record: Record) -> str:
+    """Return what can be said where no worker reported why it ended."""
+    if BUS_ERROR.encode() in _end_of_output(folder):
+        return (
+            "a worker ended by a bus error: a file that was mapped into memory was cut while it was in use, "
+            f"or /dev/shm is full; see {OUTPUT_NAME}"
+        )
+    if record.problems or record.header is None:
+        return first_problem(record.problems)
+    epochs = f"{len(record.epochs)} of {record.header.config.training.epochs} epochs"
+    return f"no end line after {epochs}: it failed or still runs; see {OUTPUT_NAME}"
+
+
+def _end_of_output(folder: Path) -> bytes:
+    try:
+        return read_regular(folder / OUTPUT_NAME)[-OUTPUT_END_BYTES:]
+    except OSError:
+        return b""

@@ -1,0 +1,20 @@
+"""Write counts, durations and digests for people."""
+
+import hashlib
+
+
+def count(number_of: int, thing: str) -> str:
+    """Return "1 run", "2 runs"."""
+    return f"{number_of:,} {thing}{'' if number_of == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the unit that reads best: "90 s", "45 min", "2.5 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def short_digest(text: str, characters: int = 8) -> str:
+    """Return the beginning of the SHA-256 of a text: enough to tell a few names apart."""
+    return hashlib.sha256(text.encode()).hexdigest()[:characters]
