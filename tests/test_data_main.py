@@ -74,7 +74,7 @@ def test_make_leaves_a_folder_ready_for_training(
     assert [(pair.height, pair.width) for pair in manifest.pairs] == [(40, 48)] * 3
     manifest.require_unchanged(tmp_path)
     assert run("make", tmp_path, *size, monkeypatch=monkeypatch) == 0
-    assert "is there already" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
     assert read_manifest(tmp_path / "manifest.json") == manifest
 
 

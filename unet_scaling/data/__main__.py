@@ -5,6 +5,8 @@ ends with a check of the folder and writes its manifest, which training needs.
 """
 
 import argparse
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
@@ -12,6 +14,10 @@ from unet_scaling.data.checking import check_folder
 from unet_scaling.data.foreground import ALLOWED
 from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, write_manifest
 from unet_scaling.study.errors import run_program
+
+# A line of the summary shows at most so many.
+MOST_KINDS_SHOWN = 4
+MOST_VALUES_SHOWN = 8
 
 
 def main() -> None:
@@ -22,24 +28,30 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m unet_scaling.data", description=__doc__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="check | fetch | make")
-    check = commands.add_parser("check", help="decode every file once and write the manifest")
-    fetch = commands.add_parser("fetch", help="download the indentation data set, doi:10.5281/zenodo.7639190")
-    make = commands.add_parser("make", help="make synthetic images of indents with their masks")
-    for command, function in ((check, _check), (fetch, _fetch), (make, _make)):
+    for name, function, text in (
+        ("check", _check, "decode every file once and write the manifest"),
+        ("fetch", _fetch, "download the indentation data set, doi:10.5281/zenodo.7639190"),
+        ("make", _make, "make synthetic images of indents with their masks"),
+    ):
+        command = commands.add_parser(name, help=text, description=function.__doc__)
         command.set_defaults(command=function)
-        command.description = function.__doc__
         command.add_argument("folder", type=Path, metavar="FOLDER")
         command.add_argument("--manifest", type=Path, help=f"default: FOLDER/{MANIFEST_NAME}")
-    check.add_argument("--foreground", default="nonzero", help=f"{ALLOWED} (default: %(default)s)")
-    fetch.add_argument("--foreground", default="nonzero", help="as for check (default: %(default)s)")
+        if name == "make":
+            _add_synthetic_options(command)
+        else:
+            command.add_argument("--foreground", default="nonzero", help=f"{ALLOWED} (default: %(default)s)")
+    return parser
+
+
+def _add_synthetic_options(command: argparse.ArgumentParser) -> None:
     for name, default, text in (
         ("count", 64, "images"),
         ("height", 256, "pixels"),
         ("width", 256, "pixels"),
         ("seed", 1, "equal seeds give equal images"),
     ):
-        make.add_argument(f"--{name}", type=int, default=default, help=f"{text} (default: %(default)s)")
-    return parser
+        command.add_argument(f"--{name}", type=int, default=default, help=f"{text} (default: %(default)s)")
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -49,9 +61,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _fetch(arguments: argparse.Namespace) -> None:
     """Download the indentation data set (1,120 images), verify, unpack and check it."""
-    from unet_scaling.data.fetch import fetch  # the network is no matter of the other commands
+    from unet_scaling.data.fetch import fetch  # only this command needs network libraries
 
-    print("fetched" if fetch(arguments.folder) else f"{arguments.folder}: is there already")
+    print("fetched" if fetch(arguments.folder) else f"{arguments.folder}: exists already")
     _describe(arguments, arguments.foreground)
 
 
@@ -60,9 +72,8 @@ def _make(arguments: argparse.Namespace) -> None:
     from unet_scaling.data.synthetic import make
 
     size = (arguments.count, arguments.height, arguments.width)
-    print(
-        "made" if make(arguments.folder, *size, arguments.seed) else f"{arguments.folder}: is there already"
-    )
+    made = make(arguments.folder, *size, arguments.seed)
+    print("made" if made else f"{arguments.folder}: exists already")
     _describe(arguments, "nonzero")
 
 
@@ -75,26 +86,32 @@ def _describe(arguments: argparse.Namespace, foreground: str) -> None:
 
 
 def _summary(manifest: Manifest) -> list[str]:
-    """What a person wants to see of a data set at a glance."""
+    """Return what to see of a data set at a glance, a line each."""
     pairs = manifest.pairs
     shares = [pair.foreground_share for pair in pairs]
-    values = sorted({value for pair in pairs for value in pair.mask_values})
     return [
         f"pairs       {len(pairs)}",
-        f"sizes       {_few([f'{pair.width} x {pair.height}' for pair in pairs])}",
-        f"images      {_few([pair.image.mode for pair in pairs])}",
-        f"masks       {_few([pair.mask.mode for pair in pairs])}",
-        f"values      {', '.join(map(str, values[:8]))}{' ...' if len(values) > 8 else ''}",
+        f"sizes       {_counted(f'{pair.width} x {pair.height}' for pair in pairs)}",
+        f"images      {_counted(pair.image.mode for pair in pairs)}",
+        f"masks       {_counted(pair.mask.mode for pair in pairs)}",
+        f"values      {_mask_values(manifest)}",
         f"foreground  {manifest.foreground}: {min(shares):.1%} / {median(shares):.1%} / {max(shares):.1%}"
         " of an image (lowest / median / highest)",
     ]
 
 
-def _few(found: list[str]) -> str:
-    """The distinct values with how often they occur, the first of them."""
-    kinds = sorted(set(found))
-    shown = ", ".join(f"{kind} ({found.count(kind)})" for kind in kinds[:4])
-    return f"{shown} and {len(kinds) - 4} more" if len(kinds) > 4 else shown
+def _mask_values(manifest: Manifest) -> str:
+    values = sorted({value for pair in manifest.pairs for value in pair.mask_values})
+    shown = ", ".join(map(str, values[:MOST_VALUES_SHOWN]))
+    return f"{shown} ..." if len(values) > MOST_VALUES_SHOWN else shown
+
+
+def _counted(texts: Iterable[str]) -> str:
+    """Return the first distinct texts, each with the number of times it occurs."""
+    counts = sorted(Counter(texts).items())
+    shown = ", ".join(f"{text} ({count})" for text, count in counts[:MOST_KINDS_SHOWN])
+    more = len(counts) - MOST_KINDS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 if __name__ == "__main__":

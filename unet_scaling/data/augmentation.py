@@ -1,8 +1,8 @@
-"""Random flips, crop, brightness and contrast of a batch, computed where the batch is.
+"""Random flips, crop, brightness and contrast of a batch, computed on the device of the batch.
 
-What happens to an image is a pure function of (seed, epoch, image): the same under both frameworks, at any
-number of workers, in any batch, and in a run that was resumed. Flips and crops move pixels and compute none,
-so that a mask stays a mask; brightness and contrast change images alone.
+The result is a pure function of (seed, epoch, image): the same under all frameworks, at any number of
+workers, in any batch, and in a resumed run. Flips and crops move pixels and compute none, so that a mask
+stays a mask; brightness and contrast change images alone.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,14 @@ FLIP_ROWS, FLIP_COLUMNS, TOP, LEFT, BRIGHTNESS, CONTRAST = range(6)
 DRAWN = 6
 RAW_BITS, FLOAT_BITS = 64, 53
 MIDDLE_GREY = 0.5
+FLIP_PROBABILITY = 0.5
 
 Draws = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The augmentation of a study; `augment` gives back what it was given where all of it is off."""
+    """The augmentation of a study; `augment` returns its arguments where all of it is off."""
 
     flips: bool
     crop: float
@@ -42,44 +43,46 @@ class Augmentation:
         return not self.flips and self.crop == 1 and self.brightness == 0 and self.contrast == 0
 
     def augment(self, images: Tensor, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """float32 images [b, C, H, W] of 0..1 and masks [b, 1, H, W]; `draws` has a row for each image."""
+        """Augment float32 images [b, C, H, W] of 0..1 and masks [b, 1, H, W], with a row of `draws` each."""
         if self.is_off:
             return images, masks
         if self.flips or self.crop < 1:
-            rows, columns = self._places(images.shape[2:], draws)
-            images, masks = _taken(images, rows, columns), _taken(masks, rows, columns)
+            rows = self._kept(images.shape[2], draws[:, TOP], draws[:, FLIP_ROWS])
+            columns = self._kept(images.shape[3], draws[:, LEFT], draws[:, FLIP_COLUMNS])
+            images = _select(images, rows, columns)
+            masks = _select(masks, rows, columns)
         if self.brightness or self.contrast:
-            shift = _per_image(self.brightness * _signed(draws[:, BRIGHTNESS]), images)
-            gain = _per_image(1 + self.contrast * _signed(draws[:, CONTRAST]), images)
-            images = ((images - MIDDLE_GREY) * gain + (MIDDLE_GREY + shift)).clamp_(0, 1)
+            images = self._adjust(images, _signed(draws[:, BRIGHTNESS]), _signed(draws[:, CONTRAST]))
         return images, masks
 
-    def _places(self, size: torch.Size, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Which rows [b, h] and columns [b, w] of each image are taken, in the order in which they are."""
-        found = []
-        for length, offset, flip in ((size[0], TOP, FLIP_ROWS), (size[1], LEFT, FLIP_COLUMNS)):
-            kept = max(1, round(self.crop * length))
-            first = (draws[:, offset] * (length - kept + 1)).astype(np.int64)
-            places = first[:, None] + np.arange(kept)
-            flipped = (draws[:, flip] < 0.5) & self.flips
-            found.append(torch.from_numpy(np.where(flipped[:, None], places[:, ::-1], places)))
-        return found[0], found[1]
+    def _kept(self, length: int, offset: Draws, flip: Draws) -> Tensor:
+        """Return the rows or columns [b, kept] of each image that are kept, in their new order."""
+        kept = max(1, round(self.crop * length))
+        first = (offset * (length - kept + 1)).astype(np.int64)
+        numbers = first[:, None] + np.arange(kept)
+        flipped = (flip < FLIP_PROBABILITY) & self.flips
+        return torch.from_numpy(np.where(flipped[:, None], numbers[:, ::-1], numbers))
+
+    def _adjust(self, images: Tensor, brightness: Draws, contrast: Draws) -> Tensor:
+        shift = _per_image(self.brightness * brightness, images)
+        gain = _per_image(1 + self.contrast * contrast, images)
+        return ((images - MIDDLE_GREY) * gain + (MIDDLE_GREY + shift)).clamp_(0, 1)
 
 
 def draw(seed: int, epoch: int, images: npt.NDArray[np.int64]) -> Draws:
-    """[b, DRAWN] numbers of 0..1 for these images, by their place in the data set.
+    """Return [b, DRAWN] numbers of 0..1 for these images, by their place in the data set.
 
     numpy promises the raw numbers of a bit generator to stay the same in all its versions.
     """
     raw = [
         np.random.PCG64([seed, epoch, int(image), AUGMENTATION_STREAM]).random_raw(DRAWN) for image in images
     ]
-    whole = np.array(raw, dtype=np.uint64) >> np.uint64(RAW_BITS - FLOAT_BITS)
-    return whole.astype(np.float64) * 2.0**-FLOAT_BITS
+    integers = np.array(raw, dtype=np.uint64) >> np.uint64(RAW_BITS - FLOAT_BITS)
+    return integers.astype(np.float64) * 2.0**-FLOAT_BITS
 
 
 def _signed(draws: Draws) -> Draws:
-    """0..1 to -1..1."""
+    """Map 0..1 to -1..1."""
     return 2 * draws - 1
 
 
@@ -87,11 +90,12 @@ def _per_image(values: Draws, images: Tensor) -> Tensor:
     return torch.from_numpy(values.astype(np.float32)).to(images.device).view(-1, 1, 1, 1)
 
 
-def _taken(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The rows and columns of each of the maps [b, c, H, W], on their device and in their layout."""
+def _select(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return these rows and columns of each of the maps [b, c, H, W], on their device and in their layout."""
     device = maps.device
     numbers = torch.arange(len(maps), device=device)[:, None, None]
     pixels = maps.permute(0, 2, 3, 1)
-    taken = pixels[numbers, rows.to(device)[:, :, None], columns.to(device)[:, None, :]].permute(0, 3, 1, 2)
+    selected = pixels[numbers, rows.to(device)[:, :, None], columns.to(device)[:, None, :]]
+    selected = selected.permute(0, 3, 1, 2)
     channels_last = maps.stride(1) == 1
-    return taken if channels_last else taken.clone(memory_format=torch.contiguous_format)
+    return selected if channels_last else selected.clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Which images each worker sees in which step, and how they reach its device."""
+"""Divide the images among workers and steps, and bring batches to a device."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Split:
 
 
 def split(count: int, test_share: float, seed: int) -> Split:
-    """Draw the test images, rounded to whole images and at least one; a function of the arguments alone.
+    """Draw the test images, rounded to an integer and at least one; a function of the arguments alone.
 
     Raises UserError (65) where there are fewer than two images, one for each part.
     """
@@ -38,7 +38,7 @@ def split(count: int, test_share: float, seed: int) -> Split:
 
 
 def epoch_order(train: Indices, passes: int, seed: int, epoch: int) -> Indices:
-    """The training images of one epoch, [passes * len(train)]: `passes` shuffles, one after the other.
+    """Return the training images of one epoch, [passes * len(train)]: `passes` shuffles, one after the other.
 
     A pure function of (seed, epoch), the same on all workers.
     """
@@ -47,9 +47,9 @@ def epoch_order(train: Indices, passes: int, seed: int, epoch: int) -> Indices:
 
 
 def worker_batches(order: Indices, worker: int, workers: int, batch: int, accumulate: int) -> Indices:
-    """The images of one worker, [steps, accumulate, batch].
+    """Return the images of one worker, [steps, accumulate, batch].
 
-    All workers have equally many steps; what does not fill one is left out. The batches of N workers
+    All workers have equally many steps; images that do not fill one are left out. The batches of N workers
     in one step are together the next N * accumulate * batch images of the order, and those of one
     pass are the images that one worker with N times the batch would see in it.
     """
@@ -59,7 +59,7 @@ def worker_batches(order: Indices, worker: int, workers: int, batch: int, accumu
 
 
 def test_share_of_worker(test: Indices, worker: int, workers: int) -> Indices:
-    """Every `workers`-th test image: over all workers each exactly once, none padded, none dropped."""
+    """Return every `workers`-th test image: over all workers each once, none padded, none dropped."""
     return test[worker::workers]
 
 
@@ -85,28 +85,31 @@ def require_enough(train_images: int, workers: int, batch: int, accumulate: int)
 def to_device(
     images: Tensor, masks: Tensor, device: torch.device, channels_last: bool
 ) -> tuple[Tensor, Tensor]:
-    """uint8 images [b, C, H, W] and packed masks [b, H, ceil(W / 8)] to float32 on the device.
+    """Convert uint8 images [b, C, H, W] and packed masks [b, H, ceil(W / 8)] to float32 on the device.
 
-    Images become 0..1, masks [b, 1, H, W] of 0 and 1. The bytes travel, the conversion is the
-    device's: a quarter of the transfer.
+    Images become 0..1, masks [b, 1, H, W] of 0 and 1. Bytes are transferred and converted there:
+    a quarter of the transfer of floats.
     """
     return to_floats(*transfer(images, masks, device), channels_last)
 
 
 def transfer(images: Tensor, masks: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The same bytes on the device; nothing is copied where that is the CPU."""
+    """Return the same bytes on the device; nothing is copied where that is the CPU."""
     return images.to(device, non_blocking=True), masks.to(device, non_blocking=True)
 
 
 def to_floats(images: Tensor, masks: Tensor, channels_last: bool) -> tuple[Tensor, Tensor]:
-    """float32 images of 0..1 and masks [b, 1, H, W], converted where the bytes are."""
+    """Return float32 images of 0..1 and masks [b, 1, H, W], converted where the bytes are."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     floats = images.to(torch.float32, memory_format=layout)
     return floats.div_(255), unpack(masks, images.shape[-1]).unsqueeze(1).to(torch.float32)
 
 
 def _permutations(rows: int, count: int, key: list[int]) -> Indices:
-    """[rows, count] independent permutations. numpy promises the raw numbers of a bit generator to
-    stay the same in all its versions, but not what Generator.permutation makes of them."""
+    """Return [rows, count] independent permutations.
+
+    numpy promises the raw numbers of a bit generator to stay the same in all its versions, but not
+    what Generator.permutation makes of them.
+    """
     numbers = np.random.PCG64(key).random_raw(rows * count).reshape(rows, count)
     return np.argsort(numbers, axis=1, kind="stable").astype(np.int64)

@@ -17,11 +17,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,10 +40,12 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data
 
-CACHE_FORMAT = 3  # to be raised whenever the same file and options give other arrays
+# Raised whenever the same files and options give other arrays.
+CACHE_FORMAT = 3
 ARRAYS = ("images.npy", "masks.npy", "boxes.npy")
 FACTS_NAME = "cache.json"
 BUILDING_PREFIX = ".building-"
+# No build takes a day: an older one belongs to a process that was killed.
 ABANDONED_SECONDS = 24 * 3600
 
 
@@ -72,85 +75,85 @@ class CachedImages:
 
 
 def default_cache_root() -> Path:
-    """$UNET_SCALING_CACHE, or unet-scaling in $XDG_CACHE_HOME or ~/.cache; there the folder images."""
-    own = os.environ.get("UNET_SCALING_CACHE")
-    shared = os.environ.get("XDG_CACHE_HOME")
-    root = Path(own) if own else (Path(shared) if shared else Path.home() / ".cache") / "unet-scaling"
-    return root / "images"
+    """Return images/ in $UNET_SCALING_CACHE, or in unet-scaling of $XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("UNET_SCALING_CACHE"):
+        return Path(own) / "images"
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user_cache) / "unet-scaling" / "images"
 
 
 def cache_path(manifest: Manifest, data: Data, cache_root: Path) -> Path:
-    """Where the cache of these data and options is, or would be."""
+    """Return the folder of the cache of these data and options, which need not exist."""
     canonical = json.dumps(_ingredients(manifest, data), sort_keys=True)
     return cache_root / hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def pair_bytes(data: Data) -> int:
-    """What an image with its mask takes in the cache, and on its way to the device."""
+    """Return the bytes of an image with its mask, in the cache and on its way to the device."""
     return data.image_height * (data.image_width * data.channels + packed_width(data.image_width))
 
 
 def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> Path:
-    """Decode every image once, unless that was done before; returns the finished cache's folder.
+    """Decode every image once, unless that was done before; return the finished cache's folder.
 
-    May be called by several processes at a time: the first to finish wins, and a process that is
-    killed leaves nothing that could be taken for a cache. Raises UserError: 65 for files that are
-    not those of the manifest or a damaged cache, 2 for a place that is full or cannot be written.
+    Several processes may call this at a time: the first to finish wins, and a process that is killed
+    leaves nothing that could be taken for a cache. Raises UserError: 65 for files that are not those
+    of the manifest or a damaged cache, 2 for a disk that is full or cannot be written.
     """
     manifest.require_foreground(data.foreground)
-    place = cache_path(manifest, data, cache_root)
-    if place.is_dir():
-        _require_undamaged(place)
-        return place
+    cache = cache_path(manifest, data, cache_root)
+    if cache.is_dir():
+        _require_undamaged(cache)
+        return cache
     try:
         cache_root.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(cache_root)
         _require_space(manifest, data, cache_root)
-        _build(manifest, folder, data, place)
+        _build(manifest, folder, data, cache)
     except OSError as error:
         raise UserError(
             f"{cache_root}: the decoded images cannot be kept here ({error.strerror});"
             " set UNET_SCALING_CACHE to a folder on a disk with space"
         ) from None
-    return place
+    return cache
 
 
 def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> CachedImages:
     """Map a finished cache into memory; UserError (65) where there is none or it is not whole."""
-    place = cache_path(manifest, data, cache_root)
+    cache = cache_path(manifest, data, cache_root)
     try:
-        cached = CachedImages.map(place)
+        cached = CachedImages.map(cache)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{place}: no sound cache of {folder} ({error}); remove it and build it again", EXIT_BAD_DATA
+            f"{cache}: no sound cache of {folder} ({error}); remove it and build it again", EXIT_BAD_DATA
         ) from None
     expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
-    found = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
-    if found != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
+    shapes = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
+    if shapes != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
         raise UserError(
-            f"{place}: the cache has shapes {found} instead of {expected}; remove it", EXIT_BAD_DATA
+            f"{cache}: the cache has shapes {shapes} instead of {expected}; remove it", EXIT_BAD_DATA
         )
     return cached
 
 
-def verification_of_cache(place: Path, index: int, count: int) -> MappedVerification:
-    """Return that of a finished cache's arrays; each of `count` workers hashes some of them, from `index` on.
+def verification_of_cache(cache: Path, index: int, count: int) -> MappedVerification:
+    """Return the verification of a finished cache; each of `count` workers hashes some of its arrays.
 
     Raises UserError (65) where the cache is not whole.
     """
-    cure = f"remove {place} to have it built again"
-    paths = [place / name for name in ARRAYS]
+    cure = f"remove {cache} to have it built again"
+    paths = [cache / name for name in ARRAYS]
     try:
-        facts = read_json_with_checksum(place / FACTS_NAME)
+        facts = read_json_with_checksum(cache / FACTS_NAME)
         assert isinstance(facts, dict)
-        digests = {place / name: facts["arrays"][name] for name in ARRAYS[index::count]}
+        digests = {cache / name: facts["arrays"][name] for name in ARRAYS[index::count]}
         return MappedVerification(digests, paths, cure)
     except (OSError, ValueError) as error:
-        raise UserError(f"{place}: the cache is damaged ({error}); {cure}", EXIT_BAD_DATA) from None
+        raise UserError(f"{cache}: the cache is damaged ({error}); {cure}", EXIT_BAD_DATA) from None
 
 
 def _ingredients(manifest: Manifest, data: Data) -> dict[str, str | int]:
-    """Everything that a pixel of the cache depends on."""
+    """Return everything that a pixel of the cache depends on."""
     return {
         "cache_format": CACHE_FORMAT,
         "manifest_sha256": manifest.sha256,
@@ -162,65 +165,74 @@ def _ingredients(manifest: Manifest, data: Data) -> dict[str, str | int]:
     }
 
 
-def _build(manifest: Manifest, folder: Path, data: Data, place: Path) -> None:
-    building = Path(tempfile.mkdtemp(prefix=BUILDING_PREFIX, dir=place.parent))
+def _build(manifest: Manifest, folder: Path, data: Data, cache: Path) -> None:
+    building = Path(tempfile.mkdtemp(prefix=BUILDING_PREFIX, dir=cache.parent))
     try:
         _write_arrays(manifest, folder, data, building)
         write_json_with_checksum(
             building / FACTS_NAME, _ingredients(manifest, data) | {"arrays": _digests(building)}
         )
-        _rename_unless_there(building, place)
+        _rename_unless_there(building, cache)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _digests(place: Path) -> dict[str, str]:
-    """SHA-256 of the arrays. Raises OSError."""
+def _digests(cache: Path) -> dict[str, str]:
+    """Return the SHA-256 of the arrays. Raises OSError."""
     digests = {}
     for name in ARRAYS:
-        with (place / name).open("rb") as file:
+        with (cache / name).open("rb") as file:
             digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests
 
 
-def _require_undamaged(place: Path) -> None:
+def _require_undamaged(cache: Path) -> None:
     """Raise UserError (65) unless the arrays are those that were written."""
     try:
-        facts = read_json_with_checksum(place / FACTS_NAME)
-        sound = isinstance(facts, dict) and facts.get("arrays") == _digests(place)
-        problem = "the arrays do not match their sums"
+        facts = read_json_with_checksum(cache / FACTS_NAME)
+        sound = isinstance(facts, dict) and facts.get("arrays") == _digests(cache)
+        problem = "the arrays do not match their checksums"
     except (OSError, ValueError) as error:
-        sound, problem = False, str(error)
+        sound = False
+        problem = str(error)
     if not sound:
-        raise UserError(f"{place}: the cache is damaged ({problem}); remove it", EXIT_BAD_DATA)
+        raise UserError(f"{cache}: the cache is damaged ({problem}); remove it", EXIT_BAD_DATA)
 
 
-def _rename_unless_there(building: Path, place: Path) -> None:
+def _rename_unless_there(building: Path, cache: Path) -> None:
     try:
-        building.rename(place)
+        building.rename(cache)
     except OSError:
-        if not place.is_dir():  # else another process was faster, and its cache is equal
+        if not cache.is_dir():  # else another process was faster, and its cache is equal
             raise
 
 
 def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) -> None:
-    """Written as streams: on a full disk a write fails, where a mapped page would end the process."""
     load = partial(load_pair, folder, data, verified=True)
-    with (building / "images.npy").open("wb") as images, (building / "masks.npy").open("wb") as masks:
-        for file, shape in zip((images, masks), _shapes(manifest, data), strict=True):
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
+    image_shape, mask_shape = _shapes(manifest, data)
+    with (
+        _open_array(building / "images.npy", image_shape) as images,
+        _open_array(building / "masks.npy", mask_shape) as masks,
+    ):
         for image, mask in map_in_order(load, manifest.pairs, "decoding"):
             images.write(image.tobytes())
             masks.write(pack(mask).tobytes())
-        for file in (images, masks):
-            file.flush()
-            os.fsync(file.fileno())
     np.save(building / "boxes.npy", padding_boxes(manifest, data))
 
 
+@contextmanager
+def _open_array(path: Path, shape: tuple[int, ...]) -> Iterator[BinaryIO]:
+    """Write an array of bytes as a stream: where a disk is full, a mapped page would end the process."""
+    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _shapes(manifest: Manifest, data: Data) -> list[tuple[int, ...]]:
-    """Of images and packed masks."""
+    """Return the shapes of images and packed masks."""
     rows = (len(manifest.pairs), data.image_height)
     return [(*rows, data.image_width, data.channels), (*rows, packed_width(data.image_width))]
 
@@ -236,7 +248,7 @@ def _require_space(manifest: Manifest, data: Data, cache_root: Path) -> None:
 
 
 def _remove_abandoned(cache_root: Path) -> None:
-    """Remove what killed processes left; younger folders may be someone's work."""
+    """Remove what killed processes left; younger folders may be in use."""
     for folder in cache_root.glob(f"{BUILDING_PREFIX}*"):
         try:
             abandoned = time.time() - folder.stat().st_mtime > ABANDONED_SECONDS

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from unet_scaling.data.pairs import IMAGES, MASKS, Pair, find_pairs
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
+# A folder of thousands of files may have as many problems; these fill a screen.
 MOST_PROBLEMS_LISTED = 50
+MOST_MASK_VALUES_SHOWN = 5
 
 
 def check_folder(folder: Path, foreground: str = "nonzero") -> Manifest:
-    """Decode every file of a folder once and describe it.
+    """Decode every file of a folder once and return its manifest.
 
     Raises one UserError (65) that lists all problems with their paths: missing partners, files that
     are empty, cut off or no images, sizes that differ within a pair, mask values against the rule.
@@ -26,13 +29,13 @@ def check_folder(folder: Path, foreground: str = "nonzero") -> Manifest:
     rule = parse_foreground(foreground)
     pairs, problems = find_pairs(folder)
     entries: list[PairEntry] = []
-    values: dict[int, str] = {}
-    for entry, pair_values, faults in map_in_order(partial(_check_pair, folder, rule), pairs, "checking"):
-        problems += faults
-        if entry is not None:
-            entries.append(entry)
-            values |= {value: entry.mask.name for value in pair_values if value not in values}
-    problems += _mask_problems(folder, rule, values)
+    first_masks: dict[int, str] = {}
+    for checked in map_in_order(partial(_check_pair, folder, rule), pairs, "checking"):
+        problems += checked.problems
+        if checked.entry is not None:
+            entries.append(checked.entry)
+            first_masks = dict.fromkeys(checked.mask_values, checked.entry.mask.name) | first_masks
+    problems += _mask_problems(folder, rule, first_masks)
     if not problems and not any(entry.foreground_pixels for entry in entries):
         problems = [f"{folder / MASKS}: no mask has a foreground pixel under the rule {rule.text!r}"]
     if problems:
@@ -40,37 +43,48 @@ def check_folder(folder: Path, foreground: str = "nonzero") -> Manifest:
     return Manifest(foreground=rule.text, pairs=entries)
 
 
-def _check_pair(folder: Path, rule: Foreground, pair: Pair) -> tuple[PairEntry | None, list[int], list[str]]:
-    """The pair's entry or none, the values of its mask, and what is wrong with it."""
+@dataclass(frozen=True)
+class _CheckedPair:
+    problems: list[str]
+    entry: PairEntry | None = None
+    mask_values: tuple[int, ...] = ()
+
+
+def _check_pair(folder: Path, rule: Foreground, pair: Pair) -> _CheckedPair:
     problems: list[str] = []
     image = _read(folder / IMAGES / pair.image, problems)
     mask = _read(folder / MASKS / pair.mask, problems)
     if image is None or mask is None:
-        return None, [], problems
+        return _CheckedPair(problems)
     path = folder / MASKS / pair.mask
-    if image[1].shape[:2] != mask[1].shape[:2]:
-        height, width = image[1].shape[:2]
-        problems.append(f"{path}: has {_size(mask[1])} pixels, its image {width} x {height}")
+    if _size(image[1]) != _size(mask[1]):
+        problems.append(f"{path}: has {_size(mask[1])} pixels, its image {_size(image[1])}")
     try:
-        values = to_mask_values(path, mask[1])
+        pixels = to_mask_values(path, mask[1])
     except UserError as error:
-        return None, [], [*problems, str(error)]
-    found = [int(value) for value in np.unique(values)]
-    entry = PairEntry(
+        return _CheckedPair([*problems, str(error)])
+    values = tuple(np.unique(pixels).tolist())
+    return _CheckedPair(problems, _entry(pair, image[0], mask[0], pixels, values, rule), values)
+
+
+def _entry(
+    pair: Pair, image: FileEntry, mask: FileEntry, pixels: Pixels, values: tuple[int, ...], rule: Foreground
+) -> PairEntry:
+    height, width = pixels.shape
+    return PairEntry(
         stem=pair.stem,
-        image=image[0],
-        mask=mask[0],
-        height=values.shape[0],
-        width=values.shape[1],
-        mask_values=found[:MOST_VALUES_LISTED],
-        mask_value_count=len(found),
-        foreground_pixels=int(rule.mask(values).sum(dtype=np.int64)),
+        image=image,
+        mask=mask,
+        height=height,
+        width=width,
+        mask_values=list(values[:MOST_VALUES_LISTED]),
+        mask_value_count=len(values),
+        foreground_pixels=int(rule.mask(pixels).sum(dtype=np.int64)),
     )
-    return entry, found, problems
 
 
 def _read(path: Path, problems: list[str]) -> tuple[FileEntry, Pixels] | None:
-    """The file's entry and pixels; where it has none, the reason is added to the problems."""
+    """Return the file's entry and pixels, or None with the reason added to the problems."""
     try:
         content = read_bytes(path)
         pixels = decode(path, content)
@@ -82,11 +96,11 @@ def _read(path: Path, problems: list[str]) -> tuple[FileEntry, Pixels] | None:
     return entry, pixels
 
 
-def _mask_problems(folder: Path, rule: Foreground, values: dict[int, str]) -> list[str]:
-    """One line for each mask that is the first with a value which the rule does not provide for."""
+def _mask_problems(folder: Path, rule: Foreground, first_masks: dict[int, str]) -> list[str]:
+    """Return one line for each mask that is the first with a value outside the rule."""
     by_mask: dict[str, list[int]] = defaultdict(list)
-    for value in rule.unexpected(set(values)):
-        by_mask[values[value]].append(value)
+    for value in rule.unexpected(set(first_masks)):
+        by_mask[first_masks[value]].append(value)
     return [
         f"{folder / MASKS / name}: holds {_listed(unexpected)}, unexpected under the rule {rule.text!r};"
         " name the foreground with --foreground and data.foreground, such as '255' or '>127'"
@@ -95,8 +109,9 @@ def _mask_problems(folder: Path, rule: Foreground, values: dict[int, str]) -> li
 
 
 def _listed(values: list[int]) -> str:
-    shown = ", ".join(map(str, values[:5]))
-    return f"{shown} and {len(values) - 5} more values" if len(values) > 5 else shown
+    shown = ", ".join(map(str, values[:MOST_MASK_VALUES_SHOWN]))
+    more = len(values) - MOST_MASK_VALUES_SHOWN
+    return f"{shown} and {more} more values" if more > 0 else shown
 
 
 def _size(pixels: Pixels) -> str:

@@ -10,7 +10,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Box(NamedTuple):
-    """Where the picture lies within the padded array, in pixels."""
+    """Position and size of the picture within the padded array, in pixels."""
 
     top: int
     left: int
@@ -19,7 +19,7 @@ class Box(NamedTuple):
 
 
 def fitted_box(height: int, width: int, target_height: int, target_width: int) -> Box:
-    """The largest box of the picture's aspect ratio, to a pixel, centred in the target."""
+    """Return the largest box of the picture's aspect ratio, to a pixel, centred in the target."""
     scale = min(target_height / height, target_width / width)
     box_height = min(target_height, max(1, round(height * scale)))
     box_width = min(target_width, max(1, round(width * scale)))
@@ -27,24 +27,28 @@ def fitted_box(height: int, width: int, target_height: int, target_width: int) -
 
 
 def fit_image(image: Bytes, height: int, width: int) -> Bytes:
-    """uint8 [h, w, channels] to [height, width, channels]; Lanczos, which smooths before it shrinks."""
+    """Resize uint8 [h, w, channels] to [height, width, channels] by Lanczos: smooth, then shrink."""
     return _fit(image, height, width, Image.Resampling.LANCZOS)
 
 
 def fit_mask(mask: Bytes, height: int, width: int) -> Bytes:
-    """uint8 [h, w] to [height, width]; nearest neighbour, so that no new value appears."""
+    """Resize uint8 [h, w] to [height, width] by nearest neighbour, so that no new value appears."""
     return _fit(mask[:, :, None], height, width, Image.Resampling.NEAREST)[:, :, 0]
 
 
 def _fit(pixels: Bytes, height: int, width: int, resampling: Image.Resampling) -> Bytes:
     box = fitted_box(pixels.shape[0], pixels.shape[1], height, width)
     if pixels.shape[:2] != (box.height, box.width):
-        picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-        pixels = np.asarray(picture.resize((box.width, box.height), resampling)).reshape(
-            box.height, box.width, pixels.shape[2]
-        )
+        pixels = _resize(pixels, box, resampling)
     if pixels.shape[:2] == (height, width):
         return pixels
     padded = np.zeros((height, width, pixels.shape[2]), dtype=np.uint8)
     padded[box.top : box.top + box.height, box.left : box.left + box.width] = pixels
     return padded
+
+
+def _resize(pixels: Bytes, box: Box, resampling: Image.Resampling) -> Bytes:
+    channels = pixels.shape[2]
+    picture = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+    resized = picture.resize((box.width, box.height), resampling)
+    return np.asarray(resized).reshape(box.height, box.width, channels)

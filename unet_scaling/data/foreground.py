@@ -9,6 +9,7 @@ import numpy.typing as npt
 from unet_scaling.study.errors import UserError
 
 ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127'"
+# Of a 16-bit mask.
 HIGHEST_VALUE = 65535
 
 
@@ -26,7 +27,7 @@ class Foreground:
     threshold: int | None = None
 
     def mask(self, pixels: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint8]:
-        """1 where a pixel is foreground, else 0; the shape is kept."""
+        """Return 1 where a pixel is foreground, else 0; the shape is kept."""
         if self.threshold is not None:
             return np.asarray(pixels > self.threshold, dtype=np.uint8)
         if not self.values:
@@ -34,28 +35,35 @@ class Foreground:
         inside: npt.NDArray[np.bool_] = np.isin(pixels, list(self.values))
         return inside.astype(np.uint8)
 
-    def unexpected(self, found: set[int]) -> list[int]:
-        """Those of the values found in a data set that this rule does not provide for, sorted."""
+    def unexpected(self, values: set[int]) -> list[int]:
+        """Return the values of a data set that this rule does not allow, sorted."""
         if self.threshold is not None:
             return []
         if self.values:
-            return sorted(found - self.values - {0})
-        others = sorted(found - {0})
+            return sorted(values - self.values - {0})
+        others = sorted(values - {0})
         return others if len(others) > 1 else []
 
 
 def parse_foreground(rule: str) -> Foreground:
     """Read a rule; raises UserError (2) naming the key and the allowed forms."""
-    text = rule.replace(" ", "")
+    foreground = _parse(rule.replace(" ", ""))
+    if foreground is None:
+        raise UserError(
+            f"data.foreground: found {rule!r}; allowed are {ALLOWED}"
+            f" (values 1..{HIGHEST_VALUE}; 0 is background)"
+        )
+    return foreground
+
+
+def _parse(text: str) -> Foreground | None:
     if text == "nonzero":
         return Foreground(text)
-    threshold = re.fullmatch(r">(\d{1,5})", text, re.ASCII)
-    if threshold and int(threshold[1]) < HIGHEST_VALUE:
-        return Foreground(f">{int(threshold[1])}", threshold=int(threshold[1]))
+    if re.fullmatch(r">\d{1,5}", text, re.ASCII):
+        threshold = int(text[1:])
+        return Foreground(f">{threshold}", threshold=threshold) if threshold < HIGHEST_VALUE else None
     if re.fullmatch(r"\d{1,5}(,\d{1,5})*", text, re.ASCII):
-        values = frozenset(int(value) for value in text.split(","))
-        if min(values) > 0 and max(values) <= HIGHEST_VALUE:
-            return Foreground(",".join(map(str, sorted(values))), values)
-    raise UserError(
-        f"data.foreground: found {rule!r}; allowed are {ALLOWED} (values 1..{HIGHEST_VALUE}; 0 is background)"
-    )
+        values = sorted({int(value) for value in text.split(",")})
+        if values[0] > 0 and values[-1] <= HIGHEST_VALUE:
+            return Foreground(",".join(map(str, values)), frozenset(values))
+    return None

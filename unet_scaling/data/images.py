@@ -25,7 +25,7 @@ LUMINOSITY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file; UserError (65) where it is empty or cannot be read."""
+    """Return the content of a file; UserError (65) where it is empty or cannot be read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -36,9 +36,9 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode(path: Path, content: bytes) -> Pixels:
-    """Pixels [height, width, 1, 3 or 4] as uint8 or uint16; `path` tells the format and names the file.
+    """Return pixels [height, width, 1, 3 or 4] as uint8 or uint16; the suffix of `path` says the format.
 
-    The whole file is decoded, so one that is cut off is found: UserError (65) with path and reason.
+    The whole file is decoded: one that is cut off raises UserError (65) with path and reason.
     """
     reader = _decode_png if path.suffix.lower() == ".png" else _decode_tiff
     try:
@@ -48,14 +48,14 @@ def decode(path: Path, content: bytes) -> Pixels:
 
 
 def describe_mode(pixels: Pixels) -> str:
-    """Kind and depth, such as 'grey 16 bit'."""
+    """Return kind and depth, such as 'grey 16 bit'."""
     return f"{KINDS[pixels.shape[2]]} {pixels.dtype.itemsize * 8} bit"
 
 
 def to_image(
     pixels: Pixels, channels: Literal[1, 3], intensity: Literal["dtype", "image"]
 ) -> npt.NDArray[np.uint8]:
-    """uint8 [height, width, channels]; transparency is dropped, colour becomes luminosity for 1 channel.
+    """Return uint8 [height, width, channels]; transparency is dropped, colour becomes luminosity.
 
     `intensity` "dtype" maps the range of the pixel type to 0..255, "image" the range that the image
     has; an image of one value becomes 0.
@@ -64,13 +64,18 @@ def to_image(
     if pixels.dtype == np.uint8 and colours.shape[2] == channels and intensity == "dtype":
         return colours.astype(np.uint8, copy=False)
     converted = _to_channels(colours.astype(np.float32), channels)
-    low, high = (converted.min(), converted.max()) if intensity == "image" else (0, _highest(pixels))
+    if intensity == "image":
+        return _to_bytes(converted, converted.min(), converted.max())
+    return _to_bytes(converted, np.float32(0), np.float32(np.iinfo(pixels.dtype).max))
+
+
+def _to_bytes(values: npt.NDArray[np.float32], low: np.float32, high: np.float32) -> npt.NDArray[np.uint8]:
     scale = 255 / float(high - low) if high > low else 0.0
-    return np.asarray(np.rint((converted - np.float32(low)) * np.float32(scale)), dtype=np.uint8)
+    return np.asarray(np.rint((values - low) * np.float32(scale)), dtype=np.uint8)
 
 
 def to_mask_values(path: Path, pixels: Pixels) -> Pixels:
-    """The values [height, width] of a mask, at the depth of its file.
+    """Return the values [height, width] of a mask, at the depth of its file.
 
     Raises UserError (65) where colour channels differ, or where transparency hides a value.
     """
@@ -84,10 +89,6 @@ def to_mask_values(path: Path, pixels: Pixels) -> Pixels:
             EXIT_BAD_DATA,
         )
     return grey
-
-
-def _highest(pixels: Pixels) -> int:
-    return int(np.iinfo(pixels.dtype).max)
 
 
 def _to_channels(colours: npt.NDArray[np.float32], channels: int) -> npt.NDArray[np.float32]:
@@ -117,7 +118,7 @@ def _decode_png(content: bytes) -> Pixels:
 
 
 def _plain_mode(image: Image.Image) -> Image.Image:
-    """The image as grey, RGB or RGBA; a palette becomes the colours it stands for."""
+    """Return the image as grey, RGB or RGBA; a palette becomes its colours."""
     if image.mode in ("L", "I;16", "RGB", "RGBA"):
         return image
     if image.mode == "1":
@@ -145,21 +146,23 @@ def _decode_page(file: tifffile.TiffFile) -> Pixels:
 
 
 def _plain_tiff(page: tifffile.TiffPage, pixels: npt.NDArray[Any]) -> Pixels:
-    """Grey, RGB or RGBA with channels last and 0 black, whatever way the TIFF stores it."""
+    """Return grey, RGB or RGBA with channels last and 0 black, however the TIFF stores it."""
     if pixels.dtype == np.bool_:
         pixels = np.where(pixels, np.uint8(255), np.uint8(0))
     if pixels.dtype not in (np.uint8, np.uint16):
         raise ValueError(f"its pixels are {pixels.dtype}; 8-bit and 16-bit unsigned are read")
+    if page.axes not in ("YX", "YXS", "SYX"):
+        raise ValueError(f"its axes are {page.axes}; one image of height and width is expected")
     if page.axes == "SYX":
         pixels = np.moveaxis(pixels, 0, -1)
-    elif page.axes not in ("YX", "YXS"):
-        raise ValueError(f"its axes are {page.axes}; one image of height and width is expected")
     if page.photometric == tifffile.PHOTOMETRIC.MINISWHITE:
         pixels = np.iinfo(pixels.dtype).max - pixels
-    if page.colormap is not None:
-        # TIFF palettes have 16-bit colours, those of 8-bit files being multiples of 257.
-        pixels = (np.moveaxis(page.colormap[:, pixels], 0, -1) // 257).astype(np.uint8)
-    return pixels
+    return pixels if page.colormap is None else _with_palette(pixels, page.colormap)
+
+
+def _with_palette(pixels: npt.NDArray[Any], colours: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    # TIFF palettes have 16-bit colours, those of 8-bit files being multiples of 257.
+    return (np.moveaxis(colours[:, pixels], 0, -1) // 257).astype(np.uint8)
 
 
 def _with_channel_axis(pixels: npt.NDArray[Any]) -> Pixels:

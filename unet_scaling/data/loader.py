@@ -1,4 +1,4 @@
-"""The images of one run, as the workers consume them: batches to train on, a share to evaluate."""
+"""Batches of one run as its workers consume them: steps to train on, a share of the test set to evaluate."""
 
 import socket
 import time
@@ -13,14 +13,14 @@ from torch import Tensor
 from unet_scaling.data import batches
 from unet_scaling.data.augmentation import Augmentation, draw
 from unet_scaling.data.cache import (
+    CachedImages,
     build_cache,
-    cache_path,
     default_cache_root,
     open_cache,
     verification_of_cache,
 )
 from unet_scaling.data.decoding import DecodedImages
-from unet_scaling.data.image_source import ImageSource
+from unet_scaling.data.image_source import ImageSource, Indices
 from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.data.prefetch import Prefetcher
 from unet_scaling.data.resident import ResidentImages
@@ -30,7 +30,8 @@ from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import Phase
 
-UNNOTICED_SECONDS = 2.0  # of verification: what takes longer is told
+# A verification that takes longer is reported.
+UNREPORTED_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class RunData:
-    """All images of a run with this worker's place among them."""
+    """All images of a run, and the part of this worker."""
 
     source: ImageSource
     verification: Verification
@@ -74,21 +75,26 @@ class RunData:
         return [int(height * width) for _, _, height, width in self.source.boxes[self.split.test]]
 
     def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[list[Batch]]:
-        """This worker's batches of each step from `first` on; a function of seed, epoch and place only."""
-        training = self.config.training
-        order = batches.epoch_order(
-            self.split.train, self.config.data.passes_per_epoch, self.config.seed, epoch
-        )
-        own = batches.worker_batches(
-            order, self.group.rank, self.group.size, training.batch_per_worker, training.accumulate
-        )
-        left = own[first:]
-        gathered = self._gathered(left.reshape(-1, training.batch_per_worker))
-        for step in left:
+        """Yield this worker's batches of each step from `first` on.
+
+        They are a function of seed, epoch, rank and number of workers alone.
+        """
+        remaining = self._own_indices(epoch)[first:]
+        gathered = self._gathered(remaining.reshape(-1, self.config.training.batch_per_worker))
+        for step in remaining:
             yield [self._augmented(self._next(gathered, clock), epoch, indices, clock) for indices in step]
 
+    def _own_indices(self, epoch: int) -> Indices:
+        """Return the images of this worker in an epoch, [steps, accumulate, batch]."""
+        training = self.config.training
+        passes = self.config.data.passes_per_epoch
+        order = batches.epoch_order(self.split.train, passes, self.config.seed, epoch)
+        return batches.worker_batches(
+            order, self.group.rank, self.group.size, training.batch_per_worker, training.accumulate
+        )
+
     def test_share(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """This worker's test images one by one: position in the test split, image, mask."""
+        """Yield this worker's test images one by one: position in the test split, image, mask."""
         positions = batches.test_share_of_worker(
             np.arange(len(self.split.test)), self.group.rank, self.group.size
         )
@@ -98,7 +104,7 @@ class RunData:
             yield int(position), batch.images, batch.masks
 
     def cropped(self, position: int, maps: Tensor) -> Tensor:
-        """Maps [..., height, width] of one test image without the padding that resizing added."""
+        """Return maps [..., height, width] of one test image without the padding that resizing added."""
         top, left, height, width = (int(edge) for edge in self.source.boxes[self.split.test[position]])
         return maps[..., top : top + height, left : left + width]
 
@@ -115,7 +121,7 @@ class RunData:
     def _prefetcher(self) -> Prefetcher:
         return Prefetcher(self.source, self.config.data.loader_workers)
 
-    def _gathered(self, order: np.ndarray) -> Iterator[tuple[Tensor, Tensor]]:
+    def _gathered(self, order: Indices) -> Iterator[tuple[Tensor, Tensor]]:
         if self.config.data.loader_workers:
             return self._prefetcher.batches(order)
         return map(self.source.gather, order)
@@ -129,7 +135,7 @@ class RunData:
         clock.mark(Phase.HOST_TO_DEVICE)
         return batch
 
-    def _augmented(self, batch: Batch, epoch: int, indices: np.ndarray, clock: Clock) -> Batch:
+    def _augmented(self, batch: Batch, epoch: int, indices: Indices, clock: Clock) -> Batch:
         augmentation = Augmentation.of(self.config.data)
         if augmentation.is_off:
             return batch
@@ -140,7 +146,7 @@ class RunData:
 
 
 def load_data(config: RunConfig, group: Group) -> RunData:
-    """Open the images of a point; the first worker of each host decodes them once for all.
+    """Open the images of a run; the first worker of each host decodes them once for all.
 
     Raises UserError (65), before any training, for a folder that does not match its manifest and
     for more workers or larger batches than the images can serve.
@@ -160,24 +166,28 @@ def load_data(config: RunConfig, group: Group) -> RunData:
 def _open_images(
     manifest: Manifest, folder: Path, config: RunConfig, group: Group
 ) -> tuple[ImageSource, Verification]:
-    index, count = _place_on_host(group)
+    index, count = _number_on_host(group)
     if config.data.loading == "decode":
         decoded = DecodedImages(manifest, folder, config.data)
         verification = verification_of_files(manifest, folder, index, count)
         _verify(verification, group)
         return decoded, verification
+    cached = _open_cache(manifest, folder, config, group)
+    if config.data.loading == "device":
+        return ResidentImages(cached, group.device), Verification({}, "")
+    return cached, verification_of_cache(cached.folder, index, count)
+
+
+def _open_cache(manifest: Manifest, folder: Path, config: RunConfig, group: Group) -> CachedImages:
     root = default_cache_root()
     if group.identity.local_rank == 0:
         build_cache(manifest, folder, config.data, root)
     group.wait_for_all()
-    cached = open_cache(manifest, folder, config.data, root)
-    if config.data.loading == "device":
-        return ResidentImages(cached, group.device), Verification({}, "")
-    return cached, verification_of_cache(cache_path(manifest, config.data, root), index, count)
+    return open_cache(manifest, folder, config.data, root)
 
 
-def _place_on_host(group: Group) -> tuple[int, int]:
-    """This worker's number among those of its host, and how many these are."""
+def _number_on_host(group: Group) -> tuple[int, int]:
+    """Return this worker's number among those of its host, and how many there are."""
     hosts = group.gather_strings(socket.gethostname())
     own = hosts[group.rank]
     return hosts[: group.rank].count(own), hosts.count(own)
@@ -185,9 +195,9 @@ def _place_on_host(group: Group) -> tuple[int, int]:
 
 def _verify(verification: Verification, group: Group) -> None:
     """Hash the files that training will read, each once on every host; UserError (65) on every worker."""
-    begun = time.perf_counter()
+    begin = time.perf_counter()
     group.run_on_all(verification.verify_all)
     mebibytes = sum(group.gather_numbers(verification.bytes)) / 2**20
-    seconds = time.perf_counter() - begun
-    if group.rank == 0 and seconds > UNNOTICED_SECONDS:
+    seconds = time.perf_counter() - begin
+    if group.rank == 0 and seconds > UNREPORTED_SECONDS:
         print(f"verified {mebibytes:.1f} MiB of images in {seconds:.2f} s", flush=True)

@@ -27,6 +27,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
 
 MANIFEST_NAME = "manifest.json"
+# A mask of classes has few values; one of grey levels, which has many, is a mistake.
 MOST_VALUES_LISTED = 16
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -94,12 +95,12 @@ class Manifest(Table):
         return self
 
     def to_json(self) -> str:
-        """The text of the file: equal for equal data."""
+        """Return the text of the file: equal for equal data."""
         return self.model_dump_json(indent=1) + "\n"
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the file's text; it identifies the data."""
+        """The SHA-256 of the file's text, which identifies the data."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def require_unchanged(self, folder: Path) -> None:
@@ -107,18 +108,8 @@ class Manifest(Table):
 
         This lists the folder and reads no file, so it may be done before every training.
         """
-        for part, entries in (
-            (IMAGES, [pair.image for pair in self.pairs]),
-            (MASKS, [pair.mask for pair in self.pairs]),
-        ):
-            expected = {entry.name: entry.bytes for entry in entries}
-            found = list_sizes(folder / part)
-            if found != expected:
-                raise UserError(
-                    f"{folder / part} is not as its manifest says: {_difference(expected, found)};"
-                    f" run python -m unet_scaling.data check {folder}",
-                    EXIT_BAD_DATA,
-                )
+        _require_sizes(folder / IMAGES, [pair.image for pair in self.pairs])
+        _require_sizes(folder / MASKS, [pair.mask for pair in self.pairs])
 
     def require_foreground(self, rule: str) -> None:
         """Raise UserError (2) where the masks were checked with another rule than data.foreground."""
@@ -150,23 +141,35 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write a manifest whole or not at all; UserError (2) where the place cannot be written."""
+    """Write a manifest whole or not at all; UserError (2) where it cannot be written."""
     try:
         write_verified(path, manifest.to_json().encode(), READABLE)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be written ({error.strerror}); name another place with --manifest PATH"
+            f"{path} cannot be written ({error.strerror}); name another path with --manifest PATH"
         ) from None
 
 
-def _difference(expected: dict[str, int], found: dict[str, int]) -> str:
-    """The first file that differs, and how many do."""
-    names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    first = names[0]
-    if first not in found:
+def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
+    expected = {entry.name: entry.bytes for entry in entries}
+    sizes = list_sizes(folder)
+    if sizes != expected:
+        raise UserError(
+            f"{folder} is not as its manifest says: {_difference(expected, sizes)};"
+            f" run python -m unet_scaling.data check {folder.parent}",
+            EXIT_BAD_DATA,
+        )
+
+
+def _difference(expected: dict[str, int], sizes: dict[str, int]) -> str:
+    """Name the first file that differs, and count those that do."""
+    differing = [name for name in expected.keys() | sizes.keys() if expected.get(name) != sizes.get(name)]
+    first = min(differing)
+    if first not in sizes:
         fault = "is missing"
     elif first not in expected:
         fault = "is new"
     else:
-        fault = f"has {found[first]} bytes instead of {expected[first]}"
-    return f"{ascii(first)[1:-1]} {fault}" + (f" ({len(names)} files differ)" if len(names) > 1 else "")
+        fault = f"has {sizes[first]} bytes instead of {expected[first]}"
+    count = f" ({len(differing)} files differ)" if len(differing) > 1 else ""
+    return f"{ascii(first)[1:-1]} {fault}{count}"

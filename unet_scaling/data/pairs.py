@@ -21,23 +21,27 @@ class Pair:
 
 
 def find_pairs(folder: Path) -> tuple[list[Pair], list[str]]:
-    """All pairs, sorted by stem, and everything that keeps a file from being part of one.
+    """Return all pairs, sorted by stem, and everything that keeps a file from being part of one.
 
-    Hidden files are passed over. Raises UserError (65) where images/ or masks/ cannot be listed.
+    Hidden files are skipped. Raises UserError (65) where images/ or masks/ cannot be listed.
     """
     images, image_problems = _by_stem(folder / IMAGES)
     masks, mask_problems = _by_stem(folder / MASKS)
     problems = image_problems + mask_problems
-    problems += [f"{folder / IMAGES / images[stem]}: has no mask" for stem in sorted(images.keys() - masks)]
-    problems += [f"{folder / MASKS / masks[stem]}: has no image" for stem in sorted(masks.keys() - images)]
+    problems += _without_partner(folder / IMAGES, images, masks, "has no mask")
+    problems += _without_partner(folder / MASKS, masks, images, "has no image")
     pairs = [Pair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
     if not pairs and not problems:
         problems.append(f"{folder}: {IMAGES}/ and {MASKS}/ are empty")
     return pairs, problems
 
 
+def _without_partner(folder: Path, files: dict[str, str], others: dict[str, str], fault: str) -> list[str]:
+    return [f"{folder / files[stem]}: {fault}" for stem in sorted(files.keys() - others.keys())]
+
+
 def list_sizes(folder: Path) -> dict[str, int]:
-    """The bytes of every visible entry of a folder, by name; UserError (65) where it cannot be listed."""
+    """Return the bytes of every visible entry of a folder; UserError (65) where it cannot be listed."""
     try:
         return {entry.name: entry.stat().st_size for entry in folder.iterdir() if entry.name[0] != "."}
     except OSError as error:
@@ -49,7 +53,7 @@ def list_sizes(folder: Path) -> dict[str, int]:
 
 
 def _by_stem(folder: Path) -> tuple[dict[str, str], list[str]]:
-    """The file of each stem, and the problems: foreign files and stems that several files share."""
+    """Return the file of each stem, and the problems: foreign files, and stems that several files share."""
     stems: dict[str, list[str]] = defaultdict(list)
     problems = []
     for name in sorted(list_sizes(folder)):
@@ -58,14 +62,16 @@ def _by_stem(folder: Path) -> tuple[dict[str, str], list[str]]:
             problems.append(f"{folder / ascii(name)}: {fault}")
         else:
             stems[Path(name).stem].append(name)
-    for stem, names in stems.items():
-        if len(names) > 1:
-            problems.append(f"{folder}: {' and '.join(names)} have the same stem {stem!r}; keep one of them")
+    problems += [
+        f"{folder}: {' and '.join(names)} have the same stem {stem!r}; keep one of them"
+        for stem, names in stems.items()
+        if len(names) > 1
+    ]
     return {stem: names[0] for stem, names in stems.items()}, problems
 
 
 def _fault(path: Path) -> str:
-    """Why this entry cannot be an image or mask, judged by its name and kind; empty where it can."""
+    """Return why this entry cannot be an image or mask, by its name and kind; empty where it can."""
     if not path.name.isprintable():
         return "the name holds control characters or is not valid UTF-8; rename it"
     if path.suffix.lower() not in SUFFIXES:

@@ -11,14 +11,16 @@ from unet_scaling.study.progress import progress
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# Decoders release the lock of the interpreter; a login node is shared with other users.
 MOST_THREADS = 4
+# Decoded images are large.
 ITEMS_AHEAD = 32
 
 
 def map_in_order(
     function: Callable[[Item], Result], items: Sequence[Item], label: str
 ) -> Generator[Result, None, None]:
-    """Results in the order of the items, at most some dozens of them held in memory at a time."""
+    """Yield results in the order of the items, with at most ITEMS_AHEAD of them in memory at a time."""
     yield from progress(_results(function, items), len(items), label)
 
 

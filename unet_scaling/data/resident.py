@@ -8,7 +8,7 @@ from torch import Tensor
 from unet_scaling.data.cache import CachedImages
 from unet_scaling.study.errors import UserError
 
-# Of the memory that is free before the model is there; the rest is for training.
+# Of the memory that is free before the model is built; the rest is for training.
 LARGEST_SHARE = 0.5
 
 
@@ -16,7 +16,7 @@ class ResidentImages:
     """The bytes of a cache, kept on a device; a batch is gathered there."""
 
     def __init__(self, cached: CachedImages, device: torch.device) -> None:
-        """Raises UserError (2) where they would take more than half of a GPU's free memory."""
+        """Raise UserError (2) where they would take more than half of a GPU's free memory."""
         _require_room(cached.images.nbytes + cached.masks.nbytes, device)
         self._device = device
         self._images = torch.from_numpy(np.array(cached.images)).to(device)

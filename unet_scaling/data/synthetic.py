@@ -17,7 +17,7 @@ PARAMETERS_NAME = "synthetic.json"
 
 
 class Parameters(BaseModel):
-    """All that the pictures depend on; `format` is raised whenever they change for other reasons."""
+    """Everything that the pictures depend on; `format` is raised whenever they change for other reasons."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -30,9 +30,9 @@ class Parameters(BaseModel):
 
 
 def make(folder: Path, count: int, height: int, width: int, seed: int) -> bool:
-    """Write images/ and masks/ with `count` PNG pairs; returns False where they are all there already.
+    """Write images/ and masks/ with `count` PNG pairs; return False where they all exist already.
 
-    What was interrupted is finished. Raises UserError (2) for a folder that holds anything else, or
+    An interrupted folder is finished. Raises UserError (2) for a folder that holds anything else, or
     that cannot be written.
     """
     parameters = _parameters(count, height, width, seed)
@@ -42,8 +42,7 @@ def make(folder: Path, count: int, height: int, width: int, seed: int) -> bool:
         for part in (IMAGES, MASKS):
             (folder / part).mkdir(exist_ok=True, parents=True)
         _write_parameters(folder, parameters)
-        for _ in map_in_order(partial(_write_pair, folder, parameters), range(count), "drawing"):
-            pass
+        list(map_in_order(partial(_write_pair, folder, parameters), range(count), "drawing"))
         _write_parameters(folder, parameters.model_copy(update={"complete": True}))
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder") from None
@@ -59,17 +58,17 @@ def _parameters(count: int, height: int, width: int, seed: int) -> Parameters:
 
 
 def _is_complete(folder: Path, wanted: Parameters) -> bool:
-    """Whether the folder is finished; UserError where it is not empty and not made for `wanted`."""
+    """Return whether the folder is finished; UserError where it holds anything not made for `wanted`."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
-    cure = "it is left as it is; name another folder, empty or not there yet"
+    cure = "it is left as it is; name another folder, empty or new"
     try:
-        found = Parameters.model_validate_json((folder / PARAMETERS_NAME).read_bytes())
+        existing = Parameters.model_validate_json((folder / PARAMETERS_NAME).read_bytes())
     except (OSError, ValidationError):
         raise UserError(f"{folder} is not empty and holds no sound {PARAMETERS_NAME}; {cure}") from None
-    if found.model_copy(update={"complete": False}) != wanted:
-        raise UserError(f"{folder} was made with other parameters, {found}; {cure}")
-    return found.complete
+    if existing.model_copy(update={"complete": False}) != wanted:
+        raise UserError(f"{folder} was made with other parameters, {existing}; {cure}")
+    return existing.complete
 
 
 def _write_parameters(folder: Path, parameters: Parameters) -> None:
@@ -79,8 +78,8 @@ def _write_parameters(folder: Path, parameters: Parameters) -> None:
 def _write_pair(folder: Path, parameters: Parameters, index: int) -> None:
     pictures = draw_indents(parameters.height, parameters.width, parameters.seed, index)
     for part, pixels in zip((IMAGES, MASKS), pictures, strict=True):
-        place = folder / part / f"indent_{index:05d}.png"
+        path = folder / part / f"indent_{index:05d}.png"
         # Written under a hidden name first: an interrupted picture must not pass for a finished one.
-        hidden = place.with_name(f".{place.name}.{os.getpid()}")
+        hidden = path.with_name(f".{path.name}.{os.getpid()}")
         Image.fromarray(pixels).save(hidden, "PNG")
-        hidden.replace(place)
+        hidden.replace(path)

@@ -18,6 +18,7 @@ from unet_scaling.data.manifest import Manifest
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 
+# Of the 64 of a SHA-256: enough to tell two files apart in a message.
 DIGEST_CHARACTERS = 12
 LABEL = "verifying"
 Attributes = tuple[int, int, int, int]
@@ -33,7 +34,7 @@ class Verification:
 
     @property
     def bytes(self) -> int:
-        """Of the files as they were when they were hashed."""
+        """The size of all files when they were hashed."""
         return sum(attributes[0] for attributes in self._seen.values())
 
     def require_whole(self) -> None:
@@ -48,17 +49,17 @@ class Verification:
         self._verify([path for path in self._digests if self._attributes(path) != self._seen.get(path)])
 
     def _verify(self, paths: Sequence[Path]) -> None:
-        for path, (attributes, found) in zip(paths, map_in_order(self._hashed, paths, LABEL), strict=True):
+        for path, (attributes, digest) in zip(paths, map_in_order(self._hash, paths, LABEL), strict=True):
             expected = self._digests[path]
-            if found != expected:
+            if digest != expected:
                 raise UserError(
-                    f"{path}: has changed (SHA-256 {found[:DIGEST_CHARACTERS]}..., expected "
+                    f"{path}: has changed (SHA-256 {digest[:DIGEST_CHARACTERS]}..., expected "
                     f"{expected[:DIGEST_CHARACTERS]}...); {self._cure}",
                     EXIT_BAD_DATA,
                 )
             self._seen[path] = attributes
 
-    def _hashed(self, path: Path) -> tuple[Attributes, str]:
+    def _hash(self, path: Path) -> tuple[Attributes, str]:
         """Return the attributes from before the reading, so that a change during it is seen later."""
         attributes = self._attributes(path)
         try:
@@ -69,11 +70,11 @@ class Verification:
 
     def _attributes(self, path: Path) -> Attributes:
         try:
-            found = self._status(path)
+            status = self._status(path)
         except OSError as error:
             raise _unreadable(path, error) from None
         # The time of the last change of status cannot be set by programs that keep the others (cp -p, rsync).
-        return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def _open(self, path: Path) -> AbstractContextManager[BufferedReader]:
         return path.open("rb")
@@ -83,10 +84,10 @@ class Verification:
 
 
 class MappedVerification(Verification):
-    """Files that stay mapped into memory, and are as they should be: the arrays of a cache."""
+    """Files that stay mapped into memory and were verified before: the arrays of a cache."""
 
     def __init__(self, digests: Mapping[Path, str], mapped: Sequence[Path], cure: str) -> None:
-        """`mapped` are all files of which this worker reads pages, `digests` those that it is to hash."""
+        """Hash the files of `digests`; of the `mapped` files this worker reads pages."""
         super().__init__(digests, cure)
         self._files = {path: path.open("rb") for path in mapped}
         self._sizes = {path: self._status(path).st_size for path in mapped}
@@ -95,10 +96,10 @@ class MappedVerification(Verification):
     def require_whole(self) -> None:
         """Raise UserError where a file was cut (65) or lost (1): the kernel ends those who read on."""
         for path, size in self._sizes.items():
-            found = self._attributes(path)[0]
-            if found < size:
+            remaining = self._attributes(path)[0]
+            if remaining < size:
                 raise UserError(
-                    f"{path}: was cut from {size} to {found} bytes while it was in use; {self._cure}",
+                    f"{path}: was cut from {size} to {remaining} bytes while it was in use; {self._cure}",
                     EXIT_BAD_DATA,
                 )
 
@@ -111,7 +112,7 @@ class MappedVerification(Verification):
 
 
 def verification_of_files(manifest: Manifest, folder: Path, index: int, count: int) -> Verification:
-    """Return that of the files of each `count`-th pair from `index` on: one worker's share of its host's."""
+    """Return the verification of each `count`-th pair from `index` on: the share of one worker of a host."""
     digests = {}
     for pair in manifest.pairs[index::count]:
         for path, entry in zip(pair_paths(folder, pair), (pair.image, pair.mask), strict=True):
