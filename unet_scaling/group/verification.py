@@ -17,7 +17,7 @@ from unet_scaling.study.shared_devices import shared_devices
 
 
 class Introduction(BaseModel):
-    """What one worker tells the others: the run it was started for, itself, and its software."""
+    """Facts that one worker sends to the others: its run, its device, and its software."""
 
     run: dict[str, str]
     facts: WorkerFacts

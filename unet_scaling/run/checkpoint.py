@@ -69,7 +69,7 @@ class EpochSoFar:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training changes: the network and its optimizer."""
+    """The state that training changes: network and optimizer."""
 
     model: nn.Module
     optimizer: Optimizer

@@ -35,7 +35,7 @@ Save = Callable[[Position, EpochSoFar], None]
 
 @dataclass(frozen=True)
 class Start:
-    """Where this attempt begins: at the very beginning, or where a checkpoint was made."""
+    """The position at which this attempt begins: the start of training, or that of a checkpoint."""
 
     position: Position
     so_far: EpochSoFar
