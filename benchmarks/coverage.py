@@ -10,8 +10,8 @@ false alarms of the steadiness check and of the rule for outlying launches. A fe
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,36 +22,22 @@ from analysis.findings.fairness_table import fairness_checks
 from analysis.findings.significance import repeats_needed
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
-from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
+from analysis.simulation import (
+    NULL_CELLS,
+    SEED,
+    WORKERS,
+    Noise,
+    null_study,
+    simulate,
+    study_of,
+    true_throughput,
+)
+from analysis.study import Study
 from slurm.study_folder import in_launch_order
-from unet_scaling.study.config import FRAMEWORKS, StudyConfig
 
 Array = NDArray[np.float64]
-SEED = 7
 STUDIES_AT_ONCE = 500
-IMAGES = 1000
-WORKERS = (1, 4)
 FIVE_COUNTS = (1, 2, 4, 8, 16)
-# From the first launch of a study to the last.
-DRIFT = 0.10
-EPOCHS = 2
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Standard deviations: of a block (repeat), of a launch, of an epoch; `shape` is that of launches."""
-
-    block: float
-    launch: float
-    epoch: float
-    epochs: int
-    shape: str = "normal"
-
-    def __str__(self) -> str:
-        parts = [f"{100 * getattr(self, name):g} % {name}" for name in ("block", "launch", "epoch")]
-        shape = "" if self.shape == "normal" else f", {self.shape}"
-        return f"{', '.join(part for part in parts if part[0:2] != '0 ')}, {self.epochs} epochs{shape}"
-
 
 MIXES = (
     Noise(0, 0.02, 0, 2),
@@ -65,60 +51,6 @@ MIXES = (
     Noise(0, 0.02, 0.02, 5, "heavy tails"),
     Noise(0, 0.02, 0.02, 5, "skewed"),
 )
-
-
-def draw(random: np.random.Generator, noise: Noise, size: int) -> Array:
-    """Noise of launches with median 0: normal, Student's t with 3 degrees of freedom, or slow-downs."""
-    if noise.shape == "heavy tails":
-        return np.asarray(noise.launch * random.standard_t(3, size), dtype=np.float64)
-    if noise.shape == "skewed":
-        return np.asarray(noise.launch * (np.log(2) - random.exponential(size=size)), dtype=np.float64)
-    return random.normal(0, noise.launch, size)
-
-
-def simulate(
-    random: np.random.Generator, noise: Noise, studies: int, repeats: int, ratio: float, paired: bool = True
-) -> Study:
-    """Many studies in one, an `options` each; perfectly linear, Horovod slower by `ratio`.
-
-    Not `paired`: native DDP alone, whose launches on 1 worker have repeats, and blocks, of their own.
-    """
-    rows = pd.MultiIndex.from_product(
-        [range(studies), FRAMEWORKS if paired else FRAMEWORKS[:1], WORKERS, range(1, repeats + 1)],
-        names=["options", "framework", "workers", "repeat"],
-    ).to_frame(index=False)
-    blocks = random.normal(0, noise.block, (studies, 2 * repeats + 1))
-    if not paired:
-        rows["repeat"] += repeats * (rows["workers"] == 1)
-    factor = np.where(rows["framework"] == "horovod", 1 / ratio, 1.0) * rows["workers"].to_numpy()
-    launch = blocks[rows["options"], rows["repeat"]] + draw(random, noise, len(rows))
-    pace = launch[:, None] + random.normal(0, noise.epoch, (len(rows), noise.epochs))
-    rows["options"] = [f"{number:05d}" for number in rows["options"]]
-    return study_of(rows, factor[:, None] * np.exp(pace))
-
-
-def study_of(rows: pd.DataFrame, throughput: Array) -> Study:
-    """A study of these runs from the throughput of each of their epochs, (runs, epochs)."""
-    runs = rows.assign(run=[f"run{number}" for number in range(len(rows))], knobs="", iou=np.nan, nodes=1.0)
-    runs = runs.assign(busy_share=0.0, disturbed="", stalls="")
-    epochs = throughput.shape[1]
-    seconds = IMAGES / throughput
-    runs["images_per_second"] = epochs * IMAGES / seconds.sum(axis=1)
-    runs["epochs_per_second"] = runs["images_per_second"] / IMAGES
-    runs["images_per_epoch"] = float(IMAGES)
-    runs["steps_per_epoch"] = 1.0
-    runs["seconds_per_epoch"] = np.median(seconds, axis=1)
-    table = pd.DataFrame({"run": np.repeat(runs["run"].to_numpy(), epochs), "seconds": seconds.ravel()})
-    table = table.assign(
-        epoch=np.tile(np.arange(epochs), len(runs)), images=IMAGES, warmup=False, stalled=False
-    )
-    evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
-    return Study("simulated", runs, table, evaluations, left_out_table([]), headers={})
-
-
-def true_throughput(noise: Noise, workers: int) -> float:
-    """Median throughput of all possible launches: harmonic over the noise of epochs."""
-    return workers * float(np.exp(-(noise.epoch**2) / 2 * (1 - 1 / noise.epochs)))
 
 
 def holds(table: pd.DataFrame, name: str, truth: float) -> float:
@@ -166,70 +98,6 @@ def false_alarms(noise: Noise, correlation: float, runs: int) -> float:
         pace[:, epoch] = correlation * pace[:, epoch - 1] + np.sqrt(1 - correlation**2) * pace[:, epoch]
     rows = pd.DataFrame({"options": "", "framework": "horovod", "workers": 1, "repeat": np.arange(runs)})
     return 100 * float((run_steadiness(study_of(rows, np.exp(pace)))["steady"] == "no").mean())
-
-
-def steady_launches(random: np.random.Generator, size: int) -> Array:
-    """2 % of noise in each launch."""
-    return random.normal(0, 0.02, size)
-
-
-def stragglers(random: np.random.Generator, size: int) -> Array:
-    """1 % of noise, and one launch in five slowed by an exponential of 20 % on average."""
-    slowed = np.where(random.random(size) < 0.2, random.exponential(0.2, size), 0.0)
-    return random.normal(0, 0.01, size) - slowed
-
-
-def bimodal(random: np.random.Generator, size: int) -> Array:
-    """1 % of noise, and half of the launches 10 % slower."""
-    return random.normal(0, 0.01, size) - 0.1 * (random.random(size) < 0.5)
-
-
-@dataclass(frozen=True)
-class NullCell:
-    """Studies in which both frameworks are equally fast; `drift` slows the machine from start to end."""
-
-    name: str
-    launch: Callable[[np.random.Generator, int], Array]
-    drift: float = 0.0
-    one_after_the_other: bool = False
-
-
-NULL_CELLS = (
-    NullCell("2 % launch", steady_launches),
-    NullCell("stragglers", stragglers),
-    NullCell("bimodal", bimodal),
-    NullCell("2 % launch, 10 % drift, interleaved", steady_launches, DRIFT),
-    NullCell("2 % launch, 10 % drift, one arm after the other", steady_launches, DRIFT, True),
-)
-
-
-def null_study(cell: NullCell, studies: int, workers: Sequence[int], repeats: int) -> Study:
-    """Many studies in one, an `options` each, whose runs start in the order in which they are launched."""
-    random = np.random.default_rng(SEED)
-    rows = pd.concat([_launched(cell, number, workers, repeats) for number in range(studies)])
-    rows = rows.reset_index(drop=True)
-    started = pd.Timestamp("2025-01-31T12:00:00Z") + pd.to_timedelta(rows["place"], unit="min")
-    rows["started_utc"] = started.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
-    last = 2 * len(workers) * repeats - 1
-    pace = cell.launch(random, len(rows)) + np.log1p(-cell.drift * rows["place"].to_numpy() / last)
-    throughput = rows["workers"].to_numpy() * np.exp(pace)
-    rows = rows.assign(hosts="node", training_seconds=0.0).drop(columns="place")
-    return study_of(rows, np.repeat(throughput[:, None], EPOCHS, axis=1))
-
-
-def _launched(cell: NullCell, number: int, workers: Sequence[int], repeats: int) -> pd.DataFrame:
-    """The runs of one study; `place` is that in the order of their launches."""
-    file = {"name": "null", "workers": list(workers), "repeats": repeats, "seed": number}
-    tables = {
-        "data": {"folder": "/data", "image_height": 32, "image_width": 32},
-        "training": {"epochs": EPOCHS, "batch_per_worker": 1},
-    }
-    configs = in_launch_order(StudyConfig.model_validate({**file, **tables}))
-    if cell.one_after_the_other:
-        configs = sorted(configs, key=lambda config: config.framework == "horovod")
-    runs = [(config.framework, config.workers, config.repeat) for config in configs]
-    table = pd.DataFrame(runs, columns=["framework", "workers", "repeat"])
-    return table.assign(options=f"{number:05d}", place=np.arange(len(table)))
 
 
 def false_claims(study: Study, *, fairness: bool = True) -> tuple[float, float]:
@@ -307,7 +175,8 @@ def null_lines(studies: int) -> Iterator[str]:
     for repeats, workers in ((5, WORKERS[-1:]), (5, FIVE_COUNTS), (10, WORKERS[-1:]), (3, WORKERS[-1:])):
         for cell in NULL_CELLS:
             faster, suggested = false_claims(
-                null_study(cell, studies, workers, repeats), fairness=cell.one_after_the_other
+                null_study(cell, studies, workers, repeats, in_launch_order),
+                fairness=cell.one_after_the_other,
             )
             yield f"| {cell.name} | {len(workers)} | {repeats} | {faster:.1f} | {suggested:.1f} |"
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from analysis.findings.comparison import compare
 from analysis.findings.verdict import Verdict, verdicts
+from analysis.simulation import study_of
 from analysis.study import Study
-from benchmarks.coverage import study_of
 from unet_scaling.study.config import FRAMEWORKS, Framework
 
 Throughputs = Mapping[tuple[Framework, int], Sequence[float]]

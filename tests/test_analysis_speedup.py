@@ -18,8 +18,8 @@ from analysis.findings.speedup import (
     unequal_work,
 )
 from analysis.loading.load import load_study
+from analysis.simulation import Noise, simulate
 from analysis.study import Study
-from benchmarks.coverage import Noise, simulate
 from tests.records import write_run
 from tests.simulated import Throughputs, sentence_of, study_from, study_with_pace
 from unet_scaling.study.config import FRAMEWORKS, Framework

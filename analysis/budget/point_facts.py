@@ -100,7 +100,7 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
     runs = study.runs.reset_index(drop=True)
     if runs.empty:
         return
-    launches = launches_of(study, runs, POINT)
+    launches = launches_of(runs, POINT)
     shares = share_array(run_shares(study))
     medians = pd.DataFrame(shares_of(launches, shares).medians, index=PARTS)
     points = runs.groupby(launches.point)[POINT].first()[known_points(launches, shares)]

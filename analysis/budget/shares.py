@@ -81,7 +81,7 @@ def shares_of(launches: Launches, shares: Array, stream: int = 0) -> Shares:
     equal size, so that those of two points are pairs.
     """
     medians = np.stack([launches.medians(part) for part in shares])
-    replicated = np.stack([launches.replicates(part, blocks=False, stream=stream) for part in shares])
+    replicated = np.stack([launches.replicates(part, stream=stream) for part in shares])
     return Shares(medians / medians.sum(axis=0), replicated / replicated.sum(axis=0))
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
 from analysis.findings.comparison import compare
-from analysis.findings.pairs import PAIR, paired_launches, paired_logarithms, paired_runs
+from analysis.findings.pairs import PAIR, paired_logarithms, paired_runs
 from analysis.findings.speedup import NO_BASELINE, NONE, own_baseline, repeats_key
 from analysis.statistics.intervals import bounds
 from analysis.statistics.launches import Launches, launches_of
@@ -54,7 +54,7 @@ def budget_table(study: Study) -> pd.DataFrame:
     runs, shares = _known_runs(study)
     if runs.empty:
         return pd.DataFrame(columns=list(BUDGET_COLUMNS))
-    launches = launches_of(study, runs, POINT)
+    launches = launches_of(runs, POINT)
     points = runs.groupby(launches.point)[POINT].first()
     points["repeats"] = np.bincount(launches.point, minlength=launches.points)
     baseline = own_baseline(points)
@@ -75,7 +75,7 @@ def difference_table(study: Study) -> pd.DataFrame:
     pairs, (native_shares, horovod_shares) = _known_pairs(study)
     if pairs.empty:
         return pd.DataFrame(columns=list(DIFFERENCE_COLUMNS))
-    launches = paired_launches(study, pairs)
+    launches = launches_of(pairs, PAIR)
     table = pairs.groupby(launches.point)[PAIR].first()
     table["pairs"] = np.bincount(launches.point, minlength=launches.points)
     logs = paired_logarithms(study, pairs)
@@ -83,7 +83,7 @@ def difference_table(study: Study) -> pd.DataFrame:
     _add_difference(table, ratio - 1, compare(study))
     native = shares_of(launches, native_shares)
     horovod = shares_of(launches, horovod_shares)
-    ratios = np.exp(launches.replicates(logs, blocks=False))
+    ratios = np.exp(launches.replicates(logs))
     parts = ratio * horovod.medians - native.medians
     _add_parts(table, parts, ratios * horovod.replicates - native.replicates)
     return table.sort_values(PAIR, kind="stable", ignore_index=True)
@@ -141,7 +141,7 @@ def _known_runs(study: Study) -> tuple[pd.DataFrame, Array]:
     shares = share_array(run_shares(study))
     if runs.empty:
         return runs, shares
-    launches = launches_of(study, runs, POINT)
+    launches = launches_of(runs, POINT)
     kept = known_points(launches, shares)[launches.point]
     return runs[kept].reset_index(drop=True), shares[:, kept]
 
@@ -153,7 +153,7 @@ def _known_pairs(study: Study) -> tuple[pd.DataFrame, tuple[Array, Array]]:
     native, horovod = (share_array(shares.reindex(pairs[f"run_{name}"])) for name in ("native", "horovod"))
     if pairs.empty:
         return pairs, (native, horovod)
-    launches = paired_launches(study, pairs)
+    launches = launches_of(pairs, PAIR)
     kept = known_points(launches, native + horovod)[launches.point]
     return pairs[kept].reset_index(drop=True), (native[:, kept], horovod[:, kept])
 
@@ -179,7 +179,7 @@ class _Baseline:
         return replicated
 
     def _stream(self, values: Array, stream: int) -> Array:
-        drawn = [self.launches.replicates(each, blocks=False, stream=stream) for each in values]
+        drawn = [self.launches.replicates(each, stream=stream) for each in values]
         return np.stack(drawn)[:, self.baseline]
 
     def shares(self, shares: Array) -> Shares:
@@ -194,7 +194,7 @@ def _add_overhead(table: pd.DataFrame, against: _Baseline, logs: Array, shares: 
     points = against.points
     medians = against.launches.medians(np.exp(logs))
     efficiency = medians[points] / medians[against.baseline]
-    replicated = against.launches.replicates(logs, blocks=False)[points]
+    replicated = against.launches.replicates(logs)[points]
     efficiencies = np.exp(replicated - against.replicates(logs[None])[0])
     _add(table, "deviation", 1 - efficiency, 1 - efficiencies)
     here = shares_of(against.launches, shares)

@@ -16,9 +16,10 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.findings.check import Check, withholding
 from analysis.findings.doubts import doubts_of
-from analysis.findings.pairs import PAIR, paired_launches, paired_logarithms, paired_runs, side_by_side
+from analysis.findings.pairs import PAIR, paired_deviations, paired_logarithms, paired_runs, side_by_side
 from analysis.findings.significance import holm_in_families, repeats_needed
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS, bounds, coverage
+from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAN, Study
 
@@ -97,12 +98,13 @@ def _ratios(study: Study, family: Sequence[str]) -> pd.DataFrame:
     """Return one row per point with pairs: their number, ratio and interval, and the repeats needed."""
     pairs = paired_runs(study)
     logs = paired_logarithms(study, pairs)
-    launches = paired_launches(study, pairs)
+    launches = launches_of(pairs, PAIR)
     by_point = pd.Series(logs).groupby(launches.point)
     table = pairs.groupby(PAIR, sort=False)["repeat"].size().rename("pairs").reset_index()
     tests = table.assign(centre=by_point.mean(), error=by_point.std() / np.sqrt(table["pairs"]))
     corrected = holm_in_families(tests, family)
-    low, high = _interval(tests, corrected["significance"], launches.replicates(logs))
+    replicated = launches.replicates(logs, paired_deviations(study, pairs))
+    low, high = _interval(tests, corrected["significance"], replicated)
     table[["p_adjusted", "comparisons"]] = corrected[["p_adjusted", "comparisons"]]
     table["ratio"], table["ratio_low"], table["ratio_high"] = np.exp([launches.medians(logs), low, high])
     table["repeats_needed"] = [repeats_needed(np.asarray(values)) for _, values in by_point]

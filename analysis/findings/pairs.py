@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.findings.check import Pair
-from analysis.statistics.launches import Launches, launches_of
+from analysis.statistics.blocks import block_deviations
 from analysis.statistics.timed import counts_for_speed
 from analysis.study import NAMES, Study
 from analysis.text import clean, count
@@ -63,14 +63,10 @@ def paired_logarithms(study: Study, pairs: pd.DataFrame) -> NDArray[np.float64]:
     return np.asarray(np.log(native / horovod), dtype=np.float64)
 
 
-def paired_launches(study: Study, pairs: pd.DataFrame) -> Launches:
-    """Return pairs as launches, whose deviations are the difference of both runs' block deviations."""
-    native, horovod = (
-        launches_of(study, pairs.rename(columns={f"run_{name}": "run"}), PAIR)
-        for name in ("native", "horovod")
-    )
-    difference = native.deviations - horovod.deviations
-    return Launches(native.point, native.points, native.repeats, difference)
+def paired_deviations(study: Study, pairs: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the difference of both runs' block deviations, (realisations, pairs)."""
+    native = block_deviations(study, pairs["run_native"].to_list())
+    return native - block_deviations(study, pairs["run_horovod"].to_list())
 
 
 def sides(runs: pd.DataFrame) -> Iterator[tuple[Pair, Sides]]:

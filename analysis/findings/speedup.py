@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.statistics.blocks import block_deviations
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SHARE, bounds, coverage
 from analysis.statistics.launches import Launches, launches_of
 from analysis.statistics.timed import timed
@@ -66,12 +67,12 @@ def summarise(study: Study) -> pd.DataFrame:
     runs of a point differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
     """
     runs = timed(study).runs.reset_index(drop=True)
-    launches = launches_of(study, runs, POINT)
+    launches = launches_of(runs, POINT)
     points = _points(study, runs, launches)
     _add_iou(points, study)
     logs = np.log(_values(runs, study.throughput))
-    _add_throughput(points, study, launches.replicates(logs))
-    replicated = launches.replicates(logs, blocks=False)
+    _add_throughput(points, study, launches.replicates(logs, block_deviations(study, runs["run"].to_list())))
+    replicated = launches.replicates(logs)
     own = own_baseline(points)
     for suffix, baseline in (("", own), ("_common", _common_baseline(points))):
         _add_speedups(points, logs, launches, replicated, suffix, baseline)
@@ -138,7 +139,7 @@ def _points(study: Study, runs: pd.DataFrame, launches: Launches) -> pd.DataFram
 def _add_iou(points: pd.DataFrame, study: Study) -> None:
     """Medians and intervals over all launches: disturbed ones learned as well as the others."""
     runs = study.runs.reset_index(drop=True)
-    launches = launches_of(study, runs, POINT)
+    launches = launches_of(runs, POINT)
     points["iou"] = launches.medians(_values(runs, "iou"))
     _add(points, "iou", launches.intervals(_values(runs, "iou"), SHARE))
 
@@ -194,7 +195,7 @@ def _differences(
     difference = replicated[points] - replicated[baseline]
     apart = np.flatnonzero(repeats[points] != repeats[baseline])
     if len(apart):
-        independent = launches.replicates(logs, blocks=False, stream=1)
+        independent = launches.replicates(logs, stream=1)
         difference[apart] = replicated[points[apart]] - independent[baseline[apart]]
     return difference
 

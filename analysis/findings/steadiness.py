@@ -108,7 +108,7 @@ def outlying_launches(study: Study) -> pd.DataFrame:
     """
     runs = timed(study).runs.reset_index(drop=True)
     values = runs[study.throughput].to_numpy(dtype=np.float64)
-    groups = launches_of(study, runs, POINT).of_equal_size(FEWEST_REPEATS)
+    groups = launches_of(runs, POINT).of_equal_size(FEWEST_REPEATS)
     distances = [_distances(np.log(values[members])) for _, members in groups]
     usual = launch_deviation(distances)
     distance = np.full(len(runs), NAN)

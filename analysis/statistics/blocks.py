@@ -45,39 +45,42 @@ def epoch_blocks(study: Study, runs: Sequence[str]) -> Blocks:
     counts = np.minimum(sizes, MOST_BLOCKS)
     first = np.cumsum(sizes) - sizes
     position = np.arange(len(launch)) - first[launch]
-    cell = launch * MOST_BLOCKS + position * counts[launch] // sizes[launch]
+    block = position * counts[launch] // sizes[launch]
+    cell = np.asarray(launch * MOST_BLOCKS + block, dtype=np.int64)
     in_images = study.throughput == "images_per_second"
     work = epochs["images"] if in_images else pd.Series(1.0, index=epochs.index)
     return Blocks(sizes, counts, _sums(cell, work, len(runs)), _sums(cell, epochs["seconds"], len(runs)))
 
 
-def _used_epochs(study: Study, runs: Sequence[str]) -> tuple[pd.DataFrame, NDArray[np.intp]]:
+def _used_epochs(study: Study, runs: Sequence[str]) -> tuple[pd.DataFrame, NDArray[np.int64]]:
     """Return the epochs in use, by run and epoch, and the place in `runs` that each belongs to."""
     epochs = study.epochs[~(study.epochs["warmup"].astype(bool) | study.epochs["stalled"].astype(bool))]
-    launch = pd.Index(runs).get_indexer(pd.Index(epochs["run"]))
+    launch = np.asarray(pd.Index(runs).get_indexer(pd.Index(epochs["run"])), dtype=np.int64)
     order = np.lexsort((epochs["epoch"].to_numpy(), launch))
     order = order[launch[order] >= 0]
     return epochs.iloc[order], launch[order]
 
 
-def _sums(cell: NDArray[np.intp], values: "pd.Series[float]", launches: int) -> Array:
+def _sums(cell: NDArray[np.int64], values: "pd.Series[float]", launches: int) -> Array:
     """Return the sum of the values in each block, (launches, MOST_BLOCKS)."""
     weights = values.to_numpy(dtype=np.float64)
-    return np.bincount(cell, weights, minlength=launches * MOST_BLOCKS).reshape(launches, MOST_BLOCKS)
+    sums = np.bincount(cell, weights, minlength=launches * MOST_BLOCKS)
+    return np.asarray(sums, dtype=np.float64).reshape(launches, MOST_BLOCKS)
 
 
 def block_deviations(study: Study, runs: Sequence[str]) -> Array:
     """Return the logarithm of each launch's throughput over resampled blocks, minus that over all of them.
 
-    (REALISATIONS, launches), in the order of `runs`; zeros for a launch of fewer than 2 epochs, which
-    says nothing about the noise within it.
+    (REALISATIONS, launches), in the order of `runs`, which may name a run more than once; zeros for a launch
+    of fewer than 2 epochs, which says nothing about the noise within it.
     """
-    blocks = epoch_blocks(study, runs)
-    deviations = np.zeros((REALISATIONS, len(runs)))
+    launch, names = pd.factorize(pd.Index(runs))
+    blocks = epoch_blocks(study, list(names))
+    deviations = np.zeros((REALISATIONS, len(names)))
     for count in np.unique(blocks.counts[blocks.counts >= FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == count)
         deviations[:, chosen] = _resampled(blocks.work[chosen, :count], blocks.seconds[chosen, :count])
-    return deviations
+    return deviations[:, launch]
 
 
 def _resampled(work: Array, seconds: Array) -> Array:

@@ -7,9 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.statistics.blocks import block_deviations
 from analysis.statistics.intervals import FEWEST_REPEATS, RESAMPLES, Interval, bounds, replicates
-from analysis.study import Study
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -22,13 +20,11 @@ class Launches:
     point       (launches,) number of the point that each belongs to, counted from 0
     points      how many points there are
     repeats     (launches,) repeat of each: launches of one point are taken in this order
-    deviations  (realisations, launches) of the logarithm of the throughput, from its blocks
     """
 
     point: Numbers
     points: int
     repeats: Numbers
-    deviations: Array
 
     def medians(self, values: Array) -> Array:
         """Return the median over each point's launches; NaN where one of them is unknown."""
@@ -36,21 +32,23 @@ class Launches:
         medians = grouped.median().to_numpy(dtype=np.float64)
         return np.where(grouped.count() == grouped.size(), medians, np.nan)
 
-    def replicates(self, logs: Array, *, blocks: bool = True, stream: int = 0) -> Array:
-        """Return replicates of the median of these logarithms of throughput, (points, RESAMPLES).
+    def replicates(self, values: Array, deviations: Array | None = None, *, stream: int = 0) -> Array:
+        """Return replicates of the median of these values, (points, RESAMPLES).
 
-        `blocks`: with the launches' own deviations. Leave them out where replicates of two points are to
-        be subtracted: residuals of one repeat cancel as their launches do, deviations do not.
+        `deviations` (realisations, launches) are those of the launches' blocks, where the values are
+        logarithms of throughput. Leave them out where replicates of two points are to be subtracted:
+        residuals of one repeat cancel as their launches do, deviations do not.
         """
         replicated = np.full((self.points, RESAMPLES), np.nan)
         for points, members in self.of_equal_size():
-            within = self.deviations[:, members] if blocks else None
-            replicated[points] = replicates(logs[members], within, stream=stream)
+            within = None if deviations is None else deviations[:, members]
+            replicated[points] = replicates(values[members], within, stream=stream)
         return replicated
 
     def intervals(self, values: Array, possible: Interval) -> tuple[Array, Array]:
         """Return the bounds of each point's median of a number that has no blocks, clipped to `possible`."""
-        low, high = np.full((2, self.points), np.nan)
+        low = np.full(self.points, np.nan)
+        high = low.copy()
         for points, members in self.of_equal_size():
             low[points], high[points] = np.clip(bounds(replicates(values[members])), *possible)
         return low, high
@@ -64,14 +62,8 @@ class Launches:
         return [(points, order[first[points][:, None] + np.arange(sizes[points[0]])]) for points in groups]
 
 
-def launches_of(study: Study, runs: pd.DataFrame, columns: list[str]) -> Launches:
+def launches_of(runs: pd.DataFrame, columns: list[str]) -> Launches:
     """Return the launches in `runs`; runs that agree in `columns` are one point, in order of appearance."""
     groups = runs.groupby(columns, sort=False, dropna=False)
     point = np.asarray(groups.ngroup(), dtype=np.int64)
-    codes, names = pd.factorize(runs["run"])
-    return Launches(
-        point=point,
-        points=int(point.max(initial=-1)) + 1,
-        repeats=runs["repeat"].to_numpy(dtype=np.int64),
-        deviations=block_deviations(study, list(names))[:, codes],
-    )
+    return Launches(point, int(point.max(initial=-1)) + 1, runs["repeat"].to_numpy(dtype=np.int64))
