@@ -1,4 +1,4 @@
-"""From the start of a worker's process to its first epoch: how long each part took."""
+"""Duration of each part of a start, from a worker's process to its first epoch."""
 
 import os
 import time
@@ -9,38 +9,39 @@ import numpy as np
 from unet_scaling.group.worker import Group
 from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
 
-# The start of a process is known to the kernel's ticks, some hundredths of a second.
-DIGITS = 3
+# The kernel knows the start of a process in ticks, some hundredths of a second.
+MILLISECOND_DIGITS = 3
 STAT = Path("/proc/self/stat")
-START_FIELD = 22  # of proc(5), counted from 1
+# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
+START_FIELD = 22
 
 
 class StartupClock:
-    """Marks of the training thread; each ends the part that its name says."""
+    """Marks of the training thread; each ends the next part of STARTUP_COLUMNS."""
 
     def __init__(self, opened: float) -> None:
-        """`opened` is when the run folder was read, the first thing after the imports."""
+        """Start with the moment at which the run folder was read, the first thing after the imports."""
         age = process_age()
         begun = None if age is None else time.perf_counter() - age
         self._moments = [begun, opened]
 
     def mark(self, moment: float | None = None) -> None:
-        """The next part ends at this moment of the monotonic clock, or now."""
+        """End the next part at this moment of the monotonic clock, or now."""
         self._moments.append(time.perf_counter() if moment is None else moment)
 
     def startup(self, group: Group) -> Startup | None:
-        """The parts of all workers, alike on all; none where a system does not say when it began."""
+        """Return the parts of all workers, on all alike; None where a system does not say when it began."""
         begun = float("nan") if self._moments[0] is None else self._moments[0]
         own = np.diff(np.array([begun, *self._moments[1:]], dtype=np.float64))
         assert len(own) == len(STARTUP_COLUMNS), f"{len(own)} parts of {STARTUP_COLUMNS}"
-        parts = group.gather_array(own).clip(min=0).round(DIGITS)
+        parts = group.gather_array(own).clip(min=0).round(MILLISECOND_DIGITS)
         if np.isnan(parts).any():
             return None
         return Startup.model_validate(dict(zip(STARTUP_COLUMNS, parts.T.tolist(), strict=True)))
 
 
 def process_age() -> float | None:
-    """Seconds since this process was started; none where the system is not Linux."""
+    """Return the seconds since this process was started; None where the system is not Linux."""
     try:
         fields = STAT.read_text().rpartition(")")[2].split()
     except OSError:
