@@ -14,7 +14,7 @@ from slurm.local_plan import show_plan
 from slurm.preflight import require_known, require_throughput
 from slurm.render import Places
 from slurm.status import WATCH_SECONDS, cancel_study, show, study_rows
-from slurm.study_folder import logs_folder, open_study_folder
+from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from slurm.submit import Submitter
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError, run_program
@@ -22,6 +22,7 @@ from unet_scaling.study.run_state import ACTIVE
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import setting
 
+# Of lines that go into a file or pipe.
 PLAIN_WIDTH = 160
 # Options that exclude each other, and why.
 CONFLICTS = (
@@ -45,22 +46,31 @@ Submitting again is always safe: only what is missing, failed or interrupted is 
 def main() -> None:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     if sys.argv[1:2] in (["status"], ["cancel"]):
-        look_or_cancel(sys.argv[1], console)
+        show_or_cancel(sys.argv[1], console)
         return
     arguments = submission_arguments()
     require_compatible(arguments)
+    folder = _study_folder(arguments, console)
+    if not arguments.local:
+        _submit(folder, arguments, console)
+    elif arguments.dry_run:
+        show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
+    else:
+        run_study(folder, console, arguments.repeat_disturbed, arguments.force)
+
+
+def _study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
+    """Return the folder of the study that is named by the command line."""
     study = read_study(arguments.study, dict(arguments.set), arguments.name)
     require_throughput(study)
     require_known(study, arguments.force)
     folder = open_study_folder(arguments.logs / study.name, study)
     if folder.study.name != study.name:
         console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
-    if arguments.local and arguments.dry_run:
-        show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
-        return
-    if arguments.local:
-        run_study(folder, console, arguments.repeat_disturbed, arguments.force)
-        return
+    return folder
+
+
+def _submit(folder: StudyFolder, arguments: argparse.Namespace, console: Console) -> None:
     submitter = Submitter(
         folder=folder,
         cluster=read_cluster(arguments.cluster),
@@ -76,7 +86,7 @@ def main() -> None:
         submit_and_wait(submitter)
     else:
         submitter.submit()
-        console.print(f"watch it with: {PROGRAM} status {study.name} --watch")
+        console.print(f"watch it with: {PROGRAM} status {folder.path.name} --watch")
 
 
 def require_compatible(arguments: argparse.Namespace) -> None:
@@ -86,9 +96,9 @@ def require_compatible(arguments: argparse.Namespace) -> None:
             names = " and ".join("--" + name.replace("_", "-") for name in (one, other))
             raise UserError(f"{names} do not go together: {advice}")
     keys = [key for key, _ in arguments.set] + ["name"] * (arguments.name is not None)
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice:
-        raise UserError(f"--set {twice}=...: {twice} is given twice on the command line; leave one out")
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UserError(f"--set {key}=...: {key} is given twice on the command line; leave one out")
 
 
 def submit_and_wait(submitter: Submitter) -> None:
@@ -107,15 +117,14 @@ def submit_and_wait(submitter: Submitter) -> None:
             break
     rows = study_rows(submitter.folder.path)
     show(submitter.folder.path, submitter.console, as_json=False, watch=False)
-    wanted = [row for row in rows if not row.surplus]
-    if any(row.state != "complete" for row in wanted):
-        raise UserError(
-            f"{sum(row.state != 'complete' for row in wanted)} of {len(wanted)} runs are not complete"
-        )
+    states = [row.state for row in rows if not row.surplus]
+    incomplete = len(states) - states.count("complete")
+    if incomplete:
+        raise UserError(f"{incomplete} of {len(states)} runs are not complete")
 
 
 def wait_for_active(folder: Path) -> bool:
-    """Return when no run is queued or running; whether any was."""
+    """Wait until no run is queued or running; return whether any was."""
     waited = False
     while any(row.state in ACTIVE for row in study_rows(folder)):
         waited = True
@@ -123,7 +132,7 @@ def wait_for_active(folder: Path) -> bool:
     return waited
 
 
-def look_or_cancel(command: str, console: Console) -> None:
+def show_or_cancel(command: str, console: Console) -> None:
     parser = argparse.ArgumentParser(prog=f"{PROGRAM} {command}")
     parser.add_argument("study", help="name of a study below logs/, or its folder")
     parser.add_argument("--logs", type=Path, default=logs_folder(), help="where study folders are")

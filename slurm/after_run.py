@@ -1,4 +1,4 @@
-"""The last line of a job script: print the state of the run by its record, and requeue the job.
+"""Print the state of a run by its record, and requeue its job: the last line of a job script.
 
   python -m slurm.after_run RUN_FOLDER [--requeue]
 

@@ -1,4 +1,4 @@
-"""The cluster file: where a study runs, and the geometry of a job for each worker count."""
+"""Read the cluster file: where a study runs, and the geometry of a job for each worker count."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from unet_scaling.study.validation import StrictModel, read_toml, validated
 Option = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
+DAY_SECONDS = 24 * 3600
 
 
 class Cluster(StrictModel):
@@ -58,18 +59,18 @@ class Cluster(StrictModel):
 
     @property
     def limit_seconds(self) -> int:
-        """The limit of one job."""
+        """Return the limit of one job."""
         return limit_seconds(self.time)
 
     @property
     def largest(self) -> int | None:
-        """The largest worker count that fits, where the file limits the nodes."""
+        """Return the largest worker count that fits, where the file limits the nodes."""
         return None if self.max_nodes is None else self.max_nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a job of some workers asks Slurm for. The last node may hold fewer workers than the others."""
+    """The nodes, workers and cores of a job. The last node may hold fewer workers than the others."""
 
     workers: int
     nodes: int
@@ -83,7 +84,7 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def geometry(cluster: Cluster, workers: int) -> Geometry:
-    """The fewest nodes that hold the workers, one per GPU. Raises UserError naming the nearest that fits."""
+    """Return the fewest nodes that hold the workers, one per GPU. Raises UserError naming what would fit."""
     if cluster.largest is not None and workers > cluster.largest:
         raise UserError(
             f"{workers} workers need {-(-workers // cluster.gpus_per_node)} nodes of "
@@ -95,12 +96,12 @@ def geometry(cluster: Cluster, workers: int) -> Geometry:
 
 
 def one_per_node(shape: Geometry) -> Geometry:
-    """The same nodes with one process on each."""
+    """Return the same nodes with one process on each."""
     return Geometry(shape.nodes, shape.nodes, 1, shape.cores_per_worker)
 
 
 def prologue_path(cluster: Cluster) -> str | None:
-    """The prologue as an absolute path; raises UserError where there is no such file."""
+    """Return the prologue as an absolute path; raises UserError where there is no such file."""
     if cluster.prologue is None:
         return None
     path = PROJECT / cluster.prologue
@@ -110,13 +111,14 @@ def prologue_path(cluster: Cluster) -> str | None:
 
 
 def limit_seconds(time: str) -> int:
-    """A Slurm time limit in seconds: minutes, minutes:seconds, h:m:s, days-hours, days-h:m, days-h:m:s."""
+    """Return the seconds of a Slurm time limit: m, m:s, h:m:s, days-h, days-h:m or days-h:m:s."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if dash:
         hours, minutes, seconds = (*parts, 0, 0)[:3]
-        return int(days) * 86400 + hours * 3600 + minutes * 60 + seconds
+        return int(days) * DAY_SECONDS + hours * 3600 + minutes * 60 + seconds
     if len(parts) == 3:
-        return parts[0] * 3600 + parts[1] * 60 + parts[2]
+        hours, minutes, seconds = parts
+        return hours * 3600 + minutes * 60 + seconds
     minutes, seconds = (*parts, 0)[:2]
     return minutes * 60 + seconds

@@ -24,6 +24,7 @@ from unet_scaling.group.identity import CORES_VARIABLE, FIRST_PORT, PORTS
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError
 from unet_scaling.study.files import open_to_append
+from unet_scaling.study.record import Record
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.study_file import OUTPUT_NAME
 
@@ -165,18 +166,23 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
     """Return how a launch ended: its speed and IoU where it is complete, or else why it is not."""
     if run.record is None or not run.state.is_complete:
         return f"{run.state.state} after {seconds:.0f} s: {run.state.reason or 'see ' + OUTPUT_NAME}"
-    parts = [f"complete in {seconds:.0f} s"]
-    counted = [epoch for epoch in run.record.epochs if not epoch.warmup]
-    if counted:
-        speed = sum(epoch.images for epoch in counted) / sum(epoch.seconds for epoch in counted)
-        parts.append(f"{speed:.1f} images/s")
     iou = run.record.results[-1].iou
-    if iou is not None:
-        parts.append(f"IoU {iou:.3f}")
-    reason = disturbed_reason(run)
-    if reason:
-        parts.append(f"disturbed: {reason}")
-    return ", ".join(parts)
+    disturbed = disturbed_reason(run)
+    parts = [
+        f"complete in {seconds:.0f} s",
+        _speed(run.record),
+        f"IoU {iou:.3f}" if iou is not None else "",
+        f"disturbed: {disturbed}" if disturbed else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _speed(record: Record) -> str:
+    """Return the throughput after the warm-up as text; empty where no epoch counts."""
+    counted = [epoch for epoch in record.epochs if not epoch.warmup]
+    if not counted:
+        return ""
+    return f"{sum(epoch.images for epoch in counted) / sum(epoch.seconds for epoch in counted):.1f} images/s"
 
 
 def _require_all_complete(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:

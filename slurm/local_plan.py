@@ -37,20 +37,23 @@ def show_plan(
     folder.require_same(configs)
     require_ready(folder, configs)
     wanted = []
-    seconds: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {}  # of the complete runs of each point
     for config in configs:
         run = folder.recorded(config)
         if run.record and run.state.is_complete:
             seconds.setdefault(_point(config), []).append(_recorded_seconds(run.record))
         if _is_wanted(run, console, repeat_disturbed, force):
             wanted.append(config)
+    _print_plan(folder.study.name, len(configs), wanted, cores, console)
+    if wanted:
+        console.print(_estimate(seconds, [_point(config) for config in wanted]))
+
+
+def _print_plan(name: str, runs: int, wanted: Sequence[RunConfig], cores: int, console: Console) -> None:
     for config in wanted:
         size = f"{count(config.workers, 'worker')}, {count(cores, 'core')} each"
         console.print(f"{config.run}: {size}", markup=False)
-    runs = count(len(configs), "run")
-    console.print(f"{folder.study.name}: {runs}, {len(wanted)} would start, one after the other")
-    if wanted:
-        console.print(_estimate(seconds, [_point(config) for config in wanted]))
+    console.print(f"{name}: {count(runs, 'run')}, {len(wanted)} would start, one after the other")
 
 
 def cores_per_worker(study: StudyConfig, cores: int) -> int:

@@ -1,4 +1,4 @@
-"""What can be known before anything is queued: images, environment, shapes that Slurm would refuse."""
+"""Verify before anything is queued: images, environment, geometries that Slurm would refuse."""
 
 import difflib
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def require_throughput(study: StudyConfig) -> None:
     if any(config.training.epochs == 1 for config in study.configs()):
         raise UserError(
             f"study {study.name}: training.epochs: found 1; the first epoch warms up and is not counted, so "
-            "that no speed would come of it; use 2 or more, or 0 to evaluate only"
+            "that there would be no throughput; use 2 or more, or 0 to evaluate only"
         )
 
 
@@ -63,7 +63,7 @@ def _require_installed(framework: str) -> None:
 
 
 def refused_shapes(scripts: dict[int, Path]) -> dict[int, str]:
-    """Of one script per worker count, those that Slurm would not take, with its words."""
+    """Return of one script per worker count those that Slurm would refuse, with its reason."""
     refused = {}
     for workers, script in scripts.items():
         try:
@@ -74,7 +74,7 @@ def refused_shapes(scripts: dict[int, Path]) -> dict[int, str]:
 
 
 def estimate(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
-    """What these runs can cost at most, in words: their time limit on all their nodes."""
+    """Return what these runs can cost at most, as text: their time limit on all their nodes."""
     nodes = [geometry(cluster, config.workers).nodes for config in configs]
     total = max(nodes, default=0) if one_allocation else sum(nodes)
     hours = total * cluster.limit_seconds / 3600

@@ -19,7 +19,7 @@ IGNORE_USR2_UNTIL_HANDLER = 'trap "" USR2; exec "$@"'
 
 @dataclass(frozen=True)
 class Places:
-    """Where a job finds what it runs."""
+    """The folder of the project and its Python, as jobs find them."""
 
     project: Path
     python: Path

@@ -1,4 +1,4 @@
-"""The options of sbatch that a cluster file may not give, however they are spelled: the submission sets them.
+"""Refuse options of sbatch that the submission itself sets, however a cluster file spells them.
 
 sbatch reads #SBATCH lines with getopt_long: a long name may be cut short as long as it stays unique, and
 short options may be joined with each other and with their value (-HJname).

@@ -1,4 +1,4 @@
-"""The folder of a study: its runs, and the order in which they are launched.
+"""Make the run folders of a study, and order its runs for the launch.
 
 `python -m slurm.study_folder RUN_FOLDER` succeeds where the run in the folder is complete; for job scripts.
 """

@@ -1,4 +1,4 @@
-"""What trains: model and optimizer of a run, its learning rate at each epoch, and one optimizer step."""
+"""Model and optimizer of a run, its learning rate at each epoch, and one optimizer step."""
 
 import math
 import os

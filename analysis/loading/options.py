@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from unet_scaling.study.config import FRAMEWORKS, RunConfig
 from unet_scaling.study.options import TABLES
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.validation import flat_values
+from unet_scaling.study.validation import StrictModel, flat_values
 
 SHARED_TABLES = ("data", "model", "training")
 # They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
@@ -95,7 +95,7 @@ def _names(keys: Sequence[str], left_out: Sequence[str]) -> list[str]:
     return [key.partition(".")[2] for key in keys if key in left_out]
 
 
-def _default(section: Section, name: str) -> object:
+def _default(section: StrictModel, name: str) -> object:
     return type(section).model_fields[name].default
 
 

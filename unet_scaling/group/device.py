@@ -1,4 +1,4 @@
-"""What one worker owns: its place among the workers, and a GPU or some cores of its host."""
+"""The device that one worker owns: a GPU, or some cores of its host."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from unet_scaling.study.errors import UserError
 
 
 def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
-    """Return this process's place among the workers and the device it owns; keep it on its own cores.
+    """Return this process's identity and the device it owns; keep it on its own cores.
 
     Called before anything starts threads: those of torch and MPI inherit the cores. Raises UserError where
     the launcher started another number of workers than the run asks for, or has no device left for this one.

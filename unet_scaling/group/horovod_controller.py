@@ -21,7 +21,7 @@ SHUTDOWN_POLL_SECONDS = 1e6
 
 
 class Horovod(Protocol):
-    """What is used of horovod.torch, which only its twin may import."""
+    """The part of horovod.torch that is used here; only its twin may import it."""
 
     def rank(self) -> int: ...
     def size(self) -> int: ...

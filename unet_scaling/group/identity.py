@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from unet_scaling.study.errors import UserError
 
-# Below the range from which Linux takes ephemeral ports (32768 on), above those of known services.
+# Below the range from which Linux takes ephemeral ports (32768 on).
 FIRST_PORT = 15000
 PORTS = 10000
 # How many of its host's cores each worker takes, by local rank, where the launcher binds none.

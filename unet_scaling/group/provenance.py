@@ -35,7 +35,7 @@ SPEED_VARIABLES = re.compile(
 )
 SECRET_WORDS = re.compile(r"KEY|TOKEN|SECRET|(?<!BY)PASS|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
 URL_WITH_SECRET = re.compile(r"://([^/\s]*@|\S*\?)")  # of a user, or a signature
-# What names one job, process or host, and so differs between runs that are equal: told by launchers.
+# Set by launchers: they name one job, process or host, and so differ between runs that are equal.
 OF_ONE_JOB = re.compile(
     r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_(RENDEZVOUS_.*|IFACE|TIMEOUT_SECONDS))"
     r"|NCCL_(COMM_ID|HOSTID|DEBUG_FILE)"

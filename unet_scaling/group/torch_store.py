@@ -16,7 +16,7 @@ ERROR_DRAIN_SECONDS = 2
 
 
 class Store(Protocol):
-    """What is used of TCPStore, which only a twin may import."""
+    """The part of TCPStore that is used here; only a twin may import it."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...

@@ -17,7 +17,7 @@ from unet_scaling.study.shared_devices import shared_devices
 
 
 class Introduction(BaseModel):
-    """What one worker tells the others: the run it was started for, itself, and its software."""
+    """Facts that one worker sends to the others: its run, its device, and its software."""
 
     run: dict[str, str]
     facts: WorkerFacts
@@ -32,15 +32,7 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
     Raises UserError on every worker alike: two jobs that met on one port, a worker with another
     configuration or with other versions, two workers on one GPU, or two CPU workers on one core.
     """
-    own = Introduction(
-        run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
-        facts=_own_facts(group, environment),
-        # Nodes of one cluster may differ in their driver.
-        versions={name: version for name, version in versions().items() if name != "driver"},
-    )
-    introductions = [
-        Introduction.model_validate_json(text) for text in group.gather_strings(own.model_dump_json())
-    ]
+    introductions = _introductions(group, config, environment)
     workers = [introduction.facts for introduction in introductions]
     _require_one_run([introduction.run for introduction in introductions])
     differing = different_versions(workers, [introduction.versions for introduction in introductions])
@@ -52,6 +44,16 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
             f"{'; '.join(shared)}: give each worker its own, or set training.shared_devices = true"
         )
     return workers
+
+
+def _introductions(group: Group, config: RunConfig, environment: dict[str, str]) -> list[Introduction]:
+    own = Introduction(
+        run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
+        facts=_own_facts(group, environment),
+        # Nodes of one cluster may differ in their driver.
+        versions={name: version for name, version in versions().items() if name != "driver"},
+    )
+    return [Introduction.model_validate_json(text) for text in group.gather_strings(own.model_dump_json())]
 
 
 def _require_one_run(runs: list[dict[str, str]]) -> None:
@@ -66,11 +68,11 @@ def _require_one_run(runs: list[dict[str, str]]) -> None:
 def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[str, str]]) -> list[str]:
     """Return a sentence for each version that differs from worker 0's, naming the first worker that does."""
     sentences = []
-    for name in sorted({name for versions_of_one in versions_by_rank for name in versions_of_one}):
-        of_workers = [versions_of_one.get(name, "none") for versions_of_one in versions_by_rank]
-        other = next((rank for rank, version in enumerate(of_workers) if version != of_workers[0]), None)
+    for name in sorted(set().union(*versions_by_rank)):
+        of_ranks = [versions_of_one.get(name, "none") for versions_of_one in versions_by_rank]
+        other = next((rank for rank, version in enumerate(of_ranks) if version != of_ranks[0]), None)
         if other is not None:
-            named = [f"{of_workers[rank]} on worker {rank} ({workers[rank].host})" for rank in (0, other)]
+            named = [f"{of_ranks[rank]} on worker {rank} ({workers[rank].host})" for rank in (0, other)]
             sentences.append(f"{name} is {' and '.join(named)}")
     return sentences
 

@@ -33,7 +33,7 @@ class Blocking:
 
 
 blocking = Blocking()
-"""Of this process, which is one worker: `with blocking: ...`, also nested."""
+"""The one instance of this process, which is one worker: `with blocking: ...`, also nested."""
 
 
 def start_watchdog(timeout_seconds: float, on_timeout: Callable[[], None]) -> None:

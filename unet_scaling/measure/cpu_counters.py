@@ -1,4 +1,4 @@
-"""What the processor did for this process, by thread: Linux only, not known elsewhere.
+"""CPU time and scheduling of this process, by thread; Linux only.
 
 CPU seconds of threads come from /proc/self/task: its schedstat where the kernel keeps one
 (nanoseconds), else its stat (clock ticks). Those of whole cores come from /proc/stat (clock ticks).
@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,18 +23,22 @@ PROCESSES = Path("/proc")
 CORES = Path("/proc/stat")
 CPUINFO = Path("/proc/cpuinfo")
 FREQUENCIES = Path("/sys/devices/system/cpu")
+# The largest of other threads are recorded by their names; the rest is noise.
 NAMED_THREADS = 3
 NANOSECONDS = 1e-9
 MICROSECOND_DIGITS = 6
-KIBIBYTE = 1024  # in which Linux counts ru_maxrss
-# Of a core's columns in /proc/stat: user, nice, system, irq, softirq, steal. Not idle and iowait, in which
-# nobody has the core, nor guest and guest_nice, which user and nice hold already.
+# No thread has this name: Linux cuts names at 15 characters.
+COMMUNICATION = "threads of the communication"
+# The unit of ru_maxrss on Linux.
+KIBIBYTE = 1024
+# Columns of a core in /proc/stat: user, nice, system, irq, softirq, steal. Not idle and iowait, in which
+# nobody uses the core, nor guest and guest_nice, which user and nice include.
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Everything counted from the start of the process until now."""
+    """Everything counted since the start of the process."""
 
     process_seconds: float
     training_seconds: float
@@ -47,12 +52,12 @@ class Counters:
 
 
 def thread_ids() -> frozenset[int]:
-    """The threads of this process now; empty where the system does not list them."""
+    """Return the threads of this process; empty where the system does not list them."""
     return frozenset(int(path.name) for path in TASKS.iterdir()) if TASKS.is_dir() else frozenset()
 
 
 def read_counters() -> Counters | None:
-    """The counters of this process and of the thread that calls; none where this is not Linux."""
+    """Return the counters of this process and of the calling thread; None where this is not Linux."""
     if sys.platform != "linux" or not TASKS.is_dir():
         return None
     own = os.getpid() if os.getpid() in thread_ids() else None
@@ -76,21 +81,19 @@ def busy_seconds(cores: Collection[int]) -> float | None:
     Stolen is what the host of a virtual machine gave to others. None where /proc/stat lacks one of the cores.
     """
     try:
-        lines = [line.split() for line in CORES.read_text().splitlines() if line.startswith("cpu")]
+        rows = [line.split() for line in CORES.read_text().splitlines() if line.startswith("cpu")]
     except OSError:
         return None
-    found = {words[0]: words[1:] for words in lines}
-    named = [f"cpu{core}" for core in cores]
-    if not all(len(found.get(name, ())) > max(BUSY_COLUMNS) for name in named):
+    columns = {name: values for name, *values in rows}
+    own_columns = [columns.get(f"cpu{core}", []) for core in cores]
+    if any(len(values) <= max(BUSY_COLUMNS) for values in own_columns):
         return None
-    ticks = sum(int(found[name][column]) for name in named for column in BUSY_COLUMNS)
+    ticks = sum(int(values[column]) for values in own_columns for column in BUSY_COLUMNS)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_facts(before: Counters, after: Counters, communication: frozenset[int]) -> CpuFacts:
-    """What happened between two readings; `communication` are the threads that carry gradients."""
-    process, earlier = after.process, before.process
-    training, training_earlier = after.training, before.training
+    """Return the difference of two readings; `communication` are the threads that carry gradients."""
     return CpuFacts(
         process_seconds=round(after.process_seconds - before.process_seconds, MICROSECOND_DIGITS),
         thread_seconds=_thread_seconds(before, after, communication),
@@ -98,10 +101,10 @@ def cpu_facts(before: Counters, after: Counters, communication: frozenset[int]) 
             before.training_runqueue_seconds, after.training_runqueue_seconds
         ),
         other_seconds=_other_seconds(before, after),
-        training_involuntary_switches=training.ru_nivcsw - training_earlier.ru_nivcsw,
-        major_faults=process.ru_majflt - earlier.ru_majflt,
+        training_involuntary_switches=after.training.ru_nivcsw - before.training.ru_nivcsw,
+        major_faults=after.process.ru_majflt - before.process.ru_majflt,
         cores=len(os.sched_getaffinity(0)),
-        peak_memory_bytes=process.ru_maxrss * KIBIBYTE,
+        peak_memory_bytes=after.process.ru_maxrss * KIBIBYTE,
         frequency_mhz=_frequency_mhz(),
     )
 
@@ -113,7 +116,7 @@ def _difference(before: float | None, after: float | None) -> float | None:
 
 
 def _other_seconds(before: Counters, after: Counters) -> float | None:
-    """CPU seconds of this process's cores that neither it nor its own loader processes had."""
+    """Return the CPU seconds of this process's cores that neither it nor its loader processes used."""
     if before.core_seconds is None or after.core_seconds is None or before.cores != after.cores:
         return None
     own = after.process_seconds - before.process_seconds
@@ -123,7 +126,7 @@ def _other_seconds(before: Counters, after: Counters) -> float | None:
 
 
 def _children_seconds() -> float:
-    """CPU seconds of the processes that load images for this one; they live as long as it does."""
+    """Return the CPU seconds of the loader processes, which live as long as this process."""
     seconds = 0.0
     for child in active_children():
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -132,25 +135,32 @@ def _children_seconds() -> float:
 
 
 def _thread_seconds(before: Counters, after: Counters, communication: frozenset[int]) -> dict[str, float]:
-    """CPU seconds by group of threads. A thread that ended in between is in 'other'."""
+    """Return CPU seconds by group of threads; a thread that ended in between is in 'other'."""
     total = after.process_seconds - before.process_seconds
-    # Both clocks are read one after the other: the thread's may be some microseconds ahead.
-    training = min(after.training_seconds - before.training_seconds, total)
-    groups = {"training": training, "communication": 0.0}
-    named: dict[str, float] = {}
-    for task, (name, seconds) in after.threads.items():
-        used = max(0.0, seconds - before.threads.get(task, (name, 0.0))[1])
-        target = groups if task in communication else named
-        key = "communication" if task in communication else name
-        target[key] = target.get(key, 0.0) + used
-    largest = sorted(named, key=lambda name: -named[name])[:NAMED_THREADS]
-    groups |= {name: named[name] for name in largest if named[name] > 0 and name not in groups}
+    by_name = _seconds_by_name(before, after, communication)
+    groups = {
+        # Both clocks are read one after the other: the thread's may be some microseconds ahead.
+        "training": min(after.training_seconds - before.training_seconds, total),
+        "communication": by_name.pop(COMMUNICATION, 0.0),
+    }
+    largest = sorted(by_name, key=lambda name: -by_name[name])[:NAMED_THREADS]
+    groups |= {name: by_name[name] for name in largest if by_name[name] > 0 and name not in groups}
     groups["other"] = max(0.0, total - sum(groups.values()))
     return {name: round(seconds, MICROSECOND_DIGITS) for name, seconds in groups.items()}
 
 
+def _seconds_by_name(before: Counters, after: Counters, communication: frozenset[int]) -> dict[str, float]:
+    """Return the CPU seconds of all threads but the training thread, by name or COMMUNICATION."""
+    seconds: dict[str, float] = defaultdict(float)
+    for task, (name, total) in after.threads.items():
+        key = COMMUNICATION if task in communication else name
+        _, earlier = before.threads.get(task, (name, 0.0))
+        seconds[key] += max(0.0, total - earlier)
+    return seconds
+
+
 def _thread(task: int) -> tuple[str, float] | None:
-    """Name and CPU seconds of a thread; none where it has ended."""
+    """Return name and CPU seconds of a thread; None where it has ended."""
     folder = TASKS / str(task)
     try:
         name = (folder / "comm").read_text().strip()
@@ -160,7 +170,7 @@ def _thread(task: int) -> tuple[str, float] | None:
 
 
 def _schedstat(folder: Path) -> tuple[float, float]:
-    """Seconds on a core, and ready but without one."""
+    """Return seconds on a core, and ready but without one."""
     running, waiting, _ = (folder / "schedstat").read_text().split()
     return int(running) * NANOSECONDS, int(waiting) * NANOSECONDS
 
@@ -179,21 +189,21 @@ def _runqueue_seconds() -> float | None:
 
 
 def _frequency_mhz() -> float | None:
-    """Mean clock of this worker's cores, as the system reports it; none where it does not.
+    """Return the mean clock of this worker's cores; None where the system does not report it.
 
     On a virtual machine /proc/cpuinfo holds one constant, whatever the clock is.
     """
     cores = os.sched_getaffinity(0)
     try:
         paths = [FREQUENCIES / f"cpu{core}/cpufreq/scaling_cur_freq" for core in cores]
-        found = [int(path.read_text()) / 1000 for path in paths]
+        clocks = [int(path.read_text()) / 1000 for path in paths]
     except OSError:
-        found = _cpuinfo_mhz(cores)
-    return sum(found) / len(found) if found else None
+        clocks = _cpuinfo_mhz(cores)
+    return sum(clocks) / len(clocks) if clocks else None
 
 
 def _cpuinfo_mhz(cores: set[int]) -> list[float]:
-    found: list[float] = []
+    clocks: list[float] = []
     core = None
     for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else []:
         key, _, value = line.partition(":")
@@ -202,5 +212,5 @@ def _cpuinfo_mhz(cores: set[int]) -> list[float]:
         if key.strip() == "processor":
             core = int(value)
         elif key.strip() == "cpu MHz" and core in cores:
-            found.append(float(value))
-    return found
+            clocks.append(float(value))
+    return clocks

@@ -1,4 +1,4 @@
-"""What measures the epochs of a run: the clock over all, and with the budget its parts and their causes."""
+"""Measure the epochs of a run: their seconds, and with the budget their phases and counters."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from unet_scaling.study.validation import StrictModel
 
 # Numbers that one collective gathers at most; a longer epoch takes several.
 MOST_GATHERED = 2**20
-# The record is read thousands of times: no digits that mean nothing.
+# Readers parse the record thousands of times: digits beyond this mean nothing.
 NANOSECOND_DIGITS = 9
 BEGUN_BEFORE = "an earlier attempt began this epoch: the phases of its steps are lost"
 NOT_EVERY_GRADIENT = "not every parameter had one gradient per pass: where sync begins is not known"
@@ -35,7 +35,7 @@ Seconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Measures:
-    """What an epoch's line says beside its seconds, equal on all workers; fields of record.Epoch."""
+    """The fields of record_lines.Epoch beside its seconds, equal on all workers."""
 
     budget: Budget | None = None
     no_budget: str | None = None
@@ -43,8 +43,8 @@ class Measures:
     gpu: list[GpuFacts] | None = None
 
 
-class Facts(StrictModel):
-    """One worker's processor and GPU, as the workers tell each other."""
+class WorkerCounters(StrictModel):
+    """One worker's processor and GPU, as the workers exchange them."""
 
     cpu: CpuFacts | None
     gpu: GpuFacts | None
@@ -58,32 +58,32 @@ class Meter:
         self.clock: Clock = NO_CLOCK
 
     def begin(self, before: float = 0.0) -> None:
-        """All workers start their clocks together; `before` are the seconds of an attempt that began it."""
+        """Start the clocks of all workers together; `before` are the seconds of an attempt that began it."""
         self._seconds = self._before_it = before
         self.resume()
 
     def pause(self) -> float:
-        """Stop the clock between two steps; the seconds of this worker so far."""
+        """Stop the clock between two steps; return the seconds of this worker so far."""
         self._seconds += synchronized_seconds(self.group.device) - self._began
         self.clock.pause()
         return self._seconds
 
     def resume(self) -> None:
-        """Let the clocks of all workers go on together."""
+        """Continue the clocks of all workers together."""
         self.group.wait_for_all()
         self._began = synchronized_seconds(self.group.device)
         self.clock.resume(self._began)
 
     def end(self) -> float:
-        """Seconds of this worker in the epoch."""
+        """Stop the clock; return the seconds of this worker in the epoch."""
         return self.pause()
 
-    def measures(self, epoch: int, seconds: float) -> Measures:  # noqa: ARG002, with the budget they tell
+    def measures(self, epoch: int, seconds: float) -> Measures:  # noqa: ARG002, used with the budget
         """Gather what was measured in an epoch that took this worker so many seconds; outside the clock."""
         return Measures()
 
     def steps_file(self) -> bytes | None:
-        """The content of steps.parquet, on worker 0."""
+        """Return the content of steps.parquet on worker 0, None elsewhere."""
         return None
 
 
@@ -102,7 +102,7 @@ class BudgetMeter(Meter):
         self._sample = StepSample(group.size, config.seed) if group.rank == 0 else None
 
     def begin(self, before: float = 0.0) -> None:
-        # The counters of the epoch must not hold the wait for a worker that comes later.
+        # The counters of the epoch must not include the wait for a worker that starts it later.
         self.group.wait_for_all()
         self._energy = self._gpu.energy_joules() if self._gpu else None
         self._before = read_counters()
@@ -117,29 +117,30 @@ class BudgetMeter(Meter):
     def measures(self, epoch: int, seconds: float) -> Measures:
         begun_before = self._before_it > 0
         budget = None if begun_before else self._budget(epoch, self.phases.seconds(seconds))
-        own = self._own_facts().model_dump_json()
-        told = [Facts.model_validate_json(text) for text in self.group.gather_strings(own)]
-        cpu = [facts.cpu for facts in told if facts.cpu is not None]
-        gpu = [facts.gpu for facts in told if facts.gpu is not None]
-        return Measures(
-            budget=budget,
-            no_budget=None if budget else BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT,
-            cpu=cpu if len(cpu) == self.group.size else None,
-            gpu=gpu if len(gpu) == self.group.size else None,
-        )
+        reason = BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT
+        cpu, gpu = self._gather_counters()
+        return Measures(budget=budget, no_budget=None if budget else reason, cpu=cpu, gpu=gpu)
+
+    def _gather_counters(self) -> tuple[list[CpuFacts] | None, list[GpuFacts] | None]:
+        """Return the counters of every worker; None for a kind that any worker lacks."""
+        own = self._own_counters().model_dump_json()
+        workers = [WorkerCounters.model_validate_json(text) for text in self.group.gather_strings(own)]
+        cpu = [counters.cpu for counters in workers if counters.cpu is not None]
+        gpu = [counters.gpu for counters in workers if counters.gpu is not None]
+        return cpu if len(cpu) == len(workers) else None, gpu if len(gpu) == len(workers) else None
 
     def steps_file(self) -> bytes | None:
         return self._sample.parquet() if self._sample else None
 
-    def _own_facts(self) -> Facts:
+    def _own_counters(self) -> WorkerCounters:
         before, after = self._before, self._after
-        return Facts(
+        return WorkerCounters(
             cpu=cpu_facts(before, after, self._communication) if before and after else None,
             gpu=self._gpu.facts(self._energy) if self._gpu else None,
         )
 
     def _budget(self, epoch: int, own: Seconds) -> Budget | None:
-        """Sums over the steps of all workers; none, on all alike, where one worker's phases are not known."""
+        """Sum over the steps of all workers; None, on all alike, where phases of a worker are unknown."""
         totals = np.zeros((self.group.size, len(Phase)))
         wire = 0.0
         longest: LongestStep | None = None
@@ -151,12 +152,12 @@ class BudgetMeter(Meter):
             longest = _longer(longest, _longest_step(phases, first))
             if self._sample:
                 self._sample.add(epoch, first, phases)
-        if np.isnan(totals).any():
-            return None
-        columns = dict(zip(PHASE_COLUMNS, totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
-        return Budget.model_validate(
-            columns | {"wire_seconds": round(wire, NANOSECOND_DIGITS), "longest_step": longest}
-        )
+        return None if np.isnan(totals).any() else _to_budget(totals, wire, longest)
+
+
+def _to_budget(totals: Seconds, wire: float, longest: LongestStep | None) -> Budget:
+    columns = dict(zip(PHASE_COLUMNS, totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
+    return Budget(**columns, wire_seconds=round(wire, NANOSECOND_DIGITS), longest_step=longest)
 
 
 def _longest_step(phases: Seconds, first: int) -> LongestStep | None:
@@ -176,5 +177,5 @@ def _longest_step(phases: Seconds, first: int) -> LongestStep | None:
 
 
 def _longer(first: LongestStep | None, second: LongestStep | None) -> LongestStep | None:
-    known = [each for each in (first, second) if each is not None]
-    return max(known, key=lambda each: each.seconds, default=None)
+    known = [step for step in (first, second) if step is not None]
+    return max(known, key=lambda step: step.seconds, default=None)

@@ -1,4 +1,4 @@
-"""What the GPU's driver counts, through NVML: only where its Python library (nvidia-ml-py) is installed."""
+"""Counters of the GPU's driver, through NVML: only where its Python library (nvidia-ml-py) is installed."""
 
 import importlib
 from collections.abc import Callable
@@ -10,22 +10,22 @@ from unet_scaling.study.measurements import GpuFacts
 
 
 class Gpu:
-    """One GPU as its driver sees it; what the driver does not tell is none."""
+    """One GPU and its driver's counters; None for each that the driver does not provide."""
 
     def __init__(self, library: Any, handle: Any) -> None:  # noqa: ANN401, NVML's objects have no types
         self._library = library
         self._handle = handle
 
     def energy_joules(self) -> float | None:
-        """Since the driver was loaded; only differences mean anything."""
-        millijoules = self._told(self._library.nvmlDeviceGetTotalEnergyConsumption)
+        """Return the energy since the driver was loaded; only differences mean anything."""
+        millijoules = self._ask(self._library.nvmlDeviceGetTotalEnergyConsumption)
         return None if millijoules is None else millijoules / 1000
 
     def facts(self, energy_before: float | None) -> GpuFacts:
-        """The state now, and the energy since `energy_before`."""
-        rates = self._told(self._library.nvmlDeviceGetUtilizationRates)
-        memory = self._told(self._library.nvmlDeviceGetMemoryInfo)
-        milliwatts = self._told(self._library.nvmlDeviceGetPowerUsage)
+        """Return the present state, and the energy since `energy_before`."""
+        rates = self._ask(self._library.nvmlDeviceGetUtilizationRates)
+        memory = self._ask(self._library.nvmlDeviceGetMemoryInfo)
+        milliwatts = self._ask(self._library.nvmlDeviceGetPowerUsage)
         energy = self.energy_joules()
         return GpuFacts(
             utilization=None if rates is None else rates.gpu / 100,
@@ -34,7 +34,7 @@ class Gpu:
             energy_joules=None if energy is None or energy_before is None else energy - energy_before,
         )
 
-    def _told(self, question: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    def _ask(self, question: Callable[[Any], Any]) -> Any:  # noqa: ANN401
         try:
             return question(self._handle)
         except self._library.NVMLError:
@@ -42,7 +42,7 @@ class Gpu:
 
 
 def open_gpu(device: torch.device) -> Gpu | None:
-    """The worker's GPU; none for a CPU worker and where NVML cannot be asked."""
+    """Return the worker's GPU; None for a CPU worker and where NVML is not installed."""
     if device.type != "cuda":
         return None
     try:
@@ -53,7 +53,7 @@ def open_gpu(device: torch.device) -> Gpu | None:
 
 
 def gpu_of(library: Any, uuid: str) -> Gpu | None:  # noqa: ANN401
-    """The GPU of this UUID, through an NVML library; none where the driver does not answer."""
+    """Return the GPU of this UUID; None where the driver does not answer."""
     try:
         library.nvmlInit()
         return Gpu(library, library.nvmlDeviceGetHandleByUUID(uuid))

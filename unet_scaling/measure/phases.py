@@ -25,19 +25,19 @@ Seconds = npt.NDArray[np.float64]
 
 
 class Clock:
-    """No clock: what the training step talks to where the budget is off."""
+    """A clock that measures nothing: for training whose budget is off."""
 
     def mark(self, phase: Phase) -> None:
-        """The time since the last mark belongs to this phase."""
+        """Assign the time since the last mark to this phase."""
 
     def next_step(self) -> None:
-        """A step is over."""
+        """End a step."""
 
     def pause(self) -> None:
-        """What follows, between two steps, is no part of the epoch."""
+        """Stop between two steps: the time until `resume` is no part of the epoch."""
 
     def resume(self, now: float) -> None:
-        """The next step begins at this moment of the monotonic clock."""
+        """Begin the next step at this moment of the monotonic clock."""
 
 
 NO_CLOCK = Clock()
@@ -63,7 +63,7 @@ class PhaseClock(Clock, ABC):
         self._missing = self._gradients
 
     def close(self) -> None:
-        """Take the hooks off the model again."""
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
 
@@ -72,16 +72,16 @@ class PhaseClock(Clock, ABC):
         self._step += 1
 
     def pause(self) -> None:
-        """What a step leaves is marked already; the phases end with the step before."""
+        """Do nothing: `next_step` has marked the end of the step before."""
 
     @abstractmethod
     def resume(self, now: float) -> None: ...
 
     def seconds(self, epoch_seconds: float) -> Seconds:
-        """The epoch's phases [steps, phases]; what they leave of its seconds is rest of the last step.
+        """Return the epoch's phases [steps, phases]; the remainder of its seconds is rest of the last step.
 
-        NaN in backward and sync where not every parameter reported once in every pass: where sync
-        begins is not known then.
+        Backward and sync are NaN where not every parameter reported once in every pass: the beginning of
+        sync is not known then.
         """
         phases = self._measured()
         phases[-1, Phase.REST] += max(0.0, epoch_seconds - float(phases.sum()))
@@ -101,7 +101,7 @@ class PhaseClock(Clock, ABC):
 
 
 class HostClock(PhaseClock):
-    """For a CPU worker: work is done when its call returns."""
+    """Phases of a CPU worker: work is done when its call returns."""
 
     def __init__(self, model: nn.Module, steps: int, passes: int) -> None:
         super().__init__(model, steps, passes)
@@ -125,18 +125,17 @@ class HostClock(PhaseClock):
 
 
 class DeviceClock(PhaseClock):
-    """For a GPU: a mark is an event in its queue, so that nothing waits; read when the epoch is over.
+    """Phases of a GPU: a mark is an event in its queue, so that nothing waits; read after the epoch.
 
-    A phase is the time that the GPU took or stood still for it: loading that hides behind work still
-    queued takes none.
+    A phase is the time that the GPU worked or idled for it: loading that hides behind queued work takes none.
     """
 
     def __init__(self, model: nn.Module, steps: int, passes: int, device: torch.device) -> None:
         super().__init__(model, steps, passes)
         self._stream = torch.cuda.current_stream(device)
         self._events: list[torch.cuda.Event] = []
-        self._places: list[tuple[int, int]] = []
-        self._make_room(1 + steps * (MARKS_PER_PASS * passes + MARKS_PER_STEP))
+        self._positions: list[tuple[int, int]] = []
+        self._add_events(1 + steps * (MARKS_PER_PASS * passes + MARKS_PER_STEP))
 
     def begin(self) -> None:
         super().begin()
@@ -146,24 +145,24 @@ class DeviceClock(PhaseClock):
         self._stamp(self._step, phase)
 
     def resume(self, now: float) -> None:  # noqa: ARG002, the device has its own clock
-        # Outside the epoch's clock: here one more stamp may get its room.
-        self._make_room(1)
+        # Outside the epoch's clock: here one more event may be created.
+        self._add_events(1)
         self._stamp(NO_STEP, Phase.REST)
 
-    def _make_room(self, marks: int) -> None:
+    def _add_events(self, marks: int) -> None:
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
-        self._places += [(NO_STEP, Phase.REST)] * marks
+        self._positions += [(NO_STEP, Phase.REST)] * marks
 
     def _stamp(self, step: int, phase: Phase) -> None:
         self._events[self._used].record(self._stream)
-        self._places[self._used] = step, phase
+        self._positions[self._used] = step, phase
         self._used += 1
 
     def _measured(self) -> Seconds:
-        """Called after the device has finished the epoch: events that have not happened cannot be read."""
+        """Read the events; the device has finished the epoch, for earlier they cannot be read."""
         phases = np.zeros((self._steps, len(Phase)))
         for number in range(1, self._used):
-            step, phase = self._places[number]
+            step, phase = self._positions[number]
             if step == NO_STEP:
                 continue
             milliseconds = self._events[number - 1].elapsed_time(self._events[number])
@@ -172,7 +171,7 @@ class DeviceClock(PhaseClock):
 
 
 def phase_clock(model: nn.Module, steps: int, passes: int, device: torch.device) -> PhaseClock:
-    """The clock for this device, with its hooks on every parameter of the model."""
+    """Return the clock for this device, with hooks on every parameter of the model."""
     if device.type == "cuda":
         return DeviceClock(model, steps, passes, device)
     return HostClock(model, steps, passes)

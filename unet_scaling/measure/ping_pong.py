@@ -1,10 +1,10 @@
-"""How fast MPI itself is between the hosts of a job: a launch of its own, beside the training runs.
+"""Time MPI itself between the hosts of a job, in a launch of its own beside the training runs.
 
     mpiexec -n HOSTS python -m unet_scaling.measure.ping_pong OUTPUT.json
 
 One rank of each host takes part, one pair at a time: a message goes there and back, and half the time
 is counted. On a single host two of its ranks are measured, and the file says that this is shared memory.
-Apart from training, so that native DDP never initialises MPI.
+A launch of its own, so that native DDP never initialises MPI.
 """
 
 import argparse
@@ -26,10 +26,13 @@ from unet_scaling.study.files import read_json_with_checksum, write_json_with_ch
 from unet_scaling.study.validation import StrictModel
 
 SIZES = tuple(4**power for power in range(0, 13))  # 1 B ... 16 MiB
-FEWEST_REPEATS, MOST_REPEATS = 3, 100
+# A median of fewer repeats is one outlier; more than these make no figure better.
+FEWEST_REPEATS = 3
+MOST_REPEATS = 100
 SECONDS_PER_SIZE = 0.1
 # No larger message follows one that took longer than this: the next would take four times as long.
 LONGEST_SECONDS = 0.2
+# Beyond so many hosts, pairs grow faster than what they show.
 ALL_PAIRS_UP_TO = 8
 SEED = 1
 
@@ -57,20 +60,20 @@ class PingPong(StrictModel):
     pairs: list[Pair]
 
 
-def write_ping_pong(path: Path, found: PingPong) -> None:
-    write_json_with_checksum(path, found.model_dump(mode="json"))
+def write_ping_pong(path: Path, ping_pong: PingPong) -> None:
+    write_json_with_checksum(path, ping_pong.model_dump(mode="json"))
 
 
 def read_ping_pong(path: Path) -> PingPong:
-    """What was written; ValueError where it is damaged, OSError where it cannot be read."""
+    """Read the file; ValueError where it is damaged, OSError where it cannot be read."""
     return PingPong.model_validate_json(json.dumps(read_json_with_checksum(path)))
 
 
 def choose_pairs(hosts: Sequence[str]) -> list[tuple[int, int]]:
-    """Which ranks to pair, given the host of each: the first rank of every host stands for it.
+    """Choose the ranks to pair, given the host of each: the first rank of every host stands for it.
 
     All pairs of up to 8 hosts; of more, a ring and as many random pairs again (a fixed seed).
-    One host: its first two ranks. Raises UserError where there is only one rank.
+    Of one host, its first two ranks. Raises UserError where there is only one rank.
     """
     if len(hosts) < 2:
         raise UserError(
@@ -80,27 +83,32 @@ def choose_pairs(hosts: Sequence[str]) -> list[tuple[int, int]]:
     if len(first) == 1:
         return [(0, 1)]
     pairs = list(itertools.combinations(first, 2))
-    if len(first) <= ALL_PAIRS_UP_TO:
-        return pairs
-    ring = {(min(pair), max(pair)) for pair in zip(first, [*first[1:], first[0]], strict=True)}
+    return pairs if len(first) <= ALL_PAIRS_UP_TO else _ring_and_random_pairs(first, pairs)
+
+
+def _ring_and_random_pairs(ranks: list[int], pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    ring = {(min(pair), max(pair)) for pair in zip(ranks, [*ranks[1:], ranks[0]], strict=True)}
     others = [pair for pair in pairs if pair not in ring]
     # Not a secret: the same pairs at every measurement of a cluster.
-    return sorted(ring) + sorted(random.Random(SEED).sample(others, min(len(others), len(first))))  # noqa: S311
+    generator = random.Random(SEED)  # noqa: S311
+    return sorted(ring) + sorted(generator.sample(others, min(len(others), len(ranks))))
 
 
 def measure(world: Any, pair: tuple[int, int], hosts: Sequence[str]) -> Pair | None:  # noqa: ANN401
-    """Time one pair on an MPI communicator; the result on the pair's first rank, none on the second."""
+    """Time one pair on an MPI communicator; return the result on its first rank, None on the second."""
     rows: list[tuple[int, int, float, float]] = []
     for size in SIZES:
         rows.append((size, *_one_way_seconds(world, pair, size)))
         if _slowest(world, pair, rows[-1][2]) > LONGEST_SECONDS:
             break
-    if world.Get_rank() != pair[0]:
-        return None
+    return _pair(pair, hosts, rows) if world.Get_rank() == pair[0] else None
+
+
+def _pair(ranks: tuple[int, int], hosts: Sequence[str], rows: list[tuple[int, int, float, float]]) -> Pair:
     sizes, repeats, medians, minima = (list(column) for column in zip(*rows, strict=True))
-    own, other = (hosts[rank] for rank in pair)
+    own, other = (hosts[rank] for rank in ranks)
     return Pair(
-        ranks=pair,
+        ranks=ranks,
         hosts=(own, other),
         medium="shared memory" if own == other else "network",
         bytes=sizes,
@@ -113,15 +121,16 @@ def measure(world: Any, pair: tuple[int, int], hosts: Sequence[str]) -> Pair | N
 
 
 def _slowest(world: Any, pair: tuple[int, int], seconds: float) -> float:  # noqa: ANN401
-    """The larger number of the two: both must end at the same size."""
+    """Return the larger number of the two ranks: both must end at the same size."""
     other = pair[1 - pair.index(world.Get_rank())]
     return max(seconds, float(world.sendrecv(seconds, other, source=other)))
 
 
 def _one_way_seconds(world: Any, pair: tuple[int, int], size: int) -> tuple[int, float, float]:  # noqa: ANN401
-    """Number of repeats, median and minimum; the first round trip warms up and says how many to make."""
+    """Return repeats, median and minimum; the first round trip warms up and says how many to make."""
     message = np.zeros(size, dtype=np.uint8)
-    leads, other = world.Get_rank() == pair[0], pair[1 - pair.index(world.Get_rank())]
+    leads = world.Get_rank() == pair[0]
+    other = pair[1] if leads else pair[0]
 
     def round_trip() -> float:
         begin = time.perf_counter()
@@ -137,8 +146,8 @@ def _repeated(
 ) -> tuple[int, float, float]:
     first = round_trip()
     wanted = min(MOST_REPEATS, max(FEWEST_REPEATS, int(SECONDS_PER_SIZE / first)))
-    told = exchange(wanted)
-    repeats = wanted if leads else told
+    wanted_by_other = exchange(wanted)
+    repeats = wanted if leads else wanted_by_other
     times = [round_trip() / 2 for _ in range(repeats)]
     return repeats, statistics.median(times), min(times)
 
@@ -154,15 +163,15 @@ def main() -> None:
 
     world = MPI.COMM_WORLD
     hosts = world.allgather(socket.gethostname())
-    found: list[Pair] = []
-    for pair in choose_pairs(hosts):
-        # One pair at a time: the others must not take the wire.
+    pairs: list[Pair] = []
+    for ranks in choose_pairs(hosts):
+        # One pair at a time: the others must not use the network.
         world.Barrier()
-        measured = measure(world, pair, hosts) if world.Get_rank() in pair else None
-        found += [each for each in world.allgather(measured) if each is not None]
+        own = measure(world, ranks, hosts) if world.Get_rank() in ranks else None
+        pairs += filter(None, world.allgather(own))
     if world.Get_rank() == 0:
         library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
-        write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=found))
+        write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=pairs))
 
 
 if __name__ == "__main__":

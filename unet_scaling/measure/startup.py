@@ -9,17 +9,18 @@ import numpy as np
 from unet_scaling.group.group import Group
 from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
 
-# The start of a process is known to the kernel's ticks, some hundredths of a second.
-DIGITS = 3
+# The kernel knows the start of a process in ticks, some hundredths of a second.
+MILLISECOND_DIGITS = 3
 STAT = Path("/proc/self/stat")
-START_FIELD = 22  # of proc(5), counted from 1
+# Of /proc/self/stat in proc(5), counted from 1: the tick at which the process started.
+START_FIELD = 22
 
 
 class StartupClock:
     """The ends of the parts of a worker's start, by the names of STARTUP_COLUMNS."""
 
     def __init__(self, opened: float) -> None:
-        """`opened` is when the run folder was read, the first thing after the imports."""
+        """Start with the moment at which the run folder was read, the first thing after the imports."""
         age = process_age()
         self._begun = float("nan") if age is None else time.perf_counter() - age
         self._ends = {"imports_seconds": opened}
@@ -32,7 +33,7 @@ class StartupClock:
         """Return the parts of all workers, alike on all; None where a system does not say when it began."""
         assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
         own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
-        parts = group.gather_array(own).clip(min=0).round(DIGITS)
+        parts = group.gather_array(own).clip(min=0).round(MILLISECOND_DIGITS)
         if np.isnan(parts).any():
             return None
         return Startup.model_validate(dict(zip(STARTUP_COLUMNS, parts.T.tolist(), strict=True)))

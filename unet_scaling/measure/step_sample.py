@@ -14,13 +14,14 @@ from unet_scaling.study.measurements import PHASE_COLUMNS, Phase
 from unet_scaling.study.random_streams import STEP_SAMPLE_STREAM
 
 STEPS_NAME = "steps.parquet"
+# About 1 MB.
 MOST_ROWS = 20_000
 
 Seconds = npt.NDArray[np.float64]
 
 
 class StepSample:
-    """Keeps steps as they come; worker 0 has one."""
+    """A uniform sample of all steps added to it; only worker 0 has one."""
 
     def __init__(self, workers: int, seed: int, most_rows: int = MOST_ROWS) -> None:
         self._capacity = max(1, most_rows // workers)
@@ -29,23 +30,23 @@ class StepSample:
         self._kept: dict[int, tuple[int, int, Seconds]] = {}
 
     def add(self, epoch: int, first_step: int, phases: Seconds) -> None:
-        """Steps of an epoch in their order: seconds [workers, steps, phases]."""
+        """Add steps of an epoch in their order: seconds [workers, steps, phases]."""
         for offset in range(phases.shape[1]):
             self._seen += 1
             full = self._seen > self._capacity
-            place = int(self._random.integers(self._seen)) if full else self._seen - 1
-            if place < self._capacity:
-                self._kept[place] = (epoch, first_step + offset, phases[:, offset].copy())
+            slot = int(self._random.integers(self._seen)) if full else self._seen - 1
+            if slot < self._capacity:
+                self._kept[slot] = (epoch, first_step + offset, phases[:, offset].copy())
 
     def parquet(self) -> bytes | None:
-        """The file's content, sorted by epoch, step and worker; none where no step was seen."""
+        """Return the file's content, sorted by epoch, step and worker; None where no step was added."""
         if not self._kept:
             return None
-        # Costly to import, and needed once, after the last epoch.
+        # Takes seconds to import, and is needed once, after the last epoch.
         import pyarrow
         from pyarrow import parquet
 
-        # By their buffers: from an array as such pyarrow would first import pandas, and all workers wait.
+        # From buffers: given an array, pyarrow would first import pandas, while all workers wait.
         columns = {
             name: pyarrow.Array.from_buffers(
                 pyarrow.from_numpy_dtype(column.dtype), len(column), [None, pyarrow.py_buffer(column)]
@@ -62,10 +63,13 @@ class StepSample:
         kept = sorted(self._kept.values(), key=lambda step: step[:2])
         phases = np.stack([seconds for _, _, seconds in kept])
         steps, workers, _ = phases.shape
-        columns: dict[str, npt.NDArray[np.generic]] = {
-            "epoch": np.repeat(np.array([epoch for epoch, _, _ in kept], dtype=np.int32), workers),
-            "step": np.repeat(np.array([step for _, step, _ in kept], dtype=np.int64), workers),
+        epochs = np.array([epoch for epoch, _, _ in kept], dtype=np.int32)
+        numbers = np.array([step for _, step, _ in kept], dtype=np.int64)
+        wire = phases[:, :, Phase.SYNC].min(axis=1)
+        return {
+            "epoch": np.repeat(epochs, workers),
+            "step": np.repeat(numbers, workers),
             "worker": np.tile(np.arange(workers, dtype=np.int32), steps),
+            **{name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)},
+            "wire_seconds": np.repeat(wire, workers),
         }
-        columns |= {name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)}
-        return columns | {"wire_seconds": np.repeat(phases[:, :, Phase.SYNC].min(axis=1), workers)}

@@ -1,4 +1,4 @@
-"""The clock: monotonic, read only when the device has finished its work."""
+"""A monotonic clock, read only when the device has finished its work."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 
 def synchronized_seconds(device: torch.device) -> float:
-    """Monotonic seconds, after all work queued on the device is done. Only differences mean anything."""
+    """Return monotonic seconds, after all work queued on the device; only differences mean anything."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on exactly where it was. Tensors and JSON only.
+"""Checkpoints: all that a run needs to go on exactly where it stopped. Tensors and JSON only.
 
 `checkpoint-EPOCH-STEP.pt` in the run folder, with its SHA-256 beside it; the newest two are kept. Weights
 and optimizer are equal on all workers and stored once; running statistics, random numbers, the sum of
@@ -26,6 +26,7 @@ from unet_scaling.study.files import checksum_path, read_verified, retry_transie
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Result
 from unet_scaling.study.validation import StrictModel
 
+# The newest may be damaged: then the run goes on from the one before it.
 KEPT = 2
 CHECKPOINTS = "checkpoint-*.pt"
 PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "workers": list, "progress": str}
@@ -36,7 +37,7 @@ UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 
 
 class Progress(StrictModel):
-    """How far a run has come: `step` steps of `epoch` are done, and these epochs and evaluations before.
+    """The progress of a run: `step` steps of `epoch` are done, and these epochs and evaluations before.
 
     `attempts` are the facts of those that trained it, the newest last; older checkpoints do not have them.
     """
@@ -49,7 +50,7 @@ class Progress(StrictModel):
     attempts: list[AttemptFacts] = Field([])
 
     def lines(self) -> list[Epoch | Result]:
-        """Epochs and evaluations in the order in which a record has them."""
+        """Return epochs and evaluations in the order in which a record has them."""
         evaluated = {result.epochs: result for result in self.results}
         ordered: list[Epoch | Result] = []
         for trained in range(len(self.epochs) + 1):
@@ -60,7 +61,7 @@ class Progress(StrictModel):
 
 @dataclass(frozen=True)
 class EpochSoFar:
-    """A begun epoch on one worker: the sum of its losses, and its seconds."""
+    """A begun epoch on one worker: the sum of its losses so far, and its seconds."""
 
     loss: Tensor
     seconds: float
@@ -68,7 +69,7 @@ class EpochSoFar:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training changes."""
+    """The state that training changes: network and optimizer."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -99,10 +100,10 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path, group: Group, trained: Trained, config_sha256: str
 ) -> tuple[Progress, EpochSoFar] | None:
-    """Go back to the newest checkpoint that every worker can read; None where there is none at all.
+    """Restore the newest checkpoint that every worker can read; None where there is none at all.
 
-    A damaged one is passed over with a warning. Raises UserError (65) where checkpoints are there and none
-    can be used: to begin anew in silence would hide that work was lost.
+    A damaged one is skipped with a warning. Raises UserError (65) where there are checkpoints and none can be
+    used: to train from the start in silence would hide that work was lost.
     """
     candidates = group.gather_strings(" ".join(path.name for path in _newest_first(folder)))[0].split()
     for name in candidates:
@@ -123,7 +124,7 @@ def load_checkpoint(
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """A complete run needs none."""
+    """Remove all checkpoints: a complete run needs none."""
     for path in _newest_first(folder):
         _remove(path)
 
@@ -163,7 +164,7 @@ def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Pro
 
 
 def _write(folder: Path, progress: Progress, content: bytes) -> str:
-    """Empty, or why the checkpoint could not be written."""
+    """Write a checkpoint; return why that failed, empty where it did not."""
     path = folder / f"checkpoint-{progress.epoch:05d}-{progress.step:07d}.pt"
     try:
         retry_transient(lambda: _require_space(folder, 2 * len(content)))
@@ -179,12 +180,12 @@ def _require_space(folder: Path, needed: int) -> None:
     """Raise OSError where a disk is full already, before anything is written."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        told = f"{folder} has {free / 2**20:.0f} MiB free, {needed / 2**20:.0f} MiB are needed"
-        raise OSError(errno.ENOSPC, told)
+        problem = f"{folder} has {free / 2**20:.0f} MiB free, {needed / 2**20:.0f} MiB are needed"
+        raise OSError(errno.ENOSPC, problem)
 
 
 def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] | None, str]:
-    """The content of a checkpoint, or why it cannot be used."""
+    """Return the content of a checkpoint, or None and why it cannot be used."""
     try:
         state = unpack_state(read_verified(path))
         _require_parts(state, PARTS)

@@ -1,8 +1,8 @@
-"""Check that an attempt may go on with what earlier ones trained.
+"""Verify that an attempt may go on with what earlier ones trained.
 
 The same images, device, cores, threads and versions: with another of these the record would be of neither,
-and the analysis would leave the whole run out. Other hosts, another commit or other variables are told, since
-a lost node or a mended program is no reason to train from the start; the analysis compares them.
+and the analysis would leave the whole run out. Other hosts, another commit or other variables are printed:
+a lost node or a corrected program is no reason to train from the start, and the analysis compares them.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,19 +30,13 @@ REMARKED: dict[str, Fact] = {
 
 
 def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folder: Path) -> list[str]:
-    """Return what has changed and is no hindrance, in words.
+    """Return a sentence for each fact that has changed and does not matter here.
 
     Raises UserError: 65 where the checkpoints are of other images or do not say of which, 2 where they were
     made on another device, or with other cores, threads or versions.
     """
     cure = f"remove {folder}/checkpoint-* to train from the start"
-    if not earlier:
-        raise UserError(
-            f"the checkpoints in {folder} do not say which images they were trained on, for an earlier "
-            f"version of this program wrote them: {cure}",
-            EXIT_BAD_DATA,
-        )
-    before = earlier[-1]
+    before = _attempt_before(earlier, folder, cure)
     if before.manifest_sha256 != now.manifest_sha256:
         raise UserError(
             f"the checkpoints in {folder} were trained on other images: attempt {before.attempt} had the "
@@ -61,6 +55,16 @@ def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folde
         for name, fact in REMARKED.items()
         if fact(before) != fact(now)
     ]
+
+
+def _attempt_before(earlier: Sequence[AttemptFacts], folder: Path, cure: str) -> AttemptFacts:
+    if not earlier:
+        raise UserError(
+            f"the checkpoints in {folder} do not say which images they were trained on, for an earlier "
+            f"version of this program wrote them: {cure}",
+            EXIT_BAD_DATA,
+        )
+    return earlier[-1]
 
 
 def _differing_machines(before: AttemptFacts, now: AttemptFacts) -> list[str]:

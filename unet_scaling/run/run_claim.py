@@ -1,8 +1,8 @@
 """One attempt at a time in a run folder, whatever started it: worker 0 owns `owner.json` while it lives.
 
 Locks of shared file systems may do nothing in silence, so the claim is a file, made exclusively, that says
-which process made it. On the same machine that process is looked up; of one elsewhere the file's time tells,
-which its owner renews every few seconds. Clocks of hosts are not compared: both times are the file system's.
+which process made it. On the same machine that process is looked up; elsewhere the file's time tells, which
+its owner renews every few seconds. Clocks of hosts are not compared: both times are the file system's.
 """
 
 import os
@@ -61,10 +61,10 @@ class RunClaim:
         self._own = this_process(attempt)
         self._abort = abort
         self._released = threading.Event()
-        self._first_look: tuple[float, float] | None = None
+        self._first_try: tuple[float, float] | None = None
 
     def try_to_take(self) -> str:
-        """Return nothing where the folder is this process's now, else in words whose end is waited for.
+        """Return "" where the folder is this process's now, else the owner whose end is waited for.
 
         Raises UserError where another attempt is alive, and OSError where the folder cannot be written.
         """
@@ -112,21 +112,28 @@ class RunClaim:
         Raises UserError where it is not over.
         """
         owner = self._owner()
-        now, beat = time.monotonic(), self._beat()
-        if self._first_look is None:
-            self._first_look = now, beat
-        begun, first_beat = self._first_look
+        beat = self._beat()
+        if self._first_try is None:
+            self._first_try = time.monotonic(), beat
+        first_moment, first_beat = self._first_try
+        waited_seconds = time.monotonic() - first_moment
         if owner is not None and owner.machine and owner.machine == self._own.machine:
-            if not is_alive(owner):
-                return True
-            if now - begun >= ENDING_SECONDS:
-                raise self._occupied(owner)
-            return False
-        if owner is not None and owner.job == self._own.job != "" and owner.restarts < self._own.restarts:
-            return True  # Slurm starts a job again when its processes have ended, or their node is lost
+            return self._has_ended_here(owner, waited_seconds)
+        if owner is not None and self._is_requeued(owner):
+            return True
         if owner is not None and beat != first_beat:
             raise self._occupied(owner)
-        return max(now - begun, self._age(beat)) > STALE_SECONDS
+        return max(waited_seconds, self._age(beat)) > STALE_SECONDS
+
+    def _has_ended_here(self, owner: Owner, waited_seconds: float) -> bool:
+        alive = is_alive(owner)
+        if alive and waited_seconds >= ENDING_SECONDS:
+            raise self._occupied(owner)
+        return not alive
+
+    def _is_requeued(self, owner: Owner) -> bool:
+        # Slurm starts a job again when its processes have ended, or their node is lost.
+        return owner.job == self._own.job != "" and owner.restarts < self._own.restarts
 
     def _beat(self) -> float:
         """Return when the owner renewed the claim; opened, so that a file server is asked."""

@@ -32,7 +32,7 @@ from unet_scaling.study.study_file import config_path, read_config
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run that may start: its folder, its point, and which attempt this is (from 1).
+    """A run that may start: its folder, its configuration, and the number of this attempt (from 1).
 
     `threads` are those of the process before it joins its group: what the group adds carries gradients.
     `environment` are the variables that decide speed before the framework sets those of its options.
@@ -49,7 +49,7 @@ class RunFolder:
 
 @contextmanager
 def open_run(description: str) -> Iterator[RunFolder]:
-    """The run folder named by the command line; a failure inside leaves its reason in the folder.
+    """Yield the run folder that the command line names; an error inside is reported in the folder.
 
     Raises UserError where there is nothing to train, or where anyone may write into the folder.
     """
@@ -59,12 +59,7 @@ def open_run(description: str) -> Iterator[RunFolder]:
     )
     path: Path = parser.parse_args().run_folder
     config = read_config(config_path(path))
-    if path.stat().st_mode & stat.S_IWOTH:
-        raise UserError(f"{path} may be written by anyone: chmod o-w {path}")
-    record = path / RECORD_NAME
-    if record.exists() and read_record(record).complete:
-        raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
-    attempt = earlier_attempts(path) + record.exists() + 1
+    attempt = _next_attempt(path)
     interruption = Interruption()
     interruption.listen(partial(abort_worker, path, config, attempt))
     run = RunFolder(path, config, attempt, interruption=interruption)
@@ -72,3 +67,13 @@ def open_run(description: str) -> Iterator[RunFolder]:
         start_watchdog(config.training.timeout_seconds, partial(abort_after_timeout, path, config, attempt))
     with reporting_errors(path, config, run.attempt):
         yield run
+
+
+def _next_attempt(path: Path) -> int:
+    """Return the number of the attempt that may start here, from 1; UserError where none may."""
+    if path.stat().st_mode & stat.S_IWOTH:
+        raise UserError(f"{path} may be written by anyone: chmod o-w {path}")
+    record = path / RECORD_NAME
+    if record.exists() and read_record(record).complete:
+        raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
+    return earlier_attempts(path) + record.exists() + 1

@@ -1,7 +1,7 @@
 """Safe points: moments between two steps at which all workers agree to save, to stop, or to go on.
 
-No worker acts on what it alone knows, a signal or its clock: what each of them wants is summed up, and all
-do the same. The points are some seconds apart by a number of steps that all know, and outside the clock.
+No worker acts on what it alone knows, a signal or its clock: all exchange what they want, and do the same.
+The points are some seconds apart, by a number of steps on which all have agreed, and outside the clock.
 """
 
 import time
@@ -16,7 +16,10 @@ from unet_scaling.run.checkpoint import EpochSoFar
 from unet_scaling.run.interruption import Interruption
 from unet_scaling.study.errors import EXIT_DIVERGED, StoppedError, UserError
 
+# Short beside the 15 s that SIGTERM leaves, long beside the sum that a visit costs.
 SECONDS_APART = 5.0
+# No step is so short; it keeps a first visit without steps from dividing by zero.
+SHORTEST_STEP_SECONDS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -32,33 +35,35 @@ Save = Callable[[Position, EpochSoFar], None]
 
 @dataclass(frozen=True)
 class Start:
-    """Where this attempt begins: at the very beginning, or where a checkpoint was made."""
+    """The position at which this attempt begins: the start of training, or that of a checkpoint."""
 
     position: Position
     so_far: EpochSoFar
 
 
 class SafePoints:
-    """When the next safe point comes, and what happens there."""
+    """The safe points of an attempt: when the next one comes, and what happens there."""
 
     def __init__(
         self, group: Group, start: Start, interruption: Interruption, save: Save, seconds_between: float
     ) -> None:
+        """`seconds_between` are those of training between two checkpoints; 0: none but when told to stop."""
         self._group = group
         self._start = start
         self._interruption = interruption
         self._save = save
         self._seconds_between_saves = seconds_between or float("inf")
-        self._saved_at = self._visited_at = time.monotonic()
-        self._apart = 1
+        self._saved_at = time.monotonic()
+        self._visited_at = self._saved_at
+        self._steps_apart = 1
         self._steps = 0
 
     def is_first(self, epoch: int) -> bool:
-        """Whether this attempt has trained no epoch before: its first one is the warm-up."""
+        """Return whether this is the first epoch that this attempt trains, which is the warm-up."""
         return epoch == self._start.position.epoch
 
     def begin_epoch(self, epoch: int) -> tuple[int, EpochSoFar]:
-        """Steps done of an epoch that begins, or goes on, and what they gave; a safe point in itself."""
+        """Return the steps already done of this epoch, and what they gave; a safe point in itself."""
         if self.is_first(epoch):
             return self._start.position.step, self._start.so_far
         nothing = EpochSoFar(torch.zeros((), device=self._group.device), 0.0)
@@ -66,9 +71,9 @@ class SafePoints:
         return 0, nothing
 
     def is_due(self) -> bool:
-        """Called after each step; the same answer on every worker."""
+        """Return whether to visit a safe point now, alike on every worker; called after each step."""
         self._steps += 1
-        return self._steps >= self._apart
+        return self._steps >= self._steps_apart
 
     def visit(self, position: Position, so_far: EpochSoFar, diverged: bool) -> None:
         """Save or stop where one of the workers has reason to; all workers come here together.
@@ -77,30 +82,33 @@ class SafePoints:
         the state is saved.
         """
         reason = self._interruption.reason()
-        wanted = self._wanted(reason, diverged)
-        if wanted["stop"]:
+        any_stops, any_diverged, is_save_due = self._agree(bool(reason), diverged)
+        if any_stops:
             self._interruption.acknowledge()
-        if wanted["diverged"]:
+        if any_diverged:
             raise UserError(
                 f"gradients of epoch {position.epoch}, up to its step {position.step}, were not finite: "
                 f"the training diverged",
                 EXIT_DIVERGED,
             )
-        if wanted["stop"] or wanted["save"]:
+        if any_stops or is_save_due:
             self._save(position, so_far)
             self._saved_at = time.monotonic()
-        if wanted["stop"]:
+        if any_stops:
             reasons = [text for text in self._group.gather_strings(reason) if text]
             raise StoppedError(reasons[0], (position.epoch, position.step))
 
-    def _wanted(self, reason: str, diverged: bool) -> dict[str, bool]:
-        """What any worker wants; also agrees on how many steps to take until the next point."""
+    def _agree(self, stops: bool, diverged: bool) -> tuple[bool, bool, bool]:
+        """Return whether any worker stops, whether any diverged, and whether worker 0's checkpoint is due.
+
+        Also agrees on the number of steps until the next safe point, from the slowest worker's.
+        """
         now = time.monotonic()
-        save = self._group.rank == 0 and now - self._saved_at >= self._seconds_between_saves
+        is_save_due = self._group.rank == 0 and now - self._saved_at >= self._seconds_between_saves
         step_seconds = (now - self._visited_at) / max(self._steps, 1)
-        own = np.array([bool(reason), save, diverged, step_seconds], dtype=np.float64)
-        told = self._group.gather_array(own)
-        self._apart = max(1, int(SECONDS_APART / max(told[:, 3].max(), 1e-9)))
-        self._steps, self._visited_at = 0, time.monotonic()
-        stop, save_now, diverged_now = (bool(told[:, column].any()) for column in range(3))
-        return {"stop": stop, "save": save_now, "diverged": diverged_now}
+        own = np.array([stops, diverged, is_save_due, step_seconds], dtype=np.float64)
+        maxima = self._group.gather_array(own).max(axis=0)
+        self._steps_apart = max(1, int(SECONDS_APART / max(maxima[3], SHORTEST_STEP_SECONDS)))
+        self._steps = 0
+        self._visited_at = time.monotonic()
+        return bool(maxima[0]), bool(maxima[1]), bool(maxima[2])

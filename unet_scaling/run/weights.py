@@ -18,11 +18,11 @@ WEIGHTS_NAME = "weights.pt"
 NO_TENSORS = (
     RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error,
 )  # fmt: skip
-LONGEST_REASON = 200  # characters of torch's own words, which may list every layer
+LONGEST_REASON = 200  # characters of torch's own message, which may list every layer
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """SHA-256 over names, types, shapes and values of all parameters and buffers."""
+    """Return the SHA-256 over names, types, shapes and values of all parameters and buffers."""
     return _digest(model.state_dict())
 
 
@@ -42,9 +42,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise UserError(f"weights cannot be read: {error}", EXIT_BAD_DATA) from None
     try:
         state = unpack_state(content)
-        strangers = [type(value).__name__ for value in state.values() if not isinstance(value, Tensor)]
-        if strangers:
-            raise ValueError(f"it holds a {strangers[0]} beside tensors: a checkpoint?")
+        other_types = [type(value).__name__ for value in state.values() if not isinstance(value, Tensor)]
+        if other_types:
+            raise ValueError(f"it holds a {other_types[0]} beside tensors: a checkpoint?")
     except ValueError as error:
         raise UserError(f"{path} holds no weights: {error}", EXIT_BAD_DATA) from None
     try:
@@ -60,7 +60,7 @@ def unpack_state(content: bytes) -> dict[str, Any]:
     try:
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError:
-        # Its own words advise to unpack the file in a way that runs code.
+        # Its message advises to unpack the file in a way that runs code.
         raise ValueError("it cannot be unpacked (not tensors alone)") from None
     except NO_TENSORS as error:
         raise ValueError(f"it cannot be unpacked ({one_line(error)})") from None

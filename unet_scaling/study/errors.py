@@ -1,4 +1,4 @@
-"""The one error a user can cause, and how programs tell how they ended: exit codes, reports of workers."""
+"""Errors that a user can mend, exit codes, and how programs and workers end with them."""
 
 import faulthandler
 import os
@@ -19,8 +19,8 @@ EXIT_RESUME = 75
 AGREED = (EXIT_OK, EXIT_DIVERGED, EXIT_RESUME)
 # What faulthandler writes where a page that is mapped into memory cannot be had.
 BUS_ERROR = "Fatal Python error: Bus error"
-# In which mpiexec reads what it was told, and ends this process too.
-LAST_SECONDS = 1.0
+# In which mpiexec reads the command to abort, and ends this process too.
+ABORT_SECONDS = 1.0
 
 
 class UserError(Exception):
@@ -45,15 +45,15 @@ class StoppedError(UserError):
 
 
 class WaitedTooLongError(Exception):
-    """Another worker did not come to where all of them meet."""
+    """Another worker did not reach a collective in time."""
 
 
 class NoSafePointError(Exception):
-    """This worker was told to end, and the others did not come to where all stop in order."""
+    """This worker was told to end, and the others did not reach a point where all can stop in order."""
 
 
 def report_name(attempt: int | str, worker: int | str) -> str:
-    """The file in a run folder that says why a worker of an attempt failed; "*" stands for any of them."""
+    """Return the name of the report of a worker that failed; "*" stands for any attempt or worker."""
     return f"error.attempt{attempt}.worker{worker}.json"
 
 
@@ -96,11 +96,11 @@ def leave(code: int) -> NoReturn:
 
 
 def _abort_launch(descriptor: int, code: int) -> None:
-    """Tell mpiexec to end all workers, in the words of MPI_Abort (PMI, version 1). Raises OSError."""
+    """Let mpiexec end all workers, as MPI_Abort does (PMI, version 1). Raises OSError."""
     # A program in between may have closed it, and its number may be that of a file by now.
     if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         os.write(descriptor, f"cmd=abort exitcode={code}\n".encode())
-        time.sleep(LAST_SECONDS)
+        time.sleep(ABORT_SECONDS)
 
 
 def _exit_code(main: Callable[[], int | None]) -> int:

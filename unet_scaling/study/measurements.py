@@ -57,7 +57,7 @@ class Budget(StrictModel):
     longest_step: LongestStep | None = Field(None, description="none in formats 1 to 3")
 
     def worker_sums(self) -> list[float]:
-        """Seconds of all phases of each worker."""
+        """Return the seconds of all phases of each worker."""
         return [sum(phases) for phases in zip(*self._phases(), strict=True)]
 
     def _phases(self) -> list[list[float]]:
@@ -107,7 +107,7 @@ class GpuFacts(StrictModel):
 
 
 class Startup(StrictModel):
-    """What each worker's process did before the first epoch of its attempt, in seconds by rank."""
+    """The parts of the start of an attempt before its first epoch, in seconds of each worker by rank."""
 
     kind: Literal["startup"] = "startup"
     imports_seconds: list[Duration] = Field(description="from the start of the process to the run's folder")
@@ -132,7 +132,7 @@ STARTUP_COLUMNS = tuple(name for name in Startup.model_fields if name != "kind")
 
 
 class Probe(StrictModel):
-    """How long the group's own all-reduce took before training, by message size; of the slowest worker."""
+    """Times of the group's own all-reduce before training, by message size; of the slowest worker."""
 
     kind: Literal["probe"] = "probe"
     bytes: list[PositiveInt] = Field(description="of one message, ascending")

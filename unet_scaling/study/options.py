@@ -79,7 +79,7 @@ class Model(StrictModel):
 
 
 class Training(StrictModel):
-    """How a run trains; every option is the same for all frameworks."""
+    """The training options, which are the same for all frameworks."""
 
     epochs: CountOrZero = Field(description="0 only evaluates")
     batch_per_worker: Count = Field(16, description="images of one forward pass on one worker")

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal; nothing elsewhere, where finished epochs are lines of their own."""
+"""Show a progress bar on a terminal; nothing elsewhere, where finished epochs are lines of their own."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,6 +10,6 @@ Item = TypeVar("Item")
 
 
 def progress(items: Iterable[Item], total: int, label: str, shown: bool = True) -> Iterator[Item]:
-    """Pass `items` on, with a bar on standard error while they last where that is a terminal."""
+    """Yield the items, with a bar on standard error where that is a terminal."""
     hidden = not (shown and sys.stderr.isatty())
     yield from tqdm(items, total=total, desc=label, disable=hidden, leave=False, unit="step")

@@ -106,12 +106,12 @@ class Record:
 
     @property
     def complete(self) -> bool:
-        """True where the run finished and nothing in its record contradicts that."""
+        """Return whether the run finished and nothing in its record contradicts that."""
         return self.end is not None and self.end.status == "complete" and not self.problems
 
     @property
     def damaged(self) -> bool:
-        """True where something is wrong that an early end of its writer does not explain."""
+        """Return whether something is wrong that an early end of its writer does not explain."""
         return any(not problem.endswith((CUT_OFF, EMPTY)) for problem in self.problems)
 
 

@@ -34,7 +34,7 @@ class WorkerFacts(StrictModel):
 
 
 class Resumed(StrictModel):
-    """Where this attempt went on from a checkpoint, and what of an earlier attempt it did again."""
+    """The position from which this attempt went on, and what of an earlier attempt it repeated."""
 
     epoch: NonNegativeInt
     step: NonNegativeInt = Field(description="steps of that epoch done before")
@@ -56,7 +56,7 @@ class AttemptFacts(StrictModel):
 
 
 class Header(AttemptFacts):
-    """What is about to run: enough to repeat it, and to say whether it may be compared."""
+    """The facts of a run: enough to repeat it, and to decide whether it may be compared."""
 
     kind: Literal["header"] = "header"
     format: Literal[1, 2, 3, 4, 5] = 5
@@ -139,7 +139,7 @@ class Result(StrictModel):
 
 
 class End(StrictModel):
-    """How the run ended. `diverged`: a loss or weight was not finite; `stopped`: in order, to be resumed."""
+    """The end of a run. `diverged`: a loss or weight was not finite; `stopped`: in order, to be resumed."""
 
     kind: Literal["end"] = "end"
     status: Literal["complete", "diverged", "stopped"]
