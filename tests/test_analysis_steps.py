@@ -114,7 +114,7 @@ def test_a_damaged_step_file_becomes_a_note(tmp_path: Path) -> None:
 def test_the_start_is_read_from_the_record(folder: Path) -> None:
     record = read_record(next(folder.glob("*w02*")) / RECORD_NAME)
     assert all(len(column) == 0 for column in startup_columns(record).values())
-    startup = Startup.model_validate(dict.fromkeys(STARTUP_COLUMNS, [1.0, 2.0]))
+    startup = Startup.model_validate({name: [1.0, 2.0] for name in STARTUP_COLUMNS})
     columns = startup_columns(replace(record, startup=startup))
     assert list(columns["worker"]) == [0, 1]
     assert all(list(columns[name]) == [1.0, 2.0] for name in STARTUP_COLUMNS)
