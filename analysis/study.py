@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 import pandas as pd
 
 from unet_scaling.study.config import Framework
-from unet_scaling.study.measurements import PHASE_COLUMNS
+from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record_lines import Header
 
@@ -32,6 +32,13 @@ BUDGET_COLUMNS = (
     "helper_cpu_seconds", "waiting_seconds", "cores", "frequency_mhz", "no_budget", *GPU_COLUMNS,
 )  # fmt: skip
 PROBE_COLUMNS = ("run", "bytes", "repeats", "median_seconds", "minimum_seconds")
+STARTUP_TABLE_COLUMNS = ("run", "worker", *STARTUP_COLUMNS)
+# Column -> which share of a worker's steps took no longer.
+STEP_QUANTILES = {
+    "p05_seconds": 0.05, "p25_seconds": 0.25, "median_seconds": 0.5, "p75_seconds": 0.75, "p95_seconds": 0.95,
+    "maximum_seconds": 1.0,
+}  # fmt: skip
+STEP_COLUMNS = ("run", "worker", "steps", *STEP_QUANTILES, "work_seconds")
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
 
 
@@ -109,6 +116,9 @@ class Study:
     budgets      one row per worker of these runs, sums over the epochs in use: BUDGET_COLUMNS;
                  analysis/loading/budget_columns.py says what each is
     probes       one row per message size of these runs' probes: PROBE_COLUMNS
+    startups     one row per worker of the runs whose record has its start: STARTUP_TABLE_COLUMNS
+    steps        one row per worker of the runs with a file of single steps, warm-up left out: STEP_COLUMNS;
+                 `work_seconds` is the median of all but sync
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
     headers      the header of each of these runs; none for logs in the older layout
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
@@ -136,6 +146,8 @@ class Study:
     provenance_known: bool = True
     budgets: pd.DataFrame = field(default_factory=lambda: _nothing(BUDGET_COLUMNS))
     probes: pd.DataFrame = field(default_factory=lambda: _nothing(PROBE_COLUMNS))
+    startups: pd.DataFrame = field(default_factory=lambda: _nothing(STARTUP_TABLE_COLUMNS))
+    steps: pd.DataFrame = field(default_factory=lambda: _nothing(STEP_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
 

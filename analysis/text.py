@@ -146,6 +146,13 @@ def clean(text: object) -> str:
     return "".join(letter for letter in spaced if unicodedata.category(letter) not in ("Cc", "Cf", "Cs"))
 
 
+def printable(text: str) -> str:
+    """Return a text of a chart on one line, each unprintable character replaced by a sign for it."""
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
+
+
 def cleaned(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose texts are clean; numbers and missing values stay as they are."""
     texts = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]

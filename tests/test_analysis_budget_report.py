@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 
 from analysis.budget.shares import PARTS
 from analysis.budget.tables import budget_table
-from analysis.figures.album import drawable, figure
-from analysis.figures.looks import PART_LOOKS
+from analysis.figures import catalogue
+from analysis.figures.drawing.budget_parts import BUDGET_PARTS
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from analysis.report.console import print_report
+from analysis.report.figure_files import FigureFiles, draw_figures, inputs_of
 from analysis.report.html import page
-from analysis.report.pictures import Pictures, draw, inputs_of
 from analysis.report.tables import table_files
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.report_studies import write_study
@@ -43,30 +43,30 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 @pytest.fixture(scope="module")
-def pictures(report: Report) -> Pictures:
-    return draw(report)
+def figures(report: Report) -> FigureFiles:
+    return draw_figures(report)
 
 
 @pytest.fixture(scope="module")
-def album(report: Report) -> dict[str, Figure]:
+def drawn(report: Report) -> dict[str, Figure]:
     inputs = inputs_of(report)
-    return {name: figure(name, inputs) for name in drawable(inputs)}
+    return {name: catalogue.draw(name, inputs) for name in NAMES}
 
 
 def bars(axes: Axes) -> list[tuple[str, float]]:
     """Colour and height of each bar of a stack, in the order drawn."""
-    drawn = [patch for container in axes.containers for patch in container]
-    return [(str(patch.get_facecolor()), float(patch.get_height())) for patch in drawn]
+    patches = [patch for container in axes.containers for patch in container]
+    return [(str(patch.get_facecolor()), float(patch.get_height())) for patch in patches]
 
 
-def test_every_figure_of_the_budget_is_drawn_with_its_texts(pictures: Pictures) -> None:
+def test_every_figure_of_the_budget_is_drawn_with_its_texts(figures: FigureFiles) -> None:
     for name in NAMES:
-        assert re.search(r"[0-9] (%|ms)", pictures.drawn[name].alternative)
-        assert "Bars: 75 % bootstrap intervals" in pictures.drawn[name].caption
+        assert re.search(r"[0-9] (%|ms)", figures.drawn[name].alternative)
+        assert "Bars: 75 % bootstrap intervals" in figures.drawn[name].caption
 
 
-def test_stacks_are_the_parts_of_the_table(report: Report, album: dict[str, Figure]) -> None:
-    for axes, framework in zip(album["budget"].axes, ("pytorch_native", "horovod"), strict=True):
+def test_stacks_are_the_parts_of_the_table(report: Report, drawn: dict[str, Figure]) -> None:
+    for axes, framework in zip(drawn["budget"].axes, ("pytorch_native", "horovod"), strict=True):
         rows = report.overhead.budget[report.overhead.budget["framework"] == framework]
         heights = np.array([height for _, height in bars(axes)]).reshape(len(PARTS), len(rows))
         np.testing.assert_allclose(heights, rows[list(PARTS)].to_numpy().T, atol=1e-12)
@@ -75,16 +75,16 @@ def test_stacks_are_the_parts_of_the_table(report: Report, album: dict[str, Figu
     assert len({colour for colour, _ in bars(axes)}) == len(PARTS)
 
 
-def test_gains_are_below_zero_and_stacks_stand_on_each_other(album: dict[str, Figure]) -> None:
-    horovod = album["budget"].axes[1]
+def test_gains_are_below_zero_and_stacks_stand_on_each_other(drawn: dict[str, Figure]) -> None:
+    horovod = drawn["budget"].axes[1]
     patches = [patch for container in horovod.containers for patch in container if patch.get_height()]
     tops = dict(zip(PARTS, horovod.containers, strict=True))
     assert all(patch.get_height() < 0 and patch.get_y() <= 0 for patch in tops["optimizer"])
     assert horovod.get_ylim()[0] < min(patch.get_y() + patch.get_height() for patch in patches)
 
 
-def test_the_waterfall_ends_at_the_efficiency(report: Report, album: dict[str, Figure]) -> None:
-    for axes, framework in zip(album["waterfall"].axes, ("pytorch_native", "horovod"), strict=True):
+def test_the_waterfall_ends_at_the_efficiency(report: Report, drawn: dict[str, Figure]) -> None:
+    for axes, framework in zip(drawn["waterfall"].axes, ("pytorch_native", "horovod"), strict=True):
         last = report.overhead.budget[report.overhead.budget["framework"] == framework].iloc[-1]
         whole = axes.containers[-1][0]
         assert whole.get_width() == pytest.approx(1 - last["deviation"])
@@ -92,12 +92,12 @@ def test_the_waterfall_ends_at_the_efficiency(report: Report, album: dict[str, F
         assert before.get_x() + before.get_width() == pytest.approx(whole.get_width())
 
 
-def test_wire_and_floor_are_drawn_in_milliseconds(report: Report, album: dict[str, Figure]) -> None:
-    (axes,) = album["wire"].axes
-    drawn = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
+def test_wire_and_floor_are_drawn_in_milliseconds(report: Report, drawn: dict[str, Figure]) -> None:
+    (axes,) = drawn["wire"].axes
+    heights = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in axes.lines])
     network = report.overhead.network
     for name in ("wire_seconds", "floor_seconds"):
-        assert all(np.isclose(drawn, 1000 * value).any() for value in network[name])
+        assert all(np.isclose(heights, 1000 * value).any() for value in network[name])
 
 
 def test_parts_are_told_apart_in_grey_by_their_neighbours() -> None:
@@ -105,21 +105,21 @@ def test_parts_are_told_apart_in_grey_by_their_neighbours() -> None:
         red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    levels = [grey(look.colour) for look in PART_LOOKS.values()]
-    assert list(PART_LOOKS) == list(PARTS)
+    levels = [grey(look.colour) for look in BUDGET_PARTS.values()]
+    assert list(BUDGET_PARTS) == list(PARTS)
     assert min(abs(one - other) for one, other in pairwise(levels)) > 0.25
 
 
-def test_colours_follow_the_page(pictures: Pictures) -> None:
+def test_colours_follow_the_page(figures: FigureFiles) -> None:
     style = (PROJECT / "analysis" / "report" / "report.css").read_text()
     for name in NAMES:
-        text = pictures.drawn[name].inline
+        text = figures.drawn[name].inline
         assert re.findall(r"#[0-9a-f]{6}\b", re.sub(r"var\(--[a-z]+, #[0-9a-f]{6}\)", "", text)) == []
         assert all(f"{variable}: #" in style for variable in re.findall(r"var\((--[a-z]+),", text))
 
 
-def test_the_page_has_budget_difference_floor_and_diagnosis(report: Report, pictures: Pictures) -> None:
-    text = page(report, pictures)
+def test_the_page_has_budget_difference_floor_and_diagnosis(report: Report, figures: FigureFiles) -> None:
+    text = page(report, figures)
     assert 'id="budget"' in text
     for words in (
         "Where the lost efficiency went",
@@ -149,8 +149,8 @@ def test_the_console_prints_the_strongest_diagnoses(
 def test_without_budgets_the_page_says_why_nothing_is_drawn(tmp_path: Path) -> None:
     older = make_report(load_study(write_study(tmp_path, (1, 2), repeats=1)))
     assert budget_table(older.study).empty
-    pictures = draw(older)
-    assert set(NAMES) <= set(pictures.absent)
-    text = page(older, pictures)
-    assert "Not drawn: loss budget." in text
+    figures = draw_figures(older)
+    assert set(NAMES) <= set(figures.missing)
+    text = page(older, figures)
+    assert "Not drawn: overhead budget." in text
     assert "recorded no budget" in text

@@ -11,8 +11,8 @@ import pytest
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.report.assemble import make_report
+from analysis.report.figure_files import draw_figures
 from analysis.report.html import page
-from analysis.report.pictures import draw
 from analysis.study import LeftOut, Study, left_out_table
 from tests.records import make_workers, write_run
 from tests.report_studies import write_study
@@ -67,7 +67,7 @@ def browser() -> Iterator[Any]:
 def write_page(study: Study, folder: Path) -> Path:
     report = make_report(study)
     path = folder / "report.html"
-    path.write_text(page(report, draw(report)))
+    path.write_text(page(report, draw_figures(report)))
     return path
 
 

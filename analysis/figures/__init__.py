@@ -1,4 +1,6 @@
-"""Pictures of a study: tables in, figures out. Nothing outside this folder draws.
+"""The figures of a report: one module each, and `catalogue`, which lists them in reading order.
 
-`album` says which figures there are, `series.Inputs` what they are drawn from, `words` what stands beside.
+A figure module has `TITLE`, `SECTION`, `draw`, `missing`, `caption` and `alternative`, as
+`catalogue.FigureModule` describes them. What figures share is in `drawing`. Nothing outside this folder
+imports matplotlib.
 """

@@ -1,5 +1,6 @@
 """Time against worker-hours: what a faster run costs, and the points that no other beats in both."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,89 +8,121 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.axes import from_zero, logarithmic
-from analysis.figures.looks import MUTED, PAPER
-from analysis.figures.marks import halo
-from analysis.figures.over_workers import FACET, SINGLE_PANEL
-from analysis.figures.series import Inputs, Series
-from analysis.figures.sheet import columns_for, sheet
+from analysis.figures.drawing.artists import Label, markers, text_beside
+from analysis.figures.drawing.axes import from_zero, logarithmic
+from analysis.figures.drawing.captions import (
+    alternative_text,
+    bars_sentence,
+    caption_text,
+    facts_of_series,
+    on_workers,
+)
+from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.layout import figure_by_options
+from analysis.figures.drawing.style import MUTED
+from analysis.text import chart_number
 
+TITLE = "cost"
+SECTION = "cost"
+MARKS_SENTENCE = (
+    "Numbers: workers. Filled marks, joined by the grey band: no other point is both faster and "
+    "cheaper. Perfect scaling would be a vertical line. Time is training time only."
+)
 SECONDS_PER_HOUR = 3600
-LOGARITHMIC_FROM = 4
-TO_TARGET = ("seconds_to_target", "worker_hours_to_target")
-OF_A_RUN = ("training_seconds", "worker_hours")
+# From this ratio of the longest to the shortest time.
+LOGARITHMIC_FROM_RATIO = 4
+VALUE_AND_ENDS = ("", "_low", "_high")
+TIMES = [f"seconds{end}" for end in VALUE_AND_ENDS]
+COSTS = [f"hours{end}" for end in VALUE_AND_ENDS]
 
 
 @dataclass(frozen=True)
-class Clock:
-    """A unit that keeps the numbers of an axis small."""
+class Unit:
+    """A unit of time that keeps the numbers of an axis small."""
 
     name: str
-    per_second: float
+    seconds: float
 
 
-def cost_figure(inputs: Inputs) -> Figure:
-    """Hours against worker-hours, each mark labelled with its workers; the Pareto set filled and joined."""
-    every = inputs.options
-    of = {options: _time_of(inputs, options) for options in every}
-    same = len(set(of.values())) == 1
-    titles = list(every) if same else [": ".join(filter(None, (options, of[options]))) for options in every]
-    legend = [series for options in every for series in inputs.series(options)]
-    size = SINGLE_PANEL if len(every) == 1 else FACET
-    title = f"Time against cost: {of[every[0]]}" if same else "Time against cost"
-    figure, panels = sheet(title, legend, titles, columns_for(len(every)), size)
-    for axes, options in zip(panels, every, strict=True):
-        _draw(axes, inputs, options)
-    return figure
+def draw(inputs: Inputs) -> Figure:
+    """Draw time against worker-hours; the marks of the Pareto set are filled and joined."""
+    kinds = {options: _kind(inputs, options) for options in inputs.options}
+    same = len(set(kinds.values())) == 1
+    title = f"Time against cost: {kinds[inputs.options[0]]}" if same else "Time against cost"
+    titles = list(kinds) if same else [": ".join(filter(None, pair)) for pair in kinds.items()]
+
+    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+        _draw_panel(axes, _rows(inputs, panel[0].options), panel)
+
+    return figure_by_options(title, inputs.panels, draw_panel, titles)
 
 
-def cost_rows(inputs: Inputs, options: str) -> pd.DataFrame:
-    """The points of one set of options by the time that its Pareto set is of.
+def missing(inputs: Inputs) -> str | None:
+    """Return why it cannot be drawn: no training time is known."""
+    return None if inputs.cost["training_seconds"].notna().any() else "no run has a known training time"
+
+
+def caption(inputs: Inputs) -> str:
+    """Return what the marks, the band and the bars are."""
+    bounded = inputs.cost[inputs.cost["training_seconds_low"].notna()]
+    return caption_text(inputs, MARKS_SENTENCE, bars_sentence(inputs, bounded))
+
+
+def alternative(inputs: Inputs) -> str:
+    """Return time and worker-hours of the points that no other beats in both."""
+    facts = facts_of_series(inputs, lambda series: _facts(inputs, series))
+    return alternative_text("Training time against worker-hours. Points that no other beats in both", facts)
+
+
+def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
+    rows = series.rows(_rows(inputs, series.options))
+    for row in rows[rows["pareto"]].to_dict("records"):
+        cost = f"{chart_number(row['seconds'])} s, {chart_number(row['hours'])} worker-hours"
+        yield f"{cost} {on_workers(row['workers'])}"
+
+
+def _rows(inputs: Inputs, options: str) -> pd.DataFrame:
+    """Return the points of one set of options with the time and cost that its Pareto set is of.
 
     Columns added: `seconds`, `hours` (worker-hours), each with `_low` and `_high`.
     """
     rows = inputs.cost[inputs.cost["options"] == options]
-    if not rows["pareto_of"].str.endswith("of one epoch").all():
-        seconds, hours = TO_TARGET if rows[TO_TARGET[0]].notna().all() else OF_A_RUN
-        return rows.assign(
-            **{f"seconds{end}": rows[f"{seconds}{end}"] for end in ("", "_low", "_high")},
-            **{f"hours{end}": rows[f"{hours}{end}"] for end in ("", "_low", "_high")},
-        )
-    hours_each = rows["worker_hours_per_epoch"]
-    unknown = dict.fromkeys(("seconds_low", "seconds_high", "hours_low", "hours_high"), np.nan)
-    return rows.assign(seconds=hours_each / rows["workers"] * SECONDS_PER_HOUR, hours=hours_each, **unknown)
+    if rows["pareto_of"].str.endswith("of one epoch").all():
+        hours = rows["worker_hours_per_epoch"]
+        unknown = dict.fromkeys((*TIMES[1:], *COSTS[1:]), np.nan)
+        return rows.assign(seconds=hours / rows["workers"] * SECONDS_PER_HOUR, hours=hours, **unknown)
+    to_target = rows["seconds_to_target"].notna().all()
+    time = "seconds_to_target" if to_target else "training_seconds"
+    cost = "worker_hours_to_target" if to_target else "worker_hours"
+    sources = [f"{column}{end}" for column in (time, cost) for end in VALUE_AND_ENDS]
+    return rows.assign(**{new: rows[old] for new, old in zip(TIMES + COSTS, sources, strict=True)})
 
 
-def _time_of(inputs: Inputs, options: str) -> str:
+def _kind(inputs: Inputs, options: str) -> str:
+    """Return what the Pareto set of these options is of, such as "seconds and worker-hours of 4 epochs"."""
     return str(inputs.cost.loc[inputs.cost["options"] == options, "pareto_of"].iloc[0])
 
 
-def _draw(axes: Axes, inputs: Inputs, options: str) -> None:
-    rows = cost_rows(inputs, options)
-    time = _clock(rows["seconds"])
-    worker = _clock(rows["hours"] * SECONDS_PER_HOUR)
-    rows = _scaled(_scaled(rows, "seconds", time.per_second), "hours", worker.per_second * SECONDS_PER_HOUR)
-    _axes(axes, rows, time, worker)
-    front = rows[rows["pareto"]].sort_values("hours")
-    axes.plot(
-        front["hours"],
-        front["seconds"],
-        color=MUTED,
-        linewidth=7,
-        alpha=0.2,
-        zorder=1,
-        solid_capstyle="round",
-    )
-    for series in inputs.series(options):
-        _draw_series(axes, series, series.of(rows).sort_values("workers"))
-
-
-def _axes(axes: Axes, rows: pd.DataFrame, time: Clock, worker: Clock) -> None:
-    axes.set_xlabel(f"worker-{worker.name}")
+def _draw_panel(axes: Axes, rows: pd.DataFrame, panel: Sequence[Series]) -> None:
+    time = _unit(rows["seconds"])
+    cost = _unit(rows["hours"] * SECONDS_PER_HOUR)
     axes.set_ylabel(time.name)
-    x = rows[["hours", "hours_low", "hours_high"]].to_numpy(dtype=np.float64).ravel()
-    y = rows[["seconds", "seconds_low", "seconds_high"]].to_numpy(dtype=np.float64).ravel()
-    if rows["seconds"].max() >= LOGARITHMIC_FROM * rows["seconds"].min():
+    axes.set_xlabel(f"worker-{cost.name}")
+    scaled = rows.copy()
+    scaled[TIMES] = rows[TIMES] / time.seconds
+    scaled[COSTS] = rows[COSTS] * SECONDS_PER_HOUR / cost.seconds
+    _set_axes(axes, scaled)
+    front = scaled[scaled["pareto"]].sort_values("hours")
+    x, y = front["hours"], front["seconds"]
+    axes.plot(x, y, color=MUTED, linewidth=7, alpha=0.2, zorder=1, solid_capstyle="round")
+    for series in panel:
+        _draw_series(axes, series, series.rows(scaled).sort_values("workers"))
+
+
+def _set_axes(axes: Axes, rows: pd.DataFrame) -> None:
+    x = rows[COSTS].to_numpy(dtype=np.float64).ravel()
+    y = rows[TIMES].to_numpy(dtype=np.float64).ravel()
+    if rows["seconds"].max() >= LOGARITHMIC_FROM_RATIO * rows["seconds"].min():
         logarithmic(axes, "x", x, above=0.12)
         logarithmic(axes, "y", y, above=0.12)
     else:
@@ -98,55 +131,29 @@ def _axes(axes: Axes, rows: pd.DataFrame, time: Clock, worker: Clock) -> None:
 
 
 def _draw_series(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
-    look = series.look
-    axes.plot(
-        rows["hours"],
-        rows["seconds"],
-        color=look.colour,
-        linestyle=series.line_style,
-        linewidth=0.9,
-        alpha=0.5,
-    )
-    axes.vlines(rows["hours"], rows["seconds_low"], rows["seconds_high"], color=look.colour, linewidth=1.3)
-    axes.hlines(rows["seconds"], rows["hours_low"], rows["hours_high"], color=look.colour, linewidth=1.3)
-    for beaten, part in rows.groupby(~rows["pareto"]):
-        axes.plot(
-            part["hours"],
-            part["seconds"],
-            color=look.colour,
-            linestyle="none",
-            marker=look.marker,
-            markersize=look.points,
-            markerfacecolor=PAPER if beaten else look.colour,
-            markeredgecolor=look.colour if beaten else PAPER,
-            markeredgewidth=1.3 if beaten else 0.8,
-            zorder=4,
-            label=series.name,
-        )
-    offset, side = ((-6, -4), "right") if series.framework == "pytorch_native" else ((6, 4), "left")
-    for hours, seconds, workers in zip(rows["hours"], rows["seconds"], rows["workers"], strict=True):
-        axes.annotate(
-            str(workers),
-            (hours, seconds),
-            offset,
-            textcoords="offset points",
-            ha=side,
-            va="top" if side == "right" else "bottom",
-            color=look.colour,
-            weight="bold",
-            path_effects=halo(),
-            zorder=5,
-        )
+    colour = series.style.colour
+    style = series.line_style
+    axes.plot(rows["hours"], rows["seconds"], color=colour, linestyle=style, linewidth=0.9, alpha=0.5)
+    axes.vlines(rows["hours"], rows["seconds_low"], rows["seconds_high"], color=colour, linewidth=1.3)
+    axes.hlines(rows["seconds"], rows["hours_low"], rows["hours_high"], color=colour, linewidth=1.3)
+    for in_front, part in rows.groupby("pareto"):
+        markers(axes, series, part["hours"], part["seconds"], filled=bool(in_front), label=series.name)
+    _number_points(axes, series, rows)
 
 
-def _clock(seconds: "pd.Series[float]") -> Clock:
+def _number_points(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
+    """Write the workers beside each mark: native DDP's below to the left, Horovod's above to the right."""
+    for x, y, workers in zip(rows["hours"], rows["seconds"], rows["workers"], strict=True):
+        label = Label(x, y, str(workers), series.style.colour)
+        if series.framework == "pytorch_native":
+            text_beside(axes, label, (-6, -4), ha="right", va="top")
+        else:
+            text_beside(axes, label, (6, 4), ha="left", va="bottom")
+
+
+def _unit(seconds: "pd.Series[float]") -> Unit:
     typical = float(seconds.median())
-    return next(
-        (Clock(name, 1 / size) for name, size in (("hours", 3600.0), ("minutes", 60.0)) if typical >= size),
-        Clock("seconds", 1.0),
-    )
-
-
-def _scaled(rows: pd.DataFrame, name: str, factor: float) -> pd.DataFrame:
-    names = [name, f"{name}_low", f"{name}_high"]
-    return rows.assign(**{each: rows[each] * factor for each in names})
+    for unit in (Unit("hours", 3600.0), Unit("minutes", 60.0)):
+        if typical >= unit.seconds:
+            return unit
+    return Unit("seconds", 1.0)

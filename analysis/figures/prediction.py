@@ -1,106 +1,151 @@
-"""Throughput that was measured beside what fewer workers predicted, and what is expected beyond."""
+"""Measured throughput, what fewer workers predicted of it, and what is expected beyond."""
+
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.axes import from_zero, is_wide, logarithmic, worker_axis
-from analysis.figures.looks import DASHED, PAPER, plain
-from analysis.figures.marks import Label, end_labels, interval_bars, line_with_gaps, sideways
-from analysis.figures.over_workers import FACET, SINGLE_PANEL
-from analysis.figures.series import Inputs, Series
-from analysis.figures.sheet import columns_for, sheet
+from analysis.figures.drawing.artists import (
+    Label,
+    end_labels,
+    interval_bars,
+    last_known,
+    line_with_gaps,
+    markers,
+    sideways,
+)
+from analysis.figures.drawing.axes import from_zero, is_wide, logarithmic, worker_axis
+from analysis.figures.drawing.captions import (
+    alternative_text,
+    caption_text,
+    facts_of_series,
+    interval_text,
+    on_workers,
+    series_title,
+)
+from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.layout import figure_by_options
+from analysis.figures.drawing.style import DASHED
+from analysis.text import chart_number, chart_percent
 
+TITLE = "prediction"
+SECTION = "prediction"
+MARKS_SENTENCE = "Filled: measured. Dashed, with its 95 % band: expected beyond the data."
+
+# The fewest worker counts that a model of the step time is fitted on.
 FEWEST_COUNTS = 3
+# Share of a panel's width by which predictions stand beside the measured median.
 HELD_OUT_SIDEWAYS = 0.012
+# A wider interval may leave the panel: it must not press all that was measured to the ground.
 LARGEST_RISE = 1.5
 
 
-def prediction_figure(inputs: Inputs) -> Figure:
-    """Measured medians, predictions of the larger counts from the smaller, and the extrapolation."""
-    every = [options for options in inputs.options if (inputs.predictions["options"] == options).any()]
-    legend = [series for options in every for series in inputs.series(options)]
-    size = SINGLE_PANEL if len(every) == 1 else FACET
-    title = f"Predicted throughput, {inputs.study.unit}"
-    figure, panels = sheet(title, legend, every, columns_for(len(every)), size)
-    for axes, options in zip(panels, every, strict=True):
-        _draw(axes, inputs, options)
-    return figure
+def draw(inputs: Inputs) -> Figure:
+    """Draw measured medians, predictions of the larger counts from the smaller, and the extrapolation."""
+    predicted = set(inputs.predictions["options"])
+    panels = {options: panel for options, panel in inputs.panels.items() if options in predicted}
+
+    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+        _set_axes(axes, inputs, panel)
+        end_labels(axes, [label for series in panel for label in _draw_series(axes, inputs, series)])
+
+    return figure_by_options(f"Predicted throughput, {inputs.study.unit}", panels, draw_panel)
 
 
-def held_out(inputs: Inputs, series: Series) -> pd.DataFrame:
-    """The predictions of one fit: that on the smaller half of the series' counts, at least 3."""
-    rows = series.of(inputs.predictions)
-    fits = list(dict.fromkeys(rows["fitted_on"]))
-    half = -(-len(series.of(inputs.points)) // 2)
+def missing(inputs: Inputs) -> str | None:
+    """Return why it cannot be drawn: nothing was predicted."""
+    known = len(inputs.predictions)
+    return None if known else "a prediction needs at least 3 worker counts, 1 among them"
+
+
+def caption(inputs: Inputs) -> str:
+    """Return what the marks are, and the error of each series where points were held out."""
+    return caption_text(inputs, MARKS_SENTENCE, *_errors(inputs))
+
+
+def alternative(inputs: Inputs) -> str:
+    """Return the throughput expected at worker counts that were not measured."""
+    facts = facts_of_series(inputs, lambda series: _facts(inputs, series))
+    return alternative_text("Throughput measured and predicted. Expected beyond the data", facts)
+
+
+def _errors(inputs: Inputs) -> Iterator[str]:
+    for series in inputs.series:
+        rows = _held_out(inputs, series)
+        if len(rows):
+            used = f"predicted from {rows['fitted_on'].iloc[0]} workers"
+            error = chart_percent(float(rows["error"].abs().median()))
+            yield f"Open, {series_title(series, inputs)}: {used}, median error {error}."
+
+
+def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
+    for row in _beyond(inputs, series).to_dict("records"):
+        expected = (
+            f"{chart_number(row['predicted'])} {inputs.study.unit}{interval_text(row, 'predicted', '.3g')}"
+        )
+        yield f"{expected} {on_workers(row['workers'])}"
+
+
+def _held_out(inputs: Inputs, series: Series) -> pd.DataFrame:
+    """Return the predictions of one fit: that on the smaller half of the series' counts, at least 3."""
+    rows = series.rows(inputs.predictions)
+    fits: list[str] = list(dict.fromkeys(rows["fitted_on"]))
     rows = rows[rows["held_out"].astype(bool)]
-    return rows[rows["fitted_on"] == fits[max(0, half - FEWEST_COUNTS)]] if fits else rows
+    if not fits:
+        return rows
+    half = -(-len(series.rows(inputs.points)) // 2)
+    return rows[rows["fitted_on"] == fits[max(0, half - FEWEST_COUNTS)]]
 
 
-def beyond(inputs: Inputs, series: Series) -> pd.DataFrame:
-    """The predictions at worker counts that were not measured."""
-    rows = series.of(inputs.predictions)
+def _beyond(inputs: Inputs, series: Series) -> pd.DataFrame:
+    """Return the predictions at worker counts that were not measured."""
+    rows = series.rows(inputs.predictions)
     return rows[~rows["held_out"].astype(bool)]
 
 
-def _draw(axes: Axes, inputs: Inputs, options: str) -> None:
-    drawn = inputs.series(options)
-    points = inputs.points[inputs.points["options"] == options]
-    shown = pd.concat(
-        [part for series in drawn for part in (held_out(inputs, series), beyond(inputs, series))]
-    )
-    counts = sorted({int(each) for each in (*points["workers"], *shown["workers"])})
-    worker_axis(axes, counts, room=1.16)
-    medians = [points["throughput"], points["throughput_high"], shown["predicted"]]
-    values = np.concatenate([part.to_numpy(dtype=np.float64) for part in medians])
-    # A wide interval may leave the panel: it must not press all that was measured to the ground.
+def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
+    points = inputs.points[inputs.points["options"] == panel[0].options]
+    tables = [[_held_out(inputs, series), _beyond(inputs, series)] for series in panel]
+    predictions = pd.concat([table for pair in tables for table in pair])
+    counts = sorted({*points["workers"].astype(int), *predictions["workers"].astype(int)})
+    worker_axis(axes, counts, stretch=1.16)
+    values = np.concatenate([points["throughput"], points["throughput_high"], predictions["predicted"]])
     most = LARGEST_RISE * float(np.nanmax(values))
-    values = np.append(values, np.minimum(shown["predicted_high"].to_numpy(dtype=np.float64), most))
-    if is_wide(counts):
-        logarithmic(axes, "y", values)
-    else:
-        from_zero(axes, "y", values)
-    end_labels(axes, [label for series in drawn for label in _draw_series(axes, inputs, series)])
+    values = np.append(values, predictions["predicted_high"].clip(upper=most)).astype(np.float64)
+    set_up = logarithmic if is_wide(counts) else from_zero
+    set_up(axes, "y", values)
 
 
 def _draw_series(axes: Axes, inputs: Inputs, series: Series) -> list[Label]:
-    points = series.of(inputs.points)
+    points = series.rows(inputs.points)
     interval_bars(axes, series, points, "throughput")
     line_with_gaps(axes, series, inputs.counts(series.options), points, "throughput")
-    _held_out_marks(axes, series, held_out(inputs, series))
-    return _extrapolation(axes, series, points, beyond(inputs, series))
+    _draw_held_out(axes, series, _held_out(inputs, series))
+    return _draw_beyond(axes, series, points, _beyond(inputs, series))
 
 
-def _held_out_marks(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
-    place = sideways(axes, rows["workers"], HELD_OUT_SIDEWAYS)
-    look = series.look
-    axes.vlines(
-        place, rows["predicted_low"], rows["predicted_high"], color=look.colour, linewidth=1, zorder=3
-    )
-    axes.plot(
-        place,
-        rows["predicted"],
-        linestyle="none",
-        marker=look.marker,
-        markersize=look.points,
-        markerfacecolor=PAPER,
-        markeredgecolor=look.colour,
-        markeredgewidth=1.2,
-        label=f"{series.name}, predicted",
-        zorder=5,
-    )
+def _draw_held_out(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
+    x = sideways(axes, rows["workers"], HELD_OUT_SIDEWAYS)
+    low, high = rows["predicted_low"], rows["predicted_high"]
+    axes.vlines(x, low, high, color=series.style.colour, linewidth=1, zorder=3)
+    markers(axes, series, x, rows["predicted"], filled=False, label=f"{series.name}, predicted")
 
 
-def _extrapolation(axes: Axes, series: Series, points: pd.DataFrame, rows: pd.DataFrame) -> list[Label]:
-    known = points[points["throughput"].notna()].sort_values("workers")
-    if rows.empty or known.empty:
+def _draw_beyond(axes: Axes, series: Series, points: pd.DataFrame, rows: pd.DataFrame) -> list[Label]:
+    """Draw the extrapolation and its band from the last measured point; return the label at its end."""
+    last = last_known(points, "throughput")
+    if last is None or rows.empty:
         return []
-    last, colour = known.iloc[-1], series.look.colour
-    start = float(last["throughput"])
-    bands = [[start, *rows[f"predicted_{end}"].to_numpy(dtype=np.float64)] for end in ("low", "high")]
-    place = [float(last["workers"]), *rows["workers"].to_numpy(dtype=np.float64)]
-    axes.fill_between(place, bands[0], bands[1], color=colour, alpha=0.16, linewidth=0, zorder=1.5)
-    predicted = [start, *rows["predicted"].to_numpy(dtype=np.float64)]
-    axes.plot(place, predicted, color=colour, linestyle=DASHED, linewidth=1.3, zorder=3)
-    return [Label(place[-1], predicted[-1], plain(predicted[-1]), colour)]
+    x, predicted, low, high = (
+        np.append(float(last[measured]), rows[column].to_numpy(dtype=np.float64))
+        for measured, column in [
+            ("workers", "workers"),
+            *(("throughput", f"predicted{end}") for end in ("", "_low", "_high")),
+        ]
+    )
+    colour = series.style.colour
+    axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1.5)
+    axes.plot(x, predicted, color=colour, linestyle=DASHED, linewidth=1.3, zorder=3)
+    return [Label(x[-1], predicted[-1], chart_number(predicted[-1]), colour)]

@@ -24,6 +24,7 @@ from analysis.loading.options import (
 )
 from analysis.loading.ping_pongs import read_ping_pongs
 from analysis.loading.runs import CompleteRun, UnusableRun, read_run
+from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
 from analysis.study import (
     BUDGET_COLUMNS,
@@ -31,6 +32,7 @@ from analysis.study import (
     EVALUATION_COLUMNS,
     NAN,
     PROBE_COLUMNS,
+    STARTUP_TABLE_COLUMNS,
     LeftOut,
     Run,
     Study,
@@ -63,7 +65,9 @@ def load_study(folder: Path) -> Study:
         criteria = recorded.criteria if recorded else Criteria()
         study = _study(folder.resolve().name, used, left_out, criteria)
         ping_pongs, problems = read_ping_pongs(folder)
-        return replace(study, ping_pongs=ping_pongs, notes=(*study.notes, *problems))
+        steps, unreadable = read_steps(folder, study.epochs)
+        notes = (*study.notes, *problems, *unreadable)
+        return replace(study, ping_pongs=ping_pongs, steps=steps, notes=notes)
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -181,6 +185,7 @@ def _study(
         unknown_attempts=unknown,
         budgets=tidy([(run.name, run.budget) for run in runs], BUDGET_COLUMNS),
         probes=tidy([(run.name, run.probe) for run in runs], PROBE_COLUMNS),
+        startups=tidy([(run.name, run.startup) for run in runs], STARTUP_TABLE_COLUMNS),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from analysis.loading.attempts import with_earlier_attempts
 from analysis.loading.budget_columns import Columns, budget_columns, probe_columns
 from analysis.loading.consistency import contradictions, too_large
+from analysis.loading.startup import startup_columns
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance
@@ -27,9 +28,9 @@ OF_EPOCH = attrgetter(*RECORDED)
 class CompleteRun:
     """A run whose record is complete and can give a throughput.
 
-    `epochs`, `evaluations`, `budget` and `probe` hold one array per column of the tables, without the
-    run's name. `point` is the header's, with the operational options that all runs compared share;
-    `attempts_known` says whether the header tells the facts of every attempt that trained a part.
+    `epochs`, `evaluations`, `budget`, `probe` and `startup` hold one array per column of the tables,
+    without the run's name. `config` is the header's, with the operational options that all runs compared
+    share; `attempts_known` says whether the header tells the facts of every attempt that trained a part.
     """
 
     name: str
@@ -38,6 +39,7 @@ class CompleteRun:
     evaluations: Columns
     budget: Columns
     probe: Columns
+    startup: Columns
     disturbance: Disturbance
     config: RunConfig
     attempts_known: bool = True
@@ -78,6 +80,7 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
         _evaluations(record.results),
         budget_columns(record, stalled),
         probe_columns(record),
+        startup_columns(record),
     )
     header, known = with_earlier_attempts(record.header, folder)
     return CompleteRun(name, header, *tables, disturbed, header.config, known)

@@ -7,9 +7,9 @@ import pandas as pd
 from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
+from analysis.report.figure_files import FigureFiles
 from analysis.report.markdown import TEXT, column_table, doubt_list, escaped, points_table, table
 from analysis.report.page_columns import point_keys
-from analysis.report.pictures import Pictures
 from analysis.report.provenance import origins
 from analysis.report.view import integer_column, number_column
 from analysis.study import POINT
@@ -32,7 +32,7 @@ FIGURES = {
 }
 
 
-def application_text(report: Report, pictures: Pictures) -> str:
+def application_text(report: Report, figures: FigureFiles) -> str:
     """Return Markdown to be copied into a proposal. It claims no more than the report does."""
     parts = [
         f"# Scaling of {escaped(report.study.name)}: for an application for compute time",
@@ -41,7 +41,7 @@ def application_text(report: Report, pictures: Pictures) -> str:
     of_options = _rows_by_options(report)
     for advice in report.recommendations:
         parts += _of_options(report, advice, of_options[advice.options])
-    parts += ["## Figures", *_figures(pictures), "## How it was measured", *_method(report)]
+    parts += ["## Figures", *_figures(figures), "## How it was measured", *_method(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -109,14 +109,14 @@ def _request(report: Report, chosen: Sequence[Row]) -> str:
     return column_table([*point_keys(report), *hours], chosen)
 
 
-def _figures(pictures: Pictures) -> Iterator[str]:
+def _figures(figures: FigureFiles) -> Iterator[str]:
     for name, title in FIGURES.items():
-        if name in pictures.drawn:
-            drawn = pictures.drawn[name]
+        if name in figures.drawn:
+            drawn = figures.drawn[name]
             yield f"![{escaped(drawn.alternative)}]({name}.svg)"
             yield f"*{title}. {escaped(drawn.caption)}*"
         else:
-            yield f"{title}: not drawn: {escaped(pictures.absent.get(name, 'not known'))}."
+            yield f"{title}: not drawn: {escaped(figures.missing[name].reason)}."
 
 
 def _method(report: Report) -> Iterator[str]:

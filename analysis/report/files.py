@@ -4,9 +4,9 @@ from pathlib import Path
 
 from analysis.report.application import application_text
 from analysis.report.assemble import Report
+from analysis.report.figure_files import FigureFiles, draw_figures
 from analysis.report.html import page
 from analysis.report.markdown import summary_markdown
-from analysis.report.pictures import Pictures, draw
 from analysis.report.tables import table_files
 from unet_scaling.study.files import READABLE, write_atomically
 
@@ -18,23 +18,23 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     not draw are removed: they would be taken for its own. Raises OSError where the folder cannot be
     written; an earlier file is then still whole.
     """
-    pictures = draw(report)
-    contents = _contents(report, pictures)
+    figures = draw_figures(report)
+    contents = _contents(report, figures)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
-    for name in pictures.absent:
+    for name in figures.missing:
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return [folder / name for name in contents]
 
 
-def _contents(report: Report, pictures: Pictures) -> dict[str, bytes]:
+def _contents(report: Report, figures: FigureFiles) -> dict[str, bytes]:
     contents = table_files(report)
-    for name, drawn in pictures.drawn.items():
+    for name, drawn in figures.drawn.items():
         contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
     return contents | {
         "summary.md": summary_markdown(report).encode(),
-        "application.md": application_text(report, pictures).encode(),
-        "report.html": page(report, pictures).encode(),
+        "application.md": application_text(report, figures).encode(),
+        "report.html": page(report, figures).encode(),
     }

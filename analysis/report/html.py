@@ -9,8 +9,7 @@ from markupsafe import Markup
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.verdict import Verdict
 from analysis.report.assemble import Report
-from analysis.report.drawings import MAIN_FIGURES, absent, drawings, main_figures
-from analysis.report.pictures import Pictures
+from analysis.report.figure_files import MAIN, FigureFiles
 from analysis.report.provenance import origins
 from analysis.report.reproduction import reproduction
 from analysis.report.sections import sections
@@ -22,7 +21,7 @@ MOST_ANSWERS = 3
 TEMPLATE = "report.html.jinja"
 
 
-def page(report: Report, pictures: Pictures) -> str:
+def page(report: Report, figures: FigureFiles) -> str:
     """Return the report as HTML. The template escapes every text; figures are the project's own SVG."""
     study = report.study
     return (
@@ -34,9 +33,9 @@ def page(report: Report, pictures: Pictures) -> str:
             arms=" or ".join(study.names.values()),
             measured=_measured(report),
             **_answers(report),
-            main_figures=drawings(pictures, *main_figures(pictures)),
-            not_drawn=absent(pictures, *MAIN_FIGURES),
-            sections=list(sections(report, pictures)),
+            main_figures=figures.in_section(MAIN),
+            not_drawn=figures.missing_in_section(MAIN),
+            sections=list(sections(report, figures)),
             origins=origins(study),
             reproduction=reproduction(study),
             files=[table.file for table in TABLES],

@@ -6,8 +6,8 @@ the colour of print as its default:
   --ink      text                     --native   native DDP
   --muted    axes, guides, captions   --horovod  Horovod
   --grid     grid lines               --paper    edges of marks, halos of labels
-  --datawait --compute --wire --imbalance --optimizer --unequalwork --rest   parts of the loss budget
-  --ondark --onlight                                                         numbers inside a part
+  --indigo --cyan --wine --sand --green --cream --grey   parts of a stacked bar
+  --ondark --onlight                                     numbers inside a part
 """
 
 import io
@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from analysis.figures.looks import (
+from analysis.figures.drawing.style import (
     GRID,
     HOROVOD,
     INK,
@@ -27,8 +27,8 @@ from analysis.figures.looks import (
     NATIVE,
     ON_DARK,
     ON_LIGHT,
+    PALETTE,
     PAPER,
-    PART_LOOKS,
     STYLE,
 )
 
@@ -41,7 +41,7 @@ VARIABLES = {
     HOROVOD: "--horovod",
     ON_DARK: "--ondark",
     ON_LIGHT: "--onlight",
-    **{look.colour: f"--{look.name.replace(' ', '')}" for look in PART_LOOKS.values()},
+    **{colour: f"--{name}" for name, (colour, _) in PALETTE.items()},
 }
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 COLOUR = re.compile("|".join(VARIABLES))
@@ -50,13 +50,13 @@ FONT = re.compile(r"'DejaVu Sans'(, [^;]*)?")
 PAGE_FONT = "system-ui, sans-serif"
 
 
-def picture(figure: Figure, file_format: str) -> bytes:
-    """The figure as a file's content, "svg" or "png"; the same figure always gives the same bytes."""
+def image(figure: Figure, file_format: str) -> bytes:
+    """Return the figure as a file's content, "svg" or "png"; the same figure always gives the same bytes."""
     return _saved(figure, file_format, transparent=False, style={})
 
 
 def inline_svg(figure: Figure, name: str) -> str:
-    """The figure as an `svg` element for a web page; screen readers say the figure's label.
+    """Return the figure as an `svg` element for a web page; screen readers say the figure's label.
 
     It scales to its container, is transparent, and takes its colours from the page (module text). All
     ids start with `name`, so that several figures can share a page. Text stays text, in the page's
@@ -105,9 +105,10 @@ def _localise(element: ElementTree.Element, name: str) -> None:
         if key == "id":
             value = f"{name}-{value}"
         elif key in (f"{{{XLINK}}}href", "href"):
-            key, value = "href", f"#{name}-{value.removeprefix('#')}"
+            key = "href"
+            value = f"#{name}-{value.removeprefix('#')}"
         else:
             value = REFERENCE.sub(rf"url(#{name}-\1)", value)
-            value = COLOUR.sub(lambda found: f"var({VARIABLES[found[0]]}, {found[0]})", value)
+            value = COLOUR.sub(lambda match: f"var({VARIABLES[match[0]]}, {match[0]})", value)
             value = FONT.sub(PAGE_FONT, value)
         element.set(key, value)

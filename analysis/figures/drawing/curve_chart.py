@@ -1,0 +1,178 @@
+"""Training curves, a panel per framework and set of options: the chart of three figures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures.drawing.artists import Label, end_labels, tip_labels
+from analysis.figures.drawing.axes import from_zero, in_panel, logarithmic, whole_numbers_from_zero
+from analysis.figures.drawing.captions import alternative_text, facts_of_series, on_workers
+from analysis.figures.drawing.curves import MOST_RUNS, Curves, counts_drawn
+from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.layout import new_figure
+from analysis.text import chart_number
+from unet_scaling.study.config import Framework
+
+PANEL_INCHES = (3.9, 3.1)
+# Opacity of the line of the fewest workers; that of the most is opaque.
+FAINTEST = 0.35
+# Share of a panel's height within which two lines end at the same place.
+SAME_HEIGHT = 0.02
+# Worker counts that a merged label lists; more become a range.
+MOST_LISTED = 2
+# Lines of more steps than this have no markers.
+MOST_MARKED_STEPS = 12
+TIME_SENTENCE = "Time is training time, the warm-up included."
+
+
+@dataclass(frozen=True)
+class CurveChart:
+    """What is drawn against what: columns of a table with one row per run and step.
+
+    `log_y` makes both axes logarithmic, for a quantity that falls by much; else it starts at zero.
+    """
+
+    title: str
+    x: str
+    y: str
+    x_label: str
+    log_x: bool
+    log_y: bool
+    least_top: float = 0.0
+
+
+def curve_figure(inputs: Inputs, chart: CurveChart, curves: Curves) -> Figure:
+    """Draw one line per point; a panel for each framework and set of options."""
+    panels = _panels(inputs, curves.medians)
+    names = inputs.study.names
+    titles = [", ".join(filter(None, (names[framework], options))) for options, framework in panels]
+    columns = len({framework for _, framework in panels}) if len(panels) > 3 else len(panels)
+    title = f"{chart.title}, by number of workers"
+    figure, all_axes = new_figure(title, [], titles, columns, PANEL_INCHES)
+    for axes, ((options, _), panel) in zip(all_axes, panels.items(), strict=True):
+        tables = (table[table["options"] == options] for table in (curves.medians, curves.runs))
+        _set_axes(axes, chart, pd.concat(tables))
+        _draw_panel(axes, chart, panel, curves)
+    return figure
+
+
+def curve_sentence(inputs: Inputs) -> str:
+    """Return what the lines of training curves are."""
+    repeated = int(inputs.points["repeats"].max()) > 1
+    thin = f"; thin: its runs, at most {MOST_RUNS}" if repeated else ""
+    return f"Numbers: workers. Thick: the median over the runs of a point{thin}."
+
+
+def undrawn_counts_sentence(inputs: Inputs) -> str:
+    """Return a sentence where not every worker count of a series has a curve; else nothing."""
+    undrawn = any(
+        len(counts_drawn(inputs, series.options, series.framework))
+        < series.rows(inputs.points)["workers"].nunique()
+        for series in inputs.series
+    )
+    return "Not every worker count is drawn." if undrawn else ""
+
+
+def curve_alternative(opening: str, inputs: Inputs, column: str) -> str:
+    """Return the opening with the median of a column of the runs of each series at its most workers."""
+    return alternative_text(
+        f"{opening} at the most workers",
+        facts_of_series(inputs, lambda series: _last_median(series.rows(inputs.study.runs), column)),
+    )
+
+
+def _last_median(runs: pd.DataFrame, column: str) -> Iterator[str]:
+    workers = runs["workers"].max()
+    values = runs.loc[runs["workers"] == workers, column].dropna()
+    if len(values):
+        yield f"{chart_number(float(values.median()))} {on_workers(int(workers))}"
+
+
+def _panels(inputs: Inputs, table: pd.DataFrame) -> Mapping[tuple[str, Framework], list[Series]]:
+    """Return the series of each set of options and framework that has rows in a table."""
+    panels: dict[tuple[str, Framework], list[Series]] = {}
+    for series in inputs.series:
+        same = (table["options"] == series.options) & (table["framework"] == series.framework)
+        if same.any():
+            panels.setdefault((series.options, series.framework), []).append(series)
+    return panels
+
+
+def _set_axes(axes: Axes, chart: CurveChart, table: pd.DataFrame) -> None:
+    """Set up axes for both frameworks of one set of options alike."""
+    x = table[chart.x].to_numpy(dtype=np.float64)
+    y = table[chart.y].to_numpy(dtype=np.float64)
+    axes.set_xlabel(chart.x_label)
+    if chart.log_x:
+        logarithmic(axes, "x", x, above=0.18)
+    elif chart.x == "trained":
+        whole_numbers_from_zero(axes, "x", 1.15 * x)
+    else:
+        from_zero(axes, "x", 1.15 * x)
+    if chart.log_y:
+        logarithmic(axes, "y", y, below=0.14)
+    else:
+        from_zero(axes, "y", y, least_top=chart.least_top)
+
+
+def _draw_panel(axes: Axes, chart: CurveChart, panel: Sequence[Series], curves: Curves) -> None:
+    labels = [label for series in panel for label in _draw_series(axes, chart, series, curves)]
+    if chart.x == "trained":
+        end_labels(axes, _merged(axes, labels))
+    else:
+        tip_labels(axes, labels, below=chart.y == "loss")
+
+
+def _draw_series(axes: Axes, chart: CurveChart, series: Series, curves: Curves) -> Iterator[Label]:
+    """Draw a line for every point, with its runs thin; more workers are drawn stronger."""
+    medians = series.rows(curves.medians)
+    runs = series.rows(curves.runs)
+    counts = sorted({int(workers) for workers in medians["workers"]})
+    for number, workers in enumerate(counts, start=1):
+        alpha = FAINTEST + (1 - FAINTEST) * number / len(counts)
+        median = medians[medians["workers"] == workers]
+        _draw_runs(axes, chart, series, runs[runs["workers"] == workers], alpha)
+        _draw_median(axes, chart, series, median, alpha, f"{series.name}, {workers}")
+        last = median[median[chart.y].notna()].iloc[-1:]
+        for x, y in zip(last[chart.x], last[chart.y], strict=True):
+            yield Label(float(x), float(y), str(workers), series.style.colour)
+
+
+def _draw_runs(axes: Axes, chart: CurveChart, series: Series, runs: pd.DataFrame, alpha: float) -> None:
+    colour = series.style.colour
+    for _, run in runs.groupby("number"):
+        axes.plot(run[chart.x], run[chart.y], color=colour, linewidth=0.6, alpha=0.4 * alpha, zorder=2)
+
+
+def _draw_median(
+    axes: Axes, chart: CurveChart, series: Series, median: pd.DataFrame, alpha: float, label: str
+) -> None:
+    axes.plot(
+        median[chart.x],
+        median[chart.y],
+        color=series.style.colour,
+        linestyle=series.line_style,
+        linewidth=1.6,
+        alpha=alpha,
+        label=label,
+        marker=series.style.marker if len(median) <= MOST_MARKED_STEPS else None,
+        markersize=3.2,
+        zorder=3,
+    )
+
+
+def _merged(axes: Axes, labels: Sequence[Label]) -> list[Label]:
+    """Return one label for lines that end at the same height, as the losses of equal training do."""
+    groups: dict[int, list[Label]] = {}
+    for label in labels:
+        groups.setdefault(round(in_panel(axes, label.x, label.y)[1] / SAME_HEIGHT), []).append(label)
+    return [replace(group[0], text=_counts_text(group)) for group in groups.values()]
+
+
+def _counts_text(group: Sequence[Label]) -> str:
+    counts = sorted({int(label.text) for label in group})
+    return ", ".join(map(str, counts)) if len(counts) <= MOST_LISTED else f"{counts[0]} to {counts[-1]}"

@@ -1,0 +1,78 @@
+"""Seconds from the start of the workers' processes to the first epoch, in parts stacked over the workers."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series, on_workers
+from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.stacks import MOST_PANELS, Stack, StackChart, panel_title, stack_figure
+from analysis.figures.drawing.style import part_styles
+from analysis.study import POINT
+from analysis.text import chart_number
+
+TITLE = "start-up"
+SECTION = "cost"
+PARTS_SENTENCE = (
+    "Each part: mean over workers and runs. Diamonds: the sum; bars: from the fastest to the slowest run. "
+    "Start-up is no part of the training time, nor of any throughput."
+)
+PARTS = part_styles(
+    imports_seconds="imports",
+    join_seconds="join the group",
+    data_seconds="open the data",
+    model_seconds="build the model",
+    distribution_seconds="distribute the state",
+    warm_up_step_seconds="warm-up step",
+)
+
+
+def draw(inputs: Inputs) -> Figure:
+    """Draw the seconds that each part of the start-up takes; a panel for each series."""
+    stacks = [
+        Stack(panel_title(series, inputs), table, series.style.colour)
+        for series in inputs.series
+        if len(table := _seconds(inputs, series))
+    ]
+    title = "From the start of the processes to the first epoch, s"
+    chart = StackChart(title, PARTS, "total", _seconds_text, share=False, least_top=0.0)
+    return stack_figure(chart, stacks[:MOST_PANELS])
+
+
+def missing(inputs: Inputs) -> str | None:
+    """Return why it cannot be drawn: no record has its start-up."""
+    known = len(inputs.study.startups)
+    return None if known else "no run recorded its start-up, which records have from format 3 on"
+
+
+def caption(inputs: Inputs) -> str:
+    """Return what parts, diamonds and bars are."""
+    return caption_text(inputs, PARTS_SENTENCE)
+
+
+def alternative(inputs: Inputs) -> str:
+    """Return the seconds of every series at its most workers, in parts."""
+    facts = facts_of_series(inputs, lambda series: _facts(inputs, series))
+    return alternative_text("Stacked parts of the start-up against workers. At the most workers", facts)
+
+
+def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
+    for row in _seconds(inputs, series).tail(1).to_dict("records"):
+        parts = ", ".join(f"{style.name} {_seconds_text(row[part])}" for part, style in PARTS.items())
+        yield f"{_seconds_text(row['total'])} {on_workers(row['workers'])} ({parts})"
+
+
+def _seconds(inputs: Inputs, series: Series) -> pd.DataFrame:
+    """Return one row per worker count: mean seconds of each part, their `total`, and that of single runs."""
+    runs = series.rows(inputs.study.runs)[[*POINT, "run"]]
+    parts = inputs.study.startups.groupby("run", observed=True)[[*PARTS]].mean()
+    runs = runs.merge(parts, left_on="run", right_index=True)
+    runs["total"] = runs[[*PARTS]].sum(axis=1)
+    points = runs.groupby("workers")
+    bounds = points["total"].agg(["min", "max"]).set_axis(["total_low", "total_high"], axis=1)
+    return points[[*PARTS, "total"]].mean().join(bounds).reset_index()
+
+
+def _seconds_text(seconds: float) -> str:
+    return f"{chart_number(seconds, '.1f')} s"

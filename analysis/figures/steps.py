@@ -1,0 +1,111 @@
+"""Distribution of the times of single steps over the workers, with the own work of every worker."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures.drawing.artists import Label, end_labels, markers, sides, sideways
+from analysis.figures.drawing.axes import logarithmic, worker_axis
+from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series, on_workers
+from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.layout import figure_by_options
+from analysis.study import POINT, STEP_QUANTILES
+from analysis.text import chart_number
+
+TITLE = "single steps"
+SECTION = "budget"
+MARKS_SENTENCE = (
+    "Large marks: the median step; thick bars: the middle half of the steps; thin bars: 5 to 95 % of them; "
+    "crosses: the longest. Dots: each worker's own work in a step, all but waiting for gradients: a dot "
+    "above the others of its point is a straggler. Warm-up is left out; of a long run a sample is recorded."
+)
+TIMES = [*STEP_QUANTILES, "work_seconds"]
+# Shares of a panel's width by which a series stands beside its worker count, its dots beside that, and all
+# labels to the right of the last worker count.
+SERIES_STEP, DOTS_STEP, LABEL_STEP = 0.022, 0.016, 0.03
+
+
+def draw(inputs: Inputs) -> Figure:
+    """Draw milliseconds of single steps over the workers; a panel for each set of options."""
+    steps = _milliseconds(inputs)
+
+    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+        _draw_panel(axes, panel, steps)
+
+    return figure_by_options("Time of single steps, ms", inputs.panels_in(steps), draw_panel)
+
+
+def missing(inputs: Inputs) -> str | None:
+    """Return why it cannot be drawn: no run has a file of single steps."""
+    known = len(inputs.study.steps)
+    return None if known else "no run has steps.parquet, which is written where training.budget is on"
+
+
+def caption(inputs: Inputs) -> str:
+    """Return what the marks, bars and dots are."""
+    return caption_text(inputs, MARKS_SENTENCE)
+
+
+def alternative(inputs: Inputs) -> str:
+    """Return the median and the longest step of every series at its most workers, and its slowest worker."""
+    steps = _milliseconds(inputs)
+    facts = facts_of_series(inputs, lambda series: _facts(series.rows(steps)))
+    return alternative_text("Times of single steps against workers. Median step at the most workers", facts)
+
+
+def _facts(rows: pd.DataFrame) -> Iterator[str]:
+    last = rows[rows["workers"] == rows["workers"].max()]
+    for point in _points(last).to_dict("records"):
+        median, longest = (chart_number(point[name]) for name in ("median_seconds", "maximum_seconds"))
+        work = last.groupby("worker")["work_seconds"].median()
+        slowest = f"worker {work.idxmax()} has most own work, {chart_number(work.max())} ms"
+        yield f"{median} ms {on_workers(point['workers'])}, longest {longest} ms, {slowest}"
+
+
+def _milliseconds(inputs: Inputs) -> pd.DataFrame:
+    """Return the quantiles of every run and worker in milliseconds, with the point of the run."""
+    steps = inputs.study.steps
+    steps = steps.assign(**{name: 1000 * steps[name].astype(np.float64) for name in TIMES})
+    return steps.merge(inputs.study.runs[[*POINT, "run"]], on="run")
+
+
+def _points(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per worker count: the median over runs and workers of each quantile, and the maximum."""
+    points = rows.groupby("workers")
+    medians = points[[*STEP_QUANTILES]].median()
+    return medians.assign(maximum_seconds=points["maximum_seconds"].max()).reset_index()
+
+
+def _draw_panel(axes: Axes, panel: Sequence[Series], steps: pd.DataFrame) -> None:
+    shown = pd.concat([series.rows(steps) for series in panel])
+    worker_axis(axes, sorted({int(workers) for workers in shown["workers"]}), stretch=1.25)
+    logarithmic(axes, "y", shown[TIMES].to_numpy(dtype=np.float64).ravel())
+    labels = []
+    for series, side in zip(panel, sides(len(panel)), strict=True):
+        rows = series.rows(steps)
+        _draw_workers(axes, series, rows, side)
+        labels.append(_draw_quantiles(axes, series, _points(rows), side))
+    end_labels(axes, labels)
+
+
+def _draw_quantiles(axes: Axes, series: Series, points: pd.DataFrame, side: float) -> Label:
+    """Draw a mark, two bars and a cross for each worker count; return the label of the last mark."""
+    colour = series.style.colour
+    x = sideways(axes, points["workers"], side * SERIES_STEP)
+    axes.vlines(x, points["p05_seconds"], points["p95_seconds"], color=colour, linewidth=1.4)
+    axes.vlines(x, points["p25_seconds"], points["p75_seconds"], color=colour, linewidth=6, alpha=0.4)
+    axes.plot(x, points["maximum_seconds"], "x", color=colour, markersize=5, linestyle="none")
+    markers(axes, series, x, points["median_seconds"], filled=True, label=series.name)
+    beside = sideways(axes, points["workers"], LABEL_STEP)
+    median = float(points["median_seconds"].iloc[-1])
+    return Label(beside[-1], median, chart_number(median), colour)
+
+
+def _draw_workers(axes: Axes, series: Series, rows: pd.DataFrame, side: float) -> None:
+    """Draw a dot for every worker: the median over its runs of its own work in a step."""
+    workers = rows.groupby(["workers", "worker"], as_index=False)["work_seconds"].median()
+    x = sideways(axes, workers["workers"], side * SERIES_STEP + np.sign(side) * DOTS_STEP)
+    axes.scatter(x, workers["work_seconds"], s=9, color=series.style.colour, alpha=0.6, linewidths=0)

@@ -1,0 +1,107 @@
+"""The figures of a report: as files, as parts of its page, and why some are not drawn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from analysis.figures.catalogue import FIGURES, draw
+from analysis.figures.drawing.inputs import Inputs
+from analysis.figures.drawing.svg import image, inline_svg
+from analysis.processes import parallel_map
+from analysis.report.assemble import Report
+from analysis.report.view import Drawing
+from analysis.text import clean, sentence
+
+# The anchor of the first screen, above the sections.
+MAIN = "main"
+
+
+@dataclass(frozen=True)
+class FigureFile:
+    """A drawn figure: its section, the contents of its files, the SVG for the page, and its texts."""
+
+    section: str
+    svg: bytes
+    png: bytes
+    inline: str
+    caption: str
+    alternative: str
+
+
+@dataclass(frozen=True)
+class MissingFigure:
+    """A figure that cannot be drawn, and why."""
+
+    section: str
+    title: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FigureFiles:
+    """The figures of a report by name, in reading order."""
+
+    drawn: Mapping[str, FigureFile]
+    missing: Mapping[str, MissingFigure]
+
+    def in_section(self, anchor: str) -> tuple[Drawing, ...]:
+        """Return the figures of a section of the page."""
+        return tuple(
+            Drawing(name, figure.inline, clean(figure.caption))
+            for name, figure in self.drawn.items()
+            if figure.section == anchor
+        )
+
+    def missing_in_section(self, anchor: str) -> tuple[str, ...]:
+        """Return a line on each figure of a section that is not drawn."""
+        return tuple(
+            f"Not drawn: {figure.title}. {sentence(figure.reason)}"
+            for figure in self.missing.values()
+            if figure.section == anchor
+        )
+
+
+def draw_figures(report: Report) -> FigureFiles:
+    """Draw every figure that the tables of the study allow."""
+    inputs = inputs_of(report)
+    missing = {
+        name: MissingFigure(figure.SECTION, figure.TITLE, reason)
+        for name, figure in FIGURES.items()
+        if (reason := figure.missing(inputs))
+    }
+    names = [name for name in FIGURES if name not in missing]
+    files = parallel_map(partial(_figure_file, inputs), names)
+    return FigureFiles(_with_main_figure(dict(zip(names, files, strict=True))), missing)
+
+
+def inputs_of(report: Report) -> Inputs:
+    """Return what the figures of a report are drawn from."""
+    return Inputs(
+        study=report.study,
+        points=report.points,
+        iou=report.iou,
+        cost=report.cost,
+        predictions=report.predictions,
+        verdicts=report.verdicts,
+        overhead=report.overhead,
+    )
+
+
+def _figure_file(inputs: Inputs, name: str) -> FigureFile:
+    figure = FIGURES[name]
+    drawn = draw(name, inputs)
+    return FigureFile(
+        section=figure.SECTION,
+        svg=image(drawn, "svg"),
+        png=image(drawn, "png"),
+        inline=inline_svg(drawn, f"figure-{name}"),
+        caption=figure.caption(inputs),
+        alternative=str(drawn.get_label()),
+    )
+
+
+def _with_main_figure(drawn: dict[str, FigureFile]) -> dict[str, FigureFile]:
+    """Move throughput to the first screen where no speed-up is known."""
+    if "throughput" in drawn and all(figure.section != MAIN for figure in drawn.values()):
+        drawn["throughput"] = replace(drawn["throughput"], section=MAIN)
+    return drawn
