@@ -1,6 +1,6 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick verify soak check format twins clean
+.PHONY: help demo test quick verify soak check format twins docs clean
 
 PYTHON := .venv/bin/python
 DEMO_DATA ?=
@@ -53,6 +53,9 @@ format: ## let ruff lay out the code
 
 twins: ## what changes from one framework to the other; --write puts it into the README
 	@$(PYTHON) -m tests.readme --write
+
+docs: ## write the column lists of docs/report.md
+	@$(PYTHON) -m analysis.report.columns --write
 
 clean: ## remove the environment and what runs left; logs stay
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -25,10 +25,11 @@ EVALUATION_COLUMNS = (
     "run", "epochs", "training_seconds", "images", "true_positive", "false_positive", "false_negative",
     "true_negative", "iou", "dice", "seconds",
 )  # fmt: skip
+GPU_COLUMNS = ("gpu_utilization", "gpu_memory_bytes", "gpu_power_watts", "gpu_energy_joules")
 BUDGET_COLUMNS = (
     "run", "worker", "host", "epochs", "seconds", "images", "steps", "worker_seconds", *PHASE_COLUMNS,
     "wire_seconds", "process_cpu_seconds", "training_cpu_seconds", "communication_cpu_seconds",
-    "helper_cpu_seconds", "waiting_seconds", "cores", "frequency_mhz", "no_budget",
+    "helper_cpu_seconds", "waiting_seconds", "cores", "frequency_mhz", "no_budget", *GPU_COLUMNS,
 )  # fmt: skip
 PROBE_COLUMNS = ("run", "bytes", "repeats", "median_seconds", "minimum_seconds")
 STARTUP_TABLE_COLUMNS = ("run", "worker", *STARTUP_COLUMNS)

@@ -114,7 +114,7 @@ def _budgets(runs: pd.DataFrame) -> pd.DataFrame:
         frequency_mhz=np.nan,
         no_budget="",
     )
-    return budgets[list(BUDGET_COLUMNS)].reset_index(drop=True)
+    return budgets.reindex(columns=list(BUDGET_COLUMNS)).reset_index(drop=True)
 
 
 def _header(framework: Framework, workers: int) -> Header:

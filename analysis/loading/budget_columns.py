@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.loading.gpu_columns import gpu_columns
 from analysis.study import BUDGET_COLUMNS, NAN, PROBE_COLUMNS
 from unet_scaling.study.disturbance import helper_seconds, waiting_seconds
 from unet_scaling.study.measurements import PHASE_COLUMNS, CpuFacts
@@ -36,6 +37,7 @@ def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     used = [epoch for epoch in record.epochs if not epoch.warmup and epoch.epoch not in stalled]
     workers = record.header.workers
     found = _of_the_run(used, len(workers)) | _phases(used, len(workers)) | _processor(used, len(workers))
+    found |= gpu_columns(used, len(workers))
     found["worker"] = np.arange(len(workers))
     found["host"] = np.array([worker.host for worker in workers], dtype=object)
     return {name: found[name] for name in BUDGET_COLUMNS if name != "run"}

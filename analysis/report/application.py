@@ -1,4 +1,4 @@
-"""What an application for compute time asks for: text, tables, figures and method."""
+"""Write what an application for compute time asks for: text, tables, figures and method."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,14 +8,15 @@ from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles
-from analysis.report.markdown import NUMBER, TEXT, doubt_list, escaped, points_table, table
+from analysis.report.markdown import TEXT, column_table, doubt_list, escaped, points_table, table
+from analysis.report.page_columns import point_keys
 from analysis.report.provenance import origins
-from analysis.study import POINT, Names
+from analysis.report.view import integer_column, number_column
+from analysis.study import POINT
 from analysis.text import (
     UNKNOWN,
     Row,
     count,
-    number,
     repeats_text,
     sentence,
     series_name,
@@ -23,6 +24,7 @@ from analysis.text import (
     with_interval,
 )
 
+# Numbers of trainings whose worker-hours are given.
 TRAININGS = (1, 10, 100)
 FIGURES = {
     "speedup": "Speed-up over 1 worker against the ideal",
@@ -31,19 +33,22 @@ FIGURES = {
 
 
 def application_text(report: Report, figures: FigureFiles) -> str:
-    """Markdown to be copied into a proposal. It claims no more than the report does."""
+    """Return Markdown to be copied into a proposal. It claims no more than the report does."""
     parts = [
         f"# Scaling of {escaped(report.study.name)}: for an application for compute time",
         "Copy what you need. Every number is of this report; what it does not know, it does not say.",
     ]
-    rows = report.points.merge(report.cost, on=POINT, suffixes=("", "_of_cost"))
-    of_options: dict[str, list[Row]] = {}
-    for row in rows.to_dict("records"):
-        of_options.setdefault(row["options"], []).append(row)
+    of_options = _rows_by_options(report)
     for advice in report.recommendations:
         parts += _of_options(report, advice, of_options[advice.options])
     parts += ["## Figures", *_figures(figures), "## How it was measured", *_method(report)]
     return "\n\n".join(parts) + "\n"
+
+
+def _rows_by_options(report: Report) -> dict[str, Sequence[Row]]:
+    """Return the points with their cost, by set of options."""
+    rows = report.points.merge(report.cost, on=POINT, suffixes=("", "_of_cost"))
+    return {str(options): of.to_dict("records") for options, of in rows.groupby("options", sort=False)}
 
 
 def _of_options(report: Report, advice: Recommendation, rows: Sequence[Row]) -> Iterator[str]:
@@ -54,14 +59,14 @@ def _of_options(report: Report, advice: Recommendation, rows: Sequence[Row]) -> 
     yield from (_in_words(report, row) for row in chosen)
     yield points_table(report, rows)
     yield "Cost of one training, in medians:"
-    yield _costs(rows, report.study.names)
+    yield _costs(report, rows)
     if chosen:
         yield "What to ask for (trainings that you plan, times the worker-hours of one):"
-        yield _request(chosen, report.study.names)
+        yield _request(report, chosen)
 
 
 def _recommended(row: Row, advice: Recommendation) -> bool:
-    """Where the frameworks do not differ, the points of both are."""
+    """Return whether a point is recommended: where the frameworks do not differ, that of either."""
     return row["workers"] == advice.workers and advice.framework in (row["framework"], None)
 
 
@@ -78,34 +83,30 @@ def _in_words(report: Report, row: Row) -> str:
     )
 
 
-def _costs(rows: Sequence[Row], names: Names) -> str:
+def _costs(report: Report, rows: Sequence[Row]) -> str:
     size, unit = unit_of(pd.Series([row["training_seconds"] for row in rows]))
-    cells = [
-        [
-            series_name(row, names),
-            str(row["workers"]),
-            number(row["nodes"], ".0f"),
-            with_interval(row, "training_seconds", "~3", size),
-            with_interval(row, "worker_hours", "~3"),
-            with_interval(row, "node_hours", "~3"),
-        ]
-        for row in rows
+    columns = [
+        *point_keys(report),
+        integer_column("nodes", "nodes"),
+        number_column(f"training, {unit}", "training_seconds", "~3", scale=size),
+        number_column("worker-hours", "worker_hours", "~3"),
+        number_column("node-hours", "node_hours", "~3"),
     ]
-    headings = ("framework", "workers", "nodes", f"training, {unit}", "worker-hours", "node-hours")
-    return table(headings, [TEXT] + [NUMBER] * 5, cells)
+    return column_table(columns, rows)
 
 
-def _request(chosen: Sequence[Row], names: Names) -> str:
-    rows = [
-        [
-            series_name(row, names),
-            str(row["workers"]),
-            *(number(row["worker_hours"] * n, "~3") for n in TRAININGS),
-        ]
-        for row in chosen
+def _request(report: Report, chosen: Sequence[Row]) -> str:
+    hours = [
+        number_column(
+            f"worker-hours, {count(trainings, 'training')}",
+            "worker_hours",
+            "~3",
+            scale=1 / trainings,
+            bounded=False,
+        )
+        for trainings in TRAININGS
     ]
-    headings = ["framework", "workers", *(f"worker-hours, {count(n, 'training')}" for n in TRAININGS)]
-    return table(headings, [TEXT] + [NUMBER] * 4, rows)
+    return column_table([*point_keys(report), *hours], chosen)
 
 
 def _figures(figures: FigureFiles) -> Iterator[str]:
@@ -120,20 +121,21 @@ def _figures(figures: FigureFiles) -> Iterator[str]:
 
 def _method(report: Report) -> Iterator[str]:
     study = report.study
-    yield (
-        f"{count(len(study.runs), 'run')} are used, {repeats_text(report.points['repeats'])} per point; "
-        f"{count(len(study.left_out), 'run')} left out. Throughput is work done over the seconds of the "
-        "slowest worker, in epochs after the warm-up. A repeat is one independent launch with its own seed; "
-        "numbers are medians over launches."
-    )
+    yield _what_is_measured(report)
     if not study.provenance_known:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return
     yield f"IoU: {escaped(study.iou_scope)}, margin of non-inferiority {study.criteria.iou_margin:g}."
     rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study)]
     yield table(["origin", "value"], [TEXT, TEXT], rows)
-    yield table(
-        ["how fair is the comparison", "", "fact"],
-        [TEXT] * 3,
-        report.fairness[["check", "mark", "fact"]].to_numpy().tolist(),
+    checks = [[check.check, check.mark, check.fact] for check in report.checks]
+    yield table(["how fair is the comparison", "", "fact"], [TEXT] * 3, checks)
+
+
+def _what_is_measured(report: Report) -> str:
+    return (
+        f"{count(len(report.study.runs), 'run')} are used, {repeats_text(report.points['repeats'])} per "
+        f"point; {count(len(report.study.left_out), 'run')} left out. Throughput is work done over the "
+        "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
+        "its own seed; numbers are medians over launches."
     )

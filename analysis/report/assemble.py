@@ -1,8 +1,8 @@
-"""All that a report says of a study, before anything of it is written or printed."""
+"""Everything that a report says of a study, before any of it is written or printed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import pandas as pd
 
@@ -16,90 +16,111 @@ from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import COLUMNS as FAIRNESS_COLUMNS
 from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.gpu import gpu_table
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
-from analysis.prediction.outlook import outlook
+from analysis.prediction.outlook import Outlook, outlook
 from analysis.processes import parallel_map
 from analysis.study import Study
 from analysis.text import series_name
 
+# From here on, starting processes takes less time than they save.
 MANY_RUNS = 500
 
 
 @dataclass(frozen=True)
 class Report:
-    """The tables and sentences of a study; each table is documented where it is made.
-
-    `target` says in words which IoU the time to it is of; `prediction_notes` are kept apart from `notes`
-    because they belong beside the predictions, `budget_notes` beside the loss budget, and `doubts`, what
-    the fairness table says no to, beside every verdict and recommendation.
-    """
+    """The tables and sentences of a study; each table is documented where it is made."""
 
     study: Study
     points: pd.DataFrame
     comparisons: pd.DataFrame
-    verdicts: list[Verdict]
     iou: pd.DataFrame
     iou_between: pd.DataFrame
     cost: pd.DataFrame
-    target: str
-    predictions: pd.DataFrame
-    fits: pd.DataFrame
-    prediction_notes: list[str]
-    recommendations: list[Recommendation]
+    checks: list[Check]
+    extrapolation: Outlook
     overhead: Overhead
-    budget_notes: list[str]
-    diagnoses: list[Diagnosis]
-    fairness: pd.DataFrame
-    doubts: list[str]
-    notes: list[str]
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """Return the predicted throughputs, measured or not."""
+        return self.extrapolation.predictions
+
+    @cached_property
+    def fairness(self) -> pd.DataFrame:
+        """Return the checks as a table."""
+        return pd.DataFrame([asdict(check) for check in self.checks], columns=FAIRNESS_COLUMNS)
+
+    @cached_property
+    def gpus(self) -> pd.DataFrame:
+        """Return what the GPUs of each point did; no row where none recorded it."""
+        return gpu_table(self.study)
+
+    @cached_property
+    def doubts(self) -> list[str]:
+        """Return what stands beside every verdict and recommendation: checks that are not met."""
+        unmet = [check for check in self.checks if check.mark == NO or check.one_sided]
+        return [f"{check.check}: {check.mark}: {check.fact}" for check in unmet]
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """Return which framework is faster, one sentence for each pair of series."""
+        return verdicts(self.study, self.comparisons)
+
+    @cached_property
+    def recommendations(self) -> list[Recommendation]:
+        """Return what to train with on how many workers, one for each set of options."""
+        doubted = any(check.check == BASELINE and check.mark == NO for check in self.checks)
+        doubt = f"the fairness table says no to: {BASELINE}" if doubted else ""
+        tables = (self.points, self.comparisons, self.iou, self.iou_between, self.cost)
+        return recommend(self.study, *tables, doubt)
+
+    @cached_property
+    def diagnoses(self) -> list[Diagnosis]:
+        """Return why efficiency was lost, most at stake first."""
+        return diagnose(self.study, self.overhead.budget, self.overhead.network)
+
+    @cached_property
+    def budget_notes(self) -> list[str]:
+        """Return what to know beside the overhead budget."""
+        return list(budget_notes(self.study, self.overhead.budget))
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Return what to know before any number is used."""
+        return list(_notes(self.study, self.points))
+
+    @property
+    def target(self) -> str:
+        """Return which IoU the time to it is of."""
+        target = target_of(self.study)
+        if pd.isna(target.iou):
+            return f"time to an IoU: {target.source}"
+        return f"time to an IoU of {target.iou:g} ({target.source}): {target.meaning}"
 
 
 def make_report(study: Study) -> Report:
-    """Compare the runs of a study. Pure: nothing is read or written."""
-    # What each of these makes depends on no other; a large study keeps several processors busy.
+    """Return the report of a study. Pure: nothing is read or written."""
+    # None of these depends on another: a large study keeps several processors busy.
     makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
     points, compared, iou, cost, iou_between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
-    comparisons = withhold(compared, checks)
-    ahead = outlook(study)
-    overhead = Overhead(budget_table(study), difference_table(study), network_table(study))
     return Report(
         study=study,
         points=points,
-        comparisons=comparisons,
-        verdicts=verdicts(study, comparisons),
+        comparisons=withhold(compared, checks),
         iou=iou,
         iou_between=iou_between,
         cost=cost,
-        target=_target(study),
-        predictions=ahead.predictions,
-        fits=ahead.fits,
-        prediction_notes=list(ahead.notes),
-        recommendations=recommend(
-            study, points, comparisons, iou, iou_between, cost, _baseline_doubt(checks)
-        ),
-        overhead=overhead,
-        budget_notes=list(budget_notes(study, overhead.budget)),
-        diagnoses=diagnose(study, overhead.budget, overhead.network),
-        fairness=pd.DataFrame([asdict(check) for check in checks], columns=FAIRNESS_COLUMNS),
-        doubts=[
-            f"{check.check}: {check.mark}: {check.fact}"
-            for check in checks
-            if check.mark == NO or check.one_sided
-        ],
-        notes=list(_notes(study, points)),
+        checks=checks,
+        extrapolation=outlook(study),
+        overhead=Overhead(budget_table(study), difference_table(study), network_table(study)),
     )
-
-
-def _baseline_doubt(checks: Sequence[Check]) -> str:
-    """What speaks against the runs on 1 worker as a baseline; the fact stands beside the verdict."""
-    doubted = any(check.check == BASELINE and check.mark == NO for check in checks)
-    return f"the fairness table says no to: {BASELINE}" if doubted else ""
 
 
 def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:
@@ -107,10 +128,7 @@ def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:
 
 
 def _notes(study: Study, points: pd.DataFrame) -> Iterator[str]:
-    missing = points.loc[points["unknown"] != "", ["framework", "options", "knobs", "unknown"]]
-    for row in missing.drop_duplicates().to_dict("records"):
-        prefix = f"{row['options']}: " if row["options"] else ""
-        yield f"{prefix}{series_name(row, study.names)}: {row['unknown']}"
+    yield from _unknown_speeds(study, points)
     yield from unequal_work(study)
     yield from interval_notes(points)
     yield from steadiness_notes(study)
@@ -119,8 +137,8 @@ def _notes(study: Study, points: pd.DataFrame) -> Iterator[str]:
     yield from study.notes
 
 
-def _target(study: Study) -> str:
-    target = target_of(study)
-    if pd.isna(target.iou):
-        return f"time to an IoU: {target.source}"
-    return f"time to an IoU of {target.iou:g} ({target.source}): {target.meaning}"
+def _unknown_speeds(study: Study, points: pd.DataFrame) -> Iterator[str]:
+    missing = points.loc[points["unknown"] != "", ["framework", "options", "knobs", "unknown"]]
+    for row in missing.drop_duplicates().to_dict("records"):
+        prefix = f"{row['options']}: " if row["options"] else ""
+        yield f"{prefix}{series_name(row, study.names)}: {row['unknown']}"

@@ -1,21 +1,25 @@
-"""What is printed of a report: the points, what was left out, the notes, advice, verdict and doubts."""
+"""Print a report: points, what was left out, notes, diagnoses, recommendation, verdicts and doubts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
+from analysis.report.page_columns import speed_columns
+from analysis.report.view import Column, number_column
 from analysis.study import Study
-from analysis.text import Row, clean, number, series_name, with_interval
+from analysis.text import Row, clean, labelled
 
+# So wide that no number of the table is cut.
 LEAST_WIDTH = 130
+# What a terminal shows without scrolling far; the rest is in the files.
 MOST_ROWS = 60
 MOST_LINES = 20
 MOST_DIAGNOSES = 3
+WITH_INTERVAL = ("speed-up", "IoU")
 DOUBTS = "Not equal in this comparison"
 
 
@@ -25,39 +29,34 @@ def print_report(report: Report, console: Console | None = None) -> None:
     Long tables and lists are cut; a line says in which file the rest is.
     """
     console = console or report_console()
-    for table in _tables(report.study, report.points.iloc[:MOST_ROWS]):
-        console.print(table)
-    if len(report.points) > MOST_ROWS:
-        more = f"{len(report.points) - MOST_ROWS:,} further points are in summary.csv"
-        console.print(more, markup=False, soft_wrap=True)
+    _print_points(report, console)
     print_left_out(report.study, console)
     _print_list(console, "Notes", report.notes, "report.html")
     strongest = [str(diagnosis) for diagnosis in report.diagnoses[:MOST_DIAGNOSES]]
     _print_list(console, "Where the time goes", strongest, "diagnosis.csv")
-    _print_list(
-        console, "Recommendation", [_labelled(advice) for advice in report.recommendations], "report.html"
-    )
+    advice = [labelled(advice.options, advice.sentence) for advice in report.recommendations]
+    _print_list(console, "Recommendation", advice, "report.html")
+    _print_verdicts(report, console)
+    _print_list(console, DOUBTS, report.doubts, "fairness.csv")
+
+
+def _print_verdicts(report: Report, console: Console) -> None:
     console.print()
     for verdict in report.verdicts[:MOST_LINES]:
         console.print(clean(verdict), style="bold", markup=False, soft_wrap=True)
     _print_more(console, len(report.verdicts), "comparison.csv")
-    _print_list(console, DOUBTS, report.doubts, "fairness.csv")
 
 
 def print_left_out(study: Study, console: Console) -> None:
-    """Every run that is not used, and why."""
+    """Print every run that is not used, and why."""
     rows = study.left_out.iloc[:MOST_LINES].to_dict("records")
     lines = [f"{row['run']}: {row['reason']}" for row in rows]
     _print_list(console, f"Left out: {len(study.left_out)}", lines, "left_out.csv", len(study.left_out))
 
 
 def report_console() -> Console:
-    """Standard output, at least so wide that no number of the table is cut."""
+    """Return standard output, at least so wide that no number of the table is cut."""
     return Console(highlight=False, width=max(Console().width, LEAST_WIDTH))
-
-
-def _labelled(advice: Recommendation) -> str:
-    return f"[{advice.options}] {advice.sentence}" if advice.options else advice.sentence
 
 
 def _print_list(
@@ -75,28 +74,30 @@ def _print_more(console: Console, total: int, rest: str) -> None:
         console.print(f"  and {total - MOST_LINES:,} more in {rest}", markup=False, soft_wrap=True)
 
 
-def _tables(study: Study, points: pd.DataFrame) -> Iterator[Table]:
-    """One table for each set of options."""
-    for options, rows in points.groupby("options", sort=False):
-        title = clean(f"{study.name}: {options!s}" if options else study.name)
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-        table.add_column("framework")
-        for heading in ("workers", "repeats", study.unit, "speed-up", "efficiency", "deviation", "IoU"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for _, series in rows.groupby(["framework", "knobs"], sort=False):
-            for row in series.to_dict("records"):
-                table.add_row(series_name(row, study.names), *_cells(row))
-            table.add_section()
-        yield table
+def _print_points(report: Report, console: Console) -> None:
+    """Print one table for each set of options."""
+    for options, rows in report.points.iloc[:MOST_ROWS].groupby("options", sort=False):
+        title = clean(f"{report.study.name}: {options!s}" if options else report.study.name)
+        console.print(_points_table(report, title, rows))
+    if len(report.points) > MOST_ROWS:
+        more = f"{len(report.points) - MOST_ROWS:,} further points are in summary.csv"
+        console.print(more, markup=False, soft_wrap=True)
 
 
-def _cells(row: Row) -> list[str]:
-    return [
-        str(row["workers"]),
-        str(row["repeats"]),
-        number(row["throughput"], "~4"),
-        with_interval(row, "speedup", ".2f"),
-        number(row["efficiency"], ".1%"),
-        number(row["deviation"], ".1%"),
-        with_interval(row, "iou", ".3f"),
-    ]
+def _points_table(report: Report, title: str, points: pd.DataFrame) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    columns = [*speed_columns(report), number_column("IoU", "iou", ".3f")]
+    for column in columns:
+        number = column.kind == "number"
+        table.add_column(column.heading, justify="right" if number else "left", no_wrap=number)
+    for _, series in points.groupby(["framework", "knobs"], sort=False):
+        for row in series.to_dict("records"):
+            table.add_row(*(_shown(column, row) for column in columns))
+        table.add_section()
+    return table
+
+
+def _shown(column: Column, row: Row) -> str:
+    """Return a cell, with its interval where it says most: all of them would not fit."""
+    cell = column.cell(row)
+    return str(cell) if column.heading in WITH_INTERVAL else cell.text

@@ -1,61 +1,132 @@
-"""The parts of the page that give the evidence, in reading order."""
+"""The sections of the page that give the evidence, in reading order."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from analysis.findings.cost import CLOCK
 from analysis.report.assemble import Report
-from analysis.report.budget_sections import budget_section
 from analysis.report.figure_files import FigureFiles
-from analysis.report.learning_sections import cost_section, iou_section, loss_section
-from analysis.report.speed_sections import against_section, points_section, prediction_section
-from analysis.report.view import Section, grid, mark, text
-from analysis.text import count, sentence
+from analysis.report.tables import grids
+from analysis.report.view import Section
+from analysis.text import clean, count, labelled, sentence
 
-FEW = 12
+# More findings or notes than this are folded, or left to the tables: nobody reads on.
+MOST_REMARKS = 12
+POINTS_LEAD = (
+    "A point is one framework at one worker count. Numbers are medians over its repeats, with the interval "
+    "over launches in brackets. Efficiency is speed-up divided by workers; deviation is what is missing to 1."
+)
+OVERHEAD_LEAD = (
+    "Data wait (with host to device), compute (forward and backward), wire, imbalance, optimizer and rest "
+    "sum to 1 - efficiency, in shares of the workers' time; a negative part takes less than on 1 worker. "
+    "Work is equal by construction: every worker has as many images in a step, and dropped images are not "
+    "counted. Below: the findings, most at stake first, each with its evidence and what to try."
+)
+LOSS_LEAD = (
+    "More workers mean larger batches and fewer steps. Over epochs the curves show what that costs in "
+    "learning, over seconds what is left of the speed-up."
+)
+COST_LEAD = (
+    f"Clock: {CLOCK}. The Pareto set holds the points that no other beats in both time and worker-hours."
+)
+PREDICTION_LEAD = (
+    "A model of the step time, fitted on the smaller worker counts only. The error at the larger ones, which "
+    "the fit has not seen, says how far an extrapolation may be trusted."
+)
+FAIRNESS_LEAD = (
+    "Runs that differ in what must agree are refused and listed below. This is what the records say of the "
+    "runs that are used."
+)
 
 
 def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
-    """The evidence in reading order."""
-    yield points_section(report, figures)
-    yield against_section(report)
-    yield budget_section(report, figures)
-    yield iou_section(report, figures)
-    yield loss_section(report, figures)
-    yield cost_section(report, figures)
-    yield prediction_section(report, figures)
-    yield _fairness(report)
+    """Return the evidence in reading order."""
+    for make in (_points, _against, _overhead, _iou, _loss, _cost, _prediction, _fairness):
+        yield _with_evidence(make(report), report, figures)
     if len(report.study.left_out):
-        yield _left_out(report)
+        yield _with_evidence(_left_out(report), report, figures)
     if report.notes:
         yield _notes(report)
 
 
-def _fairness(report: Report) -> Section:
-    columns = [text("should be so", "check"), mark("found", "mark"), text("fact", "fact")]
-    return Section(
-        "fairness",
-        "How fair is this comparison?",
-        "Runs that differ in what must agree are refused and listed below. This is what the records say of "
-        "the runs that are used.",
-        grids=(grid("fairness", "What is equal in the runs compared", report.fairness, columns),),
+def _with_evidence(section: Section, report: Report, figures: FigureFiles) -> Section:
+    """Return a section with the figures and tables that name its anchor as theirs."""
+    return replace(
+        section,
+        drawings=figures.in_section(section.anchor),
+        grids=grids(report, section.anchor),
+        absent=figures.missing_in_section(section.anchor),
     )
+
+
+def _points(_report: Report) -> Section:
+    return Section("points", "Every point", POINTS_LEAD)
+
+
+def _against(report: Report) -> Section:
+    native, horovod = report.study.names.values()
+    lead = (
+        f"The ratio of throughputs, paired by repeat: above 1 {native} is faster. The difference is "
+        "significant where the whole interval lies on one side of 1."
+    )
+    nothing = () if len(report.comparisons) else ("The frameworks have no worker count in common.",)
+    return Section("against", f"{native[:1].upper()}{native[1:]} against {horovod}", lead, remarks=nothing)
+
+
+def _overhead(report: Report) -> Section:
+    findings = tuple(map(sentence, _findings(report)))
+    return Section("budget", "Where the lost efficiency went", OVERHEAD_LEAD, remarks=findings)
+
+
+def _findings(report: Report) -> Iterator[str]:
+    for diagnosis in report.diagnoses[:MOST_REMARKS]:
+        yield labelled(diagnosis.options, str(diagnosis))
+    if len(report.diagnoses) > MOST_REMARKS:
+        yield f"{len(report.diagnoses) - MOST_REMARKS} more in diagnosis.csv"
+    if len(report.overhead.budget) and not report.diagnoses:
+        yield "No rule of the diagnosis found its evidence"
+    yield from report.budget_notes[:MOST_REMARKS]
+
+
+def _iou(report: Report) -> Section:
+    lead = (
+        f"Computed on: {clean(report.study.iou_scope)}{_test_images(report)}. A point is not inferior where "
+        "the whole interval of its difference to 1 worker, paired by seed, lies above "
+        f"-{report.study.criteria.iou_margin:g}."
+    )
+    return Section("iou", "IoU", lead)
+
+
+def _test_images(report: Report) -> str:
+    images = sorted(report.study.runs["test_images"].dropna().unique())
+    return f" ({', '.join(f'{number:,.0f}' for number in images)} images)" if images else ""
+
+
+def _loss(_report: Report) -> Section:
+    return Section("loss", "Training loss", LOSS_LEAD)
+
+
+def _cost(report: Report) -> Section:
+    sets = [f"Pareto set of {clean(kind)}." for kind in report.cost["pareto_of"].drop_duplicates() if kind]
+    return Section("cost", "Cost", COST_LEAD, remarks=(sentence(report.target), *sets))
+
+
+def _prediction(report: Report) -> Section:
+    notes = tuple(map(sentence, report.extrapolation.notes[:MOST_REMARKS]))
+    return Section("prediction", "Prediction", PREDICTION_LEAD, remarks=notes)
+
+
+def _fairness(_report: Report) -> Section:
+    return Section("fairness", "How fair is this comparison?", FAIRNESS_LEAD)
 
 
 def _left_out(report: Report) -> Section:
-    left_out = report.study.left_out
-    columns = [text("run", "run"), text("state", "state"), text("reason", "reason")]
-    caption = f"{count(len(left_out), 'run')} left out"
-    table = grid("left-out", caption, left_out, columns, "left_out.csv")
-    lead = "Nothing is dropped in silence: no number of this report uses these runs."
-    return Section(
-        "left-out",
-        f"Left out: {count(len(left_out), 'run')}",
-        lead,
-        grids=(table,),
-        folded=len(left_out) > FEW,
-    )
+    runs = len(report.study.left_out)
+    lead = "No number of this report uses these runs."
+    return Section("left-out", f"Left out: {count(runs, 'run')}", lead, folded=runs > MOST_REMARKS)
 
 
 def _notes(report: Report) -> Section:
     lead = "What to know before you use a number of this page."
-    notes = tuple(sentence(note) for note in report.notes)
-    return Section("notes", "Notes", lead, remarks=notes, folded=len(notes) > FEW)
+    notes = tuple(map(sentence, report.notes))
+    return Section("notes", "Notes", lead, remarks=notes, folded=len(notes) > MOST_REMARKS)

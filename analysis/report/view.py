@@ -1,4 +1,4 @@
-"""What a page is made of: sections, tables of cells, figures. Plain values; the template draws them."""
+"""Parts of the page as plain values: sections, tables of cells, figures. The template renders them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,11 +9,13 @@ import pandas as pd
 from analysis.study import Names
 from analysis.text import UNKNOWN, Row, clean, interval_of, number, series_name
 
+# A page of more rows is slow to open, and nobody reads them there.
 MOST_ROWS = 200
 VIEW_BOX = re.compile(r'viewBox="0 0 (?P<width>[0-9.]+) (?P<height>[0-9.]+)"')
-WIDE = 1.7
+# Width over height from which a figure takes the whole width of the page: panels side by side.
+WIDE_RATIO = 1.7
 EMPTY = ("", UNKNOWN)
-MARKS = {
+BADGES = {
     "yes": "yes",
     "no": "no",
     "not shown": "unknown",
@@ -24,16 +26,28 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, the interval beside it, and its kind: text, number, a framework, or a mark."""
+    """One cell: its text, the interval beside it, and its kind: text, number, a framework, or a badge."""
 
     text: str
     interval: str = ""
     kind: str = "text"
 
+    def __str__(self) -> str:
+        return f"{self.text} {self.interval}".rstrip()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a shown table: its heading, and its cell for a row of the data."""
+
+    heading: str
+    cell: Callable[[Row], Cell]
+    kind: str = "number"
+
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: its caption, headings with their kind, rows whose first cell names them, and what is cut."""
+    """A table of the page: caption, headings with their kind, rows, and a line on rows that are cut."""
 
     name: str
     caption: str
@@ -44,7 +58,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the page: its name, the SVG (made by the project itself, not escaped) and its caption."""
+    """A figure of the page: its name, its SVG (of our own making, not escaped) and its caption."""
 
     name: str
     svg: str
@@ -52,14 +66,14 @@ class Drawing:
 
     @property
     def wide(self) -> bool:
-        """Whether it has several panels side by side."""
+        """Return whether it has several panels side by side."""
         box = VIEW_BOX.search(self.svg)
-        return box is not None and float(box["width"]) > WIDE * float(box["height"])
+        return box is not None and float(box["width"]) > WIDE_RATIO * float(box["height"])
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page. `folded`: shown as a line that opens."""
+    """A part of the page; `folded` shows it as a line that opens, `absent` says why a figure is missing."""
 
     anchor: str
     title: str
@@ -71,61 +85,53 @@ class Section:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Column:
-    """How a column of a grid is made from a row of a table."""
-
-    heading: str
-    cell: Callable[[Row], Cell]
-    kind: str = "number"
-
-
-def text(heading: str, name: str) -> Column:
+def text_column(heading: str, name: str) -> Column:
     return Column(heading, lambda row: Cell(_known(row[name])), "text")
 
 
-def whole(heading: str, name: str) -> Column:
-    return figure(heading, name, ",.0f", bounded=False)
+def integer_column(heading: str, name: str) -> Column:
+    return number_column(heading, name, ",.0f", bounded=False)
 
 
-def figure(heading: str, name: str, form: str, *, scale: float = 1.0, bounded: bool = True) -> Column:
-    """A number, divided by `scale`, with its interval where the table has one."""
+def number_column(heading: str, name: str, form: str, *, scale: float = 1.0, bounded: bool = True) -> Column:
+    """Return a column of numbers divided by `scale`, with their intervals where `bounded`."""
 
     def cell(row: Row) -> Cell:
-        within = interval_of(row, name, form, scale) if bounded else ""
         value = row[name]
-        return Cell(number(value if pd.isna(value) else value / scale, form), within, "number")
+        shown = number(value if pd.isna(value) else value / scale, form)
+        return Cell(shown, interval_of(row, name, form, scale) if bounded else "", "number")
 
     return Column(heading, cell)
 
 
-def mark(heading: str, name: str) -> Column:
+def badge_column(heading: str, name: str) -> Column:
+    """Return a column of answers such as yes and no, coloured by the style sheet."""
     return Column(
-        heading, lambda row: Cell(_known(row[name]), kind=MARKS.get(str(row[name]), "text")), "text"
+        heading, lambda row: Cell(_known(row[name]), kind=BADGES.get(str(row[name]), "text")), "text"
     )
 
 
-def series(names: Names) -> Column:
+def framework_column(names: Names) -> Column:
+    """Return the column of frameworks, with the options that vary in one of them."""
     return Column("framework", lambda row: Cell(series_name(row, names), kind=row["framework"]), "text")
 
 
-def grid(name: str, caption: str, table: pd.DataFrame, columns: Sequence[Column], whole_in: str = "") -> Grid:
-    """A table of the page; columns that are empty in every row are left out, long tables cut."""
+def make_grid(
+    name: str, caption: str, table: pd.DataFrame, columns: Sequence[Column], file: str = ""
+) -> Grid:
+    """Return a table of the page, without empty columns and without rows beyond the first 200."""
     if table.get("options", pd.Series(dtype=str)).ne("").any():
-        columns = [text("options", "options"), *columns]
-    shown = table.iloc[:MOST_ROWS].to_dict("records")
-    cells = [[column.cell(row) for row in shown] for column in columns]
-    kept = [number for number, column in enumerate(cells) if any(cell.text not in EMPTY for cell in column)]
-    columns, cells = [columns[number] for number in kept], [cells[number] for number in kept]
-    rows = tuple(zip(*cells, strict=True))
-    more = (
-        f"The first {MOST_ROWS} of {len(table):,} rows; all are in {whole_in}."
-        if len(table) > MOST_ROWS
-        else ""
-    )
-    return Grid(
-        name, caption, tuple(Cell(column.heading, kind=column.kind) for column in columns), rows, more
-    )
+        columns = [text_column("options", "options"), *columns]
+    rows = table.iloc[:MOST_ROWS].to_dict("records")
+    cells = {column: [column.cell(row) for row in rows] for column in columns}
+    filled = {column: of for column, of in cells.items() if any(cell.text not in EMPTY for cell in of)}
+    headings = tuple(Cell(column.heading, kind=column.kind) for column in filled)
+    shown = tuple(zip(*filled.values(), strict=True))
+    return Grid(name, caption, headings, shown, _cut(len(table), file))
+
+
+def _cut(rows: int, file: str) -> str:
+    return f"The first {MOST_ROWS} of {rows:,} rows; all are in {file}." if rows > MOST_ROWS else ""
 
 
 def _known(value: object) -> str:

@@ -1,0 +1,207 @@
+"""Columns of the page's tables, one function for each table; headings and units follow the study."""
+
+import pandas as pd
+
+from analysis.budget.shares import PARTS
+from analysis.budget.tables import MOST_REST
+from analysis.report.assemble import Report
+from analysis.report.view import (
+    Cell,
+    Column,
+    badge_column,
+    framework_column,
+    integer_column,
+    number_column,
+    text_column,
+)
+from analysis.study import POINT
+from analysis.text import Row, clean, number, percent, unit_of
+
+LOSSES = ("median", "smallest", "largest")
+NETWORK_CAPTION = (
+    "Wire of a step, and one message of all gradients over the probed network: its floor, unless backward "
+    f"hides a part of it; a warning stands below where rest exceeds {percent(MOST_REST, 0)} of a step"
+)
+
+
+def point_keys(report: Report) -> list[Column]:
+    return [framework_column(report.study.names), integer_column("workers", "workers")]
+
+
+def pair_keys() -> list[Column]:
+    """Return what a row compares: the settings of knobs, shown where they vary, and the workers."""
+    return [
+        text_column("native DDP with", "native_knobs"),
+        text_column("Horovod with", "horovod_knobs"),
+        integer_column("workers", "workers"),
+    ]
+
+
+def _short_arms(report: Report, separator: str) -> str:
+    return separator.join(report.study.short_names.values())
+
+
+def speed_columns(report: Report) -> list[Column]:
+    """Return the columns of every table of points, in reports, papers and proposals."""
+    return [
+        *point_keys(report),
+        integer_column("repeats", "repeats"),
+        number_column(report.study.unit, "throughput", "~4"),
+        number_column("speed-up", "speedup", ".2f"),
+        number_column("efficiency", "efficiency", ".1%"),
+        number_column("deviation", "deviation", ".1%"),
+    ]
+
+
+def of_points(report: Report) -> list[Column]:
+    common = number_column("efficiency against the best 1-worker point", "efficiency_common", ".1%")
+    return [*speed_columns(report), common]
+
+
+def of_pairs(report: Report) -> list[Column]:
+    return [
+        *pair_keys(),
+        integer_column("pairs", "pairs"),
+        number_column(f"throughput {_short_arms(report, ' / ')}", "ratio", ".3f"),
+        number_column("actual confidence level", "coverage", ".0%", bounded=False),
+        text_column("outcome", "outcome"),
+        Column("repeats needed (80 % power)", _repeats_needed),
+    ]
+
+
+def _repeats_needed(row: Row) -> Cell:
+    undecided = not str(row["outcome"]).endswith("faster")
+    return Cell(number(row["repeats_needed"], ",.0f") if undecided else "", kind="number")
+
+
+def of_losses(report: Report) -> list[Column]:
+    return [*point_keys(report), *(number_column(name, name, "~4", bounded=False) for name in LOSSES)]
+
+
+def losses_of_points(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the LOSSES of each point over its runs."""
+    losses = runs.groupby(POINT, sort=False)["loss"].agg(["median", "min", "max"])
+    return losses.set_axis(list(LOSSES), axis="columns").reset_index()
+
+
+def of_budget(report: Report) -> list[Column]:
+    return [*point_keys(report), number_column("1 - efficiency", "deviation", "z.1%"), *_parts()]
+
+
+def of_difference(_report: Report) -> list[Column]:
+    difference = number_column("Horovod's time above DDP's", "difference", "+z.1%")
+    return [*pair_keys(), difference, *_parts()]
+
+
+def _parts() -> list[Column]:
+    return [number_column(part.replace("_", " "), part, "+z.1%") for part in PARTS]
+
+
+def of_network(report: Report) -> list[Column]:
+    return [
+        *point_keys(report),
+        number_column("wire of a step, ms", "wire_seconds", "~3", scale=1e-3),
+        number_column("one message, ms", "floor_seconds", "~3", scale=1e-3),
+        number_column("of MPI between hosts, ms", "hosts_floor_seconds", "~3", scale=1e-3, bounded=False),
+        number_column("latency, ms", "latency_seconds", "~3", scale=1e-3),
+        number_column("bandwidth, MB/s", "bytes_per_second", "~3", scale=1e6),
+        integer_column("bytes of gradients", "gradient_bytes"),
+    ]
+
+
+def of_ping_pongs(_report: Report) -> list[Column]:
+    return [
+        text_column("host", "host"),
+        text_column("and", "other_host"),
+        text_column("over", "medium"),
+        number_column("latency, ms", "latency_seconds", "~3", scale=1e-3, bounded=False),
+        number_column("bandwidth, MB/s", "bytes_per_second", "~3", scale=1e6, bounded=False),
+        integer_column("times measured", "measurements"),
+    ]
+
+
+def of_iou(report: Report) -> list[Column]:
+    diverged = report.iou["diverged"].any()
+    return [
+        *point_keys(report),
+        integer_column("seeds", "seeds"),
+        number_column("IoU", "iou", ".4f"),
+        number_column("difference to 1 worker", "difference", "+.4f"),
+        badge_column("not inferior", "non_inferior"),
+        *([integer_column("diverged", "diverged")] if diverged else []),
+        Column("why not", _why_not, "text"),
+    ]
+
+
+def _why_not(row: Row) -> Cell:
+    return Cell(clean(row["why"]) if row["non_inferior"] in ("no", "not shown") else "")
+
+
+def of_iou_between(report: Report) -> list[Column]:
+    return [
+        *pair_keys(),
+        integer_column("pairs", "pairs"),
+        number_column(f"difference {_short_arms(report, ' - ')}", "difference", "+.4f"),
+        badge_column("equal within the margin", "equal_within_margin"),
+    ]
+
+
+def of_cost(report: Report) -> list[Column]:
+    """Return time and cost in the units in which this study's values read best."""
+    size, unit = unit_of(report.cost["training_seconds"])
+    size_to, unit_to = unit_of(report.cost["seconds_to_target"])
+    share, hours = _hours(report.cost["worker_hours"])
+    return [
+        *point_keys(report),
+        integer_column("nodes", "nodes"),
+        number_column(f"training, {unit}", "training_seconds", "~3", scale=size),
+        number_column(f"worker-{hours}", "worker_hours", "~3", scale=share),
+        number_column(f"node-{hours}", "node_hours", "~3", scale=share, bounded=False),
+        number_column(f"time to the IoU, {unit_to}", "seconds_to_target", "~3", scale=size_to),
+        number_column(f"worker-{hours} to it", "worker_hours_to_target", "~3", scale=share, bounded=False),
+        integer_column("runs that reached it", "runs_to_target"),
+        Column("in the Pareto set", _pareto, "text"),
+    ]
+
+
+def _hours(hours: "pd.Series[float]") -> tuple[float, str]:
+    """Return the unit in which hours read best, as a part of an hour, and its name."""
+    size, unit = unit_of(3600 * hours)
+    return size / 3600, {"s": "seconds", "min": "minutes", "h": "hours"}[unit]
+
+
+def _pareto(row: Row) -> Cell:
+    return Cell("yes", kind="yes") if row["pareto"] else Cell("no")
+
+
+def of_gpus(report: Report) -> list[Column]:
+    return [
+        *point_keys(report),
+        number_column("GPU load", "utilization", ".0%", bounded=False),
+        number_column("memory of the fullest, GB", "memory_bytes", "~3", scale=1e9, bounded=False),
+        number_column("power of one, W", "power_watts", "~3", bounded=False),
+        number_column("energy, J / image", "joules_per_image", "~3", bounded=False),
+    ]
+
+
+def of_predictions(report: Report) -> list[Column]:
+    return [
+        *point_keys(report),
+        text_column("fitted on workers", "fitted_on"),
+        number_column(f"predicted, {report.study.unit}", "predicted", "~4"),
+        number_column("measured", "measured", "~4", bounded=False),
+        number_column("error", "error", "+.1%", bounded=False),
+    ]
+
+
+def unseen_by_the_fit(predictions: pd.DataFrame) -> pd.DataFrame:
+    """Return held-out points and extrapolations; how well a fit meets its own points says little."""
+    return predictions[predictions["held_out"] | predictions["measured"].isna()]
+
+
+def of_fairness(_report: Report) -> list[Column]:
+    return [text_column("requirement", "check"), badge_column("met", "mark"), text_column("fact", "fact")]
+
+
+def of_left_out(_report: Report) -> list[Column]:
+    return [text_column(name, name) for name in ("run", "state", "reason")]

@@ -1,0 +1,96 @@
+"""A table of the report: its file, its documented columns, and how the page shows it."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import pandas as pd
+
+from analysis.report.assemble import Report
+from analysis.report.view import Column, Grid, make_grid
+from analysis.study import NAMES, Study
+from analysis.text import cleaned
+
+# Ten digits: more than any measurement has, and the same on every processor.
+FLOAT_FORMAT = "%.10g"
+BOUNDS = ("", "_low", "_high")
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """How the page shows a table.
+
+    `section` is the anchor of its section; `caption` may name the frameworks as {native} and {horovod};
+    `columns` gives its columns; `rows` what of the file's table is shown.
+    """
+
+    section: str
+    caption: str
+    columns: Callable[[Report], Sequence[Column]]
+    rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a report.
+
+    `file` is written as its ending says, CSV or Parquet. `make` returns the table. `columns` describes every
+    column, in the order of the file: "a, b" are two columns with one description, "x ±" is x with its
+    interval, x_low and x_high. `about` is a sentence for docs/report.md. Without `page` the page does not
+    show it.
+    """
+
+    file: str
+    make: Callable[[Report], pd.DataFrame]
+    columns: Mapping[str, str]
+    about: str = ""
+    page: PageTable | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Return the columns of the file; those of a study's axes come after them."""
+        return [name for key in self.columns for name in column_names(key)]
+
+    def content(self, report: Report) -> bytes:
+        """Return the content of the file."""
+        made = self.make(report)
+        axes = [axis for axis in report.study.axes if axis in made.columns]
+        table = _with_arm_names(made[[*self.names, *axes]], report.study)
+        return as_parquet(table) if self.file.endswith(".parquet") else as_csv(table)
+
+    def grid(self, report: Report, page: PageTable) -> Grid:
+        """Return the table as the page shows it."""
+        made = self.make(report)
+        native, horovod = report.study.names.values()
+        caption = page.caption.format(native=native, horovod=horovod)
+        caption = caption[:1].upper() + caption[1:]
+        rows = page.rows(made) if len(made) else made
+        return make_grid(PurePath(self.file).stem, caption, rows, page.columns(report), self.file)
+
+
+def column_names(key: str) -> list[str]:
+    """Return the columns that a key of `Table.columns` stands for."""
+    return [
+        name.removesuffix(" ±") + end
+        for name in key.split(", ")
+        for end in (BOUNDS if name.endswith(" ±") else BOUNDS[:1])
+    ]
+
+
+def _with_arm_names(table: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Return the table with the names that a user gave the arms; else frameworks are called as in records."""
+    if study.names == NAMES or "framework" not in table.columns:
+        return table
+    return table.assign(framework=table["framework"].map(study.names))
+
+
+def as_csv(table: pd.DataFrame) -> bytes:
+    """Return UTF-8 with one header line, ten digits, empty where a value is not known."""
+    return cleaned(table).to_csv(index=False, lineterminator="\n", float_format=FLOAT_FORMAT).encode()
+
+
+def as_parquet(table: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    return buffer.getvalue()
