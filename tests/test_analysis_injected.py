@@ -1,4 +1,4 @@
-"""The overhead budget of real runs with known faults: each lands in its own part, the same in both frameworks."""
+"""The overhead budget of real runs with known faults: each lands in its own part in both frameworks."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The overhead budget of real runs: what each holds, and, of known faults, that they land in their own parts."""
+"""The overhead budget of real runs: what each holds, and that known faults land in their own parts."""
 
 from dataclasses import dataclass
 from pathlib import Path
