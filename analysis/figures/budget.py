@@ -19,7 +19,7 @@ from analysis.figures.drawing.stacks import Stack, panel_title, stack_figure
 
 TITLE = "overhead budget"
 SECTION = "budget"
-PARTS_SENTENCE = (
+BUDGET_SENTENCE = (
     "Each part: the share of the workers' time that is lost in it against 1 worker; below zero a "
     "part takes less time per image. Diamonds: 1 - efficiency, the sum of the parts."
 )
@@ -43,7 +43,7 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the parts, diamonds and bars are."""
-    return caption_text(inputs, PARTS_SENTENCE, bars_of_repeated_points(inputs))
+    return caption_text(inputs, BUDGET_SENTENCE, bars_of_repeated_points(inputs))
 
 
 def alternative(inputs: Inputs) -> str:

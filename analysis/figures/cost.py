@@ -17,25 +17,25 @@ from analysis.figures.drawing.captions import (
     facts_of_series,
     on_workers,
 )
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.layout import figure_by_options
 from analysis.figures.drawing.style import MUTED
+from analysis.findings.cost import SECONDS_PER_HOUR
 from analysis.text import chart_number
 
 TITLE = "cost"
 SECTION = "cost"
-MARKS_SENTENCE = (
+COST_SENTENCE = (
     "Numbers: workers. Filled marks, joined by the grey band: no other point is both faster and "
     "cheaper. Perfect scaling would be a vertical line. Time is training time only."
 )
-SECONDS_PER_HOUR = 3600
 # From this ratio of the longest to the shortest time.
-LOGARITHMIC_FROM_RATIO = 4
+WIDE_COST_RATIO = 4
 VALUE_AND_ENDS = ("", "_low", "_high")
-TIMES = [f"seconds{end}" for end in VALUE_AND_ENDS]
-COSTS = [f"hours{end}" for end in VALUE_AND_ENDS]
-TO_TARGET = [f"{name}_to_target{end}" for name in ("seconds", "worker_hours") for end in VALUE_AND_ENDS]
-OF_A_RUN = [f"{name}{end}" for name in ("training_seconds", "worker_hours") for end in VALUE_AND_ENDS]
+TIME_COLUMNS = [f"seconds{end}" for end in VALUE_AND_ENDS]
+COST_COLUMNS = [f"hours{end}" for end in VALUE_AND_ENDS]
+TARGET_COLUMNS = [f"{name}_to_target{end}" for name in ("seconds", "worker_hours") for end in VALUE_AND_ENDS]
+RUN_COLUMNS = [f"{name}{end}" for name in ("training_seconds", "worker_hours") for end in VALUE_AND_ENDS]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def draw(inputs: Inputs) -> Figure:
     title = f"Time against cost: {kinds[inputs.options[0]]}" if same else "Time against cost"
     titles = list(kinds) if same else [": ".join(filter(None, pair)) for pair in kinds.items()]
 
-    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
         _draw_panel(axes, _rows(inputs, panel[0].options), panel)
 
     return figure_by_options(title, inputs.panels, draw_panel, titles)
@@ -67,7 +67,7 @@ def missing(inputs: Inputs) -> str | None:
 def caption(inputs: Inputs) -> str:
     """Return what the marks, the band and the bars are."""
     bounded = inputs.cost[inputs.cost["training_seconds_low"].notna()]
-    return caption_text(inputs, MARKS_SENTENCE, bars_sentence(inputs, bounded))
+    return caption_text(inputs, COST_SENTENCE, bars_sentence(inputs, bounded))
 
 
 def alternative(inputs: Inputs) -> str:
@@ -76,7 +76,7 @@ def alternative(inputs: Inputs) -> str:
     return alternative_text("Training time against worker-hours. Points that no other beats in both", facts)
 
 
-def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
+def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
     rows = series.rows(_rows(inputs, series.options))
     for row in rows[rows["pareto"]].to_dict("records"):
         cost = f"{chart_number(row['seconds'])} s, {chart_number(row['hours'])} worker-hours"
@@ -91,10 +91,12 @@ def _rows(inputs: Inputs, options: str) -> pd.DataFrame:
     rows = inputs.cost[inputs.cost["options"] == options]
     if rows["pareto_of"].str.endswith("of one epoch").all():
         hours = rows["worker_hours_per_epoch"]
-        unknown = dict.fromkeys((*TIMES[1:], *COSTS[1:]), np.nan)
+        unknown = dict.fromkeys((*TIME_COLUMNS[1:], *COST_COLUMNS[1:]), np.nan)
         return rows.assign(seconds=hours / rows["workers"] * SECONDS_PER_HOUR, hours=hours, **unknown)
-    sources = TO_TARGET if rows["seconds_to_target"].notna().all() else OF_A_RUN
-    return rows.assign(**{new: rows[old] for new, old in zip(TIMES + COSTS, sources, strict=True)})
+    sources = TARGET_COLUMNS if rows["seconds_to_target"].notna().all() else RUN_COLUMNS
+    return rows.assign(
+        **{new: rows[old] for new, old in zip(TIME_COLUMNS + COST_COLUMNS, sources, strict=True)}
+    )
 
 
 def _kind(inputs: Inputs, options: str) -> str:
@@ -102,12 +104,12 @@ def _kind(inputs: Inputs, options: str) -> str:
     return str(inputs.cost.loc[inputs.cost["options"] == options, "pareto_of"].iloc[0])
 
 
-def _draw_panel(axes: Axes, rows: pd.DataFrame, panel: Sequence[Series]) -> None:
+def _draw_panel(axes: Axes, rows: pd.DataFrame, panel: Sequence[DrawnSeries]) -> None:
     scaled = _in_units(axes, rows)
     _set_axes(axes, scaled)
     front = scaled[scaled["pareto"]].sort_values("hours")
-    x, y = front["hours"], front["seconds"]
-    axes.plot(x, y, color=MUTED, linewidth=7, alpha=0.2, zorder=1, solid_capstyle="round")
+    x = front["hours"]
+    axes.plot(x, front["seconds"], color=MUTED, linewidth=7, alpha=0.2, zorder=1, solid_capstyle="round")
     for series in panel:
         _draw_series(axes, series, series.rows(scaled).sort_values("workers"))
 
@@ -119,15 +121,15 @@ def _in_units(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
     axes.set_ylabel(time.name)
     axes.set_xlabel(f"worker-{cost.name}")
     scaled = rows.copy()
-    scaled[TIMES] /= time.seconds
-    scaled[COSTS] *= SECONDS_PER_HOUR / cost.seconds
+    scaled[TIME_COLUMNS] /= time.seconds
+    scaled[COST_COLUMNS] *= SECONDS_PER_HOUR / cost.seconds
     return scaled
 
 
 def _set_axes(axes: Axes, rows: pd.DataFrame) -> None:
-    x = rows[COSTS].to_numpy(dtype=np.float64).ravel()
-    y = rows[TIMES].to_numpy(dtype=np.float64).ravel()
-    if rows["seconds"].max() >= LOGARITHMIC_FROM_RATIO * rows["seconds"].min():
+    x = rows[COST_COLUMNS].to_numpy(dtype=np.float64).ravel()
+    y = rows[TIME_COLUMNS].to_numpy(dtype=np.float64).ravel()
+    if rows["seconds"].max() >= WIDE_COST_RATIO * rows["seconds"].min():
         logarithmic(axes, "x", x, above=0.12)
         logarithmic(axes, "y", y, above=0.12)
     else:
@@ -135,7 +137,7 @@ def _set_axes(axes: Axes, rows: pd.DataFrame) -> None:
         from_zero(axes, "y", y)
 
 
-def _draw_series(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
+def _draw_series(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
     colour = series.style.colour
     style = series.line_style
     axes.plot(rows["hours"], rows["seconds"], color=colour, linestyle=style, linewidth=0.9, alpha=0.5)
@@ -146,7 +148,7 @@ def _draw_series(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
     _number_points(axes, series, rows)
 
 
-def _number_points(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
+def _number_points(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
     """Write the workers beside each mark: native DDP's below to the left, Horovod's above to the right."""
     for x, y, workers in zip(rows["hours"], rows["seconds"], rows["workers"], strict=True):
         label = Label(x, y, str(workers), series.style.colour)

@@ -18,8 +18,8 @@ from analysis.text import printable
 
 TITLE = "difference of the frameworks in parts"
 SECTION = "budget"
-PAIR = ["options", "native_knobs", "horovod_knobs"]
-PARTS_SENTENCE = (
+FRAMEWORK_PAIR = ["options", "native_knobs", "horovod_knobs"]
+DIFFERENCE_SENTENCE = (
     "Above zero Horovod needs more time, below zero native DDP; in shares of native DDP's time per "
     "image. Diamonds: the sum, which is the ratio of throughputs less 1."
 )
@@ -43,7 +43,7 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the parts, diamonds and bars are."""
-    return caption_text(inputs, PARTS_SENTENCE, bars_of_repeated_points(inputs))
+    return caption_text(inputs, DIFFERENCE_SENTENCE, bars_of_repeated_points(inputs))
 
 
 def alternative(inputs: Inputs) -> str:
@@ -60,4 +60,4 @@ def _facts(inputs: Inputs) -> Iterator[str]:
 
 
 def _pairs(inputs: Inputs) -> list[tuple[tuple[object, ...], pd.DataFrame]]:
-    return list(inputs.overhead.differences.groupby(PAIR, sort=False))
+    return list(inputs.overhead.differences.groupby(FRAMEWORK_PAIR, sort=False))

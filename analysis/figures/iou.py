@@ -28,7 +28,7 @@ from analysis.text import chart_number
 TITLE = "IoU"
 SECTION = "iou"
 
-PANEL_INCHES = (3.9, 3.1)
+IOU_PANEL_INCHES = (3.9, 3.1)
 # A tick closer to zero than this is zero but for rounding.
 ZERO = 1e-12
 
@@ -48,7 +48,7 @@ def draw(inputs: Inputs) -> Figure:
     titles = [", ".join(filter(None, (quantity.title, options))) for options, quantity in kinds]
     columns = 2 if len(quantities) == 2 else min(len(titles), 3)
     title = f"IoU over the workers, {inputs.study.iou_scope}"
-    figure, panels = new_figure(title, inputs.series, titles, columns, PANEL_INCHES)
+    figure, panels = new_figure(title, inputs.series, titles, columns, IOU_PANEL_INCHES)
     tables = _with_differences(inputs)
     for axes, (options, quantity) in zip(panels, kinds, strict=True):
         draw_quantity(axes, tables, quantity, inputs.panels[options])

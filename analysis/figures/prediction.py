@@ -25,17 +25,17 @@ from analysis.figures.drawing.captions import (
     on_workers,
     series_title,
 )
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.layout import figure_by_options
 from analysis.figures.drawing.style import DASHED
 from analysis.text import chart_number, chart_percent
 
 TITLE = "prediction"
 SECTION = "prediction"
-MARKS_SENTENCE = "Filled: measured. Dashed, with its 95 % band: expected beyond the data."
+PREDICTION_SENTENCE = "Filled: measured. Dashed, with its 95 % band: expected beyond the data."
 
 # The fewest worker counts that a model of the step time is fitted on.
-FEWEST_COUNTS = 3
+FEWEST_FITTED_COUNTS = 3
 # Share of a panel's width by which predictions stand beside the measured median.
 HELD_OUT_SIDEWAYS = 0.012
 # A wider interval may leave the panel: it must not press all that was measured to the ground.
@@ -47,7 +47,7 @@ def draw(inputs: Inputs) -> Figure:
     predicted = set(inputs.predictions["options"])
     panels = {options: panel for options, panel in inputs.panels.items() if options in predicted}
 
-    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
         _set_axes(axes, inputs, panel)
         end_labels(axes, [label for series in panel for label in _draw_series(axes, inputs, series)])
 
@@ -62,7 +62,7 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the marks are, and the error of each series where points were held out."""
-    return caption_text(inputs, MARKS_SENTENCE, *_errors(inputs))
+    return caption_text(inputs, PREDICTION_SENTENCE, *_errors(inputs))
 
 
 def alternative(inputs: Inputs) -> str:
@@ -80,7 +80,7 @@ def _errors(inputs: Inputs) -> Iterator[str]:
             yield f"Open, {series_title(series, inputs)}: {used}, median error {error}."
 
 
-def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
+def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
     for row in _beyond(inputs, series).to_dict("records"):
         expected = (
             f"{chart_number(row['predicted'])} {inputs.study.unit}{interval_text(row, 'predicted', '.3g')}"
@@ -88,7 +88,7 @@ def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
         yield f"{expected} {on_workers(row['workers'])}"
 
 
-def _held_out(inputs: Inputs, series: Series) -> pd.DataFrame:
+def _held_out(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
     """Return the predictions of one fit: that on the smaller half of the series' counts, at least 3."""
     rows = series.rows(inputs.predictions)
     fits: list[str] = list(dict.fromkeys(rows["fitted_on"]))
@@ -96,20 +96,20 @@ def _held_out(inputs: Inputs, series: Series) -> pd.DataFrame:
     if not fits:
         return rows
     half = -(-len(series.rows(inputs.points)) // 2)
-    return rows[rows["fitted_on"] == fits[max(0, half - FEWEST_COUNTS)]]
+    return rows[rows["fitted_on"] == fits[max(0, half - FEWEST_FITTED_COUNTS)]]
 
 
-def _beyond(inputs: Inputs, series: Series) -> pd.DataFrame:
+def _beyond(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
     """Return the predictions at worker counts that were not measured."""
     rows = series.rows(inputs.predictions)
     return rows[~rows["held_out"].astype(bool)]
 
 
-def _shown(inputs: Inputs, series: Series) -> pd.DataFrame:
+def _shown(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
     return pd.concat([_held_out(inputs, series), _beyond(inputs, series)])
 
 
-def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
+def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[DrawnSeries]) -> None:
     points = inputs.points[inputs.points["options"] == panel[0].options]
     predictions = pd.concat([_shown(inputs, series) for series in panel])
     counts = sorted({int(workers) for workers in [*points["workers"], *predictions["workers"]]})
@@ -120,7 +120,7 @@ def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
     set_axis(axes, "y", pd.concat([values, ends]).to_numpy(dtype=np.float64))
 
 
-def _draw_series(axes: Axes, inputs: Inputs, series: Series) -> list[Label]:
+def _draw_series(axes: Axes, inputs: Inputs, series: DrawnSeries) -> list[Label]:
     points = series.rows(inputs.points)
     interval_bars(axes, series, points, "throughput")
     line_with_gaps(axes, series, inputs.counts(series.options), points, "throughput")
@@ -128,14 +128,14 @@ def _draw_series(axes: Axes, inputs: Inputs, series: Series) -> list[Label]:
     return _draw_beyond(axes, series, points, _beyond(inputs, series))
 
 
-def _draw_held_out(axes: Axes, series: Series, rows: pd.DataFrame) -> None:
+def _draw_held_out(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
     x = sideways(axes, rows["workers"], HELD_OUT_SIDEWAYS)
-    low, high = rows["predicted_low"], rows["predicted_high"]
-    axes.vlines(x, low, high, color=series.style.colour, linewidth=1, zorder=3)
+    low = rows["predicted_low"]
+    axes.vlines(x, low, rows["predicted_high"], color=series.style.colour, linewidth=1, zorder=3)
     markers(axes, series, x, rows["predicted"], filled=False, label=f"{series.name}, predicted")
 
 
-def _draw_beyond(axes: Axes, series: Series, points: pd.DataFrame, rows: pd.DataFrame) -> list[Label]:
+def _draw_beyond(axes: Axes, series: DrawnSeries, points: pd.DataFrame, rows: pd.DataFrame) -> list[Label]:
     """Draw the extrapolation and its band from the last measured point; return the label at its end."""
     last = last_known(points, "throughput")
     if last is None or rows.empty:

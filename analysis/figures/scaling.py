@@ -7,7 +7,7 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 
 from analysis.figures.drawing.captions import caption_text
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.layout import legend_line
 from analysis.figures.drawing.quantity import (
     AXES_SENTENCE,
@@ -26,14 +26,20 @@ TITLE = "overview"
 # A file only: the page has its panels in figures of their own.
 SECTION = ""
 
-COLUMNS = 3
-COLUMN_INCHES = 4.3
-PANEL_INCHES, BETWEEN_INCHES = 2.6, 1.05
-HEAD_INCHES, FOOT_INCHES, LINE_INCHES = 1.12, 0.84, 0.17
+# One for each quantity.
+PANELS_IN_ROW = 3
+PANEL_AND_GAP_INCHES = 4.3
+ROW_INCHES = 2.6
+ROW_GAP_INCHES = 1.05
+HEAD_INCHES = 1.12
+FOOT_INCHES = 0.84
+TEXT_LINE_INCHES = 0.17
 # Shares of the figure's width.
-LEFT, RIGHT = 0.045, 0.972
-TITLE_POINTS = 13.5
-CAPTION_CHARACTERS, VERDICT_CHARACTERS = 185, 170
+LEFT = 0.045
+RIGHT = 0.972
+OVERVIEW_TITLE_POINTS = 13.5
+CAPTION_CHARACTERS = 185
+VERDICT_CHARACTERS = 170
 MOST_VERDICT_LINES = 3
 # Entries of the legend that stand in large type.
 FEW_ENTRIES = 2
@@ -72,12 +78,12 @@ def alternative(inputs: Inputs) -> str:
 def _panels(inputs: Inputs, *, further_lines: int, foot_lines: int) -> Figure:
     """Return a figure of empty panels, with a head and a foot that hold so many lines of text."""
     rows = len(inputs.panels)
-    head = HEAD_INCHES + LINE_INCHES * further_lines
-    foot = FOOT_INCHES + LINE_INCHES * (foot_lines - 1)
-    height = head + rows * PANEL_INCHES + (rows - 1) * BETWEEN_INCHES + foot
-    figure = Figure(figsize=(COLUMNS * COLUMN_INCHES, height), dpi=150)
-    figure.subplots(rows, COLUMNS, squeeze=False)
-    figure.subplots_adjust(LEFT, foot / height, RIGHT, 1 - head / height, 0.2, BETWEEN_INCHES / PANEL_INCHES)
+    head = HEAD_INCHES + TEXT_LINE_INCHES * further_lines
+    foot = FOOT_INCHES + TEXT_LINE_INCHES * (foot_lines - 1)
+    height = head + rows * ROW_INCHES + (rows - 1) * ROW_GAP_INCHES + foot
+    figure = Figure(figsize=(PANELS_IN_ROW * PANEL_AND_GAP_INCHES, height), dpi=150)
+    figure.subplots(rows, PANELS_IN_ROW, squeeze=False)
+    figure.subplots_adjust(LEFT, foot / height, RIGHT, 1 - head / height, 0.2, ROW_GAP_INCHES / ROW_INCHES)
     return figure
 
 
@@ -89,7 +95,7 @@ def _draw_panels(figure: Figure, inputs: Inputs) -> None:
         for axes, quantity in zip(row, quantities, strict=True):
             axes.set_title(quantity.title)
             draw_quantity(axes, inputs, quantity, series)
-        label = shortened(options, COLUMNS * COLUMN_INCHES - 1)
+        label = shortened(options, PANELS_IN_ROW * PANEL_AND_GAP_INCHES - 1)
         row[0].annotate(label, (0, 1.15), xycoords="axes fraction", weight="bold", color=MUTED)
 
 
@@ -104,13 +110,13 @@ def _verdict(inputs: Inputs) -> list[str]:
 
 def _draw_head(figure: Figure, inputs: Inputs, verdict: Sequence[str]) -> None:
     height = figure.get_figheight()
-    title = shortened(f"U-Net scaling: {inputs.study.name}", 6.5, TITLE_POINTS)
-    figure.text(LEFT, 1 - 0.34 / height, title, size=TITLE_POINTS, weight="bold")
+    title = shortened(f"U-Net scaling: {inputs.study.name}", 6.5, OVERVIEW_TITLE_POINTS)
+    figure.text(LEFT, 1 - 0.34 / height, title, size=OVERVIEW_TITLE_POINTS, weight="bold")
     lines = "\n".join(verdict)
     figure.text(LEFT, 1 - 0.48 / height, lines, size=10, color=MUTED, va="top", linespacing=1.3)
 
 
-def _draw_legend(figure: Figure, drawn: Sequence[Series]) -> None:
+def _draw_legend(figure: Figure, drawn: Sequence[DrawnSeries]) -> None:
     """Draw it in the free corner of the head, in two columns; many entries are small and cut."""
     entries = list({series.name: series for series in drawn}.values())
     few = len(entries) <= FEW_ENTRIES

@@ -6,18 +6,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series, on_workers
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.stacks import MOST_PANELS, Stack, StackChart, panel_title, stack_figure
 from analysis.figures.drawing.style import part_styles
 from analysis.text import chart_number
 
 TITLE = "start-up"
 SECTION = "cost"
-PARTS_SENTENCE = (
+STARTUP_SENTENCE = (
     "Each part: mean over workers and runs. Diamonds: the sum; bars: from the fastest to the slowest run. "
     "Start-up is no part of the training time, nor of any throughput."
 )
-PARTS = part_styles(
+STARTUP_PARTS = part_styles(
     imports_seconds="imports",
     join_seconds="join the group",
     data_seconds="open the data",
@@ -35,7 +35,7 @@ def draw(inputs: Inputs) -> Figure:
         if len(table := _seconds(inputs, series))
     ]
     title = "From the start of the processes to the first epoch, s"
-    chart = StackChart(title, PARTS, "total", _seconds_text, share=False, least_top=0.0)
+    chart = StackChart(title, STARTUP_PARTS, "total", _seconds_text, share=False, least_top=0.0)
     return stack_figure(chart, stacks[:MOST_PANELS])
 
 
@@ -47,7 +47,7 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what parts, diamonds and bars are."""
-    return caption_text(inputs, PARTS_SENTENCE)
+    return caption_text(inputs, STARTUP_SENTENCE)
 
 
 def alternative(inputs: Inputs) -> str:
@@ -56,20 +56,20 @@ def alternative(inputs: Inputs) -> str:
     return alternative_text("Stacked parts of the start-up against workers. At the most workers", facts)
 
 
-def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
+def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
     for row in _seconds(inputs, series).tail(1).to_dict("records"):
-        parts = ", ".join(f"{style.name} {_seconds_text(row[part])}" for part, style in PARTS.items())
+        parts = ", ".join(f"{style.name} {_seconds_text(row[part])}" for part, style in STARTUP_PARTS.items())
         yield f"{_seconds_text(row['total'])} {on_workers(row['workers'])} ({parts})"
 
 
-def _seconds(inputs: Inputs, series: Series) -> pd.DataFrame:
+def _seconds(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
     """Return one row per worker count: mean seconds of each part, their `total`, and that of single runs."""
-    parts = inputs.study.startups.groupby("run", observed=True)[[*PARTS]].mean()
+    parts = inputs.study.startups.groupby("run", observed=True)[[*STARTUP_PARTS]].mean()
     runs = series.rows(inputs.study.runs)[["workers", "run"]].merge(parts, left_on="run", right_index=True)
-    points = runs.assign(total=runs[[*PARTS]].sum(axis=1)).groupby("workers")
-    total_of = points["total"]
-    means = points[[*PARTS, "total"]].mean()
-    return means.assign(total_low=total_of.min(), total_high=total_of.max()).reset_index()
+    points = runs.assign(total=runs[[*STARTUP_PARTS]].sum(axis=1)).groupby("workers")
+    totals = points["total"]
+    means: pd.DataFrame = points[[*STARTUP_PARTS, "total"]].mean()
+    return means.assign(total_low=totals.min(), total_high=totals.max()).reset_index()
 
 
 def _seconds_text(seconds: float) -> str:

@@ -7,32 +7,34 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures.drawing.artists import Label, end_labels, markers, sides, sideways
+from analysis.figures.drawing.artists import Label, end_labels, markers, series_sides, sideways
 from analysis.figures.drawing.axes import logarithmic, worker_axis
 from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series, on_workers
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.layout import figure_by_options
 from analysis.study import POINT, STEP_QUANTILES
 from analysis.text import chart_number
 
 TITLE = "single steps"
 SECTION = "budget"
-MARKS_SENTENCE = (
+STEPS_SENTENCE = (
     "Large marks: the median step; thick bars: the middle half of the steps; thin bars: 5 to 95 % of them; "
     "crosses: the longest. Dots: each worker's own work in a step, all but waiting for gradients: a dot "
     "above the others of its point is a straggler. Warm-up is left out; of a long run a sample is recorded."
 )
-TIMES = [*STEP_QUANTILES, "work_seconds"]
+STEP_TIMES = [*STEP_QUANTILES, "work_seconds"]
 # Shares of a panel's width by which a series stands beside its worker count, its dots beside that, and all
 # labels to the right of the last worker count.
-SERIES_STEP, DOTS_STEP, LABEL_STEP = 0.022, 0.016, 0.03
+SERIES_STEP = 0.022
+DOTS_STEP = 0.016
+LABEL_STEP = 0.03
 
 
 def draw(inputs: Inputs) -> Figure:
     """Draw milliseconds of single steps over the workers; a panel for each set of options."""
     steps = _milliseconds(inputs)
 
-    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
         _draw_panel(axes, panel, steps)
 
     return figure_by_options("Time of single steps, ms", inputs.panels_in(steps), draw_panel)
@@ -46,7 +48,7 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the marks, bars and dots are."""
-    return caption_text(inputs, MARKS_SENTENCE)
+    return caption_text(inputs, STEPS_SENTENCE)
 
 
 def alternative(inputs: Inputs) -> str:
@@ -68,7 +70,7 @@ def _facts(rows: pd.DataFrame) -> Iterator[str]:
 def _milliseconds(inputs: Inputs) -> pd.DataFrame:
     """Return the quantiles of every run and worker in milliseconds, with the point of the run."""
     steps = inputs.study.steps
-    steps = steps.assign(**{name: 1000 * steps[name].astype(np.float64) for name in TIMES})
+    steps = steps.assign(**{name: 1000 * steps[name].astype(np.float64) for name in STEP_TIMES})
     return steps.merge(inputs.study.runs[[*POINT, "run"]], on="run")
 
 
@@ -79,25 +81,25 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
     return medians.assign(maximum_seconds=points["maximum_seconds"].max()).reset_index()
 
 
-def _draw_panel(axes: Axes, panel: Sequence[Series], steps: pd.DataFrame) -> None:
+def _draw_panel(axes: Axes, panel: Sequence[DrawnSeries], steps: pd.DataFrame) -> None:
     shown = steps[steps["options"] == panel[0].options]
     worker_axis(axes, sorted(set(shown["workers"].astype(int))), stretch=1.25)
-    logarithmic(axes, "y", shown[TIMES].to_numpy(dtype=np.float64).ravel())
-    for series, side in zip(panel, sides(len(panel)), strict=True):
+    logarithmic(axes, "y", shown[STEP_TIMES].to_numpy(dtype=np.float64).ravel())
+    for series, side in zip(panel, series_sides(len(panel)), strict=True):
         rows = series.rows(shown)
         _draw_workers(axes, series, rows, side)
         _draw_quantiles(axes, series, _points(rows), side)
     end_labels(axes, [_label(axes, series, _points(series.rows(shown))) for series in panel])
 
 
-def _label(axes: Axes, series: Series, points: pd.DataFrame) -> Label:
+def _label(axes: Axes, series: DrawnSeries, points: pd.DataFrame) -> Label:
     """Return the label of the last median, to the right of all marks."""
     x = sideways(axes, points["workers"], LABEL_STEP)
     median = float(points["median_seconds"].iloc[-1])
     return Label(x[-1], median, chart_number(median), series.style.colour)
 
 
-def _draw_quantiles(axes: Axes, series: Series, points: pd.DataFrame, side: float) -> None:
+def _draw_quantiles(axes: Axes, series: DrawnSeries, points: pd.DataFrame, side: float) -> None:
     """Draw a mark, two bars and a cross for each worker count."""
     colour = series.style.colour
     x = sideways(axes, points["workers"], side * SERIES_STEP)
@@ -107,7 +109,7 @@ def _draw_quantiles(axes: Axes, series: Series, points: pd.DataFrame, side: floa
     markers(axes, series, x, points["median_seconds"], filled=True, label=series.name)
 
 
-def _draw_workers(axes: Axes, series: Series, rows: pd.DataFrame, side: float) -> None:
+def _draw_workers(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, side: float) -> None:
     """Draw a dot for every worker: the median over its runs of its own work in a step."""
     workers = rows.groupby(["workers", "worker"], as_index=False)["work_seconds"].median()
     x = sideways(axes, workers["workers"], side * SERIES_STEP + np.sign(side) * DOTS_STEP)

@@ -21,7 +21,7 @@ from analysis.text import chart_number
 TITLE = "IoU against training time"
 SECTION = "cost"
 # From this ratio of the last evaluation's time to the first one's.
-LOGARITHMIC_FROM_RATIO = 20
+WIDE_TIME_RATIO = 20
 
 
 def draw(inputs: Inputs) -> Figure:
@@ -33,7 +33,7 @@ def draw(inputs: Inputs) -> Figure:
         x="elapsed",
         y="iou",
         x_label="seconds of training",
-        log_x=bool(elapsed.max() >= LOGARITHMIC_FROM_RATIO * elapsed.min()),
+        log_x=bool(elapsed.max() >= WIDE_TIME_RATIO * elapsed.min()),
         log_y=False,
         least_top=1.04,
     )

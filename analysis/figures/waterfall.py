@@ -24,14 +24,14 @@ from analysis.figures.drawing.captions import (
 )
 from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.layout import new_figure
-from analysis.figures.drawing.stacks import PANEL_INCHES, colour_title, panel_title
+from analysis.figures.drawing.stacks import STACK_PANEL_INCHES, colour_title, panel_title
 from analysis.figures.drawing.style import INK, MUTED, SMALL_POINTS
 
 TITLE = "waterfall"
 SECTION = "budget"
 
 # Share of the workers' time; a smaller part would be a bar that nobody sees.
-LEAST_SHOWN = 0.0005
+LEAST_BAR_SHARE = 0.0005
 BAR_HEIGHT = 0.72
 
 
@@ -40,7 +40,7 @@ def draw(inputs: Inputs) -> Figure:
     rows = {series: series.rows(inputs.overhead.budget).iloc[-1] for series in budget_series(inputs)}
     titles = [f"{panel_title(series, inputs)}, {row['workers']} workers" for series, row in rows.items()]
     columns = min(2, len(titles))
-    figure, panels = new_figure("From 1 worker to the most", [], titles, columns, PANEL_INCHES)
+    figure, panels = new_figure("From 1 worker to the most", [], titles, columns, STACK_PANEL_INCHES)
     for axes, (series, row) in zip(panels, rows.items(), strict=True):
         colour_title(axes, series.style.colour)
         _draw_panel(axes, row)
@@ -84,7 +84,7 @@ def _draw_parts(axes: Axes, row: "pd.Series[Any]") -> list[str]:
     texts: list[str] = []
     for part, style in BUDGET_PARTS.items():
         value = float(row[part])
-        if abs(value) >= LEAST_SHOWN:
+        if abs(value) >= LEAST_BAR_SHARE:
             y = -len(texts)
             axes.barh(y, -value, BAR_HEIGHT, level, color=style.colour, edgecolor=MUTED, linewidth=0.4)
             level -= value

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.budget.network_floor import name_of_floor
-from analysis.figures.drawing.artists import Label, end_labels, interval_bars, line_with_gaps, sides
+from analysis.figures.drawing.artists import Label, end_labels, interval_bars, line_with_gaps, series_sides
 from analysis.figures.drawing.axes import logarithmic, worker_axis
 from analysis.figures.drawing.captions import (
     alternative_text,
@@ -18,14 +18,14 @@ from analysis.figures.drawing.captions import (
     facts_of_series,
     on_workers,
 )
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.layout import figure_by_options
 from analysis.figures.drawing.style import DOTTED
 from analysis.text import chart_number
 
 TITLE = "wire of a step"
 SECTION = "budget"
-MARKS_SENTENCE = (
+WIRE_SENTENCE = (
     "Dotted: one message of all gradients over the probed network. Wire that overlaps with backward "
     "is not seen, so it may lie below."
 )
@@ -38,7 +38,7 @@ MILLISECONDS = {
 def draw(inputs: Inputs) -> Figure:
     """Draw milliseconds of wire in a step, and dotted one message; a panel for each set of options."""
 
-    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
         _draw_panel(axes, inputs, panel)
 
     title = "Wire of a step, and one message of all gradients (dotted), ms"
@@ -53,7 +53,7 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the dotted line and the bars are."""
-    return caption_text(inputs, MARKS_SENTENCE, bars_of_repeated_points(inputs))
+    return caption_text(inputs, WIRE_SENTENCE, bars_of_repeated_points(inputs))
 
 
 def alternative(inputs: Inputs) -> str:
@@ -62,20 +62,20 @@ def alternative(inputs: Inputs) -> str:
     return alternative_text("Wire of a step, and one message of all gradients. At the most workers", facts)
 
 
-def _facts(inputs: Inputs, series: Series) -> Iterator[str]:
+def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
     for row in series.rows(inputs.overhead.network).tail(1).to_dict("records"):
         wire, floor = (chart_number(1000 * row[f"{name}_seconds"]) for name in ("wire", "floor"))
         floor_name = name_of_floor(row["wire_seconds"], row["floor_seconds"])
         yield f"{wire} ms, {floor_name} {floor} ms {on_workers(row['workers'])}"
 
 
-def _draw_panel(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
+def _draw_panel(axes: Axes, inputs: Inputs, panel: Sequence[DrawnSeries]) -> None:
     network = _in_milliseconds(inputs.overhead.network)
     shown = network[network["options"] == panel[0].options]
     counts = sorted(set(shown["workers"].astype(int)))
     worker_axis(axes, counts, stretch=1.35)
     logarithmic(axes, "y", shown[[*MILLISECONDS]].to_numpy(dtype=np.float64))
-    for series, side in zip(panel, sides(len(panel)), strict=True):
+    for series, side in zip(panel, series_sides(len(panel)), strict=True):
         rows = series.rows(shown)
         line_with_gaps(axes, series, counts, rows, "wire")
         interval_bars(axes, series, rows, "wire", side)
@@ -83,7 +83,7 @@ def _draw_panel(axes: Axes, inputs: Inputs, panel: Sequence[Series]) -> None:
     end_labels(axes, [label for series in panel for label in _labels(series, series.rows(shown).iloc[-1])])
 
 
-def _draw_floor(axes: Axes, series: Series, table: pd.DataFrame) -> None:
+def _draw_floor(axes: Axes, series: DrawnSeries, table: pd.DataFrame) -> None:
     axes.plot(
         table["workers"],
         table["floor"],
@@ -95,7 +95,7 @@ def _draw_floor(axes: Axes, series: Series, table: pd.DataFrame) -> None:
     )
 
 
-def _labels(series: Series, last: "pd.Series[Any]") -> Iterator[Label]:
+def _labels(series: DrawnSeries, last: "pd.Series[Any]") -> Iterator[Label]:
     workers, wire, floor = last[["workers", "wire", "floor"]].astype(float)
     colour = series.style.colour
     yield Label(workers, wire, chart_number(wire), colour)

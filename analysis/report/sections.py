@@ -1,6 +1,7 @@
 """The sections of the page that give the evidence, in reading order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 
 from analysis.findings.cost import CLOCK
 from analysis.report.assemble import Report
@@ -25,6 +26,9 @@ LOSS_LEAD = (
     "More workers mean larger batches and fewer steps. Over epochs the curves show what that costs in "
     "learning, over seconds what is left of the speed-up."
 )
+COST_LEAD = (
+    f"Clock: {CLOCK}. The Pareto set holds the points that no other beats in both time and worker-hours."
+)
 PREDICTION_LEAD = (
     "A model of the step time, fitted on the smaller worker counts only. The error at the larger ones, which "
     "the fit has not seen, says how far an extrapolation may be trusted."
@@ -35,56 +39,43 @@ FAIRNESS_LEAD = (
 )
 
 
-def sections(report: Report, files: FigureFiles) -> Iterator[Section]:
+def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
     """Return the evidence in reading order."""
     for make in (_points, _against, _overhead, _iou, _loss, _cost, _prediction, _fairness):
-        yield make(report, files)
+        yield _with_evidence(make(report), report, figures)
     if len(report.study.left_out):
-        yield _left_out(report, files)
+        yield _with_evidence(_left_out(report), report, figures)
     if report.notes:
-        yield _notes(report, files)
+        yield _notes(report)
 
 
-def _section(
-    report: Report,
-    files: FigureFiles,
-    anchor: str,
-    title: str,
-    lead: str,
-    remarks: Sequence[str] = (),
-    folded: bool = False,
-) -> Section:
-    """Return a section with its figures, and with the tables whose entry names its anchor."""
-    return Section(
-        anchor,
-        title,
-        lead,
-        files.in_section(anchor),
-        grids(report, anchor),
-        tuple(sentence(remark) for remark in remarks),
-        files.missing_in_section(anchor),
-        folded,
+def _with_evidence(section: Section, report: Report, figures: FigureFiles) -> Section:
+    """Return a section with the figures and tables that name its anchor as theirs."""
+    return replace(
+        section,
+        drawings=figures.in_section(section.anchor),
+        grids=grids(report, section.anchor),
+        absent=figures.missing_in_section(section.anchor),
     )
 
 
-def _points(report: Report, files: FigureFiles) -> Section:
-    return _section(report, files, "points", "Every point", POINTS_LEAD)
+def _points(_report: Report) -> Section:
+    return Section("points", "Every point", POINTS_LEAD)
 
 
-def _against(report: Report, files: FigureFiles) -> Section:
+def _against(report: Report) -> Section:
     native, horovod = report.study.names.values()
     lead = (
         f"The ratio of throughputs, paired by repeat: above 1 {native} is faster. The difference is "
         "significant where the whole interval lies on one side of 1."
     )
-    nothing = [] if len(report.comparisons) else ["The frameworks have no worker count in common"]
-    title = f"{native[:1].upper()}{native[1:]} against {horovod}"
-    return _section(report, files, "against", title, lead, remarks=nothing)
+    nothing = () if len(report.comparisons) else ("The frameworks have no worker count in common.",)
+    return Section("against", f"{native[:1].upper()}{native[1:]} against {horovod}", lead, remarks=nothing)
 
 
-def _overhead(report: Report, files: FigureFiles) -> Section:
-    title = "Where the lost efficiency went"
-    return _section(report, files, "budget", title, OVERHEAD_LEAD, [*_findings(report)])
+def _overhead(report: Report) -> Section:
+    findings = tuple(map(sentence, _findings(report)))
+    return Section("budget", "Where the lost efficiency went", OVERHEAD_LEAD, remarks=findings)
 
 
 def _findings(report: Report) -> Iterator[str]:
@@ -97,13 +88,13 @@ def _findings(report: Report) -> Iterator[str]:
     yield from report.budget_notes[:MOST_REMARKS]
 
 
-def _iou(report: Report, files: FigureFiles) -> Section:
+def _iou(report: Report) -> Section:
     lead = (
         f"Computed on: {clean(report.study.iou_scope)}{_test_images(report)}. A point is not inferior where "
         "the whole interval of its difference to 1 worker, paired by seed, lies above "
         f"-{report.study.criteria.iou_margin:g}."
     )
-    return _section(report, files, "iou", "IoU", lead)
+    return Section("iou", "IoU", lead)
 
 
 def _test_images(report: Report) -> str:
@@ -111,35 +102,31 @@ def _test_images(report: Report) -> str:
     return f" ({', '.join(f'{number:,.0f}' for number in images)} images)" if images else ""
 
 
-def _loss(report: Report, files: FigureFiles) -> Section:
-    return _section(report, files, "loss", "Training loss", LOSS_LEAD)
+def _loss(_report: Report) -> Section:
+    return Section("loss", "Training loss", LOSS_LEAD)
 
 
-def _cost(report: Report, files: FigureFiles) -> Section:
-    lead = (
-        f"Clock: {CLOCK}. The Pareto set holds the points that no other beats in both time and worker-hours."
-    )
-    sets = [f"Pareto set of {clean(kind)}" for kind in report.cost["pareto_of"].drop_duplicates() if kind]
-    return _section(report, files, "cost", "Cost", lead, [report.target, *sets])
+def _cost(report: Report) -> Section:
+    sets = [f"Pareto set of {clean(kind)}." for kind in report.cost["pareto_of"].drop_duplicates() if kind]
+    return Section("cost", "Cost", COST_LEAD, remarks=(sentence(report.target), *sets))
 
 
-def _prediction(report: Report, files: FigureFiles) -> Section:
-    notes = report.extrapolation.notes[:MOST_REMARKS]
-    return _section(report, files, "prediction", "Prediction", PREDICTION_LEAD, notes)
+def _prediction(report: Report) -> Section:
+    notes = tuple(map(sentence, report.extrapolation.notes[:MOST_REMARKS]))
+    return Section("prediction", "Prediction", PREDICTION_LEAD, remarks=notes)
 
 
-def _fairness(report: Report, files: FigureFiles) -> Section:
-    return _section(report, files, "fairness", "How fair is this comparison?", FAIRNESS_LEAD)
+def _fairness(_report: Report) -> Section:
+    return Section("fairness", "How fair is this comparison?", FAIRNESS_LEAD)
 
 
-def _left_out(report: Report, files: FigureFiles) -> Section:
+def _left_out(report: Report) -> Section:
     runs = len(report.study.left_out)
     lead = "No number of this report uses these runs."
-    title = f"Left out: {count(runs, 'run')}"
-    return _section(report, files, "left-out", title, lead, folded=runs > MOST_REMARKS)
+    return Section("left-out", f"Left out: {count(runs, 'run')}", lead, folded=runs > MOST_REMARKS)
 
 
-def _notes(report: Report, files: FigureFiles) -> Section:
+def _notes(report: Report) -> Section:
     lead = "What to know before you use a number of this page."
-    folded = len(report.notes) > MOST_REMARKS
-    return _section(report, files, "notes", "Notes", lead, remarks=report.notes, folded=folded)
+    notes = tuple(map(sentence, report.notes))
+    return Section("notes", "Notes", lead, remarks=notes, folded=len(notes) > MOST_REMARKS)

@@ -10,25 +10,29 @@ import pandas as pd
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize  # type: ignore[import-untyped]
 
 from analysis.figures.drawing.axes import in_panel
-from analysis.figures.drawing.inputs import Series
+from analysis.figures.drawing.inputs import DrawnSeries
 from analysis.figures.drawing.style import DASHED, DOTTED, MUTED, PAPER, SMALL_POINTS, shortened
+from analysis.statistics.intervals import Array
 
-LINE_INCHES = 0.175
+LABEL_LINE_INCHES = 0.175
 MOST_UNKNOWN_INCHES = 3.2
 # Shares of a panel's width: from a line's end to its label, between ends whose labels share a column, and
 # between labels at tips side by side.
 LABEL_DISTANCE = 0.042
-COLUMN_WIDTH, TIP_DISTANCE = 0.06, 0.055
+COLUMN_WIDTH = 0.06
+TIP_DISTANCE = 0.055
 # Shares of a panel's width by which bars and single runs of series stand beside their median.
-BAR_STEP, RUN_STEP, FURTHER_STEP = 0.006, 0.024, 0.012
+BAR_STEP = 0.006
+RUN_STEP = 0.024
+FURTHER_STEP = 0.012
 # Shares of a panel's height that labels may take: from just above the axis to just above the top.
-LOWEST_LABEL, HIGHEST_LABEL = 0.03, 1.02
+LOWEST_LABEL = 0.03
+HIGHEST_LABEL = 1.02
 
-Array = NDArray[np.float64]
 Side = Literal["left", "center", "right"]
 Height = Literal["top", "bottom"]
 
@@ -53,7 +57,7 @@ def halo() -> list[patheffects.AbstractPathEffect]:
     return [patheffects.withStroke(linewidth=2.5, foreground=PAPER)]
 
 
-def median_line(series: Series, x: ArrayLike, y: ArrayLike, *, label: str) -> Line2D:
+def median_line(series: DrawnSeries, x: ArrayLike, y: ArrayLike, *, label: str) -> Line2D:
     """Return a series' line through its medians; it is broken where a value is not known."""
     return Line2D(
         np.asarray(x, dtype=np.float64),
@@ -71,7 +75,7 @@ def median_line(series: Series, x: ArrayLike, y: ArrayLike, *, label: str) -> Li
 
 
 def line_with_gaps(
-    axes: Axes, series: Series, counts: Sequence[int], points: pd.DataFrame, column: str
+    axes: Axes, series: DrawnSeries, counts: Sequence[int], points: pd.DataFrame, column: str
 ) -> None:
     """Draw a series over the workers. A dotted bridge shows that a count between two points is missing."""
     values = points.set_index("workers")[column].reindex(np.asarray(counts))
@@ -83,7 +87,9 @@ def line_with_gaps(
             axes.plot(bridge.index, bridge, color=colour, linestyle=DOTTED, linewidth=1.1, zorder=3)
 
 
-def interval_bars(axes: Axes, series: Series, points: pd.DataFrame, column: str, side: float = 0.0) -> None:
+def interval_bars(
+    axes: Axes, series: DrawnSeries, points: pd.DataFrame, column: str, side: float = 0.0
+) -> None:
     """Draw a bar for every interval that is known and wider than a point; `side` keeps bars apart."""
     known = points[points[f"{column}_low"] < points[f"{column}_high"]]
     axes.vlines(
@@ -97,7 +103,7 @@ def interval_bars(axes: Axes, series: Series, points: pd.DataFrame, column: str,
     )
 
 
-def single_runs(axes: Axes, series: Series, runs: pd.DataFrame, column: str, side: float) -> None:
+def single_runs(axes: Axes, series: DrawnSeries, runs: pd.DataFrame, column: str, side: float) -> None:
     """Draw small markers of single runs, beside the median of their point."""
     style = series.style
     known = runs[runs[column].notna()]
@@ -114,7 +120,7 @@ def single_runs(axes: Axes, series: Series, runs: pd.DataFrame, column: str, sid
     )
 
 
-def markers(axes: Axes, series: Series, x: ArrayLike, y: ArrayLike, *, filled: bool, label: str) -> None:
+def markers(axes: Axes, series: DrawnSeries, x: ArrayLike, y: ArrayLike, *, filled: bool, label: str) -> None:
     """Draw the framework's markers without a line, filled or open."""
     style = series.style
     axes.plot(
@@ -147,7 +153,7 @@ def sideways(axes: Axes, workers: "pd.Series[float]", share: float) -> Array:
     return np.asarray(positions + share * (high - low), dtype=np.float64)
 
 
-def sides(series: int) -> list[float]:
+def series_sides(series: int) -> list[float]:
     """Return on which side of its medians each series' bars and runs stand: -1, 1, -2, 2, ..."""
     return [(number // 2 + 1.0) * (-1 if number % 2 == 0 else 1) for number in range(series)]
 
@@ -155,7 +161,7 @@ def sides(series: int) -> list[float]:
 def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
     """Write texts to the right of their points, moved apart where they would touch, inside the panel."""
     position = axes.get_position()
-    line_height = LINE_INCHES / (position.height * axes.figure.bbox.height / axes.figure.dpi)
+    line_height = LABEL_LINE_INCHES / (position.height * axes.figure.bbox.height / axes.figure.dpi)
     # In reverse, so that of labels at the same height the first stands above the others.
     placed = [(*in_panel(axes, label.x, label.y), label) for label in reversed(labels)]
     for column in _columns(placed):

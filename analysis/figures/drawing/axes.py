@@ -7,18 +7,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
-from numpy.typing import NDArray
+
+from analysis.statistics.intervals import Array
 
 # From this ratio of the largest to the smallest worker count on, a linear axis presses small ones together.
 WIDE_RATIO = 32
 # Ratios of the ends of a logarithmic axis: below the first its ticks are those of a linear axis, above the
 # second they stand at powers of ten only.
-LESS_THAN_A_DECADE, SEVERAL_DECADES = 6, 1000
+LESS_THAN_A_DECADE = 6
+SEVERAL_DECADES = 1000
 # Share of a panel's width that a worker count of one or two digits needs.
-LEAST_DISTANCE = 0.043
+LEAST_TICK_DISTANCE = 0.043
 
-Name = Literal["x", "y"]
-Array = NDArray[np.float64]
+AxisName = Literal["x", "y"]
 
 
 def is_wide(counts: Sequence[int]) -> bool:
@@ -49,7 +50,7 @@ def spaced(axes: Axes, counts: Sequence[int]) -> list[int]:
     last = np.inf
     for count in reversed(counts):
         x = in_panel(axes, count, 1.0)[0]
-        if last - x >= LEAST_DISTANCE * max(1.0, len(str(count)) / 2):
+        if last - x >= LEAST_TICK_DISTANCE * max(1.0, len(str(count)) / 2):
             kept.append(count)
             last = x
     return kept[::-1]
@@ -61,7 +62,7 @@ def in_panel(axes: Axes, x: float, y: float) -> tuple[float, float]:
     return float(position[0]), float(position[1])
 
 
-def from_zero(axes: Axes, which: Name, values: Array, *, least_top: float = 0.0) -> None:
+def from_zero(axes: Axes, which: AxisName, values: Array, *, least_top: float = 0.0) -> None:
     """Set up a linear axis that contains zero and, with some margin, all values; at least to `least_top`."""
     known = values[np.isfinite(values)]
     top = max(1.08 * float(known.max(initial=0.0)), least_top)
@@ -70,13 +71,15 @@ def from_zero(axes: Axes, which: Name, values: Array, *, least_top: float = 0.0)
     _set_ticks(_axis(axes, which), MaxNLocator(7, steps=[1, 2, 5, 10]))
 
 
-def whole_numbers_from_zero(axes: Axes, which: Name, values: Array) -> None:
+def whole_numbers_from_zero(axes: Axes, which: AxisName, values: Array) -> None:
     """Set up a linear axis from zero whose ticks are whole numbers."""
     from_zero(axes, which, values)
     _axis(axes, which).set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10], integer=True))
 
 
-def logarithmic(axes: Axes, which: Name, values: Array, *, below: float = 0.06, above: float = 0.06) -> None:
+def logarithmic(
+    axes: Axes, which: AxisName, values: Array, *, below: float = 0.06, above: float = 0.06
+) -> None:
     """Set up a logarithmic axis of all positive values, with free shares of its length at both ends."""
     known = values[np.isfinite(values) & (values > 0)]
     low = float(known.min())
@@ -87,7 +90,7 @@ def logarithmic(axes: Axes, which: Name, values: Array, *, below: float = 0.06, 
     _set_ticks(_axis(axes, which), _logarithmic_ticks(span))
 
 
-def percent_axis(axes: Axes, which: Name) -> None:
+def percent_axis(axes: Axes, which: AxisName) -> None:
     """Show the shares of an axis as per cent."""
     _axis(axes, which).set_major_formatter(FuncFormatter(lambda value, _: tick_text(100 * value) + " %"))
 
@@ -110,10 +113,10 @@ def _set_ticks(axis: Axis, locator: Locator) -> None:
     axis.set_major_formatter(FuncFormatter(tick_text))
 
 
-def _axis(axes: Axes, which: Name) -> Axis:
+def _axis(axes: Axes, which: AxisName) -> Axis:
     return axes.xaxis if which == "x" else axes.yaxis
 
 
-def _set_limits(axes: Axes, which: Name, low: float, high: float) -> None:
+def _set_limits(axes: Axes, which: AxisName, low: float, high: float) -> None:
     set_limits = axes.set_xlim if which == "x" else axes.set_ylim
     set_limits(low, high)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from analysis.figures.drawing.captions import on_workers
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.stacks import MOST_PANELS, StackChart
 from analysis.figures.drawing.style import part_styles
 from analysis.text import chart_percent
@@ -32,7 +32,7 @@ def budget_missing(inputs: Inputs) -> str | None:
     return None if len(inputs.overhead.budget) else "no point of several workers has one; the notes say why"
 
 
-def budget_series(inputs: Inputs) -> list[Series]:
+def budget_series(inputs: Inputs) -> list[DrawnSeries]:
     """Return the series that have an overhead budget, in the order of the other charts."""
     return [series for series in inputs.series if len(series.rows(inputs.overhead.budget))][:MOST_PANELS]
 
@@ -42,7 +42,7 @@ def budget_chart(title: str, total: str) -> StackChart:
     return StackChart(title, BUDGET_PARTS, total, percent_text, share=True, least_top=LEAST_TOP)
 
 
-def facts_of_budget(inputs: Inputs, series: Series) -> Iterator[str]:
+def facts_of_budget(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
     """Yield 1 - efficiency of a series and its parts at its most workers."""
     for row in series.rows(inputs.overhead.budget).tail(1).to_dict("records"):
         yield f"{percent_text(row['deviation'])} {on_workers(row['workers'])} ({parts_text(row)})"

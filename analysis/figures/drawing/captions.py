@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.statistics.intervals import FEWEST_REPEATS, coverage
 from analysis.text import chart_number, count, printable, repeats_text
 
@@ -21,12 +21,12 @@ def alternative_text(opening: str, facts: Iterable[str]) -> str:
     return f"{opening}: {'; '.join(facts) or 'nothing is known'}."
 
 
-def facts_of_series(inputs: Inputs, facts: Callable[[Series], Iterable[str]]) -> list[str]:
+def facts_of_series(inputs: Inputs, facts: Callable[[DrawnSeries], Iterable[str]]) -> list[str]:
     """Return the facts of every series that is drawn, each after the name of its series."""
     return [f"{series_title(series, inputs)} {fact}" for series in inputs.series for fact in facts(series)]
 
 
-def series_title(series: Series, inputs: Inputs) -> str:
+def series_title(series: DrawnSeries, inputs: Inputs) -> str:
     """Return the name of a series, with its options where several sets of options are drawn."""
     several = len(inputs.options) > 1 and series.options
     return f"{series.name} ({printable(series.options)})" if several else series.name

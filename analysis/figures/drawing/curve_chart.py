@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from analysis.figures.drawing.artists import Label, end_labels, tip_labels
 from analysis.figures.drawing.axes import from_zero, in_panel, logarithmic, whole_numbers_from_zero
 from analysis.figures.drawing.captions import alternative_text, facts_of_series, on_workers
-from analysis.figures.drawing.curves import MOST_RUNS, Curves, counts_drawn
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.curves import MOST_RUN_CURVES, Curves, counts_drawn
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.layout import new_figure
 from analysis.text import chart_number
 from unet_scaling.study.config import Framework
 
-PANEL_INCHES = (3.9, 3.1)
+CURVE_PANEL_INCHES = (3.9, 3.1)
 # More panels than this have a column for each framework.
 MOST_IN_A_ROW = 3
 # Opacity of the line of the fewest workers; that of the most is opaque.
@@ -54,7 +54,7 @@ def curve_figure(inputs: Inputs, chart: CurveChart, curves: Curves) -> Figure:
     frameworks = {panel[0].framework for panel in panels}
     columns = len(frameworks) if len(panels) > MOST_IN_A_ROW else len(panels)
     title = f"{chart.title}, by number of workers"
-    figure, all_axes = new_figure(title, [], titles, columns, PANEL_INCHES)
+    figure, all_axes = new_figure(title, [], titles, columns, CURVE_PANEL_INCHES)
     for axes, panel in zip(all_axes, panels, strict=True):
         _set_axes(axes, chart, curves.of(panel[0].options))
         _draw_panel(axes, chart, panel, curves)
@@ -64,7 +64,7 @@ def curve_figure(inputs: Inputs, chart: CurveChart, curves: Curves) -> Figure:
 def curve_sentence(inputs: Inputs) -> str:
     """Return what the lines of training curves are."""
     repeated = int(inputs.points["repeats"].max()) > 1
-    thin = f"; thin: its runs, at most {MOST_RUNS}" if repeated else ""
+    thin = f"; thin: its runs, at most {MOST_RUN_CURVES}" if repeated else ""
     return f"Numbers: workers. Thick: the median over the runs of a point{thin}."
 
 
@@ -93,9 +93,9 @@ def _last_median(runs: pd.DataFrame, column: str) -> Iterator[str]:
         yield f"{chart_number(float(values.median()))} {on_workers(int(workers))}"
 
 
-def _panels(inputs: Inputs, table: pd.DataFrame) -> list[list[Series]]:
+def _panels(inputs: Inputs, table: pd.DataFrame) -> list[list[DrawnSeries]]:
     """Return the series of each set of options and framework that has rows in a table."""
-    panels: dict[tuple[str, Framework], list[Series]] = {}
+    panels: dict[tuple[str, Framework], list[DrawnSeries]] = {}
     for series in inputs.series:
         same = (table["options"] == series.options) & (table["framework"] == series.framework)
         if same.any():
@@ -120,7 +120,7 @@ def _set_axes(axes: Axes, chart: CurveChart, table: pd.DataFrame) -> None:
         from_zero(axes, "y", y, least_top=chart.least_top)
 
 
-def _draw_panel(axes: Axes, chart: CurveChart, panel: Sequence[Series], curves: Curves) -> None:
+def _draw_panel(axes: Axes, chart: CurveChart, panel: Sequence[DrawnSeries], curves: Curves) -> None:
     labels = [label for series in panel for label in _draw_series(axes, chart, series, curves)]
     if chart.x == "trained":
         end_labels(axes, _merged(axes, labels))
@@ -128,7 +128,7 @@ def _draw_panel(axes: Axes, chart: CurveChart, panel: Sequence[Series], curves: 
         tip_labels(axes, labels, below=chart.y == "loss")
 
 
-def _draw_series(axes: Axes, chart: CurveChart, series: Series, curves: Curves) -> Iterator[Label]:
+def _draw_series(axes: Axes, chart: CurveChart, series: DrawnSeries, curves: Curves) -> Iterator[Label]:
     """Draw a line for every point, with its runs thin; more workers are drawn stronger."""
     runs = series.rows(curves.runs)
     points = list(series.rows(curves.medians).groupby("workers"))
@@ -139,20 +139,22 @@ def _draw_series(axes: Axes, chart: CurveChart, series: Series, curves: Curves) 
         yield from _tip(chart, series, median)
 
 
-def _tip(chart: CurveChart, series: Series, median: pd.DataFrame) -> Iterator[Label]:
+def _tip(chart: CurveChart, series: DrawnSeries, median: pd.DataFrame) -> Iterator[Label]:
     """Yield the label of the last step at which the quantity is known."""
     last = median[median[chart.y].notna()].tail(1)
     for x, y, workers in zip(last[chart.x], last[chart.y], last["workers"], strict=True):
         yield Label(float(x), float(y), str(workers), series.style.colour)
 
 
-def _draw_runs(axes: Axes, chart: CurveChart, series: Series, runs: pd.DataFrame, alpha: float) -> None:
+def _draw_runs(axes: Axes, chart: CurveChart, series: DrawnSeries, runs: pd.DataFrame, alpha: float) -> None:
     colour = series.style.colour
     for _, run in runs.groupby("number"):
         axes.plot(run[chart.x], run[chart.y], color=colour, linewidth=0.6, alpha=0.4 * alpha, zorder=2)
 
 
-def _draw_median(axes: Axes, chart: CurveChart, series: Series, median: pd.DataFrame, alpha: float) -> None:
+def _draw_median(
+    axes: Axes, chart: CurveChart, series: DrawnSeries, median: pd.DataFrame, alpha: float
+) -> None:
     axes.plot(
         median[chart.x],
         median[chart.y],

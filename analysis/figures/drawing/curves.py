@@ -13,7 +13,7 @@ from unet_scaling.study.config import Framework
 
 # More lines in a panel than these can no longer be told apart; more vertices cannot be seen.
 MOST_COUNTS = 6
-MOST_RUNS = 5
+MOST_RUN_CURVES = 5
 MOST_VERTICES = 400
 
 
@@ -74,7 +74,7 @@ def _runs_drawn(inputs: Inputs) -> pd.DataFrame:
     runs = pd.concat(parts, ignore_index=True)
     points = runs.groupby(POINT, sort=False)
     repeated = points["run"].transform("size") > 1
-    return runs.assign(point=points.ngroup(), single=repeated & (points.cumcount() < MOST_RUNS))
+    return runs.assign(point=points.ngroup(), single=repeated & (points.cumcount() < MOST_RUN_CURVES))
 
 
 def _numbered(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -17,11 +17,11 @@ from unet_scaling.study.config import Framework
 # More panels, lines and marks than these can no longer be told apart on a page.
 MOST_OPTIONS = 6
 MOST_KNOBS = len(LINE_STYLES)
-MOST_RUNS = 20
+MOST_SINGLE_RUNS = 20
 
 
 @dataclass(frozen=True)
-class Series:
+class DrawnSeries:
     """One framework with one setting of its knobs, under one set of options: one line of a chart."""
 
     options: str
@@ -64,16 +64,16 @@ class Inputs:
         return list(dict.fromkeys(self.points["options"]))[:MOST_OPTIONS]
 
     @cached_property
-    def panels(self) -> dict[str, list[Series]]:
+    def panels(self) -> dict[str, list[DrawnSeries]]:
         """The series of every panel, by its set of options."""
         return {options: self._series(options) for options in self.options}
 
     @property
-    def series(self) -> list[Series]:
+    def series(self) -> list[DrawnSeries]:
         """All series that are drawn, panel by panel."""
         return [series for panel in self.panels.values() for series in panel]
 
-    def panels_in(self, table: pd.DataFrame) -> dict[str, list[Series]]:
+    def panels_in(self, table: pd.DataFrame) -> dict[str, list[DrawnSeries]]:
         """Return the panels and series that have rows in a table."""
         known = {
             options: [each for each in panel if len(each.rows(table))]
@@ -94,7 +94,7 @@ class Inputs:
         """
         runs = self.study.runs.assign(throughput=self.study.runs[self.study.throughput])
         runs = runs.loc[runs["options"].isin(self.options), [*POINT, "repeat", "iou", "throughput"]]
-        runs = runs[runs.groupby(POINT).cumcount() < MOST_RUNS]
+        runs = runs[runs.groupby(POINT).cumcount() < MOST_SINGLE_RUNS]
         of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
         runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))
         runs["speedup"] *= runs["throughput"] / runs["throughput_of_point"]
@@ -112,10 +112,10 @@ class Inputs:
         more = [f"{number} more {things}" for things, number in numbers.items() if number]
         return f"Not drawn, but in the tables: {' and '.join(more)}." if more else ""
 
-    def _series(self, options: str) -> list[Series]:
+    def _series(self, options: str) -> list[DrawnSeries]:
         """Native DDP first; the knob settings of a framework differ in line style."""
         return [
-            Series(options, framework, knobs, LINE_STYLES[number], name)
+            DrawnSeries(options, framework, knobs, LINE_STYLES[number], name)
             for framework, name in self.study.names.items()
             for number, knobs in enumerate(self._knobs(options, framework)[:MOST_KNOBS])
         ]

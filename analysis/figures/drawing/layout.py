@@ -9,28 +9,34 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.drawing.artists import median_line
-from analysis.figures.drawing.inputs import Series
+from analysis.figures.drawing.inputs import DrawnSeries
 from analysis.figures.drawing.style import INK, MUTED, TEXT_POINTS, PartStyle, shortened, width_inches
 
 # Width and height of a panel, in inches: of a figure with one, and with several.
-SINGLE_PANEL, SEVERAL_PANELS = (4.9, 3.3), (3.9, 2.9)
-LEFT_INCHES, RIGHT_INCHES, BOTTOM_INCHES = 0.7, 0.12, 0.5
+SINGLE_PANEL = (4.9, 3.3)
+SEVERAL_PANELS = (3.9, 2.9)
+LEFT_INCHES = 0.7
+RIGHT_INCHES = 0.12
+BOTTOM_INCHES = 0.5
 BETWEEN_INCHES = 0.78
 MARGIN_INCHES = 0.1
-TITLE_INCHES, LEGEND_INCHES, PANEL_TITLE_INCHES, NO_TITLE_INCHES = 0.36, 0.25, 0.34, 0.12
+TITLE_INCHES = 0.36
+LEGEND_INCHES = 0.25
+PANEL_TITLE_INCHES = 0.34
+NO_TITLE_INCHES = 0.12
 TITLE_POINTS = 10.5
 # Of a legend's entry, beside its text.
 HANDLE_INCHES = 0.75
 DOTS_PER_INCH = 150
 
-Entry = Series | PartStyle
+Entry = DrawnSeries | PartStyle
 Size = tuple[float, float]
 
 
 def figure_by_options(
     title: str,
-    panels: Mapping[str, Sequence[Series]],
-    draw_panel: Callable[[Axes, Sequence[Series]], None],
+    panels: Mapping[str, Sequence[DrawnSeries]],
+    draw_panel: Callable[[Axes, Sequence[DrawnSeries]], None],
     panel_titles: Sequence[str] = (),
 ) -> Figure:
     """Draw one panel for each set of options, with a legend of all series.
@@ -75,7 +81,7 @@ def columns_for(panels: int) -> int:
     return {1: 1, 2: 2, 4: 2}.get(panels, 3)
 
 
-def legend_line(series: Series, width: float) -> Line2D:
+def legend_line(series: DrawnSeries, width: float) -> Line2D:
     """Return a series' entry in a legend, its name cut to this many inches."""
     return median_line(series, [], [], label=shortened(series.name, width))
 
@@ -112,7 +118,7 @@ def _draw_legend(figure: Figure, rows: Sequence[Sequence[Entry]]) -> None:
 
 
 def _handle(entry: Entry, width: float) -> Line2D | Patch:
-    if isinstance(entry, Series):
+    if isinstance(entry, DrawnSeries):
         return legend_line(entry, width)
     return Patch(facecolor=entry.colour, edgecolor=MUTED, linewidth=0.4, label=entry.name)
 

@@ -7,8 +7,8 @@ from analysis.figures.drawing.curves import loss_curves
 from analysis.figures.drawing.inputs import Inputs
 
 # Fewer epochs, or a smaller ratio of the largest to the smallest loss, do not need logarithmic axes.
-LOGARITHMIC_FROM_EPOCHS = 10
-LOGARITHMIC_FROM_RATIO = 3
+FEWEST_LOG_EPOCHS = 10
+WIDE_LOSS_RATIO = 3
 
 
 def loss_figure(inputs: Inputs, title: str, x: str, x_label: str) -> Figure:
@@ -16,8 +16,8 @@ def loss_figure(inputs: Inputs, title: str, x: str, x_label: str) -> Figure:
     curves = loss_curves(inputs)
     epochs = curves.medians["trained"].max()
     loss = curves.medians["loss"].dropna()
-    falls = bool((loss > 0).all()) and loss.max() >= LOGARITHMIC_FROM_RATIO * loss.min()
-    log = bool(epochs >= LOGARITHMIC_FROM_EPOCHS and falls)
+    falls = bool((loss > 0).all()) and loss.max() >= WIDE_LOSS_RATIO * loss.min()
+    log = bool(epochs >= FEWEST_LOG_EPOCHS and falls)
     return curve_figure(inputs, CurveChart(title, x, "loss", x_label, log_x=log, log_y=log), curves)
 
 

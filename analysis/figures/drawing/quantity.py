@@ -18,7 +18,7 @@ from analysis.figures.drawing.artists import (
     last_known,
     line_with_gaps,
     say_unknown,
-    sides,
+    series_sides,
     single_runs,
 )
 from analysis.figures.drawing.axes import from_zero, is_wide, logarithmic, percent_axis, spaced, worker_axis
@@ -29,7 +29,7 @@ from analysis.figures.drawing.captions import (
     interval_text,
     on_workers,
 )
-from analysis.figures.drawing.inputs import MOST_RUNS, Inputs, Series
+from analysis.figures.drawing.inputs import MOST_SINGLE_RUNS, DrawnSeries, Inputs
 from analysis.figures.drawing.layout import figure_by_options
 from analysis.text import chart_number
 
@@ -76,20 +76,20 @@ class Quantity:
 def quantity_figure(inputs: Inputs, quantity: Quantity) -> Figure:
     """Draw one quantity over the workers; a panel for each set of options."""
 
-    def draw_panel(axes: Axes, panel: Sequence[Series]) -> None:
+    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
         draw_quantity(axes, inputs, quantity, panel)
 
     return figure_by_options(quantity.title, inputs.panels, draw_panel)
 
 
-def draw_quantity(axes: Axes, inputs: Inputs, quantity: Quantity, panel: Sequence[Series]) -> None:
+def draw_quantity(axes: Axes, inputs: Inputs, quantity: Quantity, panel: Sequence[DrawnSeries]) -> None:
     """Draw single runs, intervals, medians and the guide of one quantity in the panel of these series."""
     options = panel[0].options
     worker_axis(axes, inputs.counts(options), stretch=quantity.stretch)
     _value_axis(axes, inputs, quantity, options)
     labels = quantity.guide(axes, inputs, options)
     unknown = []
-    for series, side in zip(panel, sides(len(panel)), strict=True):
+    for series, side in zip(panel, series_sides(len(panel)), strict=True):
         label = _draw_series(axes, inputs, quantity, series, side)
         labels += label
         unknown += [] if label else [series.name]
@@ -100,8 +100,8 @@ def draw_quantity(axes: Axes, inputs: Inputs, quantity: Quantity, panel: Sequenc
 def quantity_sentences(inputs: Inputs, columns: Sequence[str]) -> Iterator[str]:
     """Yield what the marks of charts of these columns are; the axes come last."""
     most = int(inputs.points["repeats"].max())
-    if most > MOST_RUNS:
-        yield f"Small marks: single runs, the first {MOST_RUNS} of a point; large: the median of all."
+    if most > MOST_SINGLE_RUNS:
+        yield f"Small marks: single runs, the first {MOST_SINGLE_RUNS} of a point; large: the median of all."
     elif most > 1:
         yield "Small marks: single runs; large: their median."
     known = inputs.points[[f"{column}_low" for column in columns]].notna().any(axis=1)
@@ -140,7 +140,9 @@ def proportional_guide(axes: Axes, inputs: Inputs, options: str, of_one_worker: 
     return guide_line(axes, ends, [of_one_worker * end for end in ends], "ideal")
 
 
-def _draw_series(axes: Axes, inputs: Inputs, quantity: Quantity, series: Series, side: float) -> list[Label]:
+def _draw_series(
+    axes: Axes, inputs: Inputs, quantity: Quantity, series: DrawnSeries, side: float
+) -> list[Label]:
     """Draw one line with its runs and bars; return the label of its last point, none where none is known."""
     column = quantity.column
     points = series.rows(inputs.points)
@@ -179,7 +181,7 @@ def drawn_values(inputs: Inputs, column: str, options: str) -> NDArray[np.float6
     return np.append(of_points.ravel(), runs[column].to_numpy(dtype=np.float64))
 
 
-def _has_gap(inputs: Inputs, series: Series, column: str) -> bool:
+def _has_gap(inputs: Inputs, series: DrawnSeries, column: str) -> bool:
     """Return whether a line passes a worker count that another line of its panel has and it has not."""
     points = series.rows(inputs.points)
     known = set(points.loc[points[column].notna(), "workers"])
@@ -187,7 +189,7 @@ def _has_gap(inputs: Inputs, series: Series, column: str) -> bool:
     return bool(known) and any(min(known) < count < max(known) and count not in known for count in counts)
 
 
-def _last_value(inputs: Inputs, quantity: Quantity, series: Series) -> Iterator[str]:
+def _last_value(inputs: Inputs, quantity: Quantity, series: DrawnSeries) -> Iterator[str]:
     last = last_known(series.rows(inputs.points), quantity.column)
     if last is None:
         return

@@ -8,23 +8,22 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
 from analysis.figures.drawing.axes import from_zero, percent_axis
-from analysis.figures.drawing.inputs import Inputs, Series
+from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.layout import new_figure
 from analysis.figures.drawing.style import INK, MUTED, PAPER, SMALL_POINTS, TEXT_POINTS, PartStyle
+from analysis.statistics.intervals import Array
 from analysis.text import printable
 
-PANEL_INCHES = (4.1, 2.9)
+STACK_PANEL_INCHES = (4.1, 2.9)
+# More would not fit on a printed page.
 MOST_PANELS = 8
 # Of the distance between two bars.
 BAR_WIDTH = 0.62
 BESIDE = 0.09
 # Share of the axis from which a part has room for its number.
 LEAST_NUMBERED = 0.04
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def stack_figure(chart: StackChart, stacks: Sequence[Stack]) -> Figure:
     """Draw one panel for each stack; all have the same y axis, so that their bars compare."""
     titles = [stack.title for stack in stacks]
     columns = min(2, len(stacks))
-    figure, panels = new_figure(chart.title, list(chart.parts.values()), titles, columns, PANEL_INCHES)
+    figure, panels = new_figure(chart.title, list(chart.parts.values()), titles, columns, STACK_PANEL_INCHES)
     for axes, stack in zip(panels, stacks, strict=True):
         colour_title(axes, stack.colour)
         _draw_stack(axes, chart, stack.table)
@@ -74,7 +73,7 @@ def colour_title(axes: Axes, colour: str) -> None:
     axes.set_title(axes.get_title(loc="left"), color=colour, size=TEXT_POINTS, pad=8)
 
 
-def panel_title(series: Series, inputs: Inputs) -> str:
+def panel_title(series: DrawnSeries, inputs: Inputs) -> str:
     """Return the name of a series, after its options where several sets of options are drawn."""
     options = [printable(series.options)] if len(inputs.options) > 1 else []
     return ": ".join([*options, series.name])

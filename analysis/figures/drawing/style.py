@@ -6,15 +6,21 @@ from typing import Any, Literal
 from analysis.text import printable
 from unet_scaling.study.config import Framework
 
-INK, MUTED, GRID, PAPER = "#1a1a1a", "#666666", "#ececec", "#ffffff"
-NATIVE, HOROVOD = "#004488", "#e07b00"
+INK = "#1a1a1a"
+MUTED = "#666666"
+GRID = "#ececec"
+PAPER = "#ffffff"
+NATIVE = "#004488"
+HOROVOD = "#e07b00"
 
 LineStyle = Literal["-"] | tuple[float, tuple[float, ...]]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 DASHED: LineStyle = (0, (4, 3))
 DOTTED: LineStyle = (0, (1, 2.2))
-TEXT_POINTS, SMALL_POINTS = 9.5, 8.5
-CHARACTER_EM = 0.59  # the mean width of a character of DejaVu Sans in running text
+TEXT_POINTS = 9.5
+SMALL_POINTS = 8.5
+# The mean width of a character of DejaVu Sans in running text.
+CHARACTER_EM = 0.59
 POINTS_PER_INCH = 72
 
 
@@ -33,7 +39,8 @@ FRAMEWORK_STYLES: dict[Framework, FrameworkStyle] = {
 }
 
 # Colours of numbers inside a bar. They differ from INK and PAPER, which a dark page exchanges.
-ON_DARK, ON_LIGHT = "#fefefe", "#1a1a1b"
+ON_DARK = "#fefefe"
+ON_LIGHT = "#1a1a1b"
 # Colour and number colour of the parts of a stacked bar, bottom first: dark and light alternate, so that
 # neighbours differ in grey as well (Paul Tol's muted scheme).
 PALETTE = {

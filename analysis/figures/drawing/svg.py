@@ -43,7 +43,8 @@ VARIABLES = {
     ON_LIGHT: "--onlight",
     **{colour: f"--{name}" for name, (colour, _) in PALETTE.items()},
 }
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
 COLOUR = re.compile("|".join(VARIABLES))
 REFERENCE = re.compile(r"url\(#([^)]*)\)")
 FONT = re.compile(r"'DejaVu Sans'(, [^;]*)?")
