@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.findings.comparison import FASTER, SUGGESTED, compare, repeats_needed, withhold
+from analysis.findings.comparison import FASTER, SUGGESTED, compare, withhold
 from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.significance import repeats_needed
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table

@@ -20,7 +20,7 @@ import pandas as pd
 from analysis.loading.epoch_work import epoch_work
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
-from analysis.prediction.outlook import law_predictions, predictions
+from analysis.prediction.extrapolation import extrapolate, law_predictions
 from analysis.prediction.scaling_laws import LAWS, Counts, Vector, term_matrix
 from analysis.prediction.step_time import STEP_TERMS, fit_step_time
 from analysis.study import SERIES, Study
@@ -47,7 +47,7 @@ SETTINGS = [
 
 def compare_laws(study: Study) -> pd.DataFrame:
     """One row per split and held-out count: measured throughput, errors in per cent, the model's interval."""
-    model = predictions(study)
+    model = extrapolate(study).predictions
     table = model[model["held_out"].astype(bool)].set_index(SPLIT)
     low, high, measured = (table[name] for name in ("predicted_low", "predicted_high", "measured"))
     errors = {"model": table["error"]}

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis.findings.check import Check
-from analysis.findings.comparison import compare, holm, repeats_needed, withhold
+from analysis.findings.comparison import compare, withhold
+from analysis.findings.significance import holm, repeats_needed
 from analysis.findings.verdict import verdicts
 from analysis.study import Study
 from benchmarks.coverage import (

@@ -27,7 +27,7 @@ from analysis.findings.speedup import summarise
 from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
-from analysis.prediction.outlook import PREDICTION_COLUMNS, predictions
+from analysis.prediction.extrapolation import PREDICTION_COLUMNS, extrapolate
 from analysis.study import NAMES, Study
 from analysis.text import printable
 from tests.records import write_run
@@ -50,7 +50,7 @@ def tables_of(study: Study, *, predicted: bool = False) -> Inputs:
         summarise(study),
         iou_table(study),
         cost_table(study),
-        predictions(study) if predicted else pd.DataFrame(columns=list(PREDICTION_COLUMNS)),
+        extrapolate(study).predictions if predicted else pd.DataFrame(columns=list(PREDICTION_COLUMNS)),
         verdicts(study, compare(study)),
     )
 

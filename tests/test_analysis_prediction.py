@@ -11,7 +11,7 @@ from scipy import optimize  # type: ignore[import-untyped]
 
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
-from analysis.prediction.outlook import fits, law_predictions, prediction_notes, predictions
+from analysis.prediction.extrapolation import extrapolate, law_predictions
 from analysis.prediction.scaling_laws import (
     LAST_EFFICIENCY,
     LAWS,
@@ -55,7 +55,9 @@ def study_of(folder: Path, seconds: Mapping[int, Sequence[float]]) -> Study:
 
 def test_known_terms_are_recovered_exactly(tmp_path: Path) -> None:
     seconds = truth(COUNTS, 0.1, 0.02, 0, 0.001, 0)
-    (row,) = fits(study_of(tmp_path, dict(zip(COUNTS, seconds[:, None], strict=True)))).to_dict("records")
+    (row,) = extrapolate(study_of(tmp_path, dict(zip(COUNTS, seconds[:, None], strict=True)))).fits.to_dict(
+        "records"
+    )
     assert row["compute"] == pytest.approx(0.1, rel=0.01)
     assert row["transfer"] == pytest.approx(0.02, rel=0.05)
     assert row["latency"] == pytest.approx(0.001, rel=0.05)
@@ -68,7 +70,7 @@ def test_known_terms_are_recovered_exactly(tmp_path: Path) -> None:
 def test_a_known_truth_is_predicted_within_noise(tmp_path: Path, terms: tuple[float, ...]) -> None:
     noise = np.random.default_rng(3).normal(0, 0.005, (len(COUNTS), 5))
     seconds = truth(COUNTS, *terms)[:, None] * (1 + noise)
-    table = predictions(study_of(tmp_path, dict(zip(COUNTS, seconds, strict=True))))
+    table = extrapolate(study_of(tmp_path, dict(zip(COUNTS, seconds, strict=True)))).predictions
     row = table[(table["fitted_on"] == "1-8") & (table["workers"] == 14)].iloc[0]
     assert abs(row["error"]) < 0.03
     assert row["predicted_low"] < BATCH * 14 / truth([14], *terms)[0] < row["predicted_high"]
@@ -76,7 +78,7 @@ def test_a_known_truth_is_predicted_within_noise(tmp_path: Path, terms: tuple[fl
 
 def test_every_larger_count_checks_every_fit_and_one_prediction_goes_beyond(tmp_path: Path) -> None:
     seconds = dict.fromkeys((1, 2, 4, 8, 16), (0.1,))
-    table = predictions(study_of(tmp_path, seconds))
+    table = extrapolate(study_of(tmp_path, seconds)).predictions
     assert list(zip(table["fitted_on"], table["workers"], table["held_out"], strict=True)) == [
         ("1-4", 8, True),
         ("1-4", 16, True),
@@ -90,8 +92,8 @@ def test_every_larger_count_checks_every_fit_and_one_prediction_goes_beyond(tmp_
 
 def test_nothing_measured_beyond_the_split_is_used(tmp_path: Path) -> None:
     seconds = {1: [0.1, 0.11, 0.1], 2: [0.12] * 3, 4: [0.13, 0.14, 0.13], 8: [0.15] * 3, 14: [0.16] * 3}
-    first = predictions(study_of(tmp_path / "first", seconds))
-    other = predictions(study_of(tmp_path / "other", seconds | {8: [0.45] * 3, 14: [0.9] * 3}))
+    first = extrapolate(study_of(tmp_path / "first", seconds)).predictions
+    other = extrapolate(study_of(tmp_path / "other", seconds | {8: [0.45] * 3, 14: [0.9] * 3})).predictions
     columns = ["workers", "predicted", "predicted_low", "predicted_high"]
     on_four, other_on_four = (table[table["fitted_on"] == "1-4"][columns] for table in (first, other))
     pd.testing.assert_frame_equal(on_four, other_on_four)
@@ -105,7 +107,7 @@ def test_images_that_are_dropped_do_not_count_as_speed(tmp_path: Path) -> None:
         write_run(tmp_path, workers=workers, images_per_second=workers * BATCH / 0.1, images_per_epoch=images)
     study = load_study(tmp_path)
     assert study.runs["images_per_epoch"].nunique() > 1
-    (row,) = predictions(study).query("held_out").to_dict("records")
+    (row,) = extrapolate(study).predictions.query("held_out").to_dict("records")
     assert row["predicted"] == pytest.approx(4 * BATCH / 0.1)
     assert row["predicted_high"] / row["predicted_low"] == pytest.approx(1)
 
@@ -198,11 +200,13 @@ def test_no_interval_across_a_link_that_was_not_measured(tmp_path: Path) -> None
     study = study_of(tmp_path, dict.fromkeys((1, 2, 4, 8), (0.1,)))
     nodes = study.runs["workers"].map({1: 1.0, 2: 1.0, 4: 1.0, 8: 2.0})
     (row,) = (
-        predictions(replace(study, runs=study.runs.assign(nodes=nodes))).query("held_out").to_dict("records")
+        extrapolate(replace(study, runs=study.runs.assign(nodes=nodes)))
+        .predictions.query("held_out")
+        .to_dict("records")
     )
     assert np.isnan([row["predicted_low"], row["predicted_high"]]).all()
     assert row["why"] == "the link between nodes is not among the points fitted"
-    assert "holds within one node only" in " ".join(prediction_notes(study))
+    assert "holds within one node only" in " ".join(extrapolate(study).notes)
 
 
 @pytest.mark.parametrize(
@@ -217,18 +221,18 @@ def test_a_series_that_cannot_be_predicted_says_why(
     tmp_path: Path, workers: tuple[int, ...], reason: str
 ) -> None:
     study = study_of(tmp_path, dict.fromkeys(workers, (0.1,)))
-    assert predictions(study).empty
-    assert fits(study).empty
-    assert list(prediction_notes(study)) == [reason]
+    assert extrapolate(study).predictions.empty
+    assert extrapolate(study).fits.empty
+    assert list(extrapolate(study).notes) == [reason]
 
 
 def test_three_counts_are_predicted_beyond_and_have_no_check(tmp_path: Path) -> None:
     study = study_of(tmp_path, {1: [0.1] * 3, 2: [0.11] * 3, 4: [0.12] * 3})
-    assert predictions(study)["workers"].tolist() == [8]
-    (row,) = fits(study).to_dict("records")
+    assert extrapolate(study).predictions["workers"].tolist() == [8]
+    (row,) = extrapolate(study).fits.to_dict("records")
     assert np.isnan(row["held_out_error"])
     assert row["held_out_points"] == 0
-    (note,) = [note for note in prediction_notes(study) if "node" not in note]
+    (note,) = [note for note in extrapolate(study).notes if "node" not in note]
     assert note.startswith("native DDP: fitted on 1-4, 8 workers are expected to reach")
 
 
@@ -253,7 +257,7 @@ def test_every_comparison_of_laws_has_the_last_efficiency(tmp_path: Path) -> Non
     assert set(LAWS) <= set(compare_laws(study).columns)
     (row,) = law_predictions(study, LAST_EFFICIENCY).to_dict("records")
     assert row["error"] == pytest.approx(0.15 / 0.125 - 1)
-    (fitted,) = fits(study).to_dict("records")
+    (fitted,) = extrapolate(study).fits.to_dict("records")
     assert fitted["last_efficiency_error"] == pytest.approx(0.15 / 0.125 - 1)
 
 
@@ -268,7 +272,7 @@ def test_every_comparison_of_laws_has_the_last_efficiency(tmp_path: Path) -> Non
 def test_says_where_the_model_predicts_no_better_than_the_last_efficiency(
     tmp_path: Path, seconds: Mapping[int, Sequence[float]], no_better: bool
 ) -> None:
-    (note,) = [note for note in prediction_notes(study_of(tmp_path, seconds)) if "without a model" in note]
+    (note,) = [note for note in extrapolate(study_of(tmp_path, seconds)).notes if "without a model" in note]
     assert note.startswith("native DDP: keeping the efficiency of the largest count fitted")
     assert note.endswith("here the model predicts no better") == no_better
 
@@ -285,13 +289,13 @@ def test_the_published_logs_are_predicted_better_than_by_the_simple_laws() -> No
 @needs_v100
 def test_logs_without_steps_are_predicted_in_their_own_unit_and_say_what_they_lack() -> None:
     study = load_reference(V100)
-    table = predictions(study)
+    table = extrapolate(study).predictions
     beyond = table[~table["held_out"].astype(bool)]
     assert beyond["workers"].tolist() == [16, 16]
     assert (beyond["predicted_low"] < beyond["predicted"]).all()
     assert (beyond["predicted"] < beyond["predicted_high"]).all()
     assert law_predictions(study, "b/N")["workers"].tolist() == [6, 8, 8] * 2
-    notes = " ".join(prediction_notes(study))
+    notes = " ".join(extrapolate(study).notes)
     assert notes.count("without a model") == 2
     assert "epochs / s" in notes
     assert "no launch-to-launch variation" in notes

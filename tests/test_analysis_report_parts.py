@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.findings.fairness_table import Check, fairness_checks, fairness_table
+from analysis.findings.check import Check
+from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.loading.load import load_study
 from analysis.loading.options import flat_options
 from analysis.loading.reference import load_reference

@@ -8,9 +8,10 @@ import pytest
 from analysis.budget.diagnosis import diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
-from analysis.findings.comparison import compare, paired_runs
+from analysis.findings.comparison import compare
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.pairs import paired_runs
 from analysis.findings.quality import iou_table
 from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study

@@ -21,7 +21,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
-from analysis.findings.comparison import PAIR, compare, paired_launches, paired_logarithms, paired_runs
+from analysis.findings.comparison import compare
+from analysis.findings.pairs import PAIR, paired_launches, paired_logarithms, paired_runs
 from analysis.findings.speedup import NO_BASELINE, NONE, own_baseline, repeats_key
 from analysis.statistics.intervals import bounds
 from analysis.statistics.launches import Launches, launches_of

@@ -1,11 +1,11 @@
-"""Whether each run of a study had its cores, or its devices, to itself while it trained."""
+"""The check that each run of a study had its cores, or its devices, to itself while it trained."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pandas as pd
 
-from analysis.findings.arms import sides
-from analysis.findings.check import NO, NOT_KNOWN, WITHOUT_RECORD, YES, Check
+from analysis.findings.check import WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
+from analysis.findings.pairs import sides
 from analysis.loading.fairness import hosts, owned
 from analysis.study import Study
 from analysis.text import clean, count
@@ -14,7 +14,10 @@ from unet_scaling.study.record_lines import Header
 # Start times are whole seconds.
 CLOCK_STEP_SECONDS = 1.0
 
-Thing = tuple[str, str]
+# A host, a device, or a core of a host: its kind and its name.
+Resource = tuple[str, str]
+Resources = Callable[[Header], list[Resource]]
+# Both runs, and what they shared.
 Clash = tuple[str, str, str]
 
 
@@ -24,31 +27,36 @@ def check_alone(study: Study) -> Check:
     A run trained at least from its last attempt's start for as long as that attempt's epochs say: what its
     processes took to start and its evaluations come on top, and are not counted.
     """
-    name = "one run at a time on a core"
     if not study.headers:
-        return Check(name, NOT_KNOWN, WITHOUT_RECORD)
+        return not_known(WITHOUT_RECORD)
     trained = _trained(study)
-    known = trained.dropna().sort_values("begin", kind="stable")
-    # Cores are many: only of runs that a host served at the same time are they looked up.
-    together = {run for clash in _clashes(study, known, _hosts) for run in clash[:2]}
-    clashes = list(_clashes(study, known[known.index.isin(together)], _owned))
+    clashes = _clashes_of_cores(study, trained.dropna().sort_values("begin", kind="stable"))
     if clashes:
-        first, second, on = clashes[0]
-        more = f" (and {count(len(clashes) - 1, 'more pair')})" if len(clashes) > 1 else ""
-        concerned = {run for clash in clashes for run in clash[:2]}
-        pairs = frozenset(
-            pair for pair, both in sides(study.runs) if any(concerned & {*side["run"]} for side in both)
-        )
-        fact = (
-            f"{clean(first)} and {clean(second)} trained at the same time on {on}{more}: each slows the other"
-        )
-        return Check(name, NO, fact, withholds=bool(pairs), pairs=pairs)
+        return _at_once(study, clashes)
     unknown = int(trained["begin"].isna().sum())
     if unknown:
-        return Check(
-            name, NOT_KNOWN, f"{unknown} of {count(len(trained), 'run')} do not say when they started"
-        )
-    return Check(name, YES, "no two runs trained at the same time on one core or device")
+        return not_known(f"{unknown} of {count(len(trained), 'run')} do not say when they started")
+    return yes("no two runs trained at the same time on one core or device")
+
+
+def _clashes_of_cores(study: Study, trained: pd.DataFrame) -> list[Clash]:
+    # Cores are many: only of runs that a host served at the same time are they looked up.
+    together = _runs_of(_clashes(study, trained, _hosts))
+    return list(_clashes(study, trained[trained.index.isin(together)], _owned))
+
+
+def _at_once(study: Study, clashes: list[Clash]) -> Check:
+    first, second, shared = clashes[0]
+    more = f" (and {count(len(clashes) - 1, 'more pair')})" if len(clashes) > 1 else ""
+    runs = f"{clean(first)} and {clean(second)}"
+    fact = f"{runs} trained at the same time on {shared}{more}: each slows the other"
+    concerned = _runs_of(clashes)
+    pairs = [pair for pair, both in sides(study.runs) if any(concerned & {*side["run"]} for side in both)]
+    return withhold_claims(fact, pairs) if pairs else no(fact)
+
+
+def _runs_of(clashes: Iterable[Clash]) -> set[str]:
+    return {run for clash in clashes for run in clash[:2]}
 
 
 def _trained(study: Study) -> pd.DataFrame:
@@ -68,27 +76,27 @@ def _first_whole_epoch(study: Study, run: str) -> int:
     return 0 if resumed is None else resumed.epoch + (resumed.step > 0)
 
 
-def _hosts(header: Header) -> list[Thing]:
+def _hosts(header: Header) -> list[Resource]:
     return [("host", host) for host in hosts([header])]
 
 
-def _owned(header: Header) -> list[Thing]:
-    return [thing for worker in header.workers for thing in owned(worker)]
+def _owned(header: Header) -> list[Resource]:
+    return [resource for worker in header.workers for resource in owned(worker)]
 
 
-def _clashes(study: Study, trained: pd.DataFrame, things: Callable[[Header], list[Thing]]) -> Iterator[Clash]:
-    """Yield, for each run that began while another held one of its things, both runs and that thing.
+def _clashes(study: Study, trained: pd.DataFrame, resources: Resources) -> Iterator[Clash]:
+    """Yield, for each run that began while another held one of its resources, both runs and that resource.
 
     `trained` is sorted by begin, so that the last end of each core and device is all there is to keep.
     """
-    last: dict[Thing, tuple[float, str]] = {}
+    last: dict[Resource, tuple[float, str]] = {}
     for run, begin, end in trained.itertuples(name=None):
-        held = things(study.headers[run])
-        clash = next((thing for thing in held if _busy(last.get(thing), begin)), None)
+        held = resources(study.headers[run])
+        clash = next((resource for resource in held if _busy(last.get(resource), begin)), None)
         if clash:
             yield last[clash][1], run, clean(" ".join(clash))
-        for thing in held:
-            last[thing] = max(last.get(thing, (end, run)), (end, run))
+        for resource in held:
+            last[resource] = max(last.get(resource, (end, run)), (end, run))
 
 
 def _busy(last: tuple[float, str] | None, begin: float) -> bool:

@@ -1,4 +1,4 @@
-"""One row of the fairness table: what should be equal, whether it is, and what a "no" forbids."""
+"""One row of the fairness table: what should be equal, whether it is, and which claims a "no" forbids."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ YES, NO, NOT_KNOWN = "yes", "no", "not known"
 BASELINE = "same baseline"
 WITHOUT_RECORD = "logs in the older layout do not say"
 
-# Options, knobs of native DDP, knobs of Horovod, workers: one row of analysis/findings/comparison.py.
+# Options, knobs of native DDP, knobs of Horovod, workers: the key of a comparison (pairs.PAIR).
 Pair = tuple[str, str, str, int]
 
 
@@ -27,6 +27,27 @@ class Check:
     withholds: bool = False
     pairs: frozenset[Pair] = frozenset()
     one_sided: bool = False
+
+
+# Checks return these; the fairness table knows their names.
+def yes(fact: str) -> Check:
+    """Return a check that holds."""
+    return Check("", YES, fact)
+
+
+def no(fact: str) -> Check:
+    """Return a check that does not hold, and forbids no claim."""
+    return Check("", NO, fact)
+
+
+def withhold_claims(fact: str, pairs: Iterable[Pair] = ()) -> Check:
+    """Return a check that does not hold and forbids to call a framework faster, at these points or at all."""
+    return Check("", NO, fact, withholds=True, pairs=frozenset(pairs))
+
+
+def not_known(fact: str, *, one_sided: bool = False) -> Check:
+    """Return a check that the records cannot answer."""
+    return Check("", NOT_KNOWN, fact, one_sided=one_sided)
 
 
 def withholding(checks: Iterable[Check], pair: Pair) -> list[Check]:

@@ -1,4 +1,4 @@
-"""What a point costs: worker-hours and node-hours per run, per epoch and to a stated IoU, and the Pareto set.
+"""Costs of a point: worker-hours and node-hours per run, per epoch and to a stated IoU, and the Pareto set.
 
 Time is the training clock of the record: the seconds of the epochs, the warm-up included, without start,
 evaluation and checkpoints. Worker-hours are workers times these hours, node-hours distinct hosts times them.
@@ -19,15 +19,19 @@ from analysis.study import NAN, POINT, Study
 
 CLOCK = "training seconds only: without start, evaluation and checkpoints"
 SECONDS_PER_HOUR = 3600
+# Targets are multiples of 0.01: finer ones would differ between studies for no reason.
 STEPS_OF_IOU = 100
+# Sums of the same seconds in another order differ from the 15th digit on.
 DIGITS_COMPARED = 9
+LAUNCH_COLUMNS = ("workers", "nodes", "training_seconds", "epoch_seconds", "to_target")
 CURVE_COLUMNS = [*POINT, "repeat", "run", "training_seconds", "worker_hours", "iou"]
 PER_RUN = ("training_seconds", "worker_hours", "node_hours")
 TO_TARGET = ("seconds_to_target", "worker_hours_to_target", "node_hours_to_target")
 PER_EPOCH = ("worker_hours_per_epoch", "node_hours_per_epoch")
 
 Floats = NDArray[np.float64]
-RunConfig = Mapping[str, Floats]
+# Of each launch of a point, in order: LAUNCH_COLUMNS.
+PointLaunches = Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Target:
 
 
 def cost_table(study: Study) -> pd.DataFrame:
-    """One row per point, in the order of the study's runs.
+    """Return one row per point, in the order of the study's runs.
 
     Columns: options, framework, knobs, workers, `nodes` (NaN where unknown or where repeats differ); with
     `_low` and `_high`, 95 % over launches: PER_RUN and TO_TARGET; PER_EPOCH (from the epochs after the
@@ -54,27 +58,21 @@ def cost_table(study: Study) -> pd.DataFrame:
     """
     target = target_of(study).iou
     study = timed(study)
-    runs = {name: _values(study.runs[name]) for name in ("workers", "nodes", "training_seconds")}
-    runs["epoch_seconds"] = 1 / _values(study.runs["epochs_per_second"])
-    runs["to_target"] = _seconds_to(study, target)
-    members: dict[tuple[object, ...], list[int]] = {}
-    for place, key in enumerate(zip(*(study.runs[name] for name in POINT), strict=True)):
-        members.setdefault(key, []).append(place)
-    points = [{name: values[places] for name, values in runs.items()} for places in members.values()]
-    rows: list[dict[str, object]] = [
-        dict(zip(POINT, key, strict=True)) | _epoch(point) | {"target_iou": target}
-        for key, point in zip(members, points, strict=True)
+    launches = _launches_by_point(study, target)
+    rows = [
+        dict(zip(POINT, point, strict=True)) | _per_epoch(of_point) | {"target_iou": target}
+        for point, of_point in launches.items()
     ]
-    for names, seconds in ((PER_RUN, "training_seconds"), (TO_TARGET, "to_target")):
-        for row, costs in zip(rows, _costs(points, names, seconds), strict=True):
-            row.update(costs)
-    return _with_pareto(pd.DataFrame(rows, columns=_columns()), study)
+    table = pd.DataFrame(rows, columns=_columns())
+    _add_costs(table, list(launches.values()), PER_RUN, "training_seconds")
+    _add_costs(table, list(launches.values()), TO_TARGET, "to_target")
+    return _with_pareto(table, study)
 
 
 def target_of(study: Study) -> Target:
-    """The IoU that times and costs are measured to.
+    """Return the IoU that times and costs are measured to.
 
-    It is `target_iou` of the study's claims, or the highest multiple of 0.01 that every used run reaches at
+    It is `target_iou` of the study's criteria, or the highest multiple of 0.01 that every used run reaches at
     its best evaluation. There is none where one run has no known IoU, or the test images are unknown.
     """
     if not study.provenance_known:
@@ -82,16 +80,22 @@ def target_of(study: Study) -> Target:
     stated = study.criteria.target_iou
     if stated is not None:
         return Target(stated, "stated by the study", _meaning(study))
+    reached = _reached_by_all(study)
+    if reached is None:
+        return Target(NAN, "none: not every run has an IoU of at least 0.01", "")
+    return Target(reached, "the highest multiple of 0.01 that every run reaches", _meaning(study))
+
+
+def _reached_by_all(study: Study) -> float | None:
+    """Return the highest multiple of 0.01 that every used run reaches at its best evaluation."""
     best = study.evaluations.groupby("run")["iou"].max().reindex(study.runs["run"])
     lowest = float(best.min(skipna=False)) if len(best) else NAN
-    reached = [step / STEPS_OF_IOU for step in range(1, STEPS_OF_IOU + 1) if step / STEPS_OF_IOU <= lowest]
-    if not reached:
-        return Target(NAN, "none: not every run has an IoU of at least 0.01", "")
-    return Target(reached[-1], "the highest multiple of 0.01 that every run reaches", _meaning(study))
+    targets = [step / STEPS_OF_IOU for step in range(1, STEPS_OF_IOU + 1)]
+    return max((target for target in targets if target <= lowest), default=None)
 
 
 def iou_curves(study: Study) -> pd.DataFrame:
-    """IoU of every evaluation of every run, over training seconds and worker-hours: CURVE_COLUMNS.
+    """Return the IoU of every evaluation of every run, over training seconds and worker-hours: CURVE_COLUMNS.
 
     Empty where the test images are unknown.
     """
@@ -104,7 +108,7 @@ def iou_curves(study: Study) -> pd.DataFrame:
 
 
 def pareto(times: Floats, costs: Floats) -> NDArray[np.bool_]:
-    """Which of these points no other point beats: none is as fast and as cheap, and better in one of both.
+    """Return which of these points no other beats: none is as fast and as cheap, and better in one of both.
 
     Values are compared to nine digits, so that rounding does not decide between equals. A point with an
     unknown value is neither in the set nor compared.
@@ -121,7 +125,7 @@ def _rounded(values: Floats) -> Floats:
 
 
 def _meaning(study: Study) -> str:
-    """What a time to the target is: a run's IoU is known only where it was evaluated."""
+    """Return what a time to the target is: a run's IoU is known only where it was evaluated."""
     if (study.evaluations.groupby("run").size() <= 1).any():
         return (
             "an upper bound: some runs were evaluated only after training; "
@@ -131,7 +135,7 @@ def _meaning(study: Study) -> str:
 
 
 def _seconds_to(study: Study, target: float) -> Floats:
-    """Training seconds of each run until its first evaluation of at least this IoU; infinite for never."""
+    """Return training seconds of each run until its first evaluation of this IoU; infinite for never."""
     if math.isnan(target):
         return np.full(len(study.runs), NAN)
     reached = study.evaluations[study.evaluations["iou"] >= target]
@@ -139,50 +143,59 @@ def _seconds_to(study: Study, target: float) -> Floats:
     return _values(study.runs["run"].map(first).astype(float).fillna(math.inf))
 
 
-def _epoch(point: RunConfig) -> dict[str, object]:
-    """Nodes, costs of an epoch after the warm-up, and how many runs reach the target."""
-    hours, nodes = point["epoch_seconds"] / SECONDS_PER_HOUR, point["nodes"]
+def _launches_by_point(study: Study, target: float) -> dict[tuple[object, ...], PointLaunches]:
+    runs = study.runs.assign(
+        epoch_seconds=1 / study.runs["epochs_per_second"], to_target=_seconds_to(study, target)
+    )
     return {
-        "nodes": float(nodes[0]) if (nodes == nodes[0]).all() else NAN,
-        "worker_hours_per_epoch": float(np.median(point["workers"] * hours)),
-        "node_hours_per_epoch": float(np.median(nodes * hours)),
-        "runs_to_target": int(np.isfinite(point["to_target"]).sum()),
+        point: {name: _values(launches[name]) for name in LAUNCH_COLUMNS}
+        for point, launches in runs.groupby(POINT, sort=False)
     }
 
 
-def _costs(points: Sequence[RunConfig], names: tuple[str, ...], seconds: str) -> list[dict[str, float]]:
-    """Median and interval of these seconds, worker-hours and node-hours, for each point."""
-    found: list[dict[str, float]] = [{} for _ in points]
-    intervals = median_intervals([point[seconds] for point in points], NOT_NEGATIVE)
+def _per_epoch(launches: PointLaunches) -> dict[str, object]:
+    """Return nodes, costs of an epoch after the warm-up, and how many runs reach the target."""
+    hours, nodes = launches["epoch_seconds"] / SECONDS_PER_HOUR, launches["nodes"]
+    return {
+        "nodes": float(nodes[0]) if (nodes == nodes[0]).all() else NAN,
+        "worker_hours_per_epoch": float(np.median(launches["workers"] * hours)),
+        "node_hours_per_epoch": float(np.median(nodes * hours)),
+        "runs_to_target": int(np.isfinite(launches["to_target"]).sum()),
+    }
+
+
+def _add_costs(
+    table: pd.DataFrame, points: Sequence[PointLaunches], names: Sequence[str], clock: str
+) -> None:
+    """Add medians and intervals of the seconds, worker-hours and node-hours of this clock."""
+    seconds = [launches[clock] for launches in points]
+    intervals = median_intervals(seconds, NOT_NEGATIVE)
     for name, unit in zip(names, (None, "workers", "nodes"), strict=True):
-        factors = [np.ones(1) if unit is None else point[unit] / SECONDS_PER_HOUR for point in points]
-        values = [factor * point[seconds] for factor, point in zip(factors, points, strict=True)]
-        bounds = _scaled(intervals, factors, values)
-        for row, point, factor, value, (low, high) in zip(
-            found, points, factors, values, bounds, strict=True
-        ):
-            median = _median(value, factor * point["training_seconds"])
-            row.update({name: median, f"{name}_low": low, f"{name}_high": high})
-    return found
+        factors = [np.ones(1) if unit is None else launches[unit] / SECONDS_PER_HOUR for launches in points]
+        values = [factor * times for factor, times in zip(factors, seconds, strict=True)]
+        table[name] = [
+            _median(costs, factor * launches["training_seconds"])
+            for costs, factor, launches in zip(values, factors, points, strict=True)
+        ]
+        table[[f"{name}_low", f"{name}_high"]] = np.reshape(_scaled(intervals, factors, values), (-1, 2))
 
 
 def _scaled(
     intervals: Sequence[Interval], factors: Sequence[Floats], values: Sequence[Floats]
 ) -> list[Interval]:
-    """The intervals times their factor; drawn from the values where the factor differs between launches."""
-    found = [
+    """Return the intervals times their factor; of the values where the factor differs between launches."""
+    scaled = [
         (low * factor[0], high * factor[0]) for (low, high), factor in zip(intervals, factors, strict=True)
     ]
-    varying = [place for place, factor in enumerate(factors) if not (factor == factor[0]).all()]
-    for place, interval in zip(
-        varying, median_intervals([values[each] for each in varying], NOT_NEGATIVE), strict=True
-    ):
-        found[place] = interval
-    return found
+    varying = [point for point, factor in enumerate(factors) if not (factor == factor[0]).all()]
+    resampled = median_intervals([values[point] for point in varying], NOT_NEGATIVE)
+    for point, interval in zip(varying, resampled, strict=True):
+        scaled[point] = interval
+    return scaled
 
 
 def _median(values: Floats, at_least: Floats) -> float:
-    """The median, if it is the same whatever the runs of infinite value would have needed, at least these."""
+    """Return the median, if it holds whatever runs of infinite value would have needed, at least these."""
     median = float(np.median(values))
     known = math.isfinite(median) and bool((at_least[np.isinf(values)] >= median).all())
     return median if known else NAN
@@ -201,7 +214,7 @@ def _with_pareto(points: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def _time_of(points: pd.DataFrame, epochs: Floats) -> tuple[Floats, str]:
-    """Seconds by which all these points may be compared, and what they are seconds of.
+    """Return seconds by which all these points may be compared, and what they are seconds of.
 
     That to the target where it is known for all of them; else that of a run, where all trained equally many
     epochs; else that of an epoch. One kind of time for all, never a mixture.

@@ -1,11 +1,12 @@
-"""Differences of IoU between two points, paired by repeat: what they answer, and the evidence in words."""
+"""Differences of IoU between two points, paired by repeat: their answer, and the evidence in words."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from analysis.statistics.interval_batches import median_intervals
 from analysis.statistics.intervals import (
@@ -16,11 +17,15 @@ from analysis.statistics.intervals import (
     Interval,
     coverage,
 )
-from analysis.study import NAN, Study
+from analysis.study import NAN, POINT, Study
+from analysis.text import count
 
 Answer = Literal["yes", "no", "not shown"]
+# Of 95 %, two-sided.
 NORMAL_QUANTILE = 1.96
+# The standard error of the median of normal values over that of their mean.
 MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)
+# A study of more is out of reach: the number would only pretend to a plan.
 MOST_SEEDS_ADVISED = 100
 
 
@@ -38,7 +43,7 @@ class PointSeeds:
 
     @property
     def values(self) -> Array:
-        """The IoU of its runs."""
+        """IoU of its runs."""
         return np.array(list(self.ious.values()), dtype=np.float64)
 
 
@@ -53,49 +58,58 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What the differences answer.
+class MarginTest:
+    """Answer of the differences to a question with a margin.
 
-    `room` is how far their median lies inside the margin; `lost` counts the diverged runs of each owner.
+    `slack` is how far their median lies inside the margin; `diverged` counts the diverged runs of each owner.
     """
 
     difference: Difference
     answer: Answer
-    room: float
-    lost: Mapping[str, int]
+    slack: float
+    diverged: Mapping[str, int]
 
     @property
     def shown(self) -> Answer:
-        """Runs that diverged have no IoU: the others alone cannot show that nothing is lost."""
-        return "not shown" if self.answer == "yes" and any(self.lost.values()) else self.answer
+        """The answer; diverged runs have no IoU, so the others alone cannot show that nothing is lost."""
+        return "not shown" if self.answer == "yes" and any(self.diverged.values()) else self.answer
 
 
 def seeds_of(study: Study) -> list[PointSeeds]:
-    """Every point with the IoU of its repeats, in the order of the study's runs."""
-    diverged = _diverged_repeats(study)
-    points: dict[tuple[str, str, str, int], dict[int, float]] = {}
-    images: dict[tuple[str, str, str, int], float] = {}
-    names = ("options", "framework", "knobs", "workers", "repeat", "iou", "test_images")
-    for *point, repeat, iou, evaluated_on in zip(*(study.runs[name] for name in names), strict=True):
-        options, framework, knobs, workers = point
-        key = (str(options), str(framework), str(knobs), int(workers))
-        points.setdefault(key, {})[int(repeat)] = float(iou)
-        images[key] = float(evaluated_on)
+    """Return every point with the IoU of its repeats, in the order of the study's runs."""
+    lost = study.left_out[study.left_out["state"] == "diverged"]
+    diverged = {point: set(runs["repeat"]) for point, runs in lost.groupby(POINT)}
     return [
-        PointSeeds(*key, ious, images[key], len(diverged.get(key, set()) - ious.keys()))
-        for key, ious in points.items()
+        _seeds_of_point(point, runs, diverged.get(point, set()))
+        for point, runs in study.runs.groupby(POINT, sort=False)
     ]
+
+
+def _seeds_of_point(point: Sequence[Any], runs: pd.DataFrame, diverged: set[int]) -> PointSeeds:
+    options, framework, knobs, workers = point
+    ious = dict(zip(runs["repeat"].tolist(), runs["iou"].astype(float).tolist(), strict=True))
+    return PointSeeds(
+        options=str(options),
+        framework=str(framework),
+        knobs=str(knobs),
+        workers=int(workers),
+        ious=ious,
+        test_images=float(runs["test_images"].iloc[-1]),
+        diverged=len(diverged - ious.keys()),
+    )
 
 
 def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> list[Difference]:
-    """IoU of the first point of each pair minus that of the second, in the repeats that both have."""
+    """Return IoU of the first point of each pair minus that of the second, in the repeats that both have."""
     values = [np.array([]) if pair is None else _paired(*pair) for pair in pairs]
-    return [
-        Difference(len(each), float(np.median(each)), interval, float(np.std(each, ddof=1)))
-        if len(each) > 1
-        else Difference(len(each), float(each[0]) if len(each) else NAN)
-        for each, interval in zip(values, median_intervals(values), strict=True)
-    ]
+    intervals = median_intervals(values)
+    return [_difference(paired, interval) for paired, interval in zip(values, intervals, strict=True)]
+
+
+def _difference(values: Array, interval: Interval) -> Difference:
+    if len(values) < 2:
+        return Difference(len(values), float(values[0]) if len(values) else NAN)
+    return Difference(len(values), float(np.median(values)), interval, float(np.std(values, ddof=1)))
 
 
 def _paired(first: PointSeeds, second: PointSeeds) -> Array:
@@ -103,66 +117,54 @@ def _paired(first: PointSeeds, second: PointSeeds) -> Array:
     return np.array([first.ious[repeat] - second.ious[repeat] for repeat in common], dtype=np.float64)
 
 
-def _diverged_repeats(study: Study) -> dict[tuple[str, str, str, int], set[int]]:
-    lost = study.left_out[study.left_out["state"] == "diverged"]
-    found: dict[tuple[str, str, str, int], set[int]] = {}
-    names = ("options", "framework", "knobs", "workers", "repeat")
-    for *point, repeat in zip(*(lost[name] for name in names), strict=True):
-        options, framework, knobs, workers = point
-        found.setdefault((options, framework, knobs, workers), set()).add(repeat)
-    return found
-
-
-def reasons(study: Study, point: PointSeeds, finding: Finding) -> Iterator[str]:
-    """The evidence for a finding about a point, in phrases: numbers, images evaluated, diverged runs."""
+def reasons(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:
+    """Yield the evidence about a point, in phrases: numbers, images evaluated, diverged runs."""
     if study.provenance_known:
-        yield from _evidence(study, finding)
+        yield from _evidence(study.criteria.iou_margin, test)
     yield evaluated(study, point)
-    yield from lost_seeds(finding)
+    yield from diverged_seeds(test)
 
 
-def _evidence(study: Study, finding: Finding) -> Iterator[str]:
-    difference = finding.difference
+def _evidence(margin: float, test: MarginTest) -> Iterator[str]:
+    difference = test.difference
     if difference.pairs < FEWEST_REPEATS:
-        have = f"{difference.pairs} repeat{'' if difference.pairs == 1 else 's'} in common"
+        have = f"{count(difference.pairs, 'repeat')} in common"
         yield f"{have}: at least {FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
         return
     if math.isnan(difference.median):
         yield "the IoU of a run is not known: neither its masks nor its predictions have foreground"
         return
     low, high = difference.interval
-    worth = f"{coverage(difference.pairs):.0%}".replace("%", " %")
-    margin = study.criteria.iou_margin
     yield f"difference {difference.median:+.4f} [{low:+.4f}, {high:+.4f}], margin {margin:g}"
-    yield f"{worth} interval over {difference.pairs} seeds"
-    if finding.answer == "not shown":
-        yield from _advice(difference, finding.room)
+    yield f"{100 * coverage(difference.pairs):.0f} % interval over {difference.pairs} seeds"
+    if test.answer == "not shown":
+        yield _advice(difference, test.slack)
 
 
-def _advice(difference: Difference, room: float) -> Iterator[str]:
-    """How many seeds would bring the interval inside the margin, where these do not.
+def _advice(difference: Difference, slack: float) -> str:
+    """Return how many seeds would bring the interval inside the margin, where these do not.
 
     The interval of the median of n normal values reaches about 1.96 sqrt(pi / 2) deviation / sqrt(n) to
     either side. A rough number, for planning.
     """
-    if room <= 0:
-        yield "the median lies outside the margin: more seeds would rather show a loss"
-        return
-    needed = math.ceil((NORMAL_QUANTILE * MEDIAN_OVER_MEAN * difference.deviation / room) ** 2)
+    if slack <= 0:
+        return "the median lies outside the margin: more seeds would rather show a loss"
+    needed = math.ceil((NORMAL_QUANTILE * MEDIAN_OVER_MEAN * difference.deviation / slack) ** 2)
     if needed > MOST_SEEDS_ADVISED:
-        yield f"more than {MOST_SEEDS_ADVISED} seeds would be needed, if their spread stays"
+        number = f"more than {MOST_SEEDS_ADVISED}"
     else:
-        yield f"about {max(needed, difference.pairs + 1)} seeds would be needed, if their spread stays"
+        number = f"about {max(needed, difference.pairs + 1)}"
+    return f"{number} seeds would be needed, if their standard deviation stays"
 
 
 def evaluated(study: Study, point: PointSeeds) -> str:
-    """On how many images the IoU was computed, or that this is not known."""
+    """Return on how many images the IoU was computed, or that this is not known."""
     images = point.test_images
     return "test images unknown" if math.isnan(images) else f"{images:.0f} test images, {study.iou_scope}"
 
 
-def lost_seeds(finding: Finding) -> Iterator[str]:
-    """How many runs diverged, and of what."""
-    for owner, runs in finding.lost.items():
+def diverged_seeds(test: MarginTest) -> Iterator[str]:
+    """Yield how many runs diverged, and of what."""
+    for owner, runs in test.diverged.items():
         if runs:
-            yield f"{runs} run{'' if runs == 1 else 's'} of {owner} diverged, so no IoU for that seed"
+            yield f"{count(runs, 'run')} of {owner} diverged, so no IoU for that seed"

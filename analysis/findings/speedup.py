@@ -1,6 +1,7 @@
 """One row per point: throughput, speed-up, efficiency, deviation and IoU, each with its interval."""
 
 from collections.abc import Iterator
+from typing import Union
 
 import numpy as np
 import pandas as pd
@@ -12,48 +13,27 @@ from analysis.statistics.timed import timed
 from analysis.study import POINT, SERIES, Study
 
 COLUMNS = (
-    "framework",
-    "workers",
-    "repeats",
-    "images_per_second",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "efficiency",
-    "deviation",
-    "iou",
-    "iou_low",
-    "iou_high",
-)
+    "framework", "workers", "repeats", "images_per_second", "speedup", "speedup_low", "speedup_high",
+    "efficiency", "deviation", "iou", "iou_low", "iou_high",
+)  # fmt: skip
 FURTHER_COLUMNS = (
-    "images_per_second_low",
-    "images_per_second_high",
-    "epochs_per_second",
-    "efficiency_low",
-    "efficiency_high",
-    "deviation_low",
-    "deviation_high",
-    "speedup_common",
-    "speedup_common_low",
-    "speedup_common_high",
-    "efficiency_common",
-    "efficiency_common_low",
-    "efficiency_common_high",
-    "images_per_epoch",
-    "seconds_per_epoch",
-    "nodes",
-    "unknown",
-)
+    "images_per_second_low", "images_per_second_high", "epochs_per_second", "efficiency_low",
+    "efficiency_high", "deviation_low", "deviation_high", "speedup_common", "speedup_common_low",
+    "speedup_common_high", "efficiency_common", "efficiency_common_low", "efficiency_common_high",
+    "images_per_epoch", "seconds_per_epoch", "nodes", "unknown",
+)  # fmt: skip
 MEDIANS = ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch")
 NO_BASELINE = "speed-up: no run on 1 worker"
+# Of a point without a baseline: no row has this number.
 NONE = -1
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
+Column = Union[Array, "pd.Series[float]"]
 
 
 def summarise(study: Study) -> pd.DataFrame:
-    """The points of a study, in the order of its runs.
+    """Return the points of a study, in the order of its runs.
 
     Columns: COLUMNS, FURTHER_COLUMNS, `throughput` with `_low` and `_high` (the study's own unit),
     `options`, `knobs` and the study's axes. Every number is a median over repeats. Speed-up is the median
@@ -71,34 +51,18 @@ def summarise(study: Study) -> pd.DataFrame:
     _add_iou(points, study)
     logs = np.log(_values(runs, study.throughput))
     _add_throughput(points, study, launches.replicates(logs))
-    replicated = launches.replicates(logs, blocks=False)
     own = own_baseline(points)
-    for suffix, baseline in (("", own), ("_common", _common_baseline(points))):
-        _add_speedups(points, logs, launches, replicated, suffix, baseline)
-    points["deviation"] = 1 - points["efficiency"]
-    _add(points, "deviation", (1 - points["efficiency_high"], 1 - points["efficiency_low"]))
+    launched = PairedLaunches(launches, logs)
+    _add_speedups(points, launched, own)
+    _add_speedups(points, launched, _common_baseline(points), "_common")
+    _add(points, "deviation", *(1 - points[f"efficiency{end}"] for end in ("", "_high", "_low")))
     points["unknown"] = np.where(own == NONE, NO_BASELINE, "")
     throughput = ["throughput", "throughput_low", "throughput_high"]
     return points[[*COLUMNS, *FURTHER_COLUMNS, *throughput, "options", "knobs", *study.axes]]
 
 
-def runs_with_speedup(study: Study) -> pd.DataFrame:
-    """The runs with the throughput of each, and its speed-up over the median of the 1-worker runs."""
-    runs = timed(study).runs
-    runs = runs.assign(throughput=runs[study.throughput])
-    alone = runs[runs["workers"] == 1].groupby(SERIES)["throughput"].median().rename("baseline")
-    runs = runs.join(alone, on=SERIES)
-    return runs.assign(speedup=runs["throughput"] / runs["baseline"])
-
-
-def summary_table(points: pd.DataFrame) -> pd.DataFrame:
-    """The columns of summary.csv: the agreed ones, what else is known of a point, the axes."""
-    axes = [column for column in points.columns if "." in column]
-    return points[[*COLUMNS, *FURTHER_COLUMNS, *axes]]
-
-
 def unequal_work(study: Study) -> Iterator[str]:
-    """Where the epochs of compared runs differ in images, by how much."""
+    """Yield by how much the epochs of runs of equal options differ in images."""
     for options, runs in study.runs.groupby("options", sort=False):
         images = runs["images_per_epoch"]
         if images.notna().all() and images.min() < images.max():
@@ -108,7 +72,7 @@ def unequal_work(study: Study) -> Iterator[str]:
 
 
 def interval_notes(points: pd.DataFrame) -> Iterator[str]:
-    """What the intervals of so few repeats are worth."""
+    """Yield the confidence of intervals of so few repeats, where it is below the nominal one."""
     repeats = points["repeats"]
     if (repeats < FEWEST_REPEATS).any():
         fewest = int(repeats.min())
@@ -123,96 +87,96 @@ def interval_notes(points: pd.DataFrame) -> Iterator[str]:
 
 
 def _points(study: Study, runs: pd.DataFrame, launches: Launches) -> pd.DataFrame:
-    """One row per point: what identifies it, its repeats and its medians."""
-    first = runs.groupby(launches.point).first(skipna=False)
+    """Return one row per point: what identifies it, its repeats and its medians."""
+    groups = runs.groupby(launches.point)
+    first = groups.first(skipna=False)
     points = first[[*POINT, *study.axes]].copy()
     points["repeats"] = np.bincount(launches.point, minlength=launches.points)
     for name in MEDIANS:
         points[name] = launches.medians(_values(runs, name))
     points["throughput"] = points[study.throughput]
-    nodes = runs["nodes"].groupby(launches.point)
-    points["nodes"] = first["nodes"].where(nodes.nunique(dropna=False) == 1)
+    points["nodes"] = first["nodes"].where(groups["nodes"].nunique(dropna=False) == 1)
     return points
 
 
 def _add_iou(points: pd.DataFrame, study: Study) -> None:
-    """Medians and intervals over all launches: disturbed ones learned as well as the others."""
-    runs = study.runs.reset_index(drop=True)
-    launches = launches_of(study, runs, POINT)
-    points["iou"] = launches.medians(_values(runs, "iou"))
-    _add(points, "iou", launches.intervals(_values(runs, "iou"), SHARE))
+    """Add medians and intervals over all launches: disturbed ones learned as well as the others."""
+    launches = launches_of(study, study.runs.reset_index(drop=True), POINT)
+    iou = _values(study.runs, "iou")
+    _add(points, "iou", launches.medians(iou), *launches.intervals(iou, SHARE))
 
 
 def _add_throughput(points: pd.DataFrame, study: Study, replicated: Array) -> None:
-    """The intervals of throughput, in the study's own unit and where that is known in images."""
-    _add(points, "throughput", _exponential(bounds(replicated)))
+    """Add the intervals of throughput, in the study's own unit and where that is known in images."""
+    low, high = np.exp(bounds(replicated))
     counted = study.throughput == "images_per_second"
-    for side in ("low", "high"):
-        points[f"images_per_second_{side}"] = points[f"throughput_{side}"] if counted else np.nan
+    unknown = np.full(len(points), np.nan)
+    _add(points, "throughput", points["throughput"], low, high)
+    images = (low, high) if counted else (unknown, unknown)
+    _add(points, "images_per_second", points["images_per_second"], *images)
 
 
 def own_baseline(points: pd.DataFrame) -> Numbers:
-    """For each point the row of the same series on 1 worker, or NONE."""
+    """Return for each point the row of the same series on 1 worker, or NONE."""
     rows = pd.Series(np.arange(len(points)), index=points.index).where(points["workers"] == 1)
     series = [points[name] for name in SERIES]
     return rows.groupby(series, sort=False).transform("max").fillna(NONE).to_numpy(dtype=np.int64)
 
 
 def _common_baseline(points: pd.DataFrame) -> Numbers:
-    """For each point the row of the fastest 1-worker point with its options, or NONE."""
-    found = np.full(len(points), NONE)
+    """Return for each point the row of the fastest 1-worker point with its options, or NONE."""
+    baseline = np.full(len(points), NONE)
     for _, rows in points.reset_index(drop=True).groupby("options", sort=False):
         alone = rows[(rows["workers"] == 1) & rows["throughput"].notna()]
         if set(alone["framework"]) == set(rows["framework"]):
-            found[rows.index] = alone["throughput"].idxmax()
-    return found
+            baseline[rows.index] = alone["throughput"].idxmax()
+    return baseline
+
+
+class PairedLaunches:
+    """Launches whose medians are compared: replicates that draw the same repeats in every point."""
+
+    def __init__(self, launches: Launches, logs: Array) -> None:
+        self._launches, self._logs = launches, logs
+        self._replicated = launches.replicates(logs, blocks=False)
+        self._repeats = repeats_key(launches)
+
+    def differences(self, points: Numbers, baseline: Numbers) -> Array:
+        """Return replicates of points minus those of their baselines.
+
+        Where the repeats differ, the baseline is drawn in another stream, so independently.
+        """
+        difference = self._replicated[points] - self._replicated[baseline]
+        apart = np.flatnonzero(self._repeats[points] != self._repeats[baseline])
+        if len(apart):
+            independent = self._launches.replicates(self._logs, blocks=False, stream=1)
+            difference[apart] = self._replicated[points[apart]] - independent[baseline[apart]]
+        return difference
 
 
 def _add_speedups(
-    points: pd.DataFrame, logs: Array, launches: Launches, replicated: Array, suffix: str, baseline: Numbers
+    points: pd.DataFrame, launched: PairedLaunches, baseline: Numbers, suffix: str = ""
 ) -> None:
-    """Speed-up and efficiency against the points that `baseline` names."""
-    medians, workers = (points[name].to_numpy(dtype=np.float64) for name in ("throughput", "workers"))
+    """Add speed-up and efficiency against the points that `baseline` names."""
+    throughput, workers = _values(points, "throughput"), _values(points, "workers")
     known = np.flatnonzero(baseline != NONE)
-    speedup, low, high = np.full((3, len(points)), np.nan)
-    speedup[known] = medians[known] / medians[baseline[known]]
-    difference = _differences(launches, logs, replicated, known, baseline[known])
-    low[known], high[known] = _exponential(bounds(difference))
-    points[f"speedup{suffix}"], points[f"efficiency{suffix}"] = speedup, speedup / workers
-    _add(points, f"speedup{suffix}", (low, high))
-    _add(points, f"efficiency{suffix}", (low / workers, high / workers))
-
-
-def _differences(
-    launches: Launches, logs: Array, replicated: Array, points: Numbers, baseline: Numbers
-) -> Array:
-    """Replicates of points minus those of their baselines: they drew the same repeats where these agree.
-
-    Where the repeats differ, the baseline is drawn in another stream, so independently.
-    """
-    repeats = repeats_key(launches)
-    difference = replicated[points] - replicated[baseline]
-    apart = np.flatnonzero(repeats[points] != repeats[baseline])
-    if len(apart):
-        independent = launches.replicates(logs, blocks=False, stream=1)
-        difference[apart] = replicated[points[apart]] - independent[baseline[apart]]
-    return difference
+    speedup = np.full((3, len(points)), np.nan)
+    speedup[0, known] = throughput[known] / throughput[baseline[known]]
+    speedup[1:, known] = np.exp(bounds(launched.differences(known, baseline[known])))
+    _add(points, f"speedup{suffix}", *speedup)
+    _add(points, f"efficiency{suffix}", *(speedup / workers))
 
 
 def repeats_key(launches: Launches) -> Numbers:
-    """A number for each point: equal where two points have the same repeats."""
-    grouped = pd.Series(launches.repeats).groupby(launches.point)
-    keys = [tuple(sorted(each)) for _, each in grouped]
+    """Return a number for each point: equal where two points have the same repeats."""
+    by_point = pd.Series(launches.repeats).groupby(launches.point)
+    keys = [tuple(sorted(repeats)) for _, repeats in by_point]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     return np.array([numbers[key] for key in keys], dtype=np.int64)
 
 
-def _add(points: pd.DataFrame, name: str, interval: "tuple[Array | pd.Series, Array | pd.Series]") -> None:
-    points[f"{name}_low"], points[f"{name}_high"] = interval
-
-
-def _exponential(interval: tuple[Array, Array]) -> tuple[Array, Array]:
-    return np.exp(interval[0]), np.exp(interval[1])
+def _add(points: pd.DataFrame, name: str, value: Column, low: Column, high: Column) -> None:
+    points[name], points[f"{name}_low"], points[f"{name}_high"] = value, low, high
 
 
 def _values(runs: pd.DataFrame, name: str) -> Array:

@@ -1,13 +1,12 @@
-"""Are the epochs after the warm-up steady, and is a launch unlike the others of its point?
+"""Warnings of epochs that are not steady after the warm-up, and of launches unlike the others of their point.
 
 Both only warn: no run is left out. A warning needs a change that is significant, and one of a size
 that matters. Rules and measured false-alarm rates: docs/statistics.md.
 """
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,24 +18,34 @@ from analysis.statistics.intervals import FEWEST_REPEATS, SEED
 from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAMES, NAN, POINT, Study
+from analysis.text import Row, count
 
+# Of fewer blocks a rank correlation can hardly be significant at 0.1 %.
 FEWEST_BLOCKS = 8
+# A study has hundreds of runs: at 5 % every report would warn (false alarms: docs/statistics.md).
 TREND_SIGNIFICANCE = 0.001
+# Stricter: Kolmogorov's distribution is of long series, and gives few blocks too small a probability.
 SHIFT_SIGNIFICANCE = 0.0001
+# Relative: 5 repeats resolve about 3 % (docs/statistics.md); a smaller drift decides nothing.
 LEAST_CHANGE = 0.02
+# Relative: a launch nearer than this hardly moves the median, however quiet its point is.
 LEAST_DISTANCE = 0.1
+# Standard deviations (Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers).
 LEAST_SCORE = 3.5
+# A note names examples; the tables have all.
 WORST_NAMED = 3
+# Of fewer launches two outliers set the median absolute deviation themselves.
 LAUNCHES_OF_OWN_DEVIATION = 5
 # Gives the factor of 3 launches to 0.5 %.
 NORMAL_POINTS = 100_000
+STATISTICS = ["drift", "drift_probability", "shift", "shift_epoch", "shift_probability"]
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
 
 def run_steadiness(study: Study) -> pd.DataFrame:
-    """One row per run: how the time for equal work changes over its epochs after the warm-up.
+    """Return one row per run: how the time for equal work changes over its epochs after the warm-up.
 
     epochs             epochs after the warm-up
     drift              relative change from the first to the last of up to 20 blocks of epochs, by
@@ -52,33 +61,34 @@ def run_steadiness(study: Study) -> pd.DataFrame:
     """
     names = list(study.runs["run"])
     blocks = epoch_blocks(study, names)
+    statistics = np.full((len(names), len(STATISTICS)), NAN)
+    for size in np.unique(blocks.counts[blocks.counts >= FEWEST_BLOCKS]):
+        chosen = np.flatnonzero(blocks.counts == size)
+        pace = np.log(blocks.seconds[chosen, :size] / blocks.work[chosen, :size])
+        statistics[chosen] = _statistics(pace, blocks.epochs[chosen])
     table = pd.DataFrame({"run": names, "epochs": blocks.epochs})
-    table[["drift", "drift_probability", "shift", "shift_epoch", "shift_probability"]] = NAN
-    for count in np.unique(blocks.counts[blocks.counts >= FEWEST_BLOCKS]):
-        chosen = np.flatnonzero(blocks.counts == count)
-        pace = np.log(blocks.seconds[chosen, :count] / blocks.work[chosen, :count])
-        drift, drift_probability = _trend(pace)
-        shift, change, shift_probability = _change_point(pace)
-        epoch = 1 + -(-change * blocks.epochs[chosen] // count)
-        columns = [drift, drift_probability, shift, epoch, shift_probability]
-        table.iloc[chosen, 2:] = np.column_stack(columns)
+    table[STATISTICS] = statistics
     table["steady"] = np.where(_drift_size(table) + _shift_size(table) > 0, "no", "yes")
     table.loc[table["drift"].isna(), "steady"] = "not checked"
     return table
 
 
+def _statistics(pace: Array, epochs: Numbers) -> Array:
+    """Return the STATISTICS of runs from the logarithms of their blocks, (runs, blocks), and their epochs."""
+    drift, drift_probability = _trend(pace)
+    shift, blocks_before, shift_probability = _change_point(pace)
+    shift_epoch = 1 + -(-blocks_before * epochs // pace.shape[-1])
+    return np.column_stack([drift, drift_probability, shift, shift_epoch, shift_probability])
+
+
 def steadiness_notes(study: Study) -> Iterator[str]:
-    """Which runs are not steady after the warm-up, by how much, and what to do; the worst ones by name."""
+    """Yield which runs are not steady after the warm-up, by how much, and what to do."""
     table = run_steadiness(study)
     unsteady = table[table["steady"] == "no"]
     if len(unsteady):
-        sizes = pd.DataFrame({"drifted": _drift_size(unsteady), "shifted": _shift_size(unsteady)})
-        worst = unsteady.join(sizes).assign(size=sizes.max(axis=1))
-        worst = worst.sort_values("size", ascending=False, kind="stable").head(WORST_NAMED)
-        changes = "; ".join(_change(row) for row in worst.to_dict("records"))
         yield (
             f"{_of(len(unsteady), len(table), 'run')} not steady after the warm-up{_worst(unsteady)}: "
-            f"for the same work {changes}; "
+            f"for the same work {_changes(unsteady)}; "
             "train more epochs, or leave out more of them as warm-up, until the rest is steady"
         )
     short = int((table["steady"] == "not checked").sum())
@@ -87,8 +97,16 @@ def steadiness_notes(study: Study) -> Iterator[str]:
         yield f"{_of(short, len(table), 'run')} too short to be checked for drift: {least}"
 
 
+def _changes(unsteady: pd.DataFrame) -> str:
+    """Return the largest changes, in words."""
+    sizes = pd.DataFrame({"drifted": _drift_size(unsteady), "shifted": _shift_size(unsteady)})
+    table = unsteady.join(sizes).assign(size=sizes.max(axis=1))
+    worst = table.sort_values("size", ascending=False, kind="stable").head(WORST_NAMED)
+    return "; ".join(_change(row) for row in worst.to_dict("records"))
+
+
 def outlier_notes(study: Study) -> Iterator[str]:
-    """Launches far from the others of their point: named and kept, the worst ones first."""
+    """Yield the launches far from the others of their point: named and kept, the worst ones first."""
     outliers = outlying_launches(study)
     if outliers.empty:
         return
@@ -107,20 +125,25 @@ def outlying_launches(study: Study) -> pd.DataFrame:
     have none.
     """
     runs = timed(study).runs.reset_index(drop=True)
-    values = runs[study.throughput].to_numpy(dtype=np.float64)
-    groups = launches_of(study, runs, POINT).of_equal_size(FEWEST_REPEATS)
-    distances = [_distances(np.log(values[members])) for _, members in groups]
-    usual = launch_deviation(distances)
-    distance = np.full(len(runs), NAN)
-    score = np.full(len(runs), NAN)
-    for (_, members), each in zip(groups, distances, strict=True):
-        distance[members] = np.expm1(each)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            score[members] = np.abs(each) / np.maximum(usual, _own_deviation(each))
+    distance, score = _distances_and_scores(study, runs)
     outlying = (np.abs(distance) >= LEAST_DISTANCE) & (score > LEAST_SCORE)
     far: pd.DataFrame = runs.assign(distance=distance).loc[outlying]
     order = far["distance"].abs().sort_values(ascending=False, kind="stable")
     return far.loc[order.index]
+
+
+def _distances_and_scores(study: Study, runs: pd.DataFrame) -> tuple[Array, Array]:
+    """Return the relative distance of each launch from its point's median, and that in deviations."""
+    logs = np.log(runs[study.throughput].to_numpy(dtype=np.float64))
+    groups = [members for _, members in launches_of(study, runs, POINT).of_equal_size(FEWEST_REPEATS)]
+    distances = [_distances(logs[members]) for members in groups]
+    usual = launch_deviation(distances)
+    distance, score = np.full((2, len(runs)), NAN)
+    for members, apart in zip(groups, distances, strict=True):
+        distance[members] = np.expm1(apart)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score[members] = np.abs(apart) / np.maximum(usual, _own_deviation(apart))
+    return distance, score
 
 
 def launch_deviation(distances: Sequence[Array]) -> float:
@@ -130,12 +153,14 @@ def launch_deviation(distances: Sequence[Array]) -> float:
     deviation of 3 or 4 launches says almost nothing of their own point, so it is taken over all points; the
     launch that is the median of its point has no distance and does not count.
     """
-    scaled = [_off_centre(each) / _of_normal_noise(each.shape[-1], _off_centre) for each in distances]
-    return float(np.median(np.concatenate([each.ravel() for each in scaled]))) if scaled else NAN
+    scaled = [
+        (_off_centre(apart) / _of_normal_noise(apart.shape[-1], _off_centre)).ravel() for apart in distances
+    ]
+    return float(np.median(np.concatenate(scaled))) if scaled else NAN
 
 
 def _own_deviation(distances: Array) -> Array:
-    """The deviation of each point, (points, 1), from so many launches that two outliers do not set it."""
+    """Return the deviation of each point, (points, 1): 0 where two outliers could set it."""
     launches = distances.shape[-1]
     if launches < LAUNCHES_OF_OWN_DEVIATION:
         return np.zeros((len(distances), 1))
@@ -157,13 +182,13 @@ def _absolute_deviation(distances: Array) -> Array:
 
 @cache
 def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
-    """The median of a statistic of the distances of so many launches, of normal noise of deviation 1."""
+    """Return the median of a statistic of the distances of so many launches of standard normal noise."""
     normal = np.random.default_rng(SEED).standard_normal((NORMAL_POINTS, launches))
     return float(np.median(statistic(_distances(normal))))
 
 
 def _trend(pace: Array) -> tuple[Array, Array]:
-    """Relative change over the blocks and its probability, of logarithms (runs, blocks)."""
+    """Return the relative change over the blocks and its probability, of logarithms (runs, blocks)."""
     blocks = pace.shape[-1]
     ranks, time = stats.rankdata(pace, axis=-1), np.arange(1.0, blocks + 1)
     with warnings.catch_warnings():
@@ -176,31 +201,40 @@ def _trend(pace: Array) -> tuple[Array, Array]:
 
 
 def _change_point(pace: Array) -> tuple[Array, Numbers, Array]:
-    """Relative change of the median at the change point, blocks before it, and its probability."""
+    """Return the relative change of the median at the change point, blocks before it, and its probability."""
     blocks = pace.shape[-1]
     sums = np.abs(np.cumsum(pace - pace.mean(axis=-1, keepdims=True), axis=-1)[:, :-1])
     change = sums.argmax(axis=-1) + 1
-    # The mean size of a difference of two normal values of deviation 1 is 2 / sqrt(pi).
-    noise = np.abs(np.diff(pace, axis=-1)).mean(axis=-1) * np.sqrt(np.pi) / 2
+    noise = _noise_of_neighbours(pace)
     ratio = np.divide(sums.max(axis=-1) / np.sqrt(blocks), noise, out=np.zeros(len(pace)), where=noise > 0)
     before = np.arange(blocks) < change[:, None]
-    earlier, later = (np.nanmedian(np.where(side, pace, np.nan), axis=-1) for side in (before, ~before))
-    return np.expm1(later - earlier), change, np.asarray(stats.kstwobign.sf(ratio), dtype=np.float64)
+    shift = _median_where(~before, pace) - _median_where(before, pace)
+    return np.expm1(shift), change, np.asarray(stats.kstwobign.sf(ratio), dtype=np.float64)
+
+
+def _noise_of_neighbours(pace: Array) -> Array:
+    """Return the standard deviation from the differences of neighbours, which a shift leaves alone."""
+    # The mean size of a difference of two normal values of deviation 1 is 2 / sqrt(pi).
+    return np.asarray(np.abs(np.diff(pace, axis=-1)).mean(axis=-1) * np.sqrt(np.pi) / 2, dtype=np.float64)
+
+
+def _median_where(chosen: NDArray[np.bool_], pace: Array) -> Array:
+    return np.asarray(np.nanmedian(np.where(chosen, pace, np.nan), axis=-1), dtype=np.float64)
 
 
 def _drift_size(table: pd.DataFrame) -> "pd.Series[float]":
-    """Size of a drift that is significant and matters, else 0."""
+    """Return the size of a drift that is significant and matters, else 0."""
     size = table["drift"].abs()
     return size.where((table["drift_probability"] < TREND_SIGNIFICANCE) & (size >= LEAST_CHANGE), 0.0)
 
 
 def _shift_size(table: pd.DataFrame) -> "pd.Series[float]":
-    """Size of a shift that is significant and matters, else 0."""
+    """Return the size of a shift that is significant and matters, else 0."""
     size = table["shift"].abs()
     return size.where((table["shift_probability"] < SHIFT_SIGNIFICANCE) & (size >= LEAST_CHANGE), 0.0)
 
 
-def _change(row: Mapping[Hashable, Any]) -> str:
+def _change(row: Row) -> str:
     if row["shifted"] >= row["drifted"]:
         epoch = f"epoch {row['shift_epoch']:.0f} after the warm-up"
         return f"{row['run']} takes {_percent(row['shift'])} time from {epoch} on"
@@ -211,12 +245,11 @@ def _percent(change: float) -> str:
     return f"{100 * abs(change):.0f} % {'more' if change > 0 else 'less'}"
 
 
-def _distance(row: Mapping[Hashable, Any]) -> str:
+def _distance(row: Row) -> str:
     labels = [NAMES[row["framework"]], *(row[name] for name in ("options", "knobs") if row[name])]
-    workers = f"{row['workers']} worker{'' if row['workers'] == 1 else 's'}"
-    side = "slower" if row["distance"] < 0 else "faster"
-    where = ", ".join([*labels, workers])
-    return f"{row['run']} is {100 * abs(row['distance']):.0f} % {side} than the median of its point ({where})"
+    point = ", ".join([*labels, count(row["workers"], "worker")])
+    percent = f"{100 * abs(row['distance']):.0f} % {'slower' if row['distance'] < 0 else 'faster'}"
+    return f"{row['run']} is {percent} than the median of its point ({point})"
 
 
 def _of(number: int, total: int, noun: str) -> str:

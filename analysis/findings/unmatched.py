@@ -1,4 +1,4 @@
-"""Why the runs of one framework have no counterpart: which option differs, with both values."""
+"""The reason why runs of one framework have no counterpart: which option differs, with both values."""
 
 from collections.abc import Sequence
 
@@ -39,5 +39,7 @@ def _nearest(
     here: "pd.Series[str]", others: pd.DataFrame, axes: Sequence[str]
 ) -> tuple["pd.Series[str]", list[str]]:
     """Return the set of options with the fewest differences from these, and the options that differ."""
-    found = [(other, [axis for axis in axes if other[axis] != here[axis]]) for _, other in others.iterrows()]
-    return min(found, key=lambda each: len(each[1]))
+    differences = [
+        (other, [axis for axis in axes if other[axis] != here[axis]]) for _, other in others.iterrows()
+    ]
+    return min(differences, key=lambda difference: len(difference[1]))

@@ -1,18 +1,21 @@
 """Which framework is faster, in one sentence that claims no more than the runs support."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, WITHHELD, medians_disagree
+from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, WITHHELD
+from analysis.findings.doubts import medians_disagree
+from analysis.findings.pairs import PAIR
 from analysis.findings.unmatched import unmatched
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import NAMES, Study
+from analysis.text import Row, count
 from unet_scaling.study.config import Framework
 
+# A study of more repeats is out of reach: the number would only pretend to a plan.
 MOST_REPEATS_ADVISED = 100
 
 
@@ -34,42 +37,83 @@ class Verdict:
 
 
 def verdicts(study: Study, comparisons: pd.DataFrame) -> list[Verdict]:
-    """One verdict for each set of options, and for each pair of knob settings within it.
+    """Return one verdict for each set of options, and for each pair of knob settings within it.
 
     It is about the largest worker count that both have; `comparisons` (see comparison.py) has them all.
     """
-    rows = comparisons.sort_values("workers", kind="stable")
-    largest = rows.groupby(["options", "native_knobs", "horovod_knobs"], sort=False).tail(1)
-    decided = {tuple(row[name] for name in largest.columns[:3]): row for row in largest.to_dict("records")}
-    found = []
-    for options, runs in study.runs.groupby("options", sort=False):
-        native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in NAMES)
-        if not (len(native) and len(horovod)):
-            missing: Framework = "horovod" if len(native) else "pytorch_native"
-            found.append(Verdict(str(options), "", unmatched(study, runs, missing)))
-        for knobs in ((first, second) for first in native for second in horovod):
-            row = decided.get((options, *knobs))
-            outcome = "" if row is None else str(row["outcome"])
-            found.append(Verdict(str(options), _knobs(*knobs), _sentence(study, runs, row), outcome))
-    return found
+    decided = _at_largest_count(comparisons)
+    return [
+        verdict
+        for options, runs in study.runs.groupby("options", sort=False)
+        for verdict in _of_options(study, str(options), runs, decided)
+    ]
 
 
-def _knobs(*labels: object) -> str:
-    return " against ".join(str(label) for label in labels if label)
+def _at_largest_count(comparisons: pd.DataFrame) -> dict[tuple[str, ...], Row]:
+    """Return for each options and knobs of both frameworks the comparison at the most workers."""
+    series = PAIR[:-1]
+    ordered = comparisons.sort_values("workers", kind="stable")
+    largest = ordered.groupby(series, sort=False).tail(1)
+    return {tuple(row[name] for name in series): row for row in largest.to_dict("records")}
 
 
-def _sentence(study: Study, runs: pd.DataFrame, row: Mapping[Hashable, Any] | None) -> str:
+def _of_options(
+    study: Study, options: str, runs: pd.DataFrame, decided: Mapping[tuple[str, ...], Row]
+) -> list[Verdict]:
+    native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in NAMES)
+    if not (len(native) and len(horovod)):
+        missing: Framework = "horovod" if len(native) else "pytorch_native"
+        return [Verdict(options, "", unmatched(study, runs, missing))]
+    return [
+        _of_series(study, runs, (options, first, second), decided.get((options, first, second)))
+        for first in native
+        for second in horovod
+    ]
+
+
+def _of_series(study: Study, runs: pd.DataFrame, series: tuple[str, str, str], row: Row | None) -> Verdict:
+    options, *knobs = series
+    compared = " against ".join(label for label in knobs if label)
     if row is None:
-        return "no verdict: the frameworks have no worker count in common"
-    if row["outcome"] == NOT_ENOUGH:
-        return _not_enough(study, runs, row)
-    decided = {NO_DIFFERENCE: _no_difference, WITHHELD: _no_claim} | dict.fromkeys(SUGGESTED, _suggested)
-    claim = decided.get(row["outcome"], _faster)(row)
-    return f"At {_count(row['workers'])} {claim} ({_evidence(row)}){_advice(row)}{_other_medians(row)}"
+        return Verdict(options, compared, "no verdict: the frameworks have no worker count in common")
+    sentence = _not_enough(study, runs, row) if row["outcome"] == NOT_ENOUGH else _sentence(row)
+    return Verdict(options, compared, sentence, str(row["outcome"]))
 
 
-def _evidence(row: Mapping[Hashable, Any]) -> str:
-    evidence = f"{row['coverage']:.0%} interval, {row['pairs']} repeats".replace("%", " %")
+def _sentence(row: Row) -> str:
+    claim = f"At {count(row['workers'], 'worker')} {_claim(row)} ({_evidence(row)})"
+    return f"{claim}{_advice(row)}{_other_medians(row)}" if row["outcome"] == NO_DIFFERENCE else claim
+
+
+def _claim(row: Row) -> str:
+    if row["outcome"] == NO_DIFFERENCE:
+        interval = f"[{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
+        return (
+            f"no significant difference between native DDP and Horovod: ratio {row['ratio']:.3f} {interval}"
+        )
+    if row["outcome"] == WITHHELD:
+        return f"no verdict on speed: {_faster(row, 'measured')}, but {row['doubts']}"
+    if row["outcome"] in SUGGESTED:
+        return f"{row['pairs']} repeats suggest that {_faster(row)}"
+    return _faster(row)
+
+
+def _faster(row: Row, verb: str = "is") -> str:
+    """Return "X is 5 % faster than Y [3, 7]"; ratios are symmetric in the two names."""
+    faster, slower = ("native DDP", "Horovod") if row["ratio_low"] > 1 else ("Horovod", "native DDP")
+    low, high = sorted(_percent(row[name]) for name in ("ratio_low", "ratio_high"))
+    digits = 0 if low >= 1 else 1
+    percent = f"{_percent(row['ratio']):.{digits}f} %"
+    return f"{faster} {verb} {percent} faster than {slower} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _percent(ratio: float) -> float:
+    """Return how much faster the faster one is."""
+    return 100 * math.expm1(abs(math.log(ratio)))
+
+
+def _evidence(row: Row) -> str:
+    evidence = f"{100 * row['coverage']:.0f} % interval, {row['pairs']} repeats"
     if row["outcome"] in SUGGESTED:
         evidence += f"; {RECOMMENDED_REPEATS} or more can show it"
     if row["comparisons"] > 1:
@@ -77,49 +121,19 @@ def _evidence(row: Mapping[Hashable, Any]) -> str:
     return evidence
 
 
-def _no_difference(row: Mapping[Hashable, Any]) -> str:
-    interval = f"[{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
-    return f"no significant difference between native DDP and Horovod: ratio {row['ratio']:.3f} {interval}"
+def _advice(row: Row) -> str:
+    """Return how many repeats would show the difference seen, which is not significant."""
+    needed = row["repeats_needed"]
+    if math.isnan(needed):
+        return ""
+    number = f"about {needed:.0f}" if needed <= MOST_REPEATS_ADVISED else f"more than {MOST_REPEATS_ADVISED}"
+    assumed = "if this ratio and its standard deviation are true"
+    return f"; {assumed}, {number} repeats would show it in 4 of 5 studies"
 
 
-def _faster(row: Mapping[Hashable, Any]) -> str:
-    faster, slower, percent = _by_how_much(row)
-    return f"{faster} is {percent} faster than {slower} {_percent_interval(row)}"
-
-
-def _suggested(row: Mapping[Hashable, Any]) -> str:
-    return f"{row['pairs']} repeats suggest that {_faster(row)}"
-
-
-def _no_claim(row: Mapping[Hashable, Any]) -> str:
-    faster, slower, percent = _by_how_much(row)
-    measured = f"{faster} measured {percent} faster than {slower} {_percent_interval(row)}"
-    return f"no verdict on speed: {measured}, but {row['doubts']}"
-
-
-def _by_how_much(row: Mapping[Hashable, Any]) -> tuple[str, str, str]:
-    """The faster framework, the slower one, and the difference; ratios are symmetric in the two names."""
-    faster, slower = ("native DDP", "Horovod") if row["ratio_low"] > 1 else ("Horovod", "native DDP")
-    percent = 100 * math.expm1(abs(math.log(row["ratio"])))
-    return faster, slower, f"{percent:.{_digits(row)}f} %"
-
-
-def _percent_interval(row: Mapping[Hashable, Any]) -> str:
-    ends = ", ".join(f"{end:.{_digits(row)}f}" for end in sorted(_percent_ends(row)))
-    return f"[{ends}]"
-
-
-def _percent_ends(row: Mapping[Hashable, Any]) -> list[float]:
-    return [100 * math.expm1(abs(math.log(row[name]))) for name in ("ratio_low", "ratio_high")]
-
-
-def _digits(row: Mapping[Hashable, Any]) -> int:
-    return 0 if min(_percent_ends(row)) >= 1 else 1
-
-
-def _other_medians(row: Mapping[Hashable, Any]) -> str:
-    """Why a table of medians may show the other framework ahead, where no difference is claimed."""
-    if row["outcome"] != NO_DIFFERENCE or not medians_disagree(row["ratio"], row["ratio_of_medians"]):
+def _other_medians(row: Row) -> str:
+    """Return why a table of medians may show the other framework ahead, where no difference is claimed."""
+    if not medians_disagree(row):
         return ""
     return (
         f"; the medians over all launches have the ratio {row['ratio_of_medians']:.3f}: this one pairs the "
@@ -127,36 +141,22 @@ def _other_medians(row: Mapping[Hashable, Any]) -> str:
     )
 
 
-def _advice(row: Mapping[Hashable, Any]) -> str:
-    """How many repeats would show the difference seen, where it is not significant."""
-    needed = row["repeats_needed"]
-    if row["outcome"] != NO_DIFFERENCE or math.isnan(needed):
-        return ""
-    number = f"about {needed:.0f}" if needed <= MOST_REPEATS_ADVISED else f"more than {MOST_REPEATS_ADVISED}"
-    return f"; if this ratio and its spread are true, {number} repeats would show it in 4 of 5 studies"
-
-
-def _not_enough(study: Study, runs: pd.DataFrame, row: Mapping[Hashable, Any]) -> str:
+def _not_enough(study: Study, runs: pd.DataFrame, row: Row) -> str:
+    knobs = dict(zip(NAMES, (row["native_knobs"], row["horovod_knobs"]), strict=True))
+    series = {name: runs[(runs["framework"] == name) & (runs["knobs"] == knobs[name])] for name in NAMES}
+    launches = min(int((table["workers"] == row["workers"]).sum()) for table in series.values())
+    scope = "per point" if row["pairs"] == launches else "that both frameworks have"
+    measured = ", ".join(_measured(study, name, table, row["workers"]) for name, table in series.items())
     needed = f"at least {FEWEST_REPEATS} needed ({RECOMMENDED_REPEATS} recommended)"
-    workers, pairs = row["workers"], row["pairs"]
-    sides = {"pytorch_native": row["native_knobs"], "horovod": row["horovod_knobs"]}
-    series: dict[Framework, pd.DataFrame] = {
-        name: runs[(runs["framework"] == name) & (runs["knobs"] == sides[name])] for name in NAMES
-    }
-    measured = ", ".join(_measured(study, name, table, workers) for name, table in series.items())
-    most = min(int((table["workers"] == workers).sum()) for table in series.values())
-    have = f"{pairs} per point" if pairs == most else f"{pairs} that both frameworks have"
-    start = f"not enough repeats for a verdict: {have}, {needed}"
-    return f"{start}; measured so far: {measured} ({_count(workers)})"
+    return (
+        f"not enough repeats for a verdict: {row['pairs']} {scope}, {needed}; "
+        f"measured so far: {measured} ({count(row['workers'], 'worker')})"
+    )
 
 
 def _measured(study: Study, framework: Framework, runs: pd.DataFrame, workers: int) -> str:
-    """The speed-up so far, or the throughput where there is no baseline."""
+    """Return the speed-up so far, or the throughput where there is no baseline."""
     throughput = runs.groupby("workers")[study.throughput].median()
     if 1 not in throughput.index or workers == 1:
         return f"{study.short_names[framework]} {throughput[workers]:.3g} {study.unit.replace(' ', '')}"
     return f"{study.short_names[framework]} {throughput[workers] / throughput[1]:.2f}x"
-
-
-def _count(workers: int) -> str:
-    return f"{workers} worker{'' if workers == 1 else 's'}"

@@ -31,32 +31,32 @@ Term = Callable[[Counts], Vector]
 
 
 def constant(at: Counts) -> Vector:
-    """1: what every worker does by itself."""
+    """Return 1: what every worker does by itself."""
     return np.ones_like(at.workers)
 
 
 def ring_bytes(at: Counts) -> Vector:
-    """Bytes that a ring all-reduce sends over each link, as a share of the gradients: 2 (N - 1) / N."""
+    """Return bytes that a ring all-reduce sends over each link, in gradients: 2 (N - 1) / N."""
     return 2 * (at.workers - 1) / at.workers
 
 
 def ring_bytes_between_nodes(at: Counts) -> Vector:
-    """The same where the ring leaves a node, else 0."""
+    """Return the same where the ring leaves a node, else 0."""
     return np.where(at.nodes > 1, ring_bytes(at), 0.0)
 
 
 def ring_messages(at: Counts) -> Vector:
-    """Messages that a ring all-reduce sends one after the other: 2 (N - 1)."""
+    """Return the messages that a ring all-reduce sends one after the other: 2 (N - 1)."""
     return 2 * (at.workers - 1)
 
 
 def slowest_of_normals(at: Counts) -> Vector:
-    """Expected maximum of N independent standard normals; 0 at N = 1."""
+    """Return the expected maximum of N independent standard normals; 0 at N = 1."""
     return np.array([_largest_of_normals(int(count)) for count in at.workers])
 
 
 def pairs(at: Counts) -> Vector:
-    """Ordered pairs of workers: N (N - 1)."""
+    """Return the ordered pairs of workers: N (N - 1)."""
     return at.workers * (at.workers - 1)
 
 
@@ -71,12 +71,12 @@ LAWS = (*SIMPLE_LAWS, LAST_EFFICIENCY)
 
 
 def term_matrix(terms: tuple[Term, ...], at: Counts) -> Vector:
-    """Every term at every count, [k, terms]."""
+    """Return every term at every count, [k, terms]."""
     return np.stack([term(at) for term in terms], axis=1)
 
 
 def fit(matrix: Vector, seconds: Vector) -> Vector:
-    """Coefficients, [terms], none negative, of the least squares of the relative errors.
+    """Return the coefficients, [terms], none negative, of the least squares of the relative errors.
 
     `matrix`: the terms at each count, [k, terms]; `seconds`: the times there, [k].
     """
@@ -85,7 +85,7 @@ def fit(matrix: Vector, seconds: Vector) -> Vector:
 
 
 def simple_law(name: str, counts: Counts, seconds: Vector) -> Callable[[Counts], Vector]:
-    """The law of this name (one of LAWS) fitted to the points: a function from counts to seconds.
+    """Return the law of this name (one of LAWS) fitted to the points: a function from counts to seconds.
 
     Amdahl 1967 with serial share f: step time b (1 - f + f N). Universal Scalability Law (Gunther 1993)
     with contention s and coherency k: b (1 + s (N - 1) + k N (N - 1)). b/N, the seconds of an epoch

@@ -33,6 +33,7 @@ STEP_TERMS: Mapping[str, Term] = {
     "latency": ring_messages,
     "imbalance": slowest_of_normals,
 }
+# 999 values leave 1000 ranks for a further one: 2.5 % are 25 of them (Davison and Hinkley 1997).
 RESAMPLES = 999
 EDGES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 # Relative. No clock and no model agree better; it keeps one lucky fit from getting all the weight.
@@ -63,7 +64,7 @@ class Design:
 
 @dataclass(frozen=True)
 class StepTime:
-    """The model fitted to some points.
+    """The step-time model fitted to some points.
 
     counts  of the points
     known   the terms that these points can tell from the others, by their place in STEP_TERMS
@@ -79,21 +80,21 @@ class StepTime:
     noise: Vector
 
     def seconds(self, at: Counts) -> Vector:
-        """Modelled seconds of a step at each count, [k]."""
+        """Return the modelled seconds of a step at each count, [k]."""
         return np.asarray(_step_matrix(at) @ self.terms)
 
     def interval(self, at: Counts) -> Interval:
-        """95 % interval of the seconds that would be measured, at one count."""
+        """Return the 95 % interval of the seconds that would be measured, at one count."""
         low, high = np.quantile((self.drawn @ _step_matrix(at)[0]) * np.exp(self.noise), EDGES)
         return float(low), float(high)
 
     def term_intervals(self) -> Vector:
-        """95 % intervals of the coefficients, [2, terms]."""
+        """Return 95 % intervals of the coefficients, [2, terms]."""
         return np.quantile(self.drawn, EDGES, axis=0)
 
 
 def fit_step_time(counts: Counts, launches: tuple[Vector, ...]) -> StepTime:
-    """The model fitted to the median seconds of each count, and what resampling makes of it.
+    """Return the model fitted to the median seconds of each count, and fitted again to resampled ones.
 
     `launches`: seconds per step of every launch, one array for each count. A resampling draws launches
     of every count, a design, and the deviation of every point from that design: normal, with the
@@ -105,24 +106,22 @@ def fit_step_time(counts: Counts, launches: tuple[Vector, ...]) -> StepTime:
     random = np.random.default_rng(SEED)
     designs = fit_designs(counts, np.array([np.median(times) for times in launches]))
     medians = np.stack([_resampled_medians(times, random) for times in launches], axis=1)
-    repeated = all(len(times) >= FEWEST_REPEATS for times in launches)
-    variance = float(np.var(np.log(medians), axis=0).mean()) if repeated else 0.0
+    variance = _launch_variance(medians, launches)
     chosen = _evenly_drawn(np.sqrt([design.weight for design in designs]))
     scale = _noise_scale(designs, variance, random)[np.arange(RESAMPLES), chosen]
     times = medians * np.exp(scale[:, None] * random.standard_normal(medians.shape))
     matrix = _step_matrix(counts)
-    terms = sum((design.weight * design.coefficients for design in designs), np.zeros(len(STEP_TERMS)))
     return StepTime(
         counts=counts,
         known=(0, *_different_terms(matrix)),
-        terms=np.asarray(terms),
+        terms=_average(designs),
         drawn=refit(matrix, times, [design.columns for design in designs], chosen),
         noise=np.sqrt(scale**2 + variance) * random.standard_normal(RESAMPLES),
     )
 
 
 def fit_designs(counts: Counts, seconds: Vector) -> tuple[Design, ...]:
-    """Every design with fewer terms than points whose terms are all needed, with its Akaike weight.
+    """Return every design with fewer terms than points whose terms are all needed, with its Akaike weight.
 
     The weight is exp(-AIC / 2) = exp(-terms) / misfit^k (Burnham and Anderson 2002): a term must earn its
     place, and where the points cannot tell two designs apart both count. A design of which a term comes
@@ -139,7 +138,7 @@ def fit_designs(counts: Counts, seconds: Vector) -> tuple[Design, ...]:
 
 
 def refit(matrix: Vector, times: Vector, designs: list[Columns], chosen: NDArray[np.int64]) -> Vector:
-    """Coefficients, [draws, terms], none negative, of the terms of the design chosen for each draw.
+    """Return the coefficients, [draws, terms], none negative, of the design chosen for each draw.
 
     `matrix`: the terms at each count, [k, terms]; `times`: seconds, [draws, k]; `chosen`: a place in
     `designs` for each draw, [draws]. Least squares of the errors relative to the mean of the draws.
@@ -148,23 +147,38 @@ def refit(matrix: Vector, times: Vector, designs: list[Columns], chosen: NDArray
     draws at once, and the best allowed one is taken.
     """
     weight = 1 / times.mean(axis=0)
-    best = np.full(len(times), np.inf)
-    found = np.zeros((len(times), matrix.shape[1]))
+    least_squares = np.full(len(times), np.inf)
+    best = np.zeros((len(times), matrix.shape[1]))
     for subset in sorted({part for design in designs for part in _parts(design)}):
-        terms = list(subset)
-        weighted = matrix[:, terms] * weight[:, None]
-        coefficients = (times * weight) @ np.linalg.pinv(weighted).T
-        squares = np.sum((coefficients @ weighted.T - times * weight) ** 2, axis=1)
+        coefficients, squares = _ordinary_fit(matrix[:, subset] * weight[:, None], times * weight)
         allowed = np.array([set(subset) <= set(design) for design in designs])[chosen]
-        better = allowed & (coefficients >= 0).all(axis=1) & (squares < best)
-        best[better] = squares[better]
-        found[better] = 0.0
-        found[np.ix_(better, terms)] = coefficients[better]
-    return found
+        better = allowed & (coefficients >= 0).all(axis=1) & (squares < least_squares)
+        least_squares[better] = squares[better]
+        best[better] = 0.0
+        best[np.ix_(better, list(subset))] = coefficients[better]
+    return best
+
+
+def _ordinary_fit(matrix: Vector, values: Vector) -> tuple[Vector, Vector]:
+    """Return the coefficients, [draws, terms], and sums of squares, [draws], of ordinary least squares."""
+    coefficients = values @ np.linalg.pinv(matrix).T
+    return coefficients, np.sum((coefficients @ matrix.T - values) ** 2, axis=1)
+
+
+def _launch_variance(medians: Vector, launches: tuple[Vector, ...]) -> float:
+    """Return the mean variance of the resampled logarithms; 0 where a point has too few launches."""
+    repeated = all(len(times) >= FEWEST_REPEATS for times in launches)
+    return float(np.var(np.log(medians), axis=0).mean()) if repeated else 0.0
+
+
+def _average(designs: tuple[Design, ...]) -> Vector:
+    """Return the coefficients of all step terms, averaged by weight."""
+    weighted = (design.weight * design.coefficients for design in designs)
+    return np.asarray(sum(weighted, np.zeros(len(STEP_TERMS))))
 
 
 def _parts(columns: Columns) -> list[Columns]:
-    """Computing, with each selection of the further terms."""
+    """Return computing, with each selection of the further terms."""
     return [(0, *more) for size in range(len(columns)) for more in combinations(columns[1:], size)]
 
 
@@ -173,13 +187,13 @@ def _step_matrix(at: Counts) -> Vector:
 
 
 def _different_terms(matrix: Vector) -> list[int]:
-    """The terms of communication that are not 0 and not equal to an earlier one at all points."""
+    """Return the terms of communication that are not 0 and not equal to an earlier one at all points."""
     first = np.unique(matrix, axis=1, return_index=True)[1]
     return sorted(int(column) for column in first if column > 0 and matrix[:, column].any())
 
 
 def _design(columns: Columns, matrix: Vector, seconds: Vector) -> Design:
-    """The design with a weight that is not yet divided by the sum of all."""
+    """Return the design with a weight that is not yet divided by the sum of all."""
     coefficients = np.zeros(matrix.shape[1])
     coefficients[list(columns)] = fit(matrix[:, columns], seconds)
     squares = float(np.sum((matrix @ coefficients / seconds - 1) ** 2))
@@ -190,14 +204,14 @@ def _design(columns: Columns, matrix: Vector, seconds: Vector) -> Design:
 
 
 def _evenly_drawn(chances: Vector) -> NDArray[np.int64]:
-    """A design for every resampling, [RESAMPLES], each as often as its chance says: no luck in this draw."""
+    """Return a design for every resampling, [RESAMPLES], each exactly as often as its chance says."""
     shares = np.cumsum(chances / chances.sum())
     places = np.searchsorted(shares, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
     return np.minimum(places, len(chances) - 1)
 
 
 def _noise_scale(designs: tuple[Design, ...], variance: float, random: np.random.Generator) -> Vector:
-    """Standard deviation of a point around each design in every resampling, [RESAMPLES, designs]."""
+    """Return standard deviations of a point around each design, drawn anew: [RESAMPLES, designs]."""
     freedom = np.array([design.freedom for design in designs], dtype=np.float64)
     misfit = np.array([design.misfit for design in designs])
     unexplained = np.sqrt(np.maximum(0.0, misfit**2 - variance))

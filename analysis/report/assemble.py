@@ -22,7 +22,7 @@ from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
-from analysis.prediction.outlook import Outlook, outlook
+from analysis.prediction.extrapolation import Extrapolation, extrapolate
 from analysis.processes import parallel_map
 from analysis.study import Study
 from analysis.text import series_name
@@ -42,7 +42,7 @@ class Report:
     iou_between: pd.DataFrame
     cost: pd.DataFrame
     checks: list[Check]
-    extrapolation: Outlook
+    extrapolation: Extrapolation
     overhead: Overhead
 
     @property
@@ -118,7 +118,7 @@ def make_report(study: Study) -> Report:
         iou_between=iou_between,
         cost=cost,
         checks=checks,
-        extrapolation=outlook(study),
+        extrapolation=extrapolate(study),
         overhead=Overhead(budget_table(study), difference_table(study), network_table(study)),
     )
 

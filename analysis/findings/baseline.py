@@ -1,0 +1,81 @@
+"""The check of the runs on 1 worker: same hosts, days and clock as the larger counts compared with them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from analysis.findings.check import Check, no, not_known, yes
+from analysis.findings.machines import clocks_differ, host_names, with_clocks
+from analysis.findings.order import start_times
+from analysis.findings.pairs import Sides, first_points
+from analysis.study import NAMES, SERIES, Study
+from analysis.text import count, listed
+
+# The repeats of a study run within hours of each other; machines are updated, filled and emptied over days.
+BASELINE_APART_DAYS = 1.0
+
+
+def check_baseline(study: Study) -> Check:
+    """Check that the runs on 1 worker ran where and when those of each larger count did, at their clock."""
+    runs = with_clocks(study).assign(started=start_times(study.runs))
+    series = [split for _, group in runs.groupby(SERIES, sort=False) if (split := _split(group))]
+    if not series:
+        return not_known("no series has runs on 1 worker and on more")
+    doubts = [doubt for one, more in series for doubt in _doubts(one, more)]
+    if doubts:
+        return no(f"{first_points(doubts)}: speed-up and efficiency compare with them")
+    if any((one["hosts"] == "").any() or one["started"].isna().any() for one, _ in series):
+        return not_known("not every run on 1 worker says where and when it ran")
+    return yes("the runs on 1 worker ran on hosts, and within a day, of those of each larger count")
+
+
+def _split(series: pd.DataFrame) -> Sides | None:
+    """Return the runs on 1 worker and those on more, if there are both."""
+    one, more = series[series["workers"] == 1], series[series["workers"] > 1]
+    return (one, more) if len(one) and len(more) else None
+
+
+def _doubts(one: pd.DataFrame, more: pd.DataFrame) -> Iterator[str]:
+    """Yield how the runs on 1 worker differ from those of larger counts, equal doubts of several as one."""
+    counts: dict[tuple[str, str], list[str]] = {}
+    for workers, larger in more.groupby("workers"):
+        for differ in (_other_hosts, _other_days, _other_clock):
+            if doubt := differ(one, larger):
+                counts.setdefault(doubt, []).append(str(workers))
+    for (of_one, of_larger), larger_counts in counts.items():
+        yield f"{of_one} those on {listed(larger_counts)} workers {of_larger}"
+
+
+def _other_hosts(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
+    known = {host for hosts in larger["hosts"] for host in hosts.split()}
+    strange = one[[not known.issuperset(hosts.split()) for hosts in one["hosts"]]]
+    if strange.empty:
+        return None
+    return f"{len(strange)} of {_baseline(one)} ran on {host_names(strange)},", f"on {host_names(larger)}"
+
+
+def _other_days(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
+    first, last = larger["started"].min(), larger["started"].max()
+    days = np.maximum(first - one["started"], one["started"] - last) / pd.Timedelta(days=1)
+    late = one.loc[days > BASELINE_APART_DAYS, "started"]
+    if late.empty:
+        return None
+    started = f"{len(late)} of {_baseline(one)} started on {listed(_dates(late.sort_values()))}"
+    span = " to ".join(_dates(pd.Series([first, last])))
+    return f"{started}, {days.max():.0f} days from", f"({span})"
+
+
+def _dates(times: "pd.Series[pd.Timestamp]") -> list[str]:
+    return list(dict.fromkeys(times.dt.strftime("%Y-%m-%d")))
+
+
+def _other_clock(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
+    mhz, other = one["mhz"].median(), larger["mhz"].median()
+    if not clocks_differ(mhz, other):
+        return None
+    return f"the {_baseline(one)} had {mhz:,.0f} MHz,", f"{other:,.0f} MHz"
+
+
+def _baseline(one: pd.DataFrame) -> str:
+    return f"{count(len(one), 'run')} of {NAMES[one['framework'].iloc[0]]} on 1 worker"

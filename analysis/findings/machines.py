@@ -1,0 +1,115 @@
+"""The checks of hosts and clocks: a slower machine of one framework alone is no slower framework."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+
+from analysis.findings.check import WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
+from analysis.findings.pairs import Sides, first_of, first_points, point_name, sides
+from analysis.study import NAMES, Study
+from analysis.text import clean, count
+
+# Up to it, no more than half of what one framework's runs used was used as much by the other's.
+TOO_FEW_SHARED_HOSTS = 0.5
+# Of five launches of each framework: a host that served all of one, and one of the other.
+MOST_UNEQUAL_SHARE = 0.8
+ROUNDING = 1e-9
+# Processors change their clock in steps of 100 MHz, which are 5 % of 2 GHz: one step may be chance.
+LARGEST_CLOCK_DIFFERENCE = 0.05
+# So many hosts of a single set are listed in full.
+MOST_HOSTS_LISTED = 9
+NATIVE, HOROVOD = NAMES["pytorch_native"], NAMES["horovod"]
+
+
+def check_hosts(study: Study) -> Check:
+    """Check that runs of equal worker count ran on the same hosts, and each framework as often on each.
+
+    A single host that served nearly all launches of one framework and hardly any of the other is enough
+    to make a difference, however many others they share: an epoch lasts as long as its slowest worker.
+    """
+    runs = study.runs
+    if (runs["hosts"] == "").all():
+        return not_known(WITHOUT_RECORD)
+    apart = {pair: hosts for pair, both in sides(runs) if (hosts := _hosts_apart(*both))}
+    if apart:
+        fact = first_points(f"{point_name(pair)} {hosts}" for pair, hosts in apart.items())
+        cure = "their difference may be that of the hosts (submit with --one-allocation)"
+        return withhold_claims(f"{fact}: {cure}", apart)
+    sets = runs.groupby("workers")["hosts"].nunique()
+    differing = ", ".join(map(str, sets.index[sets > 1]))
+    if differing:
+        return no(f"runs on {differing} workers used several sets of hosts; a difference may be theirs")
+    return yes(f"runs of equal worker count used the same hosts: {host_names(runs)}")
+
+
+def _hosts_apart(native: pd.DataFrame, horovod: pd.DataFrame) -> str:
+    """Return which hosts served one framework and not the other, in words; else nothing."""
+    first, second = _launches_of_hosts(native), _launches_of_hosts(horovod)
+    if _shared_use(first, second) <= TOO_FEW_SHARED_HOSTS:
+        return f"{host_names(native)} served {NATIVE}, {host_names(horovod)} {HOROVOD}"
+    for host in sorted({*first, *second}):
+        difference = first[host] / len(native) - second[host] / len(horovod)
+        if abs(difference) >= MOST_UNEQUAL_SHARE - ROUNDING:
+            served = f"{clean(host)} served {first[host]} of {len(native)} launches of {NATIVE}"
+            return f"{served}, {second[host]} of {len(horovod)} of {HOROVOD}"
+    return ""
+
+
+def _launches_of_hosts(side: pd.DataFrame) -> Counter[str]:
+    """Return how many of these launches each host served, in any attempt."""
+    return Counter(host for hosts in side["hosts"] for host in set(hosts.split()))
+
+
+def _shared_use(first: Counter[str], second: Counter[str]) -> float:
+    """Return which share of the frameworks' use of hosts is equal: 1 if each host served both as much."""
+    if not first or not second:
+        return 1.0
+    return sum(min(first[host] / first.total(), second[host] / second.total()) for host in first & second)
+
+
+def host_names(runs: pd.DataFrame) -> str:
+    """Return the hosts of these runs: all of a single set that is not long, else the first names."""
+    names = sorted({host for hosts in runs["hosts"] for host in hosts.split()})
+    one_set = runs["hosts"].nunique() == 1 and len(names) <= MOST_HOSTS_LISTED
+    return clean(runs["hosts"].iloc[0]) if one_set else first_of([clean(name) for name in names], "host")
+
+
+def check_clocks(study: Study) -> Check:
+    """Check that the cores of both frameworks ran at the same clock: medians over the runs of a point.
+
+    A clock that never changes is that of a virtual machine's description: no measurement, unless the
+    frameworks differ in it.
+    """
+    clocks = {pair: _median_clocks(both) for pair, both in sides(with_clocks(study))}
+    apart = {pair: mhz for pair, mhz in clocks.items() if clocks_differ(*mhz)}
+    if apart:
+        fact = first_points(
+            f"{point_name(pair)} the runs of {NATIVE} had {native:,.0f} MHz, "
+            f"those of {HOROVOD} {horovod:,.0f} MHz"
+            for pair, (native, horovod) in apart.items()
+        )
+        return withhold_claims(fact, apart)
+    if not clocks or np.isnan(list(clocks.values())).any():
+        return not_known("not every point of both frameworks has runs that recorded the clock")
+    if study.budgets["frequency_mhz"].nunique() == 1:
+        mhz = study.budgets["frequency_mhz"].iloc[0]
+        return not_known(f"all name {mhz:,.0f} MHz at all times, as virtual machines do whatever their clock")
+    bound = f"{100 * LARGEST_CLOCK_DIFFERENCE:.0f} %"
+    return yes(f"at {count(len(clocks), 'point')} the medians are within {bound}")
+
+
+def with_clocks(study: Study) -> pd.DataFrame:
+    """Return the runs with `mhz`, the mean clock of their workers' cores, NaN where it is not recorded."""
+    by_run = study.budgets.groupby("run", observed=True)["frequency_mhz"].mean()
+    return study.runs.assign(mhz=study.runs["run"].map(by_run.to_dict()).astype(float))
+
+
+def clocks_differ(mhz: float, other: float) -> bool:
+    """Return whether two clocks differ by more than a step of 100 MHz of a slow processor."""
+    return abs(mhz - other) > LARGEST_CLOCK_DIFFERENCE * max(mhz, other)
+
+
+def _median_clocks(both: Sides) -> tuple[float, float]:
+    native, horovod = (float(side["mhz"].median()) for side in both)
+    return native, horovod

@@ -1,0 +1,102 @@
+"""What is compared: points, and runs of one repeat, of both frameworks with equal options and workers."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.findings.check import Pair
+from analysis.statistics.launches import Launches, launches_of
+from analysis.statistics.timed import counts_for_speed
+from analysis.study import NAMES, Study
+from analysis.text import clean, count
+
+PAIR = ["options", "native_knobs", "horovod_knobs", "workers"]
+KNOBS = {"knobs_native": "native_knobs", "knobs_horovod": "horovod_knobs"}
+# A sentence carries three examples; the rest is counted.
+MOST_NAMED = 3
+
+Sides = tuple[pd.DataFrame, pd.DataFrame]
+
+
+def side_by_side(table: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
+    """Return every pair of rows of native DDP and of Horovod that agree in the columns `on`.
+
+    Their other columns end in `_native` and `_horovod`; the knobs are `native_knobs` and `horovod_knobs`.
+    """
+    native, horovod = (table[table["framework"] == framework] for framework in NAMES)
+    return native.merge(horovod, on=list(on), suffixes=("_native", "_horovod")).rename(columns=KNOBS)
+
+
+def paired_runs(study: Study) -> pd.DataFrame:
+    """Return one row for each pair of runs of one repeat: PAIR, repeat, and the columns of both runs.
+
+    Columns of the runs end in `_native` and `_horovod`. Pairs with a disturbed launch are left out where
+    enough others of their point remain.
+    """
+    pairs = side_by_side(study.runs, ["options", "workers", "repeat"])
+    return pairs[counts_for_speed(pairs, _has_disturbed(pairs), PAIR)].reset_index(drop=True)
+
+
+def disturbed_pairs(study: Study) -> list[Pair]:
+    """Return the points at which a compared pair of runs holds a disturbed launch."""
+    pairs = paired_runs(study)
+    points = pairs.loc[_has_disturbed(pairs), PAIR].drop_duplicates()
+    return [pair_of(row) for row in points.itertuples(index=False, name=None)]
+
+
+def pair_of(row: Sequence[Any]) -> Pair:
+    """Return the values of PAIR as plain text and number."""
+    options, native, horovod, workers = row
+    return str(options), str(native), str(horovod), int(workers)
+
+
+def _has_disturbed(pairs: pd.DataFrame) -> "pd.Series[bool]":
+    return (pairs["disturbed_native"] != "") | (pairs["disturbed_horovod"] != "")
+
+
+def paired_logarithms(study: Study, pairs: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the logarithm of each pair's ratio of throughputs, native DDP over Horovod."""
+    native, horovod = (pairs[f"{study.throughput}_{name}"] for name in ("native", "horovod"))
+    return np.asarray(np.log(native / horovod), dtype=np.float64)
+
+
+def paired_launches(study: Study, pairs: pd.DataFrame) -> Launches:
+    """Return pairs as launches, whose deviations are the difference of both runs' block deviations."""
+    native, horovod = (
+        launches_of(study, pairs.rename(columns={f"run_{name}": "run"}), PAIR)
+        for name in ("native", "horovod")
+    )
+    difference = native.deviations - horovod.deviations
+    return Launches(native.point, native.points, native.repeats, difference)
+
+
+def sides(runs: pd.DataFrame) -> Iterator[tuple[Pair, Sides]]:
+    """Yield every pair of points of equal options and workers, with the runs of each framework."""
+    points = dict(iter(runs.groupby(["framework", "knobs", "options", "workers"])))
+    keys = runs[["framework", "options", "workers", "knobs"]].drop_duplicates()
+    for row in side_by_side(keys, ["options", "workers"])[PAIR].itertuples(index=False, name=None):
+        pair = options, native, horovod, workers = pair_of(row)
+        here = options, workers
+        yield pair, (points["pytorch_native", native, *here], points["horovod", horovod, *here])
+
+
+def point_name(pair: Pair) -> str:
+    """Return "at 2 workers (lr=0.1; bucket=5)"."""
+    options, native, horovod, workers = pair
+    varied = "; ".join(part for part in (options, native, horovod) if part)
+    return clean(f"at {count(workers, 'worker')}{f' ({varied})' if varied else ''}")
+
+
+def first_points(parts: Iterable[str]) -> str:
+    """Return the first of these phrases about points, and how many more there are."""
+    return first_of(list(parts), "point", separator="; ")
+
+
+def first_of(texts: Sequence[str], thing: str, most: int = MOST_NAMED, separator: str = ", ") -> str:
+    """Return the first texts, and how many more things there are: "a, b, c and 2 more runs"."""
+    more = len(texts) - most
+    rest = f" and {count(more, f'more {thing}')}" if more > 0 else ""
+    return separator.join(texts[:most]) + rest

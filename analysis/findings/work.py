@@ -1,0 +1,73 @@
+"""The checks of what compared runs did: steps and images of an epoch, repeats, disturbances."""
+
+import pandas as pd
+
+from analysis.findings.check import WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
+from analysis.findings.headers import joined
+from analysis.findings.pairs import Sides, disturbed_pairs, first_points, point_name, sides
+from analysis.statistics.timed import kept_though_disturbed
+from analysis.study import NAMES, POINT, Study
+from analysis.text import clean, count, listed, repeats_text
+
+# An epoch of less than half the other's images is other work: what an epoch costs once weighs twice.
+LEAST_EQUAL_WORK = 0.5
+
+
+def check_work(study: Study) -> Check:
+    """Check that runs of equal options and workers had equally many steps and images in an epoch."""
+    if not study.provenance_known or study.runs["images_per_epoch"].isna().any():
+        return not_known(WITHOUT_RECORD)
+    points = dict(sides(study.runs))
+    apart = sorted(pair for pair, both in points.items() if _least_share(both, "steps_per_epoch") < 1)
+    if apart:
+        fact = first_points(f"{point_name(pair)} {_steps_of(points[pair])}" for pair in apart)
+        return withhold_claims(fact, apart)
+    share = _largest_difference_of_images(study.runs)
+    if not share:
+        return yes("at equal worker counts every epoch had as many steps and images")
+    fact = f"at equal worker counts the images of an epoch differ by up to {100 * share:.1f} %"
+    other_work = [
+        pair for pair, both in points.items() if _least_share(both, "images_per_epoch") < LEAST_EQUAL_WORK
+    ]
+    if other_work:
+        return withhold_claims(f"{fact}: other work", other_work)
+    return no(f"{fact}; throughput counts images, so it stays comparable")
+
+
+def _largest_difference_of_images(runs: pd.DataFrame) -> float:
+    images = runs.groupby(["options", "workers"], sort=False)["images_per_epoch"]
+    return float((1 - images.min() / images.max()).max())
+
+
+def _least_share(both: Sides, column: str) -> float:
+    """Return the smallest value over the largest, of the runs of both frameworks."""
+    values = pd.concat([side[column] for side in both])
+    return float(values.min() / values.max())
+
+
+def _steps_of(both: Sides) -> str:
+    steps = [joined(f"{number:,.0f}" for number in sorted(side["steps_per_epoch"].unique())) for side in both]
+    named = [f"{numbers} in {name}" for numbers, name in zip(steps, NAMES.values(), strict=True)]
+    return f"the steps of an epoch are {listed(named)}"
+
+
+def check_repeats(study: Study) -> Check:
+    """Check that all points have equally many repeats."""
+    sizes = study.runs.groupby(POINT, sort=False).size()
+    fact = f"{repeats_text(sizes)} per point"
+    return yes(fact) if sizes.nunique() == 1 else no(fact)
+
+
+def check_quiet(study: Study) -> Check:
+    """Check that neither other programs nor stalls disturbed launches that count for speed."""
+    disturbed = study.runs.loc[study.runs["disturbed"] != "", "disturbed"]
+    pairs = disturbed_pairs(study)
+    if pairs or len(kept_though_disturbed(study)):
+        runs = f"{len(disturbed)} of {count(len(study.runs), 'run')} disturbed"
+        fact = f"{runs}, such as: {clean(disturbed.iloc[0])}"
+        return withhold_claims(fact, pairs) if pairs else no(fact)
+    if study.runs["busy_share"].isna().any():
+        return not_known("not every run recorded what other processes took of its cores")
+    left = f"; {count(len(disturbed), 'disturbed run')} left out of speed" if len(disturbed) else ""
+    most = 100 * study.runs.loc[study.runs["disturbed"] == "", "busy_share"].max()
+    return yes(f"other processes took at most {most:.1f} % of a worker's time{left}")
