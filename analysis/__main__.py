@@ -15,8 +15,8 @@ Writes to the report folder:
   summary.md       the points as a Markdown table, for papers
   application.md   text, table and figures for an application for compute time
   scaling.svg      the overview picture, and every other figure; each also as PNG
-and prints the points, what was left out, the recommendation and the verdict. It may be run at any time,
-again and again: runs that are not complete are left out and listed.
+and prints the points, what was left out, the recommendation and the verdict. It may be repeated at any
+time: runs that are not complete are left out and listed.
 
 Exit codes: 0 fine; 2 wrong usage; 65 no usable run.
 """
@@ -35,16 +35,18 @@ from analysis.report.files import write_report
 from analysis.study import NAMES, Study
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
 
-OF_REFERENCE = ("images", "batch", "names")
+# Options that state what the records of a study hold, and older logs do not.
+REFERENCE_OPTIONS = ("images", "batch", "names")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the report that the command line asks for."""
+    """Write and print the report that the command line asks for."""
     options = _parser().parse_args(arguments)
     source: Path = options.reference or options.study
     study = _reference(options) if options.reference else load_study(_only_records(options))
     _require_runs(study, source)
-    gc.freeze()  # the study stays until the end: no search for garbage, in no process, goes through it again
+    # The study stays until the end: no search for garbage, in any process, needs to visit it.
+    gc.freeze()
     report = make_report(study)
     folder: Path = options.output or source / "report"
     try:
@@ -62,8 +64,8 @@ def _reference(options: argparse.Namespace) -> Study:
 
 
 def _only_records(options: argparse.Namespace) -> Path:
-    """The folder of a study, whose records state what the options of older logs do."""
-    given = [name for name in OF_REFERENCE if getattr(options, name) is not None]
+    """Return the study's folder; raise UserError for options that only older logs need."""
+    given = [name for name in REFERENCE_OPTIONS if getattr(options, name) is not None]
     if given:
         options_given = " and ".join(f"--{name}" for name in given)
         raise UserError(f"{options_given}: only with --reference; the records of a study state it themselves")

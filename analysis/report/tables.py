@@ -298,7 +298,7 @@ TABLES = (
             "transfer ±": "of all gradients over the link inside a node",
             "transfer_between_nodes ±": "of all gradients over the link between nodes",
             "latency ±": "of one message",
-            "imbalance ±": "spread of a worker's step",
+            "imbalance ±": "variation of a worker's step",
             "held_out_error": "median absolute error at the held-out counts",
             "last_efficiency_error": "the same, had the efficiency of the largest count fitted been kept",
             "held_out_points": "how many these are",
