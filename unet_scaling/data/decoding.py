@@ -110,10 +110,10 @@ def _require_same_size(path: Path, pixels: Pixels, pair: PairEntry) -> None:
 
 
 def _require_same_content(path: Path, content: bytes, entry: FileEntry) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != entry.sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != entry.sha256:
         raise UserError(
-            f"{path}: changed since the manifest was made (SHA-256 {found[:12]}..., there"
+            f"{path}: changed since the manifest was made (SHA-256 {digest[:12]}..., there"
             f" {entry.sha256[:12]}...); run python -m unet_scaling.data check {path.parents[1]}",
             EXIT_BAD_DATA,
         )

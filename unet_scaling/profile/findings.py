@@ -17,14 +17,14 @@ def conclude(measured: Measurements) -> Conclusions:
     steps = measured.steps
     stages = measured.stages[measured.loading]
     dominant = max(stages, key=lambda name: stages[name].median)
-    whole = steps.in_line.median
+    in_line = steps.in_line.median
     return Conclusions(
         input_bound=is_input_bound(steps),
         dominant_stage=dominant,
         dominant_share=stages[dominant].median / measured.seconds_per_image(measured.loading),
-        loading_share=min(1.0, steps.loading_seconds / whole),
-        hideable_share=min(1.0, steps.hideable_seconds / whole),
-        hidden_share=1 - steps.prefetched.median / whole,
+        loading_share=min(1.0, steps.loading_seconds / in_line),
+        hideable_share=min(1.0, steps.hideable_seconds / in_line),
+        hidden_share=1 - steps.prefetched.median / in_line,
         loader_processes=recommended_processes(steps),
         advice=advice(measured),
         warnings=[*thrashing(measured.throughput)],

@@ -13,7 +13,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from unet_scaling.data.loader import Batch
-from unet_scaling.measure.phases import NO_CLOCK, phase_clock
+from unet_scaling.measure.phases import NO_CLOCK, PhaseClock, phase_clock
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.profile.results import LOADING_NAMES, Samples, Steps
 from unet_scaling.profile.stages import StageClock, load_batch
@@ -106,14 +106,19 @@ def _phases(subject: Subject, step: Step, device: torch.device, processes: int, 
     end = time.perf_counter() + seconds
     taken: list[Seconds] = []
     while len(taken) < fewest or (len(taken) < most and time.perf_counter() < end):
-        clock.begin()
-        begin = synchronized_seconds(device)
-        clock.resume(begin)
-        step.take(next(batches), clock)
-        clock.next_step()
-        taken.extend(clock.seconds(synchronized_seconds(device) - begin))
+        taken.append(_one_step(step, batches, clock, device))
     clock.close()
     return np.array(taken[warm_up_steps:])
+
+
+def _one_step(step: Step, batches: Iterator[list[Batch]], clock: PhaseClock, device: torch.device) -> Seconds:
+    clock.begin()
+    begin = synchronized_seconds(device)
+    clock.resume(begin)
+    step.take(next(batches), clock)
+    clock.next_step()
+    phases: Seconds = clock.seconds(synchronized_seconds(device) - begin)[0]
+    return phases
 
 
 def write_trace(path: Path, subject: Subject, step: Step, device: torch.device) -> None:
