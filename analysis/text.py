@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.study import Names
+from unet_scaling.study.texts import count as count
 
 UNKNOWN = "—"
 UNITS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
@@ -74,11 +75,6 @@ def cleaned(table: pd.DataFrame) -> pd.DataFrame:
 def series_name(row: Row, names: Names) -> str:
     """ "native DDP, bucket_cap_mb=5": the framework with what varies in it alone."""
     return clean(", ".join(part for part in (names[row["framework"]], row["knobs"]) if part))
-
-
-def count(number_of: int, thing: str) -> str:
-    """ "1 run", "2 runs"."""
-    return f"{number_of:,} {thing}{'' if number_of == 1 else 's'}"
 
 
 def listed(parts: Iterable[str]) -> str:
