@@ -9,12 +9,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.study import Names
+from unet_scaling.study.texts import count as count
 
 UNKNOWN = "—"
 # From how many seconds on a column of durations is shown in a unit, the unit's seconds, and its name.
 UNITS_SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
-# As many letters as tell the commits of a large repository apart.
-DIGEST_LETTERS = 10
 
 Row = Mapping[Hashable, Any]
 
@@ -81,26 +80,10 @@ def chart_percent(share: float, decimals: int = 0) -> str:
     return chart_number(100 * share, f".{decimals}f") + " %" if math.isfinite(share) else ""
 
 
-def duration(seconds: float) -> str:
-    """Return a short duration to three digits, "152 ms" or "1.25 s"."""
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
 def unit_of(seconds: "pd.Series[float]") -> tuple[float, str]:
     """Return the (seconds, name) of the unit in which a column of durations reads best."""
     longest = float(seconds.max()) if len(seconds) else math.nan
     return next(((size, name) for least, size, name in UNITS_SECONDS if longest >= least), (1.0, "s"))
-
-
-def count(number_of: int, thing: str) -> str:
-    """Return "1 run", "2 runs", "3 launches"."""
-    ending = "es" if thing.endswith("ch") else "s"
-    return f"{number_of:,} {thing}{'' if number_of == 1 else ending}"
-
-
-def short_digest(digest: str) -> str:
-    """Return the beginning of a commit or checksum, enough to tell it from others."""
-    return digest[:DIGEST_LETTERS]
 
 
 def listed(parts: Iterable[str]) -> str:

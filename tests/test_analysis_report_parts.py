@@ -21,7 +21,6 @@ from analysis.text import (
     chart_percent,
     clean,
     count,
-    duration,
     first_of,
     number,
     with_interval,
@@ -289,7 +288,3 @@ def test_charts_have_a_true_minus_sign_and_no_exponent() -> None:
     assert chart_number(-1234567.0) == "\N{MINUS SIGN}1,234,567"
     assert chart_percent(-0.125, 1) == "\N{MINUS SIGN}12.5 %"
     assert chart_number(float("nan")) == chart_percent(float("nan")) == ""
-
-
-def test_a_duration_below_a_second_is_in_milliseconds() -> None:
-    assert [duration(0.1523), duration(1.25)] == ["152 ms", "1.25 s"]

@@ -4,8 +4,9 @@ import hashlib
 
 
 def count(number_of: int, thing: str) -> str:
-    """Return "1 run", "2 runs"."""
-    return f"{number_of:,} {thing}{'' if number_of == 1 else 's'}"
+    """Return "1 run", "2 runs", "3 launches"."""
+    ending = "es" if thing.endswith("ch") else "s"
+    return f"{number_of:,} {thing}{'' if number_of == 1 else ending}"
 
 
 def duration(seconds: float) -> str:

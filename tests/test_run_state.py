@@ -1,0 +1,72 @@
+"""The state that the files of a run folder show."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.records import make_point, write_record, write_run
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.run_state import run_state
+
+READS_BEYOND_THE_END = """
+import mmap, os, sys
+from unet_scaling.study.errors import run_worker
+
+def main():
+    with open(sys.argv[1], "r+b") as file:
+        file.truncate(100_000)
+        mapped = mmap.mmap(file.fileno(), 0)
+        file.truncate(0)
+        print(mapped[50_000])
+
+run_worker(main)
+"""
+
+
+def test_a_bus_error_has_a_sentence(tmp_path: Path) -> None:
+    """A mapped file is cut after it was looked at; the kernel then leaves no time for an error report."""
+    run = write_run(tmp_path)
+    record = run / RECORD_NAME
+    record.write_bytes(b"".join(record.read_bytes().splitlines(keepends=True)[:-1]))
+    assert run_state(run).reason == "no end line after 3 of 3 epochs: it failed or still runs; see output.log"
+    (tmp_path / "mapped").touch()
+    command = [sys.executable, "-c", READS_BEYOND_THE_END, str(tmp_path / "mapped")]
+    with (run / "output.log").open("wb") as output:
+        code = subprocess.run(command, cwd=PROJECT, stdout=output, stderr=output).returncode
+    assert code < 0
+    assert run_state(run).reason.startswith(
+        "a worker ended by a bus error: a file that was mapped into memory"
+    )
+
+
+def test_a_record_of_another_configuration_than_the_folders_is_invalid(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    assert run_state(run).state == "complete"
+    (run / RECORD_NAME).unlink()
+    write_record(run, make_point("horovod", 4))
+    state = run_state(run)
+    assert state.state == "invalid"
+    assert state.reason == f"{run / RECORD_NAME} is of another configuration than config.json beside it"
+
+
+@pytest.mark.parametrize("report", ["{", "[]", json.dumps({"attempt": 1}), json.dumps({"attempt": "one"})])
+def test_a_damaged_report_of_a_worker_is_named_as_one(report: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path, end=None)
+    (run / "error.attempt1.worker0.json").write_text(report)
+    state = run_state(run)
+    assert state.state == "failed"
+    assert state.reason.startswith(f"a report of a worker that failed in {run} cannot be read: ")
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    run = write_run(tmp_path, end=None)
+    os.mkfifo(run / "output.log")
+    assert run_state(run).reason.startswith("no end line after 3 of 3 epochs")
+    (run / RECORD_NAME).unlink()
+    os.mkfifo(run / RECORD_NAME)
+    assert run_state(run).state == "invalid"
