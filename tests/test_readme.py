@@ -29,10 +29,10 @@ def test_every_make_command_it_names_exists() -> None:
 
 
 def test_every_place_on_its_map_exists() -> None:
-    block = TEXT.split("## The house", 1)[1].split("```")[1]
-    places = re.findall(r"^([A-Za-z_.]+/?[a-z_.]*)", block, flags=re.MULTILINE)
-    assert len(places) > 8
-    assert [place for place in places if not (PROJECT / place).exists()] == []
+    block = TEXT.split("## Layout", 1)[1].split("```")[1]
+    paths = re.findall(r"^([A-Za-z_.]+/?[a-z_.]*)", block, flags=re.MULTILINE)
+    assert len(paths) > 8
+    assert [path for path in paths if not (PROJECT / path).exists()] == []
 
 
 def test_the_shell_scripts_are_sound() -> None:
