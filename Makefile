@@ -6,11 +6,11 @@ PYTHON := .venv/bin/python
 DEMO_DATA ?=
 DEMO_OPTIONS ?=
 PYTEST_OPTIONS ?=
-# Most of their time tests wait; each file belongs to one process.
+# Tests wait for most of their time. All tests of a file run in one process, which makes their fixtures once.
 TEST_PROCESSES ?= 2
 IN_PROCESSES := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-# Beside a comparison of measured times nothing else runs.
-ONE_AFTER_THE_OTHER := -n 0
+# Nothing else runs beside a comparison of measured times.
+IN_ONE_PROCESS := -n 0
 
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -19,7 +19,7 @@ demo: ## install, compare both frameworks at 1 and 2 workers on this machine, wr
 	@environment/install.sh
 	@slurm/demo.sh "$(DEMO_DATA)" $(DEMO_OPTIONS)
 
-test: ## install what the tests need and run all that shows the product works
+test: ## install what the tests need and run everything but verify
 	@environment/install.sh --tests
 	$(PYTHON) -m pytest -m "not verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS)
 
@@ -30,11 +30,11 @@ quick: ## the tests that start no training and no cluster
 verify: ## the long part: comparisons of times, then faults and soak on a virtual cluster, which needs root
 	@environment/install.sh --tests
 	@failed=0; \
-	$(PYTHON) -m pytest -m timing $(ONE_AFTER_THE_OTHER) $(PYTEST_OPTIONS) || failed=1; \
+	$(PYTHON) -m pytest -m timing $(IN_ONE_PROCESS) $(PYTEST_OPTIONS) || failed=1; \
 	$(PYTHON) -m pytest -m "verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS) || failed=1; \
 	exit $$failed
 
-soak: ## of make verify, the small study on a virtual cluster under every kind of fault alone; five minutes
+soak: ## of make verify, only the small study under every kind of fault; five minutes
 	@environment/install.sh --tests
 	$(PYTHON) -m pytest tests/test_soak.py $(PYTEST_OPTIONS)
 

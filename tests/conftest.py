@@ -1,4 +1,4 @@
-"""Fixtures that several test files share, the order of tests, and what is said of those that did not run."""
+"""Fixtures that several test files share, the order of tests, and the list of those that did not run."""
 
 from collections.abc import Iterator
 

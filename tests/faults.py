@@ -13,6 +13,7 @@ import pytest
 from slurm.local import launch
 from tests.cluster import wait_until
 from tests.studies import make_point, make_run
+from tests.trained import TrainedRuns
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.run_state import RunState, run_state
@@ -141,10 +142,9 @@ def trained(record: Record) -> list[object]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[object]]:
+def undisturbed(images: Path, trained_run: TrainedRuns) -> dict[str, list[object]]:
     """What both frameworks train where nothing happens."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return {name: trained(attempt(folder / name, fault_point(images, name)).record) for name in FRAMEWORKS}
+    return {name: trained(trained_run(fault_point(images, name)).record) for name in FRAMEWORKS}
 
 
 def steps_done(outcome: Outcome) -> int:

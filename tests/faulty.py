@@ -17,8 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling.group.identity import identify
 from unet_scaling.run import safe_points
@@ -71,16 +69,6 @@ def fail(*_: Any) -> None:
     raise ArithmeticError("a fault of this test")
 
 
-def lack_device_memory(*_: Any) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-
-
-def lack_host_memory(*_: Any) -> None:
-    """Ask, below a limit of this process, for more than it leaves."""
-    resource.setrlimit(resource.RLIMIT_AS, (2**34, resource.RLIM_INFINITY))
-    torch.empty(2**35, dtype=torch.uint8)
-
-
 def spoil(value: float) -> Callable[..., None]:
     def spoiling(batches: list[Any]) -> None:
         batches[0].images[0, 0, 0, 0] = value
@@ -129,12 +117,10 @@ FAULTS: dict[str, Callable[..., None]] = {
     "SIGUSR2": send(signal.SIGUSR2),
     "nan": spoil(float("nan")),
     "infinity": spoil(float("inf")),
-    "device memory": lack_device_memory,
     "full disk": fill_the_disk,
     "file size": limit_file_size,
     "flip a file": flip_a_file,
     "another python": claim_another_python,
-    "host memory": lack_host_memory,
 }
 
 if __name__ == "__main__":

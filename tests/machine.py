@@ -1,7 +1,7 @@
-"""Whether this machine was quiet enough, while something was measured, for its times to be compared.
+"""Skip a comparison of measured times where the machine was not quiet while they were measured.
 
-A comparison of times on a machine that others use says nothing: such a test is skipped, with the share that
-others took. On a quiet machine it is judged, and may fail.
+On a machine that others use, such a comparison shows nothing: the test is skipped, with the share of the
+cores that others took. On a quiet machine it is judged, and may fail.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Say at the end of a test session which groups of tests it left out, and the command that runs them."""
+"""Print at the end of a test session which groups of tests it left out, and the command that runs them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import pytest
 
 GROUPS = {
-    "verify": "faults, soak and accounting on a virtual cluster",
-    "timing": "comparisons of measured times",
-    "slow": "training processes or a cluster",
+    "verify": "tests of faults, soak and accounting on a virtual cluster",
+    "timing": "tests that compare measured times",
+    "slow": "tests that start training processes or a cluster",
 }
 COMMANDS = {"verify": "make verify", "timing": "make verify", "slow": "make test"}
-NO_GPU = "on a GPU: nothing; environment/check.py tries the build there, and a study the rest"
+NO_GPU = "no test runs on a GPU; environment/check.py verifies the build there, a study the rest"
 KEY = "tests_not_run"
 
 
 class NotRun:
-    """Counts what is deselected: here, or in the processes of pytest-xdist, which all collect alike."""
+    """A pytest plugin that counts deselected tests; the processes of pytest-xdist all collect the same."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -47,10 +47,10 @@ class NotRun:
 def lines(deselected: Counter[str], skipped: int) -> list[str]:
     """Return one line for each group that was left out, with its command."""
     left_out = [
-        f"{GROUPS[group]}: {deselected[group]} left out; `{COMMANDS[group]}` runs them"
+        f"{deselected[group]} {GROUPS[group]}: `{COMMANDS[group]}` runs them"
         for group in GROUPS
         if deselected[group]
     ]
     if skipped:
-        left_out.append(f"skipped: {skipped}, each with its reason below (SKIPPED)")
+        left_out.append(f"{skipped} skipped tests: the reason of each stands below (SKIPPED)")
     return [*left_out, NO_GPU]

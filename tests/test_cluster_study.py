@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_both_frameworks_complete_from_one_to_fourteen_workers(sweep: Sweep) -> None:
-    sweep.prepare([1, 2, 14])
+    sweep.prepare([1, 14])
     done = sweep.submit("--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sweep.states() == {"complete"}
-    assert len(sweep.rows()) == 6
+    assert len(sweep.rows()) == 4
     for folder in sweep.run_folders():
         record = read_record(folder / "run.jsonl")
         assert record.complete
@@ -41,7 +41,7 @@ def test_one_allocation_with_mpiexec_runs_them_all(sweep: Sweep) -> None:
     sweep.site = re.sub("launcher_arguments.*", f'launcher_command = ["{mpiexec}"]', VIRTUAL).replace(
         'launcher = "srun"', 'launcher = "mpiexec"'
     )
-    sweep.prepare([1, 3])
+    sweep.prepare([3])
     done = sweep.submit("--one-allocation", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({row["job"] for row in sweep.rows()}) == 1
@@ -130,8 +130,8 @@ def test_node_and_controller_failures_lose_and_double_nothing(images: Path, tmp_
     with bring_up("faults", *options) as cluster:
         sweep = Sweep(cluster, tmp_path, images, "faults")
         sweep.site = f"requeue = false\n{VIRTUAL}"  # else Slurm itself starts the job again
-        sweep.pace(0.2)  # so that neither run ends before the controller is away
-        sweep.prepare([2], epochs=60)
+        sweep.pace(0.6)  # so that neither run ends before the controller is away
+        sweep.prepare([2], epochs=20)
         assert sweep.submit().returncode == 0
         sweep.wait_for_first_epoch()
         before = {row["run"]: row["job"] for row in sweep.rows()}

@@ -4,7 +4,7 @@ One cluster and one disk for all tests here.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from unet_scaling.study.record import RECORD_NAME, Record, attempt_records, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
 # 38 training images give 9 steps to an epoch of 2 workers on one host, and 6 to one of 3 workers on two.
-EPOCHS = 24
+EPOCHS = 12
 # A checkpoint at the first safe point of each 1.2 s.
 SAVED_EPOCHS = 3
 OFTEN_SAVED = "checkpoint_minutes = 0.02\n"
@@ -67,88 +67,82 @@ def require_undisturbed(sweep: Sweep, undisturbed: Trained) -> None:
         assert trained(record) == undisturbed[run], run
 
 
-def once_each_trains(sweep: Sweep, strike: Callable[[Row], None]) -> None:
-    """Strike every run as soon as it has trained some epochs and saved its state."""
-    struck: set[str] = set()
-
-    def all_are_struck(rows: list[Row]) -> bool:
-        for row in rows:
-            if row["epochs_done"] >= SAVED_EPOCHS and row["run"] not in struck:
-                struck.add(row["run"])
-                strike(row)
-        return len(struck) == len(rows)
-
-    sweep.wait_until(all_are_struck, f"{sweep.name} to train", 240)
-
-
-def test_a_requeued_job_and_a_lost_node_change_nothing(
+def test_a_near_limit_a_requeue_and_a_lost_node_change_nothing(
     cluster: VirtualCluster, images: Path, tmp_path: Path, undisturbed: Trained
 ) -> None:
-    """`scontrol requeue` for the runs of one host; a power cut on a host of each of the others."""
-    sweep = make(cluster, images, tmp_path, "again", pace=0.15)
+    """Runs on one host: Slurm announces their limit and starts them again; then `scontrol requeue`.
+
+    Runs on two hosts: a power cut on one of them.
+    """
+    sweep = make(cluster, images, tmp_path, "again", pace=1.2)  # two minutes, in which Slurm sees the limit
     sweep.prepare([2, 3], EPOCHS, OFTEN_SAVED)
     assert sweep.submit().returncode == 0
     before = {row["run"]: row["job"] for row in sweep.rows()}
-    stopped: list[str] = []
-
-    def strike(row: Row) -> None:
-        if row["workers"] == 2:
-            cluster.run("scontrol", "requeue", row["job"])
-        else:
-            stopped.append(row["hosts"].split()[1])
-            cluster.stop(stopped[-1])
-
-    once_each_trains(sweep, strike)
+    faults = Faults(sweep)
+    sweep.wait_until(faults.all_happened, f"the faults of {sweep.name}", 600)
     sweep.let_go()
-    sweep.wait_until(lambda rows: all(row["attempt"] == 2 for row in rows), "a second attempt of all", 240)
-    for host in stopped:
+    attempts = {2: 3, 3: 2}
+    sweep.wait_until(
+        lambda rows: all(row["attempt"] == attempts[row["workers"]] for row in rows), "the last attempts", 240
+    )
+    for host in faults.stopped_hosts:
         cluster.start(host)
     sweep.wait_for("complete", 240)
     assert {row["run"]: row["job"] for row in sweep.rows()} == before
-    assert all(record.header and record.header.resumed for record in records(sweep).values())
+    for run, record in records(sweep).items():
+        assert record.header
+        assert record.header.resumed
+        if record.header.config.workers == 2:
+            first, second = (read_record(path) for path in attempt_records(sweep.logs / sweep.name / run))
+            assert first.end
+            assert first.end.reason.split(";")[0] == "asked to stop by SIGUSR2"
+            assert second.header
+            assert second.header.resumed
+            assert second.header.resumed.repeated_epochs == 0
     require_undisturbed(sweep, undisturbed)
 
 
-def test_a_limit_that_comes_too_soon_is_met_twice_and_changes_nothing(
-    cluster: VirtualCluster, images: Path, tmp_path: Path, undisturbed: Trained
-) -> None:
-    """Slurm announces it stop_seconds before, and starts the job again; the third attempt ends."""
-    sweep = make(cluster, images, tmp_path, "limit", pace=0.6)
-    sweep.prepare([2], EPOCHS)
-    assert sweep.submit().returncode == 0
-    for attempt in (1, 2):
-        each_meets_its_limit(sweep, attempt)
-    sweep.let_go()
-    sweep.wait_for("complete", 400)
-    assert {row["attempt"] for row in sweep.rows()} == {3}
-    for folder in sweep.run_folders():
-        ends = [read_record(path).end for path in attempt_records(folder)]
-        assert [end.reason.split(";")[0] for end in ends if end] == ["asked to stop by SIGUSR2"] * 2
-        header = read_record(folder / RECORD_NAME).header
-        assert header
-        assert header.resumed
-        assert header.resumed.repeated_epochs == 0
-    require_undisturbed(sweep, undisturbed)
+class Faults:
+    """The faults of one sweep, each as soon as its run has trained long enough for it."""
 
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._near: set[str] = set()
+        self._met: set[str] = set()
+        self._over: set[str] = set()
+        self.stopped_hosts: list[str] = []
 
-def each_meets_its_limit(sweep: Sweep, attempt: int) -> None:
-    """Once a run has gained an epoch its job's limit is near; for the next attempt it is far again.
-
-    A limit chosen before would be met by slow machines while the workers still start.
-    """
-    near, met = set[str](), set[str]()
-
-    def all_have_met(rows: list[Row]) -> bool:
+    def all_happened(self, rows: list[Row]) -> bool:
+        """Do what is due now; return whether nothing is left to do."""
         for row in rows:
-            if row["run"] not in near and gained_an_epoch(sweep, row["run"], attempt):
-                limit_job(sweep, row["job"], NEAR_MINUTES)
-                near.add(row["run"])
-            elif row["run"] in near - met and row["state"] == "queued":
-                limit_job(sweep, row["job"], FAR_MINUTES)
-                met.add(row["run"])
-        return len(met) == len(rows)
+            if row["run"] not in self._over:
+                fault = self._limit_and_requeue if row["workers"] == 2 else self._stop_host
+                fault(row)
+        return len(self._over) == len(rows)
 
-    sweep.wait_until(all_have_met, f"attempt {attempt} of {sweep.name} to meet its limit", 400)
+    def _stop_host(self, row: Row) -> None:
+        if row["epochs_done"] >= SAVED_EPOCHS:
+            self.stopped_hosts.append(row["hosts"].split()[1])
+            self._sweep.cluster.stop(self.stopped_hosts[-1])
+            self._over.add(row["run"])
+
+    def _limit_and_requeue(self, row: Row) -> None:
+        """Once the run has gained an epoch its job's limit is near; for the next attempt it is far again.
+
+        A limit chosen before would be met by slow machines while the workers still start.
+        """
+        run, job = row["run"], row["job"]
+        if run not in self._near:
+            if gained_an_epoch(self._sweep, run, attempt=1):
+                limit_job(self._sweep, job, NEAR_MINUTES)
+                self._near.add(run)
+        elif run not in self._met:
+            if row["state"] == "queued":
+                limit_job(self._sweep, job, FAR_MINUTES)
+                self._met.add(run)
+        elif gained_an_epoch(self._sweep, run, attempt=2):
+            self._sweep.cluster.run("scontrol", "requeue", job)
+            self._over.add(run)
 
 
 def gained_an_epoch(sweep: Sweep, run: str, attempt: int) -> bool:
@@ -166,7 +160,7 @@ def limit_job(sweep: Sweep, job: str, minutes: int) -> None:
 def test_a_disk_full_for_ten_seconds_costs_no_epoch(
     cluster: VirtualCluster, images: Path, disk: Path, tmp_path: Path, undisturbed: Trained
 ) -> None:
-    sweep = make(cluster, images, tmp_path, "full", pace=0.15)
+    sweep = make(cluster, images, tmp_path, "full", pace=0.3)
     sweep.logs = disk
     sweep.prepare([2], EPOCHS, OFTEN_SAVED)
     assert sweep.submit().returncode == 0
@@ -182,7 +176,7 @@ def test_a_disk_full_for_ten_seconds_costs_no_epoch(
 def test_a_run_may_end_while_the_controller_is_away(
     cluster: VirtualCluster, images: Path, tmp_path: Path, undisturbed: Trained
 ) -> None:
-    sweep = make(cluster, images, tmp_path, "away", pace=0.1)
+    sweep = make(cluster, images, tmp_path, "away", pace=0.3)
     sweep.prepare([2], EPOCHS, OFTEN_SAVED)
     assert sweep.submit().returncode == 0
     sweep.wait_for_first_epoch()

@@ -1,26 +1,24 @@
 """One worker fails, dies, lacks memory, meets a NaN or a signal: real processes, both frameworks."""
 
+import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_done, trained
+from unet_scaling.run.failure import failures_reported
 from unet_scaling.run.interruption import STOP_AT_VARIABLE
 from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.errors import UserError, report_name
 
 pytestmark = pytest.mark.slow
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
 EVERY_STEP = 1e-6  # minutes between checkpoints
 SIGNALS = {"pytorch_native": "SIGTERM", "horovod": "SIGUSR2"}
-NOT_FINITE = {"pytorch_native": "nan", "horovod": "infinity"}
-# A plain failure under both; what notices a lack of memory is the same code.
-FAILURES = {
-    "exception": FRAMEWORKS,
-    "device memory": ("pytorch_native",),
-    "host memory": ("horovod",),
-}
-PATIENCE_SECONDS = 270  # less than the others would wait: training.timeout_seconds is 300
+LIMIT_SECONDS = 270  # less than the others would wait: training.timeout_seconds is 300
 
 
 @both_frameworks
@@ -45,18 +43,14 @@ def test_a_signal_to_one_worker_stops_all_in_order_and_nothing_changes(
     assert checkpoints(run) == []
 
 
-@both_frameworks
-def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(
-    framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
-) -> None:
-    point, run = fault_point(images, framework), tmp_path / "run"
-    stopped = attempt(run, point, variable=(STOP_AT_VARIABLE, str(time.time())))
+def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(images: Path, tmp_path: Path) -> None:
+    """From there on it is the code that answers a signal: see above for both frameworks and resuming."""
+    point = fault_point(images, "horovod")
+    stopped = attempt(tmp_path / "run", point, variable=(STOP_AT_VARIABLE, str(time.time())))
     assert set(stopped.codes.values()) == {75}
     assert (stopped.state.state, stopped.position) == ("resumable", (0, 1))
     assert "the job's time is nearly over" in stopped.state.reason
-    resumed = attempt(run, point)
-    assert steps_done(resumed) == 1
-    assert trained(resumed.record) == undisturbed[framework]
+    assert checkpoints(tmp_path / "run") == ["checkpoint-00000-0000001.pt"]
 
 
 @both_frameworks
@@ -67,7 +61,7 @@ def test_a_killed_worker_costs_one_interval_and_nothing_changes(
     killed = attempt(run, point, Fault("kill", 6, every_step_is_safe=True))
     assert 1 not in killed.codes
     assert killed.codes.get(0) != 0
-    assert killed.seconds < PATIENCE_SECONDS
+    assert killed.seconds < LIMIT_SECONDS
     assert (killed.state.state, bool(killed.state.reason)) == ("failed", True)
     newest = run / checkpoints(run)[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -81,34 +75,46 @@ def test_a_killed_worker_costs_one_interval_and_nothing_changes(
     assert trained(resumed.record) == undisturbed[framework]
 
 
-@pytest.mark.parametrize(
-    ("what", "framework"), [(what, name) for what, names in FAILURES.items() for name in names]
-)
-def test_the_worker_that_failed_first_is_named(
-    what: str, framework: str, images: Path, tmp_path: Path
-) -> None:
-    failed = attempt(tmp_path / "run", fault_point(images, framework), Fault(what, 3))
-    assert failed.seconds < PATIENCE_SECONDS
-    assert failed.codes[1] == (1 if what == "exception" else 2)
+@both_frameworks
+def test_the_worker_that_failed_first_is_named(framework: str, images: Path, tmp_path: Path) -> None:
+    failed = attempt(tmp_path / "run", fault_point(images, framework), Fault("exception", 3))
+    assert failed.seconds < LIMIT_SECONDS
+    assert failed.codes[1] == 1
     assert failed.codes.get(0) != 0
     assert failed.state.state == "failed"
     assert failed.state.reason.startswith("worker 1 on ")
     cause = failed.errors[-1]
     assert (cause["worker"], cause["attempt"]) == (1, 1)
-    if what == "exception":
-        assert "a fault of this test" in failed.state.reason
-        assert "ArithmeticError" in cause["traceback"]
-    else:
-        assert "out of memory with training.batch_per_worker = 1 images of 32 x 32, peak " in cause["message"]
+    assert "a fault of this test" in failed.state.reason
+    assert "ArithmeticError" in cause["traceback"]
 
 
-@both_frameworks
-def test_a_number_that_is_not_finite_on_one_worker_ends_all_as_diverged(
-    framework: str, images: Path, tmp_path: Path
+def lack_host_memory() -> None:
+    torch.empty(2**60, dtype=torch.uint8)
+
+
+def lack_device_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+@pytest.mark.parametrize("lack", [lack_host_memory, lack_device_memory])
+def test_a_lack_of_memory_is_reported_with_batch_image_size_and_peak(
+    lack: Callable[[], None], images: Path, tmp_path: Path
 ) -> None:
-    what = NOT_FINITE[framework]
+    """What follows a report is the same for every failure."""
+    point = fault_point(images, "pytorch_native")
+    with pytest.raises(UserError, match="out of memory"), failures_reported(tmp_path, point, 1):
+        lack()
+    report = json.loads((tmp_path / report_name(1, 0)).read_text())
+    assert "out of memory with training.batch_per_worker = 1 images of 32 x 32, peak " in report["message"]
+
+
+@pytest.mark.parametrize(("framework", "value"), [("pytorch_native", "nan"), ("horovod", "infinity")])
+def test_a_number_that_is_not_finite_on_one_worker_ends_all_as_diverged(
+    framework: str, value: str, images: Path, tmp_path: Path
+) -> None:
     point, run = fault_point(images, framework, checkpoint_minutes=EVERY_STEP), tmp_path / "run"
-    diverged = attempt(run, point, Fault(what, 5, every_step_is_safe=True))
+    diverged = attempt(run, point, Fault(value, 5, every_step_is_safe=True))
     assert set(diverged.codes.values()) == {70}
     assert diverged.state.state == "diverged"
     assert "epoch 0, up to its step 5" in diverged.state.reason

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+import slurm.__main__
 from slurm.local import launch
 from slurm.study_folder import StudyFolder, in_launch_order
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY, make_images, make_point, make_run, train
+from tests.trained import TrainedRuns, plain_config
 from unet_scaling.study.config import PROJECT, StudyConfig
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.record import read_record
 from unet_scaling.study.run_state import run_state
 from unet_scaling.study.study_file import read_study
@@ -36,8 +38,8 @@ def write_study(folder: Path, data: Path, text: str = TINY_STUDY) -> Path:
     return path
 
 
-def run_program(folder: Path, framework: str = "pytorch_native") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROJECT / framework / "train.py"), str(folder)]
+def run_twin(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROJECT / "pytorch_native" / "train.py"), str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
@@ -154,13 +156,25 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[P
     ],
 )
 def test_refuses_options_that_it_would_have_to_ignore(
-    options: list[str], said: str, images: Path, tmp_path: Path
+    options: list[str],
+    said: str,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    outcome = submit(write_study(tmp_path, images), tmp_path / "logs", *options)
-    assert outcome.returncode == 2
-    assert outcome.stderr.startswith("error: ")
-    assert outcome.stderr.count("\n") == 1
-    assert said in outcome.stderr
+    """By the program itself, but in this process: nothing is started."""
+    study = str(write_study(tmp_path, images))
+    monkeypatch.setattr(
+        sys, "argv", ["submission.sh", study, "--local", "--logs", str(tmp_path / "logs"), *options]
+    )
+    with pytest.raises(SystemExit) as ended:
+        run_program(slurm.__main__.main)
+    message = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert said in message
     assert not (tmp_path / "logs").exists()
 
 
@@ -327,7 +341,7 @@ def test_a_complete_run_folder_is_refused_and_left_as_it_was(done: tuple[Path, P
     _, logs, _ = done
     run = logs / "tiny" / "pytorch_native-w01-r1"
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    outcome = run_program(run)
+    outcome = run_twin(run)
     assert outcome.returncode == 2
     assert outcome.stderr.startswith("error: ")
     assert "never touched" in outcome.stderr
@@ -341,13 +355,10 @@ def test_more_workers_than_cores_is_refused_with_the_largest_count(images: Path,
     assert not list(tmp_path.glob("logs/tiny/*/config.json"))
 
 
-@pytest.mark.parametrize("framework", ["pytorch_native", "horovod"])
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core of two is used")
-def test_a_worker_uses_as_many_of_its_cores_as_its_point_wants(
-    framework: str, images: Path, tmp_path: Path
-) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, framework, cores_per_worker=1))
-    program = [str(PROJECT / framework / "train.py"), str(folder)]
+def test_a_worker_uses_as_many_of_its_cores_as_its_point_wants(images: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", make_point(images, "horovod", cores_per_worker=1))
+    program = [str(PROJECT / "horovod" / "train.py"), str(folder)]
     assert launch(program, 1, folder / "output.log", cores_each=2) == 0, (folder / "output.log").read_text()
     header = read_record(folder / "run.jsonl").header
     assert header is not None
@@ -380,21 +391,23 @@ def test_an_unwritable_output_is_one_clear_line(images: Path, tmp_path: Path) ->
     assert "cannot be written" in outcome.stderr
 
 
-@pytest.mark.parametrize("framework", ["pytorch_native", "horovod"])
-def test_a_batch_beyond_the_data_names_the_largest(framework: str, images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, framework, batch_per_worker=64))
-    outcome = run_program(folder, framework)
+def test_a_batch_beyond_the_data_names_the_largest(images: Path, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", make_point(images, batch_per_worker=64))
+    outcome = run_twin(folder)
     assert outcome.returncode == 65, outcome.stderr
     assert "at most 38" in outcome.stderr
     assert not (folder / "log.csv").exists()
     state = run_state(folder)
     assert state.state == "failed"
     assert "64" in state.reason
+    report = json.loads((folder / "error.attempt1.worker0.json").read_text())
+    assert (report["worker"], report["attempt"]) == (0, 1)
+    assert "batch" in report["message"]
 
 
 def test_a_group_of_another_size_is_refused(images: Path, tmp_path: Path) -> None:
     """Four workers asked for, one started: the case of an mpiexec that does not belong to the MPI."""
-    outcome = run_program(make_run(tmp_path / "run", make_point(images, workers=4)))
+    outcome = run_twin(make_run(tmp_path / "run", make_point(images, workers=4)))
     assert outcome.returncode == 2
     assert "asks for 4 workers, but this process is one of 1" in outcome.stderr
 
@@ -402,14 +415,14 @@ def test_a_group_of_another_size_is_refused(images: Path, tmp_path: Path) -> Non
 def test_changed_images_are_refused(tmp_path: Path) -> None:
     data = make_images(tmp_path / "data", count=10)
     next((data / "images").iterdir()).unlink()
-    outcome = run_program(make_run(tmp_path / "run", make_point(data)))
+    outcome = run_twin(make_run(tmp_path / "run", make_point(data)))
     assert outcome.returncode == 65
     assert "unet_scaling.data check" in outcome.stderr
 
 
 def test_a_loss_that_is_not_finite_ends_as_diverged(images: Path, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", make_point(images, learning_rate=1e20, batch_norm="off", epochs=3))
-    outcome = run_program(folder)
+    outcome = run_twin(folder)
     assert outcome.returncode == 70, outcome.stdout + outcome.stderr
     record = read_record(folder / "run.jsonl")
     assert record.end is not None
@@ -418,11 +431,12 @@ def test_a_loss_that_is_not_finite_ends_as_diverged(images: Path, tmp_path: Path
     assert not record.complete
 
 
-def test_decoding_at_every_step_trains_the_same(images: Path, tmp_path: Path) -> None:
-    cached = train(tmp_path / "cache", make_point(images, loading="cache"))
-    decoded = train(tmp_path / "decode", make_point(images, loading="decode"))
-    assert cached.epochs[0].loss == decoded.epochs[0].loss
-    assert cached.results[-1].weights_sha256 == decoded.results[-1].weights_sha256
+def test_decoding_at_every_step_trains_the_same(images: Path, trained_run: TrainedRuns) -> None:
+    cached, decoded = (
+        trained_run(plain_config(images, workers=1, loading=loading)) for loading in ("cache", "decode")
+    )
+    assert cached.losses == decoded.losses
+    assert cached.record.results[-1].weights_sha256 == decoded.record.results[-1].weights_sha256
 
 
 @pytest.mark.parametrize(
@@ -432,15 +446,6 @@ def test_other_precisions_and_compilation_train(option: dict[str, Any], images: 
     record = train(tmp_path / "run", make_point(images, epochs=3, **option))
     assert record.epochs[-1].loss < record.epochs[0].loss
     assert all(epoch.budget is not None for epoch in record.epochs)
-
-
-def test_a_failed_worker_leaves_its_reason(images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, batch_per_worker=64))
-    run_program(folder)
-    report = json.loads((folder / "error.attempt1.worker0.json").read_text())
-    assert report["worker"] == 0
-    assert report["attempt"] == 1
-    assert "batch" in report["message"]
 
 
 def test_repeats_are_blocks_in_shuffled_order(images: Path, tmp_path: Path) -> None:
@@ -456,7 +461,7 @@ def test_repeats_are_blocks_in_shuffled_order(images: Path, tmp_path: Path) -> N
 def test_a_run_folder_that_anyone_may_write_into_is_refused(images: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", make_point(images))
     run.chmod(0o777)
-    refused = run_program(run)
+    refused = run_twin(run)
     assert refused.returncode == 2
     assert f"{run} may be written by anyone: chmod o-w {run}" in refused.stderr
     assert [path.name for path in run.iterdir()] == ["config.json"]

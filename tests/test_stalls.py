@@ -19,38 +19,48 @@ from unet_scaling.study.record import read_record
 from unet_scaling.study.record_lines import Epoch
 
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
-LIMIT_SECONDS = 10
+# More than one worker takes longer to start than the other, on a machine with other work, too.
+LIMIT_SECONDS = 6
 # Less than faulty.STALL_SECONDS and the default of training.timeout_seconds; a stopped one is so for ever.
-PATIENCE_SECONDS = 270
+FAR_BELOW_DEFAULT_SECONDS = 270
 
 
 @pytest.mark.slow
-@both_frameworks
-@pytest.mark.parametrize(("what", "worker"), [("sleep", 1), ("stop", 1), ("stop", 0)])
+@pytest.mark.parametrize(
+    ("framework", "what", "worker"),
+    [
+        ("pytorch_native", "sleep", 1),
+        ("pytorch_native", "stop", 0),
+        ("horovod", "stop", 1),
+        ("horovod", "stop", 0),
+    ],
+)
 def test_a_worker_that_stalls_is_named_and_ended_with_the_others(
     what: str, worker: int, framework: str, images: Path, tmp_path: Path
 ) -> None:
     """Asleep in Python, or stopped with all its threads: also worker 0, on which Horovod looks for stalls."""
     point, other = fault_point(images, framework, timeout_seconds=LIMIT_SECONDS), 1 - worker
     stalled = attempt(tmp_path / "run", point, Fault(what, 5, worker))
-    assert stalled.seconds < PATIENCE_SECONDS
+    assert stalled.seconds < FAR_BELOW_DEFAULT_SECONDS
     assert stalled.codes == {other: 1}
     assert stalled.state.state == "failed"
     assert stalled.state.reason.startswith(f"worker {other} on ")
-    assert "waited 10 s (training.timeout_seconds) in train_epoch for another worker" in stalled.state.reason
+    assert (
+        f"waited {LIMIT_SECONDS} s (training.timeout_seconds) in train_epoch for another worker"
+        in stalled.state.reason
+    )
     assert stalled.state.reason.endswith(f"worker {worker} did not report")
     assert [report["worker"] for report in stalled.errors] == [other]
     assert "train_epoch" in stalled.errors[0]["traceback"]
 
 
 @pytest.mark.slow
-@both_frameworks
 def test_a_worker_told_to_end_while_it_waits_for_a_lost_one_leaves_in_time_and_says_so(
-    framework: str, images: Path, tmp_path: Path
+    images: Path, tmp_path: Path
 ) -> None:
     """As srun tells the others when one has died; training.timeout_seconds is 300."""
-    lost = attempt(tmp_path / "run", fault_point(images, framework), Fault("stop", 5, 1, others="SIGTERM"))
-    assert lost.seconds < PATIENCE_SECONDS
+    lost = attempt(tmp_path / "run", fault_point(images, "horovod"), Fault("stop", 5, 1, others="SIGTERM"))
+    assert lost.seconds < FAR_BELOW_DEFAULT_SECONDS
     assert lost.codes == {0: 1}
     assert "SIGTERM, and no safe point within 15 s: has another worker died?" in lost.state.reason
     assert lost.errors[0]["during"] == "train_epoch"
@@ -63,38 +73,41 @@ def test_a_worker_that_never_joins_is_waited_for_no_longer(
 ) -> None:
     point = fault_point(images, framework, timeout_seconds=LIMIT_SECONDS)
     stalled = attempt(tmp_path / "run", point, Fault("stop", 0))
-    assert stalled.seconds < PATIENCE_SECONDS
+    assert stalled.seconds < FAR_BELOW_DEFAULT_SECONDS
     words = {
-        "pytorch_native": "no worker 1 after 10 s (training.timeout_seconds)",
-        "horovod": "waited 10 s (training.timeout_seconds) in join_group",
+        "pytorch_native": f"no worker 1 after {LIMIT_SECONDS} s (training.timeout_seconds)",
+        "horovod": f"waited {LIMIT_SECONDS} s (training.timeout_seconds) in join_group",
     }
     assert stalled.state.state == "failed"
     assert words[framework] in stalled.state.reason
 
 
 @pytest.mark.slow
-@both_frameworks
 def test_a_worker_that_fails_before_it_has_joined_is_not_waited_for_at_all(
-    framework: str, images: Path, tmp_path: Path
+    images: Path, tmp_path: Path
 ) -> None:
     """One worker takes all cores of this machine, so that none are left for the other."""
     cores = len(os.sched_getaffinity(0))
-    failed = attempt(tmp_path / "run", fault_point(images, framework), cores_each=cores)
-    assert failed.seconds < PATIENCE_SECONDS
+    failed = attempt(tmp_path / "run", fault_point(images, "pytorch_native"), cores_each=cores)
+    assert failed.seconds < FAR_BELOW_DEFAULT_SECONDS
     assert failed.state.state == "failed"
     assert f"worker 1 has no {cores} cores left" in failed.state.reason
 
 
 @pytest.mark.slow
-@both_frameworks
 def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
-    framework: str, images: Path, tmp_path: Path
+    images: Path, tmp_path: Path
 ) -> None:
-    """Stopped from outside for many epochs' time, then let go on: the run is complete, and says where."""
-    point = make_point(images, framework, workers=2, epochs=16)
+    """Stopped from outside for many epochs' time, then continued: the record is complete, and says where.
+
+    Native DDP, whose workers wait without spinning: what is judged is the record, alike for all frameworks.
+    """
+    point = make_point(images, workers=2, epochs=16)
     with ThreadPoolExecutor(1) as pool:
         training = pool.submit(train, tmp_path, point)
-        wait_until(lambda: len(_epochs(tmp_path)) >= 6 or training.done(), "epochs", PATIENCE_SECONDS)
+        wait_until(
+            lambda: len(_epochs(tmp_path)) >= 6 or training.done(), "epochs", FAR_BELOW_DEFAULT_SECONDS
+        )
         usual = max(epoch.seconds for epoch in _epochs(tmp_path)[1:])
         header = read_record(tmp_path / "run.jsonl").header
         assert header is not None
