@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_done, trained
-from unet_scaling.run.failure import failures_reported
+from unet_scaling.run.failure import reporting_errors
 from unet_scaling.run.interruption import STOP_AT_VARIABLE
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import UserError, report_name
@@ -103,7 +103,7 @@ def test_a_lack_of_memory_is_reported_with_batch_image_size_and_peak(
 ) -> None:
     """What follows a report is the same for every failure."""
     point = fault_point(images, "pytorch_native")
-    with pytest.raises(UserError, match="out of memory"), failures_reported(tmp_path, point, 1):
+    with pytest.raises(UserError, match="out of memory"), reporting_errors(tmp_path, point, 1):
         lack()
     report = json.loads((tmp_path / report_name(1, 0)).read_text())
     assert "out of memory with training.batch_per_worker = 1 images of 32 x 32, peak " in report["message"]
