@@ -38,7 +38,7 @@ from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTrain
 from benchmarks.scenes import SIZES, alone, indents, reference_point
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.loader import Batch
-from unet_scaling.data.mask_bits import pack
+from unet_scaling.data.mask_bits import pack_bits
 from unet_scaling.group.allocator import KEEP_MEMORY, PRELOAD
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.model import UNet
@@ -127,7 +127,7 @@ class OwnTraining:
 
 def as_cached(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """Return float32 images and masks [b, 1, H, W] as the bytes and bits that they are in the cache."""
-    bits = pack(masks[:, 0].numpy().astype(np.uint8))
+    bits = pack_bits(masks[:, 0].numpy().astype(np.uint8))
     return (images * 255).round().to(torch.uint8), torch.from_numpy(bits)
 
 

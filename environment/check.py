@@ -15,7 +15,7 @@ from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
 from unet_scaling.study.errors import EXIT_BUG, run_program, run_worker
 from unet_scaling.study.options import Data, Training
 
-WORKERS = 2
+CHECK_WORKERS = 2
 
 
 def main() -> int:
@@ -43,7 +43,7 @@ def try_framework(framework: Framework) -> bool:
     """Launch two workers that join with the twin's own functions; print what became of it."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output.log"
-        code = launch([__file__, "--as-worker-of", framework], WORKERS, output, cores_each=None)
+        code = launch([__file__, "--as-worker-of", framework], CHECK_WORKERS, output, cores_each=None)
         text = output.read_text(errors="replace").strip()
     works = code == 0 and f"{framework} works" in text
     print(f"{framework:>16}  {text if works else f'FAILED with code {code}: {text}'}")
@@ -58,7 +58,7 @@ def join_and_sum(framework: Framework) -> None:
     assert numbers == [1, 2], f"the workers' numbers came out as {numbers}"
     if group.rank == 0:
         facts = ", ".join(f"{name} {value}" for name, value in group.transport.items())
-        print(f"{framework} works: {WORKERS} workers, {facts}")
+        print(f"{framework} works: {CHECK_WORKERS} workers, {facts}")
     twin["leave_group"]()
 
 
@@ -67,7 +67,7 @@ def trial_point(framework: Framework) -> RunConfig:
         study="check",
         run="check",
         framework=framework,
-        workers=WORKERS,
+        workers=CHECK_WORKERS,
         repeat=1,
         seed=0,
         data=Data(folder="none", image_height=16, image_width=16),

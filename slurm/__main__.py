@@ -13,7 +13,7 @@ from slurm.local import run_study
 from slurm.local_plan import show_plan
 from slurm.preflight import require_known, require_throughput
 from slurm.render import Places
-from slurm.status import WATCH_SECONDS, cancel_study, show, study_rows
+from slurm.status import REFRESH_SECONDS, cancel_study, show_status, study_rows
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from slurm.submit import Submitter
 from unet_scaling.study.config import PROJECT
@@ -23,7 +23,7 @@ from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import setting
 
 # Of lines that go into a file or pipe.
-PLAIN_WIDTH = 160
+PIPE_WIDTH_CHARACTERS = 160
 # Options that exclude each other, and why.
 CONFLICTS = (
     ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
@@ -31,7 +31,7 @@ CONFLICTS = (
     ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
 )
 PROGRAM = "slurm/submission.sh"
-EPILOG = f"""\
+_EPILOG = f"""\
 examples
   {PROGRAM} slurm/studies/demo.toml --local
   {PROGRAM} MY_STUDY.toml --cluster slurm/clusters/MINE.toml --dry-run
@@ -44,7 +44,9 @@ Submitting again is always safe: only what is missing, failed or interrupted is 
 
 
 def main() -> None:
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console = Console(
+        highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH_CHARACTERS
+    )
     if sys.argv[1:2] in (["status"], ["cancel"]):
         show_or_cancel(sys.argv[1], console)
         return
@@ -116,7 +118,7 @@ def submit_and_wait(submitter: Submitter) -> None:
         if not wait_for_active(submitter.folder.path) and not queued:
             break
     rows = study_rows(submitter.folder.path)
-    show(submitter.folder.path, submitter.console, as_json=False, watch=False)
+    show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
     states = [row.state for row in rows if not row.surplus]
     incomplete = len(states) - states.count("complete")
     if incomplete:
@@ -128,7 +130,7 @@ def wait_for_active(folder: Path) -> bool:
     waited = False
     while any(row.state in ACTIVE for row in study_rows(folder)):
         waited = True
-        time.sleep(WATCH_SECONDS)
+        time.sleep(REFRESH_SECONDS)
     return waited
 
 
@@ -144,7 +146,7 @@ def show_or_cancel(command: str, console: Console) -> None:
     named = arguments.logs / arguments.study
     folder = named if named.is_dir() else Path(arguments.study)
     if command == "status":
-        show(folder, console, arguments.json, arguments.watch)
+        show_status(folder, console, arguments.json, arguments.watch)
     else:
         cancel_study(folder, console)
 
@@ -153,7 +155,7 @@ def submission_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Run every run of a study that is missing, failed or interrupted.",
-        epilog=EPILOG,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", type=Path, metavar="STUDY.toml", help="what to measure; see slurm/studies/")

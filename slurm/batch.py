@@ -8,7 +8,7 @@ from rich.console import Console
 
 from slurm.scheduler import LimitError, RejectedError, UnreachableError, submit
 from slurm.states import RunStatus
-from slurm.submissions import Answer, Submission, write_submission
+from slurm.submissions import Submission, SubmissionStatus, write_submission
 from unet_scaling.study.retry import retry
 
 # Where Slurm takes no more jobs of this user now: twice as long each time, as jobs end in minutes or hours.
@@ -17,7 +17,7 @@ LONGEST_PAUSE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchJob:
     """A script and the runs that it starts: one, or all those of an allocation (`shared`)."""
 
     label: str
@@ -61,7 +61,9 @@ class Batch:
         self._note("rejected", reason=reason, asked=0)
         return f"rejected: {reason}"
 
-    def _note(self, answer: Answer, *, job: str | None = None, reason: str = "", asked: int = 1) -> None:
+    def _note(
+        self, answer: SubmissionStatus, *, job: str | None = None, reason: str = "", asked: int = 1
+    ) -> None:
         for run in self.runs:
             submission = Submission(
                 token=self.token,

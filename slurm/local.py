@@ -39,7 +39,7 @@ MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
 # More than mpiexec takes to end all its workers.
-ENDING_SECONDS = 20
+TERMINATION_SECONDS = 20
 # From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
 PR_SET_PDEATHSIG = 1
 
@@ -78,7 +78,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(timeout=ENDING_SECONDS)
+            process.wait(timeout=TERMINATION_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
 

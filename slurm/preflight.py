@@ -10,7 +10,7 @@ from slurm.scheduler import RejectedError, try_out
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
-PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
+FRAMEWORK_PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
 
 
 def check_before_submission(cluster: Cluster, configs: Sequence[RunConfig]) -> None:
@@ -55,10 +55,11 @@ def require_known(study: StudyConfig, runs: Sequence[str]) -> None:
 
 def _require_installed(framework: str) -> None:
     try:
-        metadata.version(PACKAGES[framework])
+        metadata.version(FRAMEWORK_PACKAGES[framework])
     except metadata.PackageNotFoundError:
         raise UserError(
-            f"{framework} needs {PACKAGES[framework]}, which is not installed; run environment/install.sh"
+            f"{framework} needs {FRAMEWORK_PACKAGES[framework]}, which is not installed;"
+            " run environment/install.sh"
         ) from None
 
 

@@ -12,11 +12,12 @@ from unet_scaling.measure.cpu_counters import PROCESSES, busy_seconds
 from unet_scaling.study.disturbance import DISTURBED_SHARE
 
 # The counters advance in ticks of 10 ms: 2 s show a share of 5 % on one core as 10 ticks.
-WATCH_SECONDS = 2.0
-MOST_NAMED = 3
+OBSERVED_SECONDS = 2.0
+# They are named in one line.
+MOST_NAMED_PROCESSES = 3
 
 
-def say_whether_quiet(console: Console, seconds: float = WATCH_SECONDS) -> None:
+def say_whether_quiet(console: Console, seconds: float = OBSERVED_SECONDS) -> None:
     """Watch the cores that this process may use, and print which share of them others use."""
     if sys.platform != "linux":
         return
@@ -53,7 +54,7 @@ def _busiest(before: Mapping[int, tuple[str, float]], watched: float) -> list[st
         for pid, (name, seconds) in _processor_seconds().items()
         if pid != os.getpid()
     ]
-    most = sorted(used, reverse=True)[:MOST_NAMED]
+    most = sorted(used, reverse=True)[:MOST_NAMED_PROCESSES]
     return [
         f"{name} (process {pid}) {100 * share:.0f} % of a core"
         for share, name, pid in most

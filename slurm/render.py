@@ -26,7 +26,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Step:
+class JobStep:
     """One run inside an allocation, as shell words that are quoted already."""
 
     folder: str
@@ -54,7 +54,7 @@ def allocation_script(
     """
     largest = max(config.workers for config, _ in runs)
     steps = [
-        Step(
+        JobStep(
             str(_plain(folder)),
             launch_words(cluster, geometry(cluster, config.workers)),
             program_words(config, folder, places),

@@ -53,7 +53,7 @@ OWN_OPTIONS = {
     "wait": "use --wait of slurm/submission.sh",
     "wrap": "the submission writes the script itself",
 }
-SHORT_NAMES = {
+LONG_NAMES = {
     "A": "account", "a": "array", "D": "chdir", "M": "clusters", "c": "cpus-per-task", "e": "error",
     "G": "gpus", "h": "help", "J": "job-name", "N": "nodes", "n": "ntasks", "o": "output",
     "p": "partition", "t": "time", "u": "usage", "V": "version", "W": "wait",
@@ -89,8 +89,8 @@ def _completed(name: str) -> str | None:
 def _own_letter(letters: str) -> str | None:
     """Return what the first letter of OWN_OPTIONS stands for among joined short options."""
     for letter in letters:
-        if letter in SHORT_NAMES:
-            return SHORT_NAMES[letter]
+        if letter in LONG_NAMES:
+            return LONG_NAMES[letter]
         if letter not in SHORT_FLAGS:
             return None
     return None

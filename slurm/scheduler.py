@@ -16,7 +16,7 @@ from unet_scaling.study.retry import retry
 
 # Set by an interactive job, these would silently override what the script says.
 INHERITED = re.compile(r"^(SBATCH|SLURM|SRUN|SALLOC)_")
-KEPT = ("SLURM_CONF",)
+KEPT_VARIABLES = ("SLURM_CONF",)
 LIMITS = ("QOSMaxSubmitJob", "AssocMaxSubmitJob", "MaxSubmitJob", "AssocGrpSubmitJobs", "QOSGrpSubmitJobs")
 # A controller that is just starting answers with something else than what was asked for.
 UNCLEAR = (
@@ -56,7 +56,11 @@ class JobState:
 
 def clean_environment() -> dict[str, str]:
     """Return the environment without what an interactive job would impose on a submission."""
-    return {name: value for name, value in os.environ.items() if name in KEPT or not INHERITED.match(name)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in KEPT_VARIABLES or not INHERITED.match(name)
+    }
 
 
 def inherited_variables() -> list[str]:

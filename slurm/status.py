@@ -18,9 +18,9 @@ from slurm.states import RunStatus, study_statuses
 from slurm.submissions import read_submissions
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
-from unet_scaling.study.study_file import config_path, read_config, recorded_study, run_folders
+from unet_scaling.study.study_file import config_path, list_run_folders, read_config, recorded_study
 
-WATCH_SECONDS = 10
+REFRESH_SECONDS = 10
 SURPLUS = "not in the study any more"
 STYLES: dict[State, str] = {
     "complete": "green", "running": "cyan", "queued": "blue", "waiting": "dim", "resumable": "yellow",
@@ -30,7 +30,7 @@ STYLES: dict[State, str] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class StatusRow:
     """One run. `hosts`, `epochs_done` and `expected_end` are of its newest attempt.
 
     `surplus`: the study had it once, and no longer has.
@@ -51,9 +51,9 @@ class Row:
     surplus: bool = False
 
 
-def study_rows(folder: Path) -> list[Row]:
+def study_rows(folder: Path) -> list[StatusRow]:
     """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
-    configs = {run_folder: read_config(config_path(run_folder)) for run_folder in run_folders(folder)}
+    configs = {run_folder: read_config(config_path(run_folder)) for run_folder in list_run_folders(folder)}
     if not configs:
         raise UserError(f"{folder} holds no runs; slurm/submission.sh STUDY.toml makes them")
     study = recorded_study(folder)
@@ -63,11 +63,11 @@ def study_rows(folder: Path) -> list[Row]:
     return sorted(rows, key=lambda row: (row.framework, row.workers, row.run))
 
 
-def _row(status: RunStatus, surplus: bool) -> Row:
+def _row(status: RunStatus, surplus: bool) -> StatusRow:
     config = status.run.config
     record = status.run.record
     header = record.header if record else None
-    return Row(
+    return StatusRow(
         run=config.run,
         framework=config.framework,
         workers=config.workers,
@@ -94,7 +94,7 @@ def _expected_end(run: RecordedRun) -> str | None:
     return (datetime.now() + left).strftime("%H:%M:%S")
 
 
-def show(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
+def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
     """Print the state of all runs; with `watch` again and again until no run is active."""
     rows = study_rows(folder)
     if as_json:
@@ -105,12 +105,12 @@ def show(folder: Path, console: Console, as_json: bool, watch: bool) -> None:
         return
     with Live(status_table(folder.name, rows), console=console, auto_refresh=False) as live:
         while any(row.state in ACTIVE for row in rows):
-            time.sleep(WATCH_SECONDS)
+            time.sleep(REFRESH_SECONDS)
             rows = study_rows(folder)
             live.update(status_table(folder.name, rows), refresh=True)
 
 
-def status_table(name: str, rows: Sequence[Row]) -> Table:
+def status_table(name: str, rows: Sequence[StatusRow]) -> Table:
     """Return the rows as a table with the number of runs in each state below it."""
     counted = Counter(row.state for row in rows if not row.surplus)
     surplus = sum(row.surplus for row in rows)
@@ -124,7 +124,7 @@ def status_table(name: str, rows: Sequence[Row]) -> Table:
     return table
 
 
-def _cells(row: Row) -> list[str | Text]:
+def _cells(row: StatusRow) -> list[str | Text]:
     reasons = [SURPLUS, row.reason] if row.surplus else [row.reason]
     return [
         Text(row.run),

@@ -10,7 +10,7 @@ from unet_scaling.study.study_file import JOB_NAME
 from unet_scaling.study.validation import StrictModel, validated
 
 # "asking": Slurm's answer is not known, so that the job may exist.
-Answer = Literal["asking", "queued", "rejected"]
+SubmissionStatus = Literal["asking", "queued", "rejected"]
 
 
 class Submission(StrictModel):
@@ -18,7 +18,7 @@ class Submission(StrictModel):
 
     token: str
     attempts: int
-    status: Answer
+    status: SubmissionStatus
     job: str | None = None
     reason: str = ""
     shared: bool = False

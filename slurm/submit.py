@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.attempts import may_be_tried_again
-from slurm.batch import Batch
+from slurm.batch import BatchJob
 from slurm.cluster import Cluster
 from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
 from slurm.preflight import check_before_submission, estimate, refused_shapes
@@ -155,16 +155,16 @@ class Submitter:
         folder.mkdir(mode=0o700)
         token = _token(f"{self.folder.study.name}.allocation", folder, 1)
         script = self._allocation_script([run.run.config for run in wanted], folder, token)
-        job = Batch(folder.name, _written(folder, script), token, wanted, shared=True)
+        job = BatchJob(folder.name, _written(folder, script), token, wanted, shared=True)
         problem = self._send(job, self._refused({0: job.script}).get(0))
         return [problem] if problem else []
 
-    def _job(self, run: RunStatus) -> Batch:
+    def _job(self, run: RunStatus) -> BatchJob:
         token = _token(run.name, run.folder, run.attempts + 1)
         script = self._job_script(run.run.config, token)
-        return Batch(run.name, _written(run.folder, script), token, [run])
+        return BatchJob(run.name, _written(run.folder, script), token, [run])
 
-    def _send(self, job: Batch, refusal: str | None) -> str:
+    def _send(self, job: BatchJob, refusal: str | None) -> str:
         """Submit a job that Slurm does not refuse; return the problem, if any."""
         problem = job.reject(refusal) if refusal else job.queue(self.console, self.limit_wait_seconds)
         return f"{job.label}: {problem}" if problem else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.virtual.prerequisites import why_not
+from slurm.virtual.prerequisites import missing_prerequisite
 from unet_scaling.study.config import PROJECT
 
 PROGRAM = PROJECT / "slurm" / "virtual_cluster"
@@ -94,7 +94,7 @@ def state_folder(name: str) -> Path:
 
 
 def skip_without_cluster(accounting: bool = False) -> None:
-    reason = why_not(accounting)
+    reason = missing_prerequisite(accounting)
     if reason:
         pytest.skip(f"no virtual cluster here: {reason}")
 

@@ -10,7 +10,7 @@ from slurm.local import launch
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.options import TABLES
+from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record import Record, read_record
 
 TINY_STUDY = """
@@ -55,7 +55,7 @@ def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, 
         "training": {"epochs": 1, "batch_per_worker": 2, "shared_devices": True},
     }
     for key, value in options.items():
-        table = next(name for name in tables if key in TABLES[name].model_fields)
+        table = next(name for name in tables if key in OPTION_TABLES[name].model_fields)
         tables[table][key] = value
     return RunConfig.model_validate(
         {

@@ -10,13 +10,13 @@ from analysis.loading.load import load_study
 from analysis.loading.ping_pongs import hosts_floor_seconds, pair_table, read_ping_pongs
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.records import GRADIENT_BYTES, make_workers
-from unet_scaling.measure.ping_pong import Pair, PingPong, write_ping_pong
+from unet_scaling.measure.ping_pong import HostPair, PingPong, write_ping_pong
 from unet_scaling.study.study_file import PING_PONG_NAME
 
 
-def make_pair(first: str, second: str, latency: float = 1e-4, bandwidth: float = 1e8) -> Pair:
+def make_pair(first: str, second: str, latency: float = 1e-4, bandwidth: float = 1e8) -> HostPair:
     seconds = [latency, latency + 1e6 / bandwidth]
-    return Pair(
+    return HostPair(
         ranks=(0, 1),
         hosts=(first, second),
         medium="shared memory" if first == second else "network",
@@ -29,7 +29,7 @@ def make_pair(first: str, second: str, latency: float = 1e-4, bandwidth: float =
     )
 
 
-def write(folder: Path, *pairs: Pair) -> None:
+def write(folder: Path, *pairs: HostPair) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     hosts = sorted({host for pair in pairs for host in pair.hosts})
     content = PingPong(mpi="MPICH", hosts=hosts, pairs=list(pairs))

@@ -13,7 +13,7 @@ from tests.studies import make_point
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.older_records import older_digest
-from unet_scaling.study.options import TABLES, Criteria, HorovodKnobs
+from unet_scaling.study.options import OPTION_TABLES, Criteria, HorovodKnobs
 from unet_scaling.study.study_file import STUDY_NAME, config_path, read_config, read_study, recorded_study
 from unet_scaling.study.validation import StrictModel
 
@@ -150,7 +150,7 @@ def test_refuses_numbers_beyond_any_study_with_their_range(
 
 
 def test_every_number_of_a_study_has_an_upper_limit() -> None:
-    tables: list[type[StrictModel]] = [StudyConfig, *TABLES.values(), Criteria]
+    tables: list[type[StrictModel]] = [StudyConfig, *OPTION_TABLES.values(), Criteria]
     for table in tables:
         schema = table.model_json_schema()["properties"]
         for key, described in schema.items():

@@ -19,7 +19,7 @@ from tests.studies import make_images, make_point
 from tests.test_checkpoint import GROUP, POINT, save, trained
 from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.measure.ping_pong import Pair, PingPong, read_ping_pong, write_ping_pong
+from unet_scaling.measure.ping_pong import HostPair, PingPong, read_ping_pong, write_ping_pong
 from unet_scaling.measure.step_sample import STEPS_NAME, StepSample
 from unet_scaling.run.checkpoint import load_checkpoint
 from unet_scaling.run.failure import reporting_errors
@@ -92,7 +92,7 @@ def job_file(folder: Path) -> Sample:
 
 def ping_pong_file(folder: Path) -> Sample:
     numbers: dict[str, list[float]] = {"median_seconds": [1e-4, 0.0123], "minimum_seconds": [9e-5, 0.0101]}
-    pair = Pair(
+    pair = HostPair(
         ranks=(0, 1), hosts=("a", "b"), medium="network", bytes=[1, 4096], repeats=[3, 12], **numbers,
         latency_seconds=1e-4, bytes_per_second=333_008.1,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.data_folders import refused
 from unet_scaling.data import batches
-from unet_scaling.data.mask_bits import pack
+from unet_scaling.data.mask_bits import pack_bits
 from unet_scaling.study.errors import UserError
 
 counts = st.integers(1, 16)
@@ -118,7 +118,7 @@ def test_the_refusal_names_the_largest_numbers_that_would_do() -> None:
 def test_bytes_become_floats_on_the_device(channels_last: bool) -> None:
     images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
     masks = (torch.arange(2 * 4 * 5, dtype=torch.uint8) % 3 == 0).reshape(2, 4, 5)
-    packed = torch.from_numpy(pack(masks.numpy().astype(np.uint8)))
+    packed = torch.from_numpy(pack_bits(masks.numpy().astype(np.uint8)))
     moved, targets = batches.to_device(images, packed, torch.device("cpu"), channels_last)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert moved.is_contiguous(memory_format=layout)

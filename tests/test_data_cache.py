@@ -19,7 +19,7 @@ from unet_scaling.data.cache import build_cache, cache_path, default_cache_root,
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.decoding import DecodedImages
 from unet_scaling.data.manifest import Manifest, write_manifest
-from unet_scaling.data.mask_bits import packed_width, unpack
+from unet_scaling.data.mask_bits import packed_width, unpack_bits
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Data
@@ -97,7 +97,7 @@ def test_both_ways_of_loading_give_the_same(
     images, masks = cached.gather(indices)
     assert images.shape == (4, data.channels, data.image_height, data.image_width)
     assert masks.shape == (4, data.image_height, packed_width(data.image_width))
-    assert set(unpack(masks, data.image_width).flatten().tolist()) == {0, 1}
+    assert set(unpack_bits(masks, data.image_width).flatten().tolist()) == {0, 1}
     np.testing.assert_array_equal(cached.boxes, decoded.boxes)
 
 
@@ -106,7 +106,7 @@ def test_pixels_arrive_unchanged_where_the_size_fits(folder: Path, root: Path, m
     build_cache(manifest, folder, data, root)
     found = open_cache(manifest, folder, data, root)
     np.testing.assert_array_equal(found.images[3, :, :, 0], noise(seed=3))
-    mask = unpack(torch.from_numpy(found.masks[3].copy()), blob().shape[1])
+    mask = unpack_bits(torch.from_numpy(found.masks[3].copy()), blob().shape[1])
     np.testing.assert_array_equal(mask, blob(value=1))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.data_folders import blob, make_folder, noise, refused, save
-from unet_scaling.data.pairs import Pair, find_pairs
+from unet_scaling.data.pairs import FilePair, find_pairs
 from unet_scaling.study.errors import UserError
 
 
@@ -14,7 +14,7 @@ def test_pairs_are_joined_by_stem_across_formats(tmp_path: Path) -> None:
     save(tmp_path / "masks" / "b.PNG", blob())
     save(tmp_path / "images" / "a.png", noise())
     save(tmp_path / "masks" / "a.tiff", blob())
-    assert find_pairs(tmp_path) == ([Pair("a", "a.png", "a.tiff"), Pair("b", "b.tif", "b.PNG")], [])
+    assert find_pairs(tmp_path) == ([FilePair("a", "a.png", "a.tiff"), FilePair("b", "b.tif", "b.PNG")], [])
 
 
 def test_both_differences_are_reported_at_once(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import BinaryF1Score, BinaryJaccardIndex
 
-from unet_scaling.metrics import Counts, count_pixels, mean_image_iou, total_counts
+from unet_scaling.metrics import PixelCounts, count_pixels, mean_image_iou, total_counts
 
 
 def random_case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,14 +30,14 @@ def test_counts_each_kind_of_pixel() -> None:
 
 
 def test_nothing_there_and_nothing_found_has_no_iou() -> None:
-    counts = Counts(0, 0, 0, 10)
+    counts = PixelCounts(0, 0, 0, 10)
     assert counts.iou is None
     assert counts.dice is None
     assert counts.smoothed_jaccard == 1.0
 
 
 def test_smoothed_jaccard_is_the_older_studys_formula() -> None:
-    assert Counts(3, 2, 1, 4).smoothed_jaccard == (3 + 1) / (4 + 5 - 3 + 1)
+    assert PixelCounts(3, 2, 1, 4).smoothed_jaccard == (3 + 1) / (4 + 5 - 3 + 1)
 
 
 def test_image_iou_is_the_mean_over_images_that_have_one() -> None:

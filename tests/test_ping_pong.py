@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm.local import launch
-from unet_scaling.measure.ping_pong import SIZES, choose_pairs, read_ping_pong
+from unet_scaling.measure.ping_pong import PING_PONG_BYTES, choose_pairs, read_ping_pong
 from unet_scaling.study.errors import UserError
 
 MODULE = ["-m", "unet_scaling.measure.ping_pong"]
@@ -41,7 +41,7 @@ def test_two_processes_of_one_host_measure_shared_memory(tmp_path: Path) -> None
     assert pair.medium == "shared memory"
     assert pair.ranks == (0, 1)
     assert len(found.hosts) == 1
-    assert pair.bytes == list(SIZES)
+    assert pair.bytes == list(PING_PONG_BYTES)
     assert all(low <= middle for low, middle in zip(pair.minimum_seconds, pair.median_seconds, strict=True))
     assert min(pair.median_seconds) > 0
 

@@ -21,7 +21,7 @@ from unet_scaling.data import cache, decoding
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.images import decode
 from unet_scaling.profile.__main__ import main
-from unet_scaling.profile.profiler import Options, profile_study
+from unet_scaling.profile.profiler import ProfileOptions, profile_study
 from unet_scaling.profile.results import Profile
 from unet_scaling.profile.stages import (
     COLLATE,
@@ -44,7 +44,7 @@ from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.study_file import read_study
 
 CPU = torch.device("cpu")
-QUICK = Options(samples=6, seconds=1)
+QUICK = ProfileOptions(samples=6, seconds=1)
 DELAY_SECONDS = 0.02  # of each image
 
 
@@ -271,7 +271,7 @@ def test_a_missing_manifest_names_the_command_that_makes_it(tmp_path: Path, stud
     ],
 )
 def test_what_cannot_be_met_is_refused_before_any_work(
-    study: StudyConfig, options: Options, part: str
+    study: StudyConfig, options: ProfileOptions, part: str
 ) -> None:
     with pytest.raises(UserError) as caught:
         profile_study(study, options)

@@ -3,13 +3,13 @@
 import pytest
 
 from unet_scaling.profile.findings import (
+    as_milliseconds,
     is_input_bound,
-    milliseconds,
     processes_to_try,
     recommended_processes,
     thrashing,
 )
-from unet_scaling.profile.results import Host, Samples, Steps, Throughput
+from unet_scaling.profile.results import HostCores, Samples, Steps, Throughput
 
 
 def samples(median: float, width: float = 0.02) -> Samples:
@@ -59,7 +59,7 @@ def test_the_fewest_loader_processes_that_keep_up_are_tried(
     cores: int, workers: int, needed: float, expected: int
 ) -> None:
     measured = [throughput(0, 110), *(throughput(n, 100 * min(n, 8)) for n in (1, 2, 4, 8, 16))]
-    host = Host(cores=cores, workers_per_host=workers, cores_per_worker=cores // workers)
+    host = HostCores(cores=cores, workers_per_host=workers, cores_per_worker=cores // workers)
     assert processes_to_try(measured, host, needed) == expected
     assert processes_to_try(measured[:1], host, needed) == 0
 
@@ -77,4 +77,4 @@ def test_input_bound_is_loading_longer_than_the_step() -> None:
 
 
 def test_times_are_told_with_three_significant_digits() -> None:
-    assert [milliseconds(s) for s in (0.0000123, 0.01234, 1.7404)] == ["0.0123 ms", "12.3 ms", "1,740 ms"]
+    assert [as_milliseconds(s) for s in (0.0000123, 0.01234, 1.7404)] == ["0.0123 ms", "12.3 ms", "1,740 ms"]

@@ -54,7 +54,7 @@ def test_a_busy_machine_is_said_with_its_busiest_programs_and_not_their_argument
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command = [sys.executable, "-c", "while True: pass", "--password=hidden"]
-    monkeypatch.setattr(slurm.quiet, "MOST_NAMED", 10_000)
+    monkeypatch.setattr(slurm.quiet, "MOST_NAMED_PROCESSES", 10_000)
     with subprocess.Popen(command) as program:
         try:
             text = said(monkeypatch, 1.0)

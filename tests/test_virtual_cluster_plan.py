@@ -184,7 +184,7 @@ def test_the_first_error_is_shown_beside_that_of_the_clean_up(
 
         return failing
 
-    monkeypatch.setattr(prerequisites, "why_not", lambda accounting: None)
+    monkeypatch.setattr(prerequisites, "missing_prerequisite", lambda accounting: None)
     monkeypatch.setattr(network, "LOCK", tmp_path / "lock")
     monkeypatch.setattr(network, "free_network", lambda: 3)
     monkeypatch.setattr(cluster, "_connect_hosts", fail("munge ended"))
@@ -195,18 +195,18 @@ def test_the_first_error_is_shown_beside_that_of_the_clean_up(
 
 def test_another_system_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "needs the namespaces of Linux" in str(prerequisites.why_not())
+    assert "needs the namespaces of Linux" in str(prerequisites.missing_prerequisite())
 
 
 def test_without_root_it_says_to_use_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "run this with sudo" in str(prerequisites.why_not())
+    assert "run this with sudo" in str(prerequisites.missing_prerequisite())
 
 
 def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(prerequisites, "SYSTEM_FOLDERS", "/nowhere")
-    reason = str(prerequisites.why_not(accounting=True))
+    reason = str(prerequisites.missing_prerequisite(accounting=True))
     assert "iproute2 mariadb-server mount munge slurm-wlm slurmdbd util-linux" in reason
     assert "`slurm/virtual_cluster up --accounting --install`" in reason
 
@@ -215,4 +215,6 @@ def test_a_kernel_that_forbids_namespaces_is_quoted(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(prerequisites, "missing_packages", lambda accounting: [])
     monkeypatch.setattr("slurm.virtual.namespaces.refusal", lambda: "unshare failed: Operation not permitted")
-    assert "does not let root make a host: unshare failed: Operation" in str(prerequisites.why_not())
+    assert "does not let root make a host: unshare failed: Operation" in str(
+        prerequisites.missing_prerequisite()
+    )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Counts:
+class PixelCounts:
     """Pixels of a test set by mask and prediction."""
 
     true_positive: int
@@ -51,15 +51,15 @@ def count_pixels(logits: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([true_positive, false_positive, false_negative, true_negative])
 
 
-def total_counts(counts: Tensor) -> Counts:
+def total_counts(counts: Tensor) -> PixelCounts:
     """Return the sum of int64 counts [images, 4]."""
     true_positive, false_positive, false_negative, true_negative = counts.sum(dim=0).tolist()
-    return Counts(true_positive, false_positive, false_negative, true_negative)
+    return PixelCounts(true_positive, false_positive, false_negative, true_negative)
 
 
 def mean_image_iou(counts: Tensor) -> float | None:
     """Return the mean of the images' own IoU, over those that have one, from int64 counts [images, 4]."""
-    of_images = [Counts(*row).iou for row in counts.tolist()]
+    of_images = [PixelCounts(*row).iou for row in counts.tolist()]
     defined = [iou for iou in of_images if iou is not None]
     # Summed exactly, so that it does not depend on the order of the images.
     return math.fsum(defined) / len(defined) if defined else None

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from unet_scaling.study.config import FRAMEWORKS, RunConfig
-from unet_scaling.study.options import TABLES
+from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.validation import StrictModel, flat_values
 
@@ -18,7 +18,7 @@ OPERATIONAL = (*GUARDS, *DATA_PLACES, WEIGHTS_PLACE)
 
 def flat_options(config: RunConfig) -> dict[str, object]:
     """Return every option of a point, {"training.precision": "fp32", ...}, with its framework's own knobs."""
-    knobs = getattr(config, config.framework) or TABLES[config.framework]()
+    knobs = getattr(config, config.framework) or OPTION_TABLES[config.framework]()
     return shared_options(config) | flat_values(knobs, f"{config.framework}.")
 
 

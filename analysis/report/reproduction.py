@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analysis.study import Study
 from unet_scaling.study.config import FRAMEWORKS, RunConfig
-from unet_scaling.study.options import TABLES, Criteria
+from unet_scaling.study.options import OPTION_TABLES, Criteria
 
 SHARED = ("data", "model", "training")
 
@@ -53,13 +53,13 @@ def _axes(configs: Sequence[RunConfig]) -> Axes:
 def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
     """Return every option of a run, set or not, by table and key."""
     for table in (*SHARED, config.framework):
-        options = getattr(config, table) or TABLES[table]()
+        options = getattr(config, table) or OPTION_TABLES[table]()
         for key, value in options.model_dump().items():
             yield (table, key), value
 
 
 def _default(table: str, key: str) -> object:
-    return TABLES[table].model_fields[key].default
+    return OPTION_TABLES[table].model_fields[key].default
 
 
 def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Criteria) -> str:

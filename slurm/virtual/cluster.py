@@ -22,7 +22,7 @@ SERVERS = {"controller": services.start_controller, "database": accounting.start
 
 def up(plan: Plan) -> Plan:
     """Start the cluster and return when every node is idle; after a failure nothing is left behind."""
-    reason = prerequisites.why_not(plan.accounting)
+    reason = prerequisites.missing_prerequisite(plan.accounting)
     if reason:
         raise UserError(reason)
     with network.choosing_alone():

@@ -34,7 +34,7 @@ SERVICES_OF_PACKAGE = {
 START_POLICY = Path("/usr/sbin/policy-rc.d")
 
 
-def why_not(accounting: bool = False) -> str | None:
+def missing_prerequisite(accounting: bool = False) -> str | None:
     """Return why no virtual cluster can run here, and what to do about it; None if one can."""
     if sys.platform != "linux":
         return f"a virtual cluster needs the namespaces of Linux, and this is {sys.platform}"

@@ -18,7 +18,8 @@ from unet_scaling.study.random_streams import AUGMENTATION_STREAM
 # The raw numbers of an image, in this order: a new one goes to the end.
 FLIP_ROWS, FLIP_COLUMNS, TOP, LEFT, BRIGHTNESS, CONTRAST = range(6)
 DRAWN = 6
-RAW_BITS, FLOAT_BITS = 64, 53
+RAW_BITS = 64
+FLOAT_BITS = 53
 MIDDLE_GREY = 0.5
 FLIP_PROBABILITY = 0.5
 

@@ -3,15 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.data.mask_bits import unpack
+from unet_scaling.data.image_source import Indices
+from unet_scaling.data.mask_bits import unpack_bits
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.random_streams import ORDER_STREAM, SPLIT_STREAM
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def to_floats(images: Tensor, masks: Tensor, channels_last: bool) -> tuple[Tenso
     """Return float32 images of 0..1 and masks [b, 1, H, W], converted where the bytes are."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     floats = images.to(torch.float32, memory_format=layout)
-    return floats.div_(255), unpack(masks, images.shape[-1]).unsqueeze(1).to(torch.float32)
+    return floats.div_(255), unpack_bits(masks, images.shape[-1]).unsqueeze(1).to(torch.float32)
 
 
 def _permutations(rows: int, count: int, key: list[int]) -> Indices:

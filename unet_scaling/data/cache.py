@@ -33,7 +33,7 @@ from unet_scaling.data.decoding import load_pair, padding_boxes
 from unet_scaling.data.fitting import Bytes
 from unet_scaling.data.foreground import parse_foreground
 from unet_scaling.data.manifest import Manifest
-from unet_scaling.data.mask_bits import pack, packed_width
+from unet_scaling.data.mask_bits import pack_bits, packed_width
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.data.verification import MappedVerification
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
@@ -216,7 +216,7 @@ def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) 
     ):
         for image, mask in map_in_order(load, manifest.pairs, "decoding"):
             images.write(image.tobytes())
-            masks.write(pack(mask).tobytes())
+            masks.write(pack_bits(mask).tobytes())
     np.save(building / "boxes.npy", padding_boxes(manifest, data))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from unet_scaling.data.foreground import Foreground, parse_foreground
 from unet_scaling.data.images import Pixels, decode, describe_mode, read_bytes, to_mask_values
 from unet_scaling.data.manifest import MOST_VALUES_LISTED, FileEntry, Manifest, PairEntry
-from unet_scaling.data.pairs import IMAGES, MASKS, Pair, find_pairs
+from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
@@ -37,7 +37,7 @@ def check_folder(folder: Path, foreground: str = "nonzero") -> Manifest:
             first_masks = dict.fromkeys(checked.mask_values, checked.entry.mask.name) | first_masks
     problems += _mask_problems(folder, rule, first_masks)
     if not problems and not any(entry.foreground_pixels for entry in entries):
-        problems = [f"{folder / MASKS}: no mask has a foreground pixel under the rule {rule.text!r}"]
+        problems = [f"{folder / MASKS_FOLDER}: no mask has a foreground pixel under the rule {rule.text!r}"]
     if problems:
         raise UserError(_report(folder, problems), EXIT_BAD_DATA)
     return Manifest(foreground=rule.text, pairs=entries)
@@ -50,13 +50,13 @@ class _CheckedPair:
     mask_values: tuple[int, ...] = ()
 
 
-def _check_pair(folder: Path, rule: Foreground, pair: Pair) -> _CheckedPair:
+def _check_pair(folder: Path, rule: Foreground, pair: FilePair) -> _CheckedPair:
     problems: list[str] = []
-    image = _read(folder / IMAGES / pair.image, problems)
-    mask = _read(folder / MASKS / pair.mask, problems)
+    image = _read(folder / IMAGES_FOLDER / pair.image, problems)
+    mask = _read(folder / MASKS_FOLDER / pair.mask, problems)
     if image is None or mask is None:
         return _CheckedPair(problems)
-    path = folder / MASKS / pair.mask
+    path = folder / MASKS_FOLDER / pair.mask
     if _size(image[1]) != _size(mask[1]):
         problems.append(f"{path}: has {_size(mask[1])} pixels, its image {_size(image[1])}")
     try:
@@ -68,7 +68,12 @@ def _check_pair(folder: Path, rule: Foreground, pair: Pair) -> _CheckedPair:
 
 
 def _entry(
-    pair: Pair, image: FileEntry, mask: FileEntry, pixels: Pixels, values: tuple[int, ...], rule: Foreground
+    pair: FilePair,
+    image: FileEntry,
+    mask: FileEntry,
+    pixels: Pixels,
+    values: tuple[int, ...],
+    rule: Foreground,
 ) -> PairEntry:
     height, width = pixels.shape
     return PairEntry(
@@ -102,8 +107,8 @@ def _mask_problems(folder: Path, rule: Foreground, first_masks: dict[int, str]) 
     for value in rule.unexpected(set(first_masks)):
         by_mask[first_masks[value]].append(value)
     return [
-        f"{folder / MASKS / name}: holds {_listed(unexpected)}, unexpected under the rule {rule.text!r};"
-        " name the foreground with --foreground and data.foreground, such as '255' or '>127'"
+        f"{folder / MASKS_FOLDER / name}: holds {_listed(unexpected)}, unexpected under the rule"
+        f" {rule.text!r}; name the foreground with --foreground and data.foreground, such as '255' or '>127'"
         for name, unexpected in sorted(by_mask.items())
     ]
 

@@ -16,8 +16,8 @@ from unet_scaling.data.foreground import parse_foreground
 from unet_scaling.data.image_source import Indices, PackedBatch
 from unet_scaling.data.images import Pixels, decode, read_bytes, to_image, to_mask_values
 from unet_scaling.data.manifest import FileEntry, Manifest, PairEntry
-from unet_scaling.data.mask_bits import pack
-from unet_scaling.data.pairs import IMAGES, MASKS
+from unet_scaling.data.mask_bits import pack_bits
+from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Data
 
@@ -61,7 +61,7 @@ def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False)
 
 def pair_paths(folder: Path, pair: PairEntry) -> tuple[Path, Path]:
     """The files of image and mask."""
-    return folder / IMAGES / pair.image.name, folder / MASKS / pair.mask.name
+    return folder / IMAGES_FOLDER / pair.image.name, folder / MASKS_FOLDER / pair.mask.name
 
 
 def read_pair(folder: Path, pair: PairEntry) -> tuple[bytes, bytes]:
@@ -73,7 +73,8 @@ def read_pair(folder: Path, pair: PairEntry) -> tuple[bytes, bytes]:
 def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tuple[Pixels, Pixels]:
     """The pixels of both files as they are stored, [h, w, 1, 3 or 4]."""
     image_path, mask_path = pair_paths(folder, pair)
-    image_pixels, mask_pixels = decode(image_path, image), decode(mask_path, mask)
+    image_pixels = decode(image_path, image)
+    mask_pixels = decode(mask_path, mask)
     _require_same_size(image_path, image_pixels, pair)
     _require_same_size(mask_path, mask_pixels, pair)
     return image_pixels, mask_pixels
@@ -97,7 +98,7 @@ def fit_pair(data: Data, image: Bytes, mask: Bytes) -> tuple[Bytes, Bytes]:
 def collate(pairs: Sequence[tuple[Bytes, Bytes]]) -> PackedBatch:
     """Return uint8 images [b, channels, height, width], stored channels-last, and packed masks."""
     images = torch.from_numpy(np.stack([image for image, _ in pairs]))
-    return images.permute(0, 3, 1, 2), torch.from_numpy(pack(np.stack([mask for _, mask in pairs])))
+    return images.permute(0, 3, 1, 2), torch.from_numpy(pack_bits(np.stack([mask for _, mask in pairs])))
 
 
 def _require_same_size(path: Path, pixels: Pixels, pair: PairEntry) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pooch  # type: ignore[import-untyped]
 from pooch.downloaders import ZenodoRepository  # type: ignore[import-untyped]
 
-from unet_scaling.data.pairs import IMAGES, MASKS
+from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER
 from unet_scaling.data.unpack import Limits, unpack
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
@@ -20,7 +20,7 @@ ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
 TIMEOUT_SECONDS = 30
 CHUNK_BYTES = 2**16
 # An answer that is no record may be a whole page of HTML.
-LONGEST_REASON = 300
+LONGEST_REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,13 @@ def fetch(folder: Path, deposit: Deposit = INDENTS, limits: Limits | None = None
     repository cannot be reached or an archive is not what it should be, 2 for a folder in use or one
     that cannot be written.
     """
-    parts = [(folder / part).is_dir() for part in (IMAGES, MASKS)]
+    parts = [(folder / part).is_dir() for part in (IMAGES_FOLDER, MASKS_FOLDER)]
     if all(parts):
         return False
     if any(parts):
-        raise UserError(f"{folder} holds one of {IMAGES}/ and {MASKS}/ without the other; remove it")
+        raise UserError(
+            f"{folder} holds one of {IMAGES_FOLDER}/ and {MASKS_FOLDER}/ without the other; remove it"
+        )
     store = folder / ARCHIVES
     try:
         store.mkdir(parents=True, exist_ok=True)
@@ -118,7 +120,7 @@ def _archives_by_hand(store: Path, deposit: Deposit) -> list[Path]:
 
 
 def _unreachable(store: Path, deposit: Deposit, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+    reason = " ".join(str(error).split())[:LONGEST_REASON_CHARACTERS] or type(error).__name__
     return UserError(
         f"doi:{deposit.doi} cannot be fetched: {reason}. Try again, or download its archives by hand"
         f" from https://doi.org/{deposit.doi} into {store} and run this again",

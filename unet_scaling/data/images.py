@@ -111,7 +111,8 @@ def _decode_png(content: bytes) -> Pixels:
     # Pillow decodes a file without its last chunk, and cuts 16-bit colour to 8 bit; both in silence.
     if PNG_END not in content:
         raise ValueError("is cut off: the end of the PNG is missing")
-    depth, colour_type = content[24], content[25]
+    depth = content[24]
+    colour_type = content[25]
     if depth == 16 and colour_type != 0:
         raise ValueError("16-bit colour PNG would be cut to 8 bit; save it as 16-bit TIFF or 8-bit PNG")
     return _with_channel_axis(np.asarray(_plain_mode(image)))

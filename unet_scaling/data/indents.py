@@ -48,7 +48,8 @@ class Canvas:
         height, width = self.brightness.shape
         rows = np.arange(height, dtype=np.float32)[:, None] - np.float32(y)
         columns = np.arange(width, dtype=np.float32)[None, :] - np.float32(x)
-        cosine, sine = np.float32(np.cos(angle)), np.float32(np.sin(angle))
+        cosine = np.float32(np.cos(angle))
+        sine = np.float32(np.sin(angle))
         return columns * cosine + rows * sine, rows * cosine - columns * sine
 
     def uniform(self, low: float, high: float) -> np.float32:

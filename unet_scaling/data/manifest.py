@@ -9,11 +9,9 @@ Format history
 
 import hashlib
 from pathlib import Path, PurePath
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveInt,
@@ -22,24 +20,17 @@ from pydantic import (
 )
 
 from unet_scaling.data.foreground import parse_foreground
-from unet_scaling.data.pairs import IMAGES, MASKS, list_sizes
+from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, list_sizes
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
+from unet_scaling.study.validation import Digest, StrictModel
 
 MANIFEST_NAME = "manifest.json"
 # A mask of classes has few values; one of grey levels, which has many, is a mistake.
 MOST_VALUES_LISTED = 16
 
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
-
-class Table(BaseModel):
-    """A part of the manifest: immutable, nothing coerced, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class FileEntry(Table):
+class FileEntry(StrictModel):
     """One file of images/ or masks/."""
 
     name: str = Field(min_length=1)
@@ -54,7 +45,7 @@ class FileEntry(Table):
         return self
 
 
-class PairEntry(Table):
+class PairEntry(StrictModel):
     """One image with its mask; sizes in pixels."""
 
     stem: str
@@ -80,7 +71,7 @@ class PairEntry(Table):
         return self
 
 
-class Manifest(Table):
+class Manifest(StrictModel):
     """All pairs of a data folder, sorted by stem, as they were when the folder was checked."""
 
     format: Literal[1] = 1
@@ -108,8 +99,8 @@ class Manifest(Table):
 
         This lists the folder and reads no file, so it may be done before every training.
         """
-        _require_sizes(folder / IMAGES, [pair.image for pair in self.pairs])
-        _require_sizes(folder / MASKS, [pair.mask for pair in self.pairs])
+        _require_sizes(folder / IMAGES_FOLDER, [pair.image for pair in self.pairs])
+        _require_sizes(folder / MASKS_FOLDER, [pair.mask for pair in self.pairs])
 
     def require_foreground(self, rule: str) -> None:
         """Raise UserError (2) where the masks were checked with another rule than data.foreground."""

@@ -15,12 +15,12 @@ def packed_width(width: int) -> int:
     return -(-width // BITS)
 
 
-def pack(masks: Bytes) -> Bytes:
+def pack_bits(masks: Bytes) -> Bytes:
     """Pack uint8 [..., width] of 0 and 1 to [..., packed_width]; rows are filled up with zeros."""
     return np.packbits(masks, axis=-1)
 
 
-def unpack(packed: Tensor, width: int) -> Tensor:
+def unpack_bits(packed: Tensor, width: int) -> Tensor:
     """Unpack uint8 [..., packed_width] to [..., width] of 0 and 1, on their device."""
     if packed.device.type == "cpu":
         return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, count=width))

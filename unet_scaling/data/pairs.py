@@ -7,12 +7,12 @@ from pathlib import Path
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 SUFFIXES = (".png", ".tif", ".tiff")
-IMAGES = "images"
-MASKS = "masks"
+IMAGES_FOLDER = "images"
+MASKS_FOLDER = "masks"
 
 
 @dataclass(frozen=True)
-class Pair:
+class FilePair:
     """One image with its mask: the stem they share, and their file names in images/ and masks/."""
 
     stem: str
@@ -20,19 +20,19 @@ class Pair:
     mask: str
 
 
-def find_pairs(folder: Path) -> tuple[list[Pair], list[str]]:
+def find_pairs(folder: Path) -> tuple[list[FilePair], list[str]]:
     """Return all pairs, sorted by stem, and everything that keeps a file from being part of one.
 
     Hidden files are skipped. Raises UserError (65) where images/ or masks/ cannot be listed.
     """
-    images, image_problems = _by_stem(folder / IMAGES)
-    masks, mask_problems = _by_stem(folder / MASKS)
+    images, image_problems = _by_stem(folder / IMAGES_FOLDER)
+    masks, mask_problems = _by_stem(folder / MASKS_FOLDER)
     problems = image_problems + mask_problems
-    problems += _without_partner(folder / IMAGES, images, masks, "has no mask")
-    problems += _without_partner(folder / MASKS, masks, images, "has no image")
-    pairs = [Pair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
+    problems += _without_partner(folder / IMAGES_FOLDER, images, masks, "has no mask")
+    problems += _without_partner(folder / MASKS_FOLDER, masks, images, "has no image")
+    pairs = [FilePair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
     if not pairs and not problems:
-        problems.append(f"{folder}: {IMAGES}/ and {MASKS}/ are empty")
+        problems.append(f"{folder}: {IMAGES_FOLDER}/ and {MASKS_FOLDER}/ are empty")
     return pairs, problems
 
 
@@ -46,8 +46,8 @@ def list_sizes(folder: Path) -> dict[str, int]:
         return {entry.name: entry.stat().st_size for entry in folder.iterdir() if entry.name[0] != "."}
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be listed ({error.strerror}); a data folder holds {IMAGES}/ and {MASKS}/"
-            " with files of the same names",
+            f"{folder}: cannot be listed ({error.strerror}); a data folder holds {IMAGES_FOLDER}/"
+            f" and {MASKS_FOLDER}/ with files of the same names",
             EXIT_BAD_DATA,
         ) from None
 

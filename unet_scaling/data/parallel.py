@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from unet_scaling.study.progress import progress
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # Decoders release the lock of the interpreter; a login node is shared with other users.
 MOST_THREADS = 4
@@ -18,13 +18,13 @@ ITEMS_AHEAD = 32
 
 
 def map_in_order(
-    function: Callable[[Item], Result], items: Sequence[Item], label: str
-) -> Generator[Result, None, None]:
+    function: Callable[[_Item], _Result], items: Sequence[_Item], label: str
+) -> Generator[_Result, None, None]:
     """Yield results in the order of the items, with at most ITEMS_AHEAD of them in memory at a time."""
     yield from progress(_results(function, items), len(items), label)
 
 
-def _results(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+def _results(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
     threads = min(MOST_THREADS, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(threads) as pool:
         for start in itertools.count(0, ITEMS_AHEAD):

@@ -56,7 +56,8 @@ class _Failure:
     """A UserError on its way from a loader process; pickled as an exception it would lose its exit code."""
 
     def __init__(self, error: UserError) -> None:
-        self.text, self.exit_code = str(error), error.exit_code
+        self.text = str(error)
+        self.exit_code = error.exit_code
 
 
 class _Order(Sampler[Indices]):

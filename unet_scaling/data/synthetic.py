@@ -8,7 +8,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
 from unet_scaling.data.indents import draw_indents
-from unet_scaling.data.pairs import IMAGES, MASKS
+from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
@@ -39,7 +39,7 @@ def make(folder: Path, count: int, height: int, width: int, seed: int) -> bool:
     try:
         if _is_complete(folder, parameters):
             return False
-        for part in (IMAGES, MASKS):
+        for part in (IMAGES_FOLDER, MASKS_FOLDER):
             (folder / part).mkdir(exist_ok=True, parents=True)
         _write_parameters(folder, parameters)
         list(map_in_order(partial(_write_pair, folder, parameters), range(count), "drawing"))
@@ -77,7 +77,7 @@ def _write_parameters(folder: Path, parameters: Parameters) -> None:
 
 def _write_pair(folder: Path, parameters: Parameters, index: int) -> None:
     pictures = draw_indents(parameters.height, parameters.width, parameters.seed, index)
-    for part, pixels in zip((IMAGES, MASKS), pictures, strict=True):
+    for part, pixels in zip((IMAGES_FOLDER, MASKS_FOLDER), pictures, strict=True):
         path = folder / part / f"indent_{index:05d}.png"
         # Written under a hidden name first: an interrupted picture must not pass for a finished one.
         hidden = path.with_name(f".{path.name}.{os.getpid()}")

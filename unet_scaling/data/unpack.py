@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from unet_scaling.data.pairs import IMAGES, MASKS, SUFFIXES
+from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, SUFFIXES
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.progress import progress
 
@@ -36,7 +36,7 @@ def unpack(archives: Sequence[Path], folder: Path, limits: Limits | None = None)
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as name:
         staging = Path(name)
-        for part in (IMAGES, MASKS):
+        for part in (IMAGES_FOLDER, MASKS_FOLDER):
             (staging / part).mkdir()
         left = limits or Limits()
         for archive in archives:
@@ -48,7 +48,7 @@ def unpack(archives: Sequence[Path], folder: Path, limits: Limits | None = None)
                 ) from None
         _require_both(archives, staging)
         _pair_stems(staging)
-        for part in (MASKS, IMAGES):
+        for part in (MASKS_FOLDER, IMAGES_FOLDER):
             (staging / part).rename(folder / part)
 
 
@@ -82,14 +82,14 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Path, archi
     if path.name.startswith(".") or path.suffix.lower() not in SUFFIXES:
         return
     names = [archive, *path.parts[:-1]]
-    part = MASKS if any("mask" in name.lower() for name in names) else IMAGES
+    part = MASKS_FOLDER if any("mask" in name.lower() for name in names) else IMAGES_FOLDER
     if (staging / part / path.name).exists():
         raise ValueError(f"two files are named {path.name!r}")
     tar.extract(checked.replace(name=path.name), staging / part, filter="data")
 
 
 def _require_both(archives: Sequence[Path], staging: Path) -> None:
-    for part in (IMAGES, MASKS):
+    for part in (IMAGES_FOLDER, MASKS_FOLDER):
         if not any((staging / part).iterdir()):
             names = ", ".join(archive.name for archive in archives)
             raise UserError(f"{names}: hold no files for {part}/", EXIT_BAD_DATA)
@@ -97,8 +97,8 @@ def _require_both(archives: Sequence[Path], staging: Path) -> None:
 
 def _pair_stems(staging: Path) -> None:
     """Remove "_mask" and the like from the masks' names where the images' names lack it."""
-    stems = {path.stem for path in (staging / IMAGES).iterdir()}
-    masks = sorted((staging / MASKS).iterdir())
+    stems = {path.stem for path in (staging / IMAGES_FOLDER).iterdir()}
+    masks = sorted((staging / MASKS_FOLDER).iterdir())
     if stems & {mask.stem for mask in masks}:
         return
     for mask in masks:

@@ -19,7 +19,7 @@ from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 
 # Of the 64 of a SHA-256: enough to tell two files apart in a message.
-DIGEST_CHARACTERS = 12
+SHOWN_DIGEST_CHARACTERS = 12
 LABEL = "verifying"
 Attributes = tuple[int, int, int, int]
 
@@ -53,8 +53,8 @@ class Verification:
             expected = self._digests[path]
             if digest != expected:
                 raise UserError(
-                    f"{path}: has changed (SHA-256 {digest[:DIGEST_CHARACTERS]}..., expected "
-                    f"{expected[:DIGEST_CHARACTERS]}...); {self._cure}",
+                    f"{path}: has changed (SHA-256 {digest[:SHOWN_DIGEST_CHARACTERS]}..., expected "
+                    f"{expected[:SHOWN_DIGEST_CHARACTERS]}...); {self._cure}",
                     EXIT_BAD_DATA,
                 )
             self._seen[path] = attributes

@@ -13,7 +13,7 @@ from unet_scaling.group.identity import Identity
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.errors import UserError
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Group:
             gathered = self.sum_over_workers(rows).to("cpu", torch.uint8)
         return [bytes(row[:length].numpy()) for row, length in zip(gathered, lengths, strict=True)]
 
-    def run_on_all(self, action: Callable[[], Result]) -> Result:
+    def run_on_all(self, action: Callable[[], _Result]) -> _Result:
         """Run `action` on every worker; return this worker's result.
 
         Raises UserError on every worker alike where it raised one on any: that of the lowest rank.
         """
-        outcome: Result | UserError
+        outcome: _Result | UserError
         try:
             outcome = action()
         except UserError as error:

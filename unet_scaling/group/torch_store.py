@@ -12,7 +12,7 @@ from unet_scaling.study.config import FALLBACK_SECONDS
 
 ANSWER = "answer"
 # Worker 0 serves the store; it leaves after the others had the time to read the answer.
-ERROR_DRAIN_SECONDS = 2
+STORE_LINGER_SECONDS = 2
 
 
 class Store(Protocol):
@@ -47,7 +47,7 @@ def _wait_for_peers(store: Store, identity: Identity, timeout: timedelta) -> Non
     store.wait([ANSWER], 2 * timeout)
     answer = store.get(ANSWER).decode()
     if answer:
-        time.sleep(ERROR_DRAIN_SECONDS if identity.rank == 0 else 0)
+        time.sleep(STORE_LINGER_SECONDS if identity.rank == 0 else 0)
         raise RuntimeError(answer)
 
 

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from unet_scaling.group.group import Group
 from unet_scaling.measure.cpu_counters import cpu_facts, read_counters
 from unet_scaling.measure.gpu_counters import open_gpu
-from unet_scaling.measure.phases import NO_CLOCK, Clock, phase_clock
+from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.study.config import RunConfig
@@ -29,8 +28,6 @@ MOST_GATHERED = 2**20
 NANOSECOND_DIGITS = 9
 BEGUN_BEFORE = "an earlier attempt began this epoch: the phases of its steps are lost"
 NOT_EVERY_GRADIENT = "not every parameter had one gradient per pass: where sync begins is not known"
-
-Seconds = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,8 @@ class BudgetMeter(Meter):
         return self._sample.parquet() if self._sample else None
 
     def _own_counters(self) -> WorkerCounters:
-        before, after = self._before, self._after
+        before = self._before
+        after = self._after
         return WorkerCounters(
             cpu=cpu_facts(before, after, self._communication) if before and after else None,
             gpu=self._gpu.facts(self._energy) if self._gpu else None,

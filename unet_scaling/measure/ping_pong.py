@@ -25,19 +25,20 @@ from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.validation import StrictModel
 
-SIZES = tuple(4**power for power in range(0, 13))  # 1 B ... 16 MiB
+PING_PONG_BYTES = tuple(4**power for power in range(0, 13))  # 1 B ... 16 MiB
 # A median of fewer repeats is one outlier; more than these make no figure better.
-FEWEST_REPEATS = 3
-MOST_REPEATS = 100
-SECONDS_PER_SIZE = 0.1
+FEWEST_ROUND_TRIP_REPEATS = 3
+MOST_ROUND_TRIP_REPEATS = 100
+ROUND_TRIP_SECONDS_PER_SIZE = 0.1
 # No larger message follows one that took longer than this: the next would take four times as long.
-LONGEST_SECONDS = 0.2
+LONGEST_ONE_WAY_SECONDS = 0.2
 # Beyond so many hosts, pairs grow faster than what they show.
 ALL_PAIRS_UP_TO = 8
-SEED = 1
+# Fixed: every measurement of a cluster times the same pairs.
+PAIR_CHOICE_SEED = 1
 
 
-class Pair(StrictModel):
+class HostPair(StrictModel):
     """Two ranks and the one-way times between them, by message size."""
 
     ranks: tuple[NonNegativeInt, NonNegativeInt]
@@ -57,7 +58,7 @@ class PingPong(StrictModel):
     format: Literal[1] = 1
     mpi: str = Field(description="the library, in its own words")
     hosts: list[str]
-    pairs: list[Pair]
+    pairs: list[HostPair]
 
 
 def write_ping_pong(path: Path, ping_pong: PingPong) -> None:
@@ -89,25 +90,27 @@ def choose_pairs(hosts: Sequence[str]) -> list[tuple[int, int]]:
 def _ring_and_random_pairs(ranks: list[int], pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     ring = {(min(pair), max(pair)) for pair in zip(ranks, [*ranks[1:], ranks[0]], strict=True)}
     others = [pair for pair in pairs if pair not in ring]
-    # Not a secret: the same pairs at every measurement of a cluster.
-    generator = random.Random(SEED)  # noqa: S311
+    # A choice to repeat, not a secret.
+    generator = random.Random(PAIR_CHOICE_SEED)  # noqa: S311
     return sorted(ring) + sorted(generator.sample(others, min(len(others), len(ranks))))
 
 
-def measure(world: Any, pair: tuple[int, int], hosts: Sequence[str]) -> Pair | None:  # noqa: ANN401
+def measure(world: Any, pair: tuple[int, int], hosts: Sequence[str]) -> HostPair | None:  # noqa: ANN401
     """Time one pair on an MPI communicator; return the result on its first rank, None on the second."""
     rows: list[tuple[int, int, float, float]] = []
-    for size in SIZES:
+    for size in PING_PONG_BYTES:
         rows.append((size, *_one_way_seconds(world, pair, size)))
-        if _slowest(world, pair, rows[-1][2]) > LONGEST_SECONDS:
+        if _slowest(world, pair, rows[-1][2]) > LONGEST_ONE_WAY_SECONDS:
             break
     return _pair(pair, hosts, rows) if world.Get_rank() == pair[0] else None
 
 
-def _pair(ranks: tuple[int, int], hosts: Sequence[str], rows: list[tuple[int, int, float, float]]) -> Pair:
+def _pair(
+    ranks: tuple[int, int], hosts: Sequence[str], rows: list[tuple[int, int, float, float]]
+) -> HostPair:
     sizes, repeats, medians, minima = (list(column) for column in zip(*rows, strict=True))
     own, other = (hosts[rank] for rank in ranks)
-    return Pair(
+    return HostPair(
         ranks=ranks,
         hosts=(own, other),
         medium="shared memory" if own == other else "network",
@@ -145,7 +148,9 @@ def _repeated(
     round_trip: Callable[[], float], exchange: Callable[[int], int], leads: bool
 ) -> tuple[int, float, float]:
     first = round_trip()
-    wanted = min(MOST_REPEATS, max(FEWEST_REPEATS, int(SECONDS_PER_SIZE / first)))
+    wanted = min(
+        MOST_ROUND_TRIP_REPEATS, max(FEWEST_ROUND_TRIP_REPEATS, int(ROUND_TRIP_SECONDS_PER_SIZE / first))
+    )
     wanted_by_other = exchange(wanted)
     repeats = wanted if leads else wanted_by_other
     times = [round_trip() / 2 for _ in range(repeats)]
@@ -163,7 +168,7 @@ def main() -> None:
 
     world = MPI.COMM_WORLD
     hosts = world.allgather(socket.gethostname())
-    pairs: list[Pair] = []
+    pairs: list[HostPair] = []
     for ranks in choose_pairs(hosts):
         # One pair at a time: the others must not use the network.
         world.Barrier()

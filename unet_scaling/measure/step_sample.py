@@ -1,8 +1,8 @@
 """steps.parquet: the phases of single steps, all of a short run, a uniform sample of a long one.
 
 One row per epoch, step and worker; seconds. A step is kept with all its workers or not at all. Up to
-MOST_ROWS rows every step is kept; beyond, a reservoir (Vitter 1985, algorithm R, seeded) in which each
-step seen so far has the same chance.
+MOST_SAMPLED_ROWS rows every step is kept; beyond, a reservoir (Vitter 1985, algorithm R, seeded) in which
+each step seen so far has the same chance.
 """
 
 import io
@@ -10,20 +10,19 @@ import io
 import numpy as np
 import numpy.typing as npt
 
+from unet_scaling.measure.phases import Seconds
 from unet_scaling.study.measurements import PHASE_COLUMNS, Phase
 from unet_scaling.study.random_streams import STEP_SAMPLE_STREAM
 
 STEPS_NAME = "steps.parquet"
 # About 1 MB.
-MOST_ROWS = 20_000
-
-Seconds = npt.NDArray[np.float64]
+MOST_SAMPLED_ROWS = 20_000
 
 
 class StepSample:
     """A uniform sample of all steps added to it; only worker 0 has one."""
 
-    def __init__(self, workers: int, seed: int, most_rows: int = MOST_ROWS) -> None:
+    def __init__(self, workers: int, seed: int, most_rows: int = MOST_SAMPLED_ROWS) -> None:
         self._capacity = max(1, most_rows // workers)
         self._random = np.random.default_rng([seed, STEP_SAMPLE_STREAM])
         self._seen = 0

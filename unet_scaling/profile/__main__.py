@@ -8,7 +8,7 @@ from unet_scaling.study.errors import run_program
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import setting
 
-EPILOG = """\
+_EPILOG = """\
 Times the stages of loading in one process, then 0, 1, 2, ... loader processes up to the cores this process
 may use, then training steps on the cores of one worker without and with prefetch. Takes about a minute;
 docs/profile.md explains the output.
@@ -22,10 +22,10 @@ def main() -> None:
 def profile(arguments: dict[str, Any]) -> None:
     """Time every stage of a study's input on this machine, and recommend what to change."""
     # Imports torch, which --help does not need.
-    from unet_scaling.profile.profiler import Options, print_profile, profile_study
+    from unet_scaling.profile.profiler import ProfileOptions, print_profile, profile_study
 
     study = read_study(arguments.pop("study"), dict(arguments.pop("set")))
-    options = Options(**arguments)
+    options = ProfileOptions(**arguments)
     print_profile(profile_study(study, options), options)
 
 
@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m unet_scaling.profile",
         description=profile.__doc__,
-        epilog=EPILOG,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", type=Path, metavar="STUDY.toml", help="its first configuration is profiled")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from unet_scaling.profile.results import Conclusions, Host, Measurements, Steps, Throughput
+from unet_scaling.profile.results import Conclusions, HostCores, Measurements, Steps, Throughput
 
 # A throughput that is lower by less than a tenth, or within the spread of its samples, is noise.
 NOTABLY_LOWER = 0.9
@@ -36,7 +36,7 @@ def is_input_bound(steps: Steps) -> bool:
     return steps.loading_seconds > steps.compute.median
 
 
-def processes_to_try(throughput: Sequence[Throughput], host: Host, images_per_second: float) -> int:
+def processes_to_try(throughput: Sequence[Throughput], host: HostCores, images_per_second: float) -> int:
     """Return the fewest loader processes per worker that keep up with its step, at least 1.
 
     `images_per_second` is what one worker processes when it never waits for data. All workers of the host
@@ -67,7 +67,8 @@ def thrashing(throughput: Sequence[Throughput]) -> Iterator[str]:
     measured = [count for count in throughput if count.processes > 0]
     for number, count in enumerate(measured[1:], start=1):
         best = max(measured[:number], key=lambda other: other.images_per_second.median)
-        speed, highest = count.images_per_second, best.images_per_second
+        speed = count.images_per_second
+        highest = best.images_per_second
         if speed.median < NOTABLY_LOWER * highest.median and speed.high < highest.low:
             yield (
                 f"thrashing: {count.processes} loader processes load {speed.median:.4g} images/s,"
@@ -82,8 +83,8 @@ def advice(measured: Measurements) -> str:
     loading = steps.loading_seconds
     compute = steps.compute.median
     facts = (
-        f"loading a batch of {measured.batch} takes {milliseconds(loading)}, its step"
-        f" {milliseconds(compute)} on {steps.device}"
+        f"loading a batch of {measured.batch} takes {as_milliseconds(loading)}, its step"
+        f" {as_milliseconds(compute)} on {steps.device}"
     )
     if loading < LEAST_GAIN_SHARE * steps.in_line.median:
         return f"nothing to gain here: {facts}"
@@ -93,11 +94,11 @@ def advice(measured: Measurements) -> str:
 
 def _remedy(measured: Measurements) -> str:
     if measured.loading == "decode":
-        cached = milliseconds(measured.seconds_per_image("cache") * measured.batch)
+        cached = as_milliseconds(measured.seconds_per_image("cache") * measured.batch)
         return f"data.loading = 'cache' takes {cached} for a batch"
     steps = measured.steps
-    prefetched = milliseconds(steps.prefetched.median)
-    in_line = milliseconds(steps.in_line.median)
+    prefetched = as_milliseconds(steps.prefetched.median)
+    in_line = as_milliseconds(steps.in_line.median)
     loaders = counted(steps.loader_processes, "loader process", "es")
     if recommended_processes(steps):
         return f"{loaders} for each worker would shorten a whole step from {in_line} to {prefetched}"
@@ -113,7 +114,7 @@ def counted(number: int, thing: str, plural: str = "s") -> str:
     return f"{number} {thing}{'' if number == 1 else plural}"
 
 
-def milliseconds(seconds: float) -> str:
+def as_milliseconds(seconds: float) -> str:
     """Return three significant digits, as '0.0123 ms' or '1,740 ms'."""
     value = seconds * 1000
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"

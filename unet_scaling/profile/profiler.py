@@ -11,7 +11,7 @@ from rich.console import Console
 from unet_scaling.profile.findings import conclude, processes_to_try
 from unet_scaling.profile.results import (
     LOADING_NAMES,
-    Host,
+    HostCores,
     LoadingName,
     Measurements,
     Profile,
@@ -19,7 +19,7 @@ from unet_scaling.profile.results import (
     Steps,
     Throughput,
 )
-from unet_scaling.profile.show import show
+from unet_scaling.profile.show import print_tables
 from unet_scaling.profile.stages import time_stages
 from unet_scaling.profile.steps import (
     cores_of_one_worker,
@@ -39,11 +39,11 @@ STAGES_SHARES: dict[LoadingName, float] = {"decode": 0.2, "cache": 0.1}
 THROUGHPUT_SHARE = 0.4
 STEPS_SHARE = 0.3
 # Columns of the tables where the output is no terminal.
-PLAIN_WIDTH = 130
+TABLES_WIDTH_CHARACTERS = 130
 
 
 @dataclass(frozen=True)
-class Options:
+class ProfileOptions:
     """The options of the command line; an empty one is chosen from the study and this machine."""
 
     samples: int = 128
@@ -53,7 +53,7 @@ class Options:
     json: Path | None = None
 
 
-def profile_study(study: StudyConfig, options: Options) -> Profile:
+def profile_study(study: StudyConfig, options: ProfileOptions) -> Profile:
     """Measure for about `options.seconds` on this machine.
 
     Raises UserError: 65 for data that do not match their manifest, 2 for options that cannot be met.
@@ -92,7 +92,11 @@ def _time_stages(
 
 
 def _time_steps(
-    subject: Subject, device: torch.device, host: Host, throughput: list[Throughput], options: Options
+    subject: Subject,
+    device: torch.device,
+    host: HostCores,
+    throughput: list[Throughput],
+    options: ProfileOptions,
 ) -> Steps:
     step = plain_step(subject.config, device)
     batch = subject.config.training.batch_per_worker
@@ -106,17 +110,17 @@ def _time_steps(
     return steps
 
 
-def print_profile(profile: Profile, options: Options) -> None:
+def print_profile(profile: Profile, options: ProfileOptions) -> None:
     """Print the tables, and write the JSON file where one was requested."""
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    show(profile, Console(highlight=False, soft_wrap=True, width=width))
+    width = None if sys.stdout.isatty() else TABLES_WIDTH_CHARACTERS
+    print_tables(profile, Console(highlight=False, soft_wrap=True, width=width))
     if options.json is not None:
         write_atomically(options.json, profile.model_dump_json(indent=1) + "\n")
     for path in filter(None, (options.json, options.trace)):
         print(f"written: {path}")
 
 
-def divide_host(study: StudyConfig, workers_per_host: int | None, device: torch.device) -> Host:
+def divide_host(study: StudyConfig, workers_per_host: int | None, device: torch.device) -> HostCores:
     """Divide this host's cores among its workers, by default the study's largest number that fits.
 
     A worker needs a core, and a GPU where there are any. Raises UserError (2) for more workers than cores.
@@ -127,7 +131,7 @@ def divide_host(study: StudyConfig, workers_per_host: int | None, device: torch.
     workers = workers_per_host or max(fitting, default=1)
     if workers > cores:
         raise UserError(f"--workers-per-host: found {workers}; this machine has {cores} cores, one for each")
-    return Host(cores=cores, workers_per_host=workers, cores_per_worker=cores // workers)
+    return HostCores(cores=cores, workers_per_host=workers, cores_per_worker=cores // workers)
 
 
 def _require_writable(option: str, path: Path | None) -> None:

@@ -74,7 +74,7 @@ class Steps(StrictModel):
         return min(self.data_wait.median, self.host_to_device.median + self.compute.median)
 
 
-class Host(StrictModel):
+class HostCores(StrictModel):
     """The cores that this process may use, and their division among the study's workers."""
 
     cores: PositiveInt
@@ -87,7 +87,7 @@ class Measurements(StrictModel):
 
     format: Literal[2] = 2
     config: RunConfig
-    host: Host
+    host: HostCores
     stages: dict[LoadingName, dict[str, Samples]] = Field(
         description="seconds per image of every stage, files in the page cache, in one process"
     )

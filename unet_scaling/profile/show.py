@@ -6,12 +6,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from unet_scaling.profile.findings import counted, milliseconds
+from unet_scaling.profile.findings import as_milliseconds, counted
 from unet_scaling.profile.results import Profile, Samples
 from unet_scaling.profile.stages import STAGES
 
 
-def show(profile: Profile, console: Console) -> None:
+def print_tables(profile: Profile, console: Console) -> None:
     """Print stages, loader processes, steps, notes and warnings, with the advice last."""
     host = profile.host
     data = profile.config.data
@@ -94,7 +94,7 @@ def _sentences(profile: Profile) -> Iterator[str]:
         yield f"warning: {warning}"
     yield (
         f"dominant stage: {conclusions.dominant_stage}, {conclusions.dominant_share:.0%} of loading an image"
-        f" ({milliseconds(profile.seconds_per_image(profile.loading))})"
+        f" ({as_milliseconds(profile.seconds_per_image(profile.loading))})"
     )
     bound = "yes" if conclusions.input_bound else "no"
     yield f"input-bound: {bound}; loading is {conclusions.loading_share:.1%} of a step"

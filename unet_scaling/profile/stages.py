@@ -18,8 +18,14 @@ from unet_scaling.profile.subject import Subject
 from unet_scaling.study.progress import progress
 
 # In the order in which they run.
-READ, DECODE, CONVERT, RESIZE, COLLATE = "read", "decode", "convert", "resize", "collate"
-GATHER, TRANSFER, TO_FLOATS = "gather", "host to device", "to floats"
+READ = "read"
+DECODE = "decode"
+CONVERT = "convert"
+RESIZE = "resize"
+COLLATE = "collate"
+GATHER = "gather"
+TRANSFER = "host to device"
+TO_FLOATS = "to floats"
 STAGES = (READ, DECODE, CONVERT, RESIZE, COLLATE, GATHER, TRANSFER, TO_FLOATS)
 
 

@@ -7,13 +7,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from unet_scaling.data.loader import Batch
-from unet_scaling.measure.phases import NO_CLOCK, PhaseClock, phase_clock
+from unet_scaling.measure.phases import NO_CLOCK, PhaseClock, Seconds, phase_clock
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.profile.results import LOADING_NAMES, Samples, Steps
 from unet_scaling.profile.stages import StageClock, load_batch
@@ -27,8 +26,6 @@ FEWEST_STEPS = 2
 # More make no figure better.
 MOST_STEPS = 50
 STEP_LABEL = "training step"
-
-Seconds = npt.NDArray[np.float64]
 
 
 def default_device() -> torch.device:

@@ -14,6 +14,7 @@ from unet_scaling.profile.results import Samples, Throughput
 from unet_scaling.profile.subject import Subject
 from unet_scaling.study.progress import progress
 
+# Interleaved: a disturbance then falls on all counts of processes alike.
 ROUNDS = 3
 # Up to here every number is tried, beyond it each doubling.
 EVERY_COUNT_UP_TO = 4

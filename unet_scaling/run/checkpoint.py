@@ -27,10 +27,10 @@ from unet_scaling.study.record_lines import AttemptFacts, Epoch, Result
 from unet_scaling.study.validation import StrictModel
 
 # The newest may be damaged: then the run goes on from the one before it.
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 CHECKPOINTS = "checkpoint-*.pt"
-PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "workers": list, "progress": str}
-PARTS_OF_A_WORKER: dict[str, type] = {"buffers": dict, "random": dict, "loss": Tensor, "seconds": float}
+CHECKPOINT_PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "workers": list, "progress": str}
+WORKER_PARTS: dict[str, type] = {"buffers": dict, "random": dict, "loss": Tensor, "seconds": float}
 # A lack of memory or a fault of a GPU, also RuntimeErrors: no reason to remove a checkpoint.
 OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
 UNFITTING = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
@@ -169,7 +169,7 @@ def _write(folder: Path, progress: Progress, content: bytes) -> str:
     try:
         retry_transient(lambda: _require_space(folder, 2 * len(content)))
         write_verified(path, content)
-        for old in list(_newest_first(folder))[KEPT:]:
+        for old in list(_newest_first(folder))[KEPT_CHECKPOINTS:]:
             _remove(old)
     except OSError as error:
         return str(error)
@@ -188,10 +188,10 @@ def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] 
     """Return the content of a checkpoint, or None and why it cannot be used."""
     try:
         state = unpack_state(read_verified(path))
-        _require_parts(state, PARTS)
+        _require_parts(state, CHECKPOINT_PARTS)
         progress = Progress.model_validate_json(state["progress"])
         for worker in state["workers"]:
-            _require_parts(worker, PARTS_OF_A_WORKER)
+            _require_parts(worker, WORKER_PARTS)
     except (OSError, ValueError) as error:
         return None, f"{path} cannot be used: {one_line(error)}"
     if len(state["workers"]) != workers:

@@ -11,16 +11,16 @@ from pathlib import Path
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record_lines import AttemptFacts, WorkerFacts
 
-Fact = Callable[[AttemptFacts], object]
+_Fact = Callable[[AttemptFacts], object]
 
-OF_WORKERS: dict[str, Callable[[WorkerFacts], object]] = {
+SAME_ON_WORKERS: dict[str, Callable[[WorkerFacts], object]] = {
     "device": lambda worker: worker.device,
     "cores per worker": lambda worker: len(worker.cores),
     "threads": lambda worker: worker.threads,
 }
 # Nodes of one cluster may differ in their driver.
 VERSIONS_THAT_MAY_DIFFER = ("driver",)
-REMARKED: dict[str, Fact] = {
+REMARKED: dict[str, _Fact] = {
     "the commit": lambda facts: facts.commit,
     "whether changes were uncommitted": lambda facts: facts.dirty,
     "the set of hosts": lambda facts: sorted({worker.host for worker in facts.workers}),
@@ -70,7 +70,7 @@ def _attempt_before(earlier: Sequence[AttemptFacts], folder: Path, cure: str) ->
 def _differing_machines(before: AttemptFacts, now: AttemptFacts) -> list[str]:
     return [
         f"{name}: {_of_each(before, fact)} in attempt {before.attempt}, {_of_each(now, fact)} now"
-        for name, fact in OF_WORKERS.items()
+        for name, fact in SAME_ON_WORKERS.items()
         if _of_each(before, fact) != _of_each(now, fact)
     ]
 

@@ -2,7 +2,7 @@
 
 from unet_scaling.study.record_lines import Epoch, Result
 
-HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
+OLDER_LOG_HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 
 
 def older_log(epochs: list[Epoch], result: Result) -> str:
@@ -13,4 +13,4 @@ def older_log(epochs: list[Epoch], result: Result) -> str:
         f"{result.training_seconds:.6f},{result.seconds:.6f},{iou}"
         for epoch in epochs
     ]
-    return "\n".join([HEADER, *rows]) + "\n"
+    return "\n".join([OLDER_LOG_HEADER, *rows]) + "\n"

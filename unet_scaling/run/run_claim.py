@@ -31,7 +31,8 @@ ENDING_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 # Of proc(5), counted from the field behind the name in brackets, the third.
-STATE_FIELD, START_FIELD = 0, 19
+_STATE_FIELD = 0
+_START_FIELD = 19
 ENDED_STATES = ("Z", "X")
 
 
@@ -202,4 +203,4 @@ def _begun_ticks(process: int) -> int | None:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[STATE_FIELD] in ENDED_STATES else int(fields[START_FIELD])
+    return None if fields[_STATE_FIELD] in ENDED_STATES else int(fields[_START_FIELD])

@@ -19,7 +19,7 @@ from unet_scaling.study.errors import EXIT_DIVERGED, StoppedError, UserError
 # Short beside the 15 s that SIGTERM leaves, long beside the sum that a visit costs.
 SECONDS_APART = 5.0
 # No step is so short; it keeps a first visit without steps from dividing by zero.
-SHORTEST_STEP_SECONDS = 1e-9
+POSITIVE_STEP_SECONDS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class SafePoints:
         step_seconds = (now - self._visited_at) / max(self._steps, 1)
         own = np.array([stops, diverged, is_save_due, step_seconds], dtype=np.float64)
         maxima = self._group.gather_array(own).max(axis=0)
-        self._steps_apart = max(1, int(SECONDS_APART / max(maxima[3], SHORTEST_STEP_SECONDS)))
+        self._steps_apart = max(1, int(SECONDS_APART / max(maxima[3], POSITIVE_STEP_SECONDS)))
         self._steps = 0
         self._visited_at = time.monotonic()
         return bool(maxima[0]), bool(maxima[1]), bool(maxima[2])

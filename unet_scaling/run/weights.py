@@ -18,7 +18,7 @@ WEIGHTS_NAME = "weights.pt"
 NO_TENSORS = (
     RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error,
 )  # fmt: skip
-LONGEST_REASON = 200  # characters of torch's own message, which may list every layer
+MOST_MESSAGE_CHARACTERS = 200  # characters of torch's own message, which may list every layer
 
 
 def weights_sha256(model: nn.Module) -> str:
@@ -72,7 +72,7 @@ def unpack_state(content: bytes) -> dict[str, Any]:
 def one_line(error: Exception) -> str:
     """Return the beginning of what a library said, or the name of its error where it said nothing."""
     text = " ".join(str(error).split())
-    return text[:LONGEST_REASON] if text else type(error).__name__
+    return text[:MOST_MESSAGE_CHARACTERS] if text else type(error).__name__
 
 
 def _digest(state: dict[str, Tensor]) -> str:

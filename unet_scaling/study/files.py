@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from unet_scaling.study.retry import retry
 
 CHECKSUM_KEY = "sha256"
+# Modes of new files: only the owner reads them, or everybody does; only the owner writes either.
 PRIVATE = 0o600
 READABLE = 0o644
 # Errors of a shared file system that may pass; a full disk may be emptied meanwhile.

@@ -11,8 +11,9 @@ import json
 from typing import Any
 
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.options import TABLES
+from unet_scaling.study.options import OPTION_TABLES
 
+# A line of format 5 needs no change.
 NEWEST_OLDER_FORMAT = 4
 # What the digests of formats 1 to 4 left out where it had its default. No option is ever added here.
 OPTIONS_OUTSIDE_OLDER_DIGESTS = (
@@ -70,7 +71,7 @@ def older_digest(config: dict[str, Any]) -> str:
     """Return the SHA-256 by which formats 1 to 4 knew a configuration."""
     content = dict(config)
     for table, option in OPTIONS_OUTSIDE_OLDER_DIGESTS:
-        default = TABLES[table].model_fields[option].default
+        default = OPTION_TABLES[table].model_fields[option].default
         if content[table] is not None and content[table].get(option, default) == default:
             content[table] = {key: value for key, value in content[table].items() if key != option}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -26,7 +26,7 @@ HIGHEST_RATE = 1e30
 
 Count = Annotated[int, Field(ge=1, le=MOST)]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST)]
-Pixels = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
+PixelCount = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 
 
@@ -35,8 +35,8 @@ class Data(StrictModel):
 
     folder: str = Field(description="folder with images/ and masks/ paired by stem")
     manifest: str | None = Field(None, description="manifest of that folder; default folder/manifest.json")
-    image_height: Pixels = Field(description="pixels after resizing")
-    image_width: Pixels = Field(description="pixels after resizing")
+    image_height: PixelCount = Field(description="pixels after resizing")
+    image_width: PixelCount = Field(description="pixels after resizing")
     channels: Literal[1, 3] = Field(1, description="1 converts to grey, 3 to colour")
     foreground: str = Field("nonzero", description="'nonzero', values such as '255' or '1,2', or '>127'")
     intensity: Literal["dtype", "image"] = Field("dtype", description="scale by the pixel type or per image")
@@ -182,7 +182,7 @@ class Criteria(StrictModel):
     )
 
 
-TABLES: dict[str, type[StrictModel]] = {
+OPTION_TABLES: dict[str, type[StrictModel]] = {
     "data": Data,
     "model": Model,
     "training": Training,

@@ -1,9 +1,9 @@
 """Numbers that keep the random numbers of different uses apart, whatever their seeds.
 
-Each goes last into the key of a generator, after the seed. Changing one changes what runs do: never reuse or
-renumber those of the data.
+Each goes last into the key of a generator, after the seed.
 """
 
+# Never reuse or renumber them: the split, the order and the augmentation of every run would change.
 SPLIT_STREAM = 1
 ORDER_STREAM = 2
 AUGMENTATION_STREAM = 3

@@ -46,13 +46,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from unet_scaling.study.files import PRIVATE, read_regular, retry_transient
 from unet_scaling.study.measurements import Probe, Startup
 from unet_scaling.study.older_records import in_newest_words
-from unet_scaling.study.record_checks import contradictions
+from unet_scaling.study.record_checks import record_contradictions
 from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result
 from unet_scaling.study.validation import StrictModel
 
 RECORD_NAME = "run.jsonl"
 CUT_OFF = "the line is cut off"
-EMPTY = "the record is empty"
+EMPTY_RECORD = "the record is empty"
 CHECKSUM_FORMAT = b',"crc32":"%08x"}'
 CHECKSUM_BYTES = len(CHECKSUM_FORMAT % 0)
 
@@ -112,7 +112,7 @@ class Record:
     @property
     def damaged(self) -> bool:
         """Return whether something is wrong that an early end of its writer does not explain."""
-        return any(not problem.endswith((CUT_OFF, EMPTY)) for problem in self.problems)
+        return any(not problem.endswith((CUT_OFF, EMPTY_RECORD)) for problem in self.problems)
 
 
 def read_record(path: Path) -> Record:
@@ -122,9 +122,9 @@ def read_record(path: Path) -> Record:
     """
     lines, problems = _read_lines(path)
     if not lines and not problems:
-        problems = [f"{path}: {EMPTY}"]
+        problems = [f"{path}: {EMPTY_RECORD}"]
     elif not problems:
-        problems = [f"{path}: {problem}" for problem in contradictions(lines)]
+        problems = [f"{path}: {problem}" for problem in record_contradictions(lines)]
     return Record(
         path=path,
         header=_first(lines, Header),

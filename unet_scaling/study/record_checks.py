@@ -6,7 +6,7 @@ from unet_scaling.study.measurements import Probe, Startup
 from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result
 
 
-def contradictions(lines: Sequence[RecordLine]) -> Iterator[str]:
+def record_contradictions(lines: Sequence[RecordLine]) -> Iterator[str]:
     """Yield what is wrong with the order of the lines, or else with what they say of each other."""
     order = list(_faults_of_order(lines))
     yield from order

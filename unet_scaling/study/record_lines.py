@@ -9,10 +9,9 @@ from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_vali
 
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import TOLERANCE, Budget, CpuFacts, GpuFacts, Probe, Share, Startup
-from unet_scaling.study.validation import StrictModel
+from unet_scaling.study.validation import Digest, StrictModel
 
-Seconds = Annotated[FiniteFloat, Field(gt=0)]
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
 
 
 class WorkerFacts(StrictModel):
@@ -81,8 +80,8 @@ class Epoch(StrictModel):
 
     kind: Literal["epoch"] = "epoch"
     epoch: NonNegativeInt
-    seconds: Seconds = Field(description="of the slowest worker")
-    worker_seconds: list[Seconds]
+    seconds: PositiveSeconds = Field(description="of the slowest worker")
+    worker_seconds: list[PositiveSeconds]
     images: PositiveInt = Field(description="processed by all workers")
     steps: PositiveInt = Field(description="optimizer steps")
     loss: FiniteFloat = Field(description="mean over the images")
@@ -126,7 +125,7 @@ class Result(StrictModel):
     dice: Share | None
     image_iou: Share | None = Field(description="mean of the per-image IoU, over the images that have one")
     smoothed_jaccard: Share = Field(description="the older study's (TP + 1) / (TP + FP + FN + 1)")
-    seconds: Seconds
+    seconds: PositiveSeconds
     weights_sha256: Digest
 
     @model_validator(mode="after")

@@ -4,17 +4,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 AnError = TypeVar("AnError", bound=Exception)
 
 
 def retry(
-    call: Callable[[], Result],
+    call: Callable[[], _Result],
     pauses_seconds: Iterable[float],
     error_type: type[AnError],
     may_pass: Callable[[AnError], bool] | None = None,
     announce: Callable[[AnError, float], None] | None = None,
-) -> Result:
+) -> _Result:
     """Return what `call` returns; after an error that may pass, wait for the next pause and call again.
 
     Raises the error of the last call, and at once every error that cannot pass. `announce` is called with

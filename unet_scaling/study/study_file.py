@@ -44,7 +44,7 @@ def config_path(run_folder: Path) -> Path:
     return older if older.exists() and not newest.exists() else newest
 
 
-def run_folders(study_folder: Path) -> list[Path]:
+def list_run_folders(study_folder: Path) -> list[Path]:
     """Return the folders of a study that hold a run configuration, by name."""
     names = (CONFIG_NAME, OLDER_CONFIG_NAME)
     return sorted({path.parent for name in names for path in study_folder.glob(f"*/{name}")})

@@ -8,11 +8,14 @@ import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unet_scaling.study.errors import UserError
+
+# A SHA-256, as hashlib writes it.
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class StrictModel(BaseModel):
