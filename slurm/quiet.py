@@ -13,7 +13,7 @@ from unet_scaling.study.disturbance import DISTURBED_SHARE
 
 # The counters advance in ticks of 10 ms: 2 s show a share of 5 % on one core as 10 ticks.
 OBSERVED_SECONDS = 2.0
-# They are named in one line.
+# The warning names them in one line.
 MOST_NAMED_PROCESSES = 3
 
 

@@ -10,13 +10,13 @@ from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.study.measurements import Probe
 
-MESSAGE_BYTES = tuple(4**power for power in range(1, 14))  # 4 B ... 64 MiB
+ALL_REDUCE_BYTES = tuple(4**power for power in range(1, 14))  # 4 B ... 64 MiB
 # A median of fewer repeats is one outlier; more than these keep training waiting.
-FEWEST_SUM_REPEATS = 5
-MOST_SUM_REPEATS = 20
-SUM_SECONDS_PER_SIZE = 0.1
+FEWEST_ALL_REDUCE_REPEATS = 5
+MOST_ALL_REDUCE_REPEATS = 20
+ALL_REDUCE_SECONDS_PER_SIZE = 0.1
 # No larger message follows one that took longer than this: the next would take four times as long.
-LONGEST_SUM_SECONDS = 0.2
+LONGEST_ALL_REDUCE_SECONDS = 0.2
 
 
 def probe_network(group: Group) -> Probe | None:
@@ -28,13 +28,13 @@ def probe_network(group: Group) -> Probe | None:
     if group.size == 1:
         return None
     columns: dict[str, list[float]] = defaultdict(list)
-    for size in MESSAGE_BYTES:
+    for size in ALL_REDUCE_BYTES:
         repeats, median, minimum = _probe_size(group, size)
         columns["bytes"].append(size)
         columns["repeats"].append(repeats)
         columns["median_seconds"].append(median)
         columns["minimum_seconds"].append(minimum)
-        if median > LONGEST_SUM_SECONDS:
+        if median > LONGEST_ALL_REDUCE_SECONDS:
             break
     return Probe.model_validate(columns)
 
@@ -44,7 +44,9 @@ def _probe_size(group: Group, size: int) -> tuple[int, float, float]:
     message = torch.zeros(size // 4, device=group.device)
     # The first also opens connections and grows buffers; it only says how often to repeat.
     first = max(group.gather_numbers(_seconds(group, message)))
-    repeats = min(MOST_SUM_REPEATS, max(FEWEST_SUM_REPEATS, int(SUM_SECONDS_PER_SIZE / first)))
+    repeats = min(
+        MOST_ALL_REDUCE_REPEATS, max(FEWEST_ALL_REDUCE_REPEATS, int(ALL_REDUCE_SECONDS_PER_SIZE / first))
+    )
     times = [_seconds(group, message) for _ in range(repeats)]
     median = max(group.gather_numbers(statistics.median(times)))
     return repeats, median, max(group.gather_numbers(min(times)))

@@ -13,7 +13,7 @@ from unet_scaling.study.record_lines import AttemptFacts, WorkerFacts
 
 _Fact = Callable[[AttemptFacts], object]
 
-SAME_ON_WORKERS: dict[str, Callable[[WorkerFacts], object]] = {
+FIXED_WORKER_FACTS: dict[str, Callable[[WorkerFacts], object]] = {
     "device": lambda worker: worker.device,
     "cores per worker": lambda worker: len(worker.cores),
     "threads": lambda worker: worker.threads,
@@ -70,7 +70,7 @@ def _attempt_before(earlier: Sequence[AttemptFacts], folder: Path, cure: str) ->
 def _differing_machines(before: AttemptFacts, now: AttemptFacts) -> list[str]:
     return [
         f"{name}: {_of_each(before, fact)} in attempt {before.attempt}, {_of_each(now, fact)} now"
-        for name, fact in SAME_ON_WORKERS.items()
+        for name, fact in FIXED_WORKER_FACTS.items()
         if _of_each(before, fact) != _of_each(now, fact)
     ]
 

@@ -18,7 +18,8 @@ WEIGHTS_NAME = "weights.pt"
 NO_TENSORS = (
     RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error,
 )  # fmt: skip
-MOST_MESSAGE_CHARACTERS = 200  # characters of torch's own message, which may list every layer
+# torch's own message may list every layer.
+MOST_MESSAGE_CHARACTERS = 200
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -3,7 +3,7 @@
 Each goes last into the key of a generator, after the seed.
 """
 
-# Never reuse or renumber them: the split, the order and the augmentation of every run would change.
+# Never reuse or renumber those of the data: every run would split, order and augment it otherwise.
 SPLIT_STREAM = 1
 ORDER_STREAM = 2
 AUGMENTATION_STREAM = 3
