@@ -188,7 +188,8 @@ def recorded_fields_are_read() -> list[str]:
     study = {module.path.name: module for module in modules("unet_scaling/study")}
     recorded = [study[name] for name in ("record_lines.py", "measurements.py")]
     # What judges a record for analysis and submission alike reads it, too.
-    readers = (*modules("analysis"), study["disturbance.py"])
+    judges = ("disturbance.py", "record_checks.py", "run_state.py", "shared_devices.py")
+    readers = (*modules("analysis"), *(study[name] for name in judges))
     known = frozenset[str]().union(*(module.identifiers | module.strings for module in readers))
     return [
         f"{record.name}.{field.target.id}"
