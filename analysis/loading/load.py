@@ -53,7 +53,7 @@ def load_study(folder: Path) -> Study:
 
     Raises UserError where the folder is missing or has no run folders.
     """
-    paths = run_folders(folder)
+    paths = _run_folders(folder)
     with _without_garbage_collection():
         complete, left_out = _as_compared(*_read(paths))
         kept, copies = _without_copies(_sorted(complete))
@@ -69,7 +69,7 @@ def load_study(folder: Path) -> Study:
         return replace(study, ping_pongs=ping_pongs, steps=steps, notes=notes)
 
 
-def run_folders(folder: Path) -> list[Path]:
+def _run_folders(folder: Path) -> list[Path]:
     """Return the folders below a study's that hold a configuration or a record."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; give the one of a study, such as logs/STUDY")
@@ -138,7 +138,8 @@ def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
     """Sort by options, framework, knobs, workers and repeat."""
     runs = list(runs)
     axes = varying([run.config for run in runs])
-    shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
+    shared = [axis for axis in axes if not is_knob(axis)]
+    knobs = [axis for axis in axes if is_knob(axis)]
 
     def key(run: CompleteRun) -> tuple[object, ...]:
         config = run.config

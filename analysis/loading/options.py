@@ -130,7 +130,8 @@ def label(config: RunConfig, axes: Iterable[str]) -> str:
 def labels(config: RunConfig, axes: Iterable[str]) -> tuple[str, str]:
     """Return what distinguishes a point in shared options, and in knobs of its own framework."""
     axes = list(axes)
-    shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
+    shared = [axis for axis in axes if not is_knob(axis)]
+    knobs = [axis for axis in axes if is_knob(axis)]
     return label(config, shared), label(config, knobs)
 
 

@@ -21,7 +21,7 @@ from analysis.loading.epoch_work import EpochWork
 from analysis.loading.older_layout import Log, read_rows
 from analysis.loading.reference_notes import reference_notes
 from analysis.loading.rows import tidy
-from analysis.loading.runs import printable
+from analysis.loading.runs import escaped
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
@@ -114,12 +114,12 @@ def read_log(path: Path) -> Log | LeftOut:
 
 def _damaged(path: Path, reason: str) -> LeftOut:
     """The name of a damaged log is still what says its framework and workers, where it says any."""
-    name = printable(path.name)
+    name = escaped(path.name)
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
-        return LeftOut(name, "invalid", printable(reason))
+        return LeftOut(name, "invalid", escaped(reason))
     framework: Framework = "horovod" if file["horovod"] else "pytorch_native"
-    return LeftOut(name, "invalid", printable(reason), framework, int(file["workers"]), 1)
+    return LeftOut(name, "invalid", escaped(reason), framework, int(file["workers"]), 1)
 
 
 def _epochs(log: Log, work: EpochWork | None) -> Columns:

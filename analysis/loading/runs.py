@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.loading.attempts import with_earlier_attempts
 from analysis.loading.budget_columns import Columns, budget_columns, probe_columns
-from analysis.loading.consistency import contradictions, too_large
+from analysis.loading.consistency import impossible_values, too_large
 from analysis.loading.startup import startup_columns
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
@@ -61,10 +61,10 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
     try:
         config = read_config(path)
     except UserError as error:
-        return UnusableRun(LeftOut(name, "invalid", printable(str(error))))
+        return UnusableRun(LeftOut(name, "invalid", escaped(str(error))))
     oversized = tuple(f"{path}: {problem}" for problem in too_large(config))
     if oversized:
-        return UnusableRun(LeftOut(name, "invalid", printable(first_problem(oversized))))
+        return UnusableRun(LeftOut(name, "invalid", escaped(first_problem(oversized))))
     run = recorded_run(folder, config)
     record = run.record
     if record is None or not run.state.is_complete:
@@ -95,7 +95,7 @@ def name_of(folder: Path) -> str:
     return name if name.isprintable() and "\\" not in name else name.encode("unicode_escape").decode()
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """Return text that any file and terminal can hold: what cannot be shown is escaped, line breaks stay."""
     return "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
@@ -104,8 +104,10 @@ def printable(text: str) -> str:
 
 
 def _unusable_run(folder: Path, config: RunConfig, state: State | Exclusion, reason: str) -> UnusableRun:
-    name, why = name_of(folder), printable(reason)
-    return UnusableRun(LeftOut(name, state, why, config.framework, config.workers, config.repeat), config)
+    left_out = LeftOut(
+        name_of(folder), state, escaped(reason), config.framework, config.workers, config.repeat
+    )
+    return UnusableRun(left_out, config)
 
 
 def _why_incomplete(state: RunState) -> str:
@@ -119,7 +121,7 @@ def _unusable(record: Record) -> tuple[State | Exclusion, str] | None:
     if all(epoch.warmup for epoch in record.epochs):
         reason = f"{len(record.epochs)} epochs, none after the warm-up: train at least 2 epochs"
         return "no throughput", reason
-    problems = tuple(contradictions(record))
+    problems = tuple(impossible_values(record))
     return ("invalid", first_problem(problems)) if problems else None
 
 

@@ -9,7 +9,8 @@ from analysis.report.view import Column, number_column
 from analysis.statistics.intervals import coverage
 from analysis.text import Row, clean, count, percent, repeats_text, sentence
 
-TEXT, NUMBER = ":--", "--:"
+TEXT = ":--"
+NUMBER = "--:"
 MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
 
 

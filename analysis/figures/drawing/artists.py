@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 from scipy import optimize  # type: ignore[import-untyped]
 
+from analysis.arrays import Array
 from analysis.figures.drawing.axes import in_panel
 from analysis.figures.drawing.inputs import DrawnSeries
 from analysis.figures.drawing.style import DASHED, DOTTED, MUTED, PAPER, SMALL_POINTS, shortened
-from analysis.statistics.intervals import Array
 
 LABEL_LINE_INCHES = 0.175
 MOST_UNKNOWN_INCHES = 3.2
