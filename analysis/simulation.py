@@ -75,19 +75,27 @@ def study_of(rows: pd.DataFrame, throughput: Array) -> Study:
     """Return a study of these runs from the throughput of each of their epochs, (runs, epochs)."""
     runs = rows.assign(run=[f"run{number}" for number in range(len(rows))], knobs="", iou=np.nan, nodes=1.0)
     runs = runs.assign(busy_share=0.0, disturbed="", stalls="")
-    epochs = throughput.shape[1]
     seconds = _IMAGES / throughput
+    _add_speed(runs, seconds)
+    evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
+    return Study("simulated", runs, _epoch_table(runs, seconds), evaluations, left_out_table([]), headers={})
+
+
+def _add_speed(runs: pd.DataFrame, seconds: Array) -> None:
+    epochs = seconds.shape[1]
     runs["images_per_second"] = epochs * _IMAGES / seconds.sum(axis=1)
     runs["epochs_per_second"] = runs["images_per_second"] / _IMAGES
     runs["images_per_epoch"] = float(_IMAGES)
     runs["steps_per_epoch"] = 1.0
     runs["seconds_per_epoch"] = np.median(seconds, axis=1)
+
+
+def _epoch_table(runs: pd.DataFrame, seconds: Array) -> pd.DataFrame:
+    epochs = seconds.shape[1]
     table = pd.DataFrame({"run": np.repeat(runs["run"].to_numpy(), epochs), "seconds": seconds.ravel()})
-    table = table.assign(
+    return table.assign(
         epoch=np.tile(np.arange(epochs), len(runs)), images=_IMAGES, warmup=False, stalled=False
     )
-    evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
-    return Study("simulated", runs, table, evaluations, left_out_table([]), headers={})
 
 
 def true_throughput(noise: Noise, workers: int) -> float:

@@ -15,14 +15,15 @@ MOST_POINTS_NAMED = 4
 def evidence(chosen: Sequence[Candidate], candidates: CandidateSet) -> Iterator[str]:
     """Yield why these points are recommended, why faster ones are not, and what else qualifies."""
     best = chosen[0]
-    points = candidates.candidates
     yield from _other_framework(best, candidates)
     for point in chosen:
         yield f"{point}: {point.row['repeats']} repeats; IoU: {point.row['iou_why']}"
         yield f"{point}: {_cost(point)}"
     if best.workers == candidates.most_workers > 1:
         yield f"{count(best.workers, 'worker')} is the largest count measured: a larger one may be worth it"
-    yield from _passed_over([point for point in points if point.throughput > best.throughput], candidates)
+    yield from _passed_over(
+        [point for point in candidates.candidates if point.throughput > best.throughput], candidates
+    )
     yield from _all_diverged(candidates)
     yield from _also_qualifying(chosen, candidates)
 

@@ -34,7 +34,7 @@ _Column = Union[Array, "pd.Series[float]"]
 def summarise(study: Study) -> pd.DataFrame:
     """Return the points of a study, in the order of its runs.
 
-    Columns: COLUMNS, FURTHER_COLUMNS, `throughput` with `_low` and `_high` (the study's own unit),
+    Columns: SPEEDUP_COLUMNS, FURTHER_COLUMNS, `throughput` with `_low` and `_high` (the study's own unit),
     `options`, `knobs` and the study's axes. Every number is a median over repeats. Speed-up is the median
     throughput over that of the same framework with the same options on 1 worker; `_common` takes the
     faster one of all 1-worker points with the same options instead, and is known only where every
@@ -51,14 +51,18 @@ def summarise(study: Study) -> pd.DataFrame:
     logs = np.log(_values(runs, study.throughput))
     deviations = block_deviations(study, runs["run"].to_list())
     _add_throughput(points, study, launches.replicates(logs, deviations))
+    _add_all_speedups(points, PairedLaunches(launches, logs))
+    throughput = ["throughput", "throughput_low", "throughput_high"]
+    return points[[*SPEEDUP_COLUMNS, *FURTHER_COLUMNS, *throughput, "options", "knobs", *study.axes]]
+
+
+def _add_all_speedups(points: pd.DataFrame, launched: "PairedLaunches") -> None:
+    """Add speed-up, efficiency and deviation against each series' own baseline and the common one."""
     own = own_baseline(points)
-    launched = PairedLaunches(launches, logs)
     _add_speedups(points, launched, own)
     _add_speedups(points, launched, _common_baseline(points), "_common")
     _add(points, "deviation", *(1 - points[f"efficiency{end}"] for end in ("", "_high", "_low")))
     points["unknown"] = np.where(own == NONE, NO_BASELINE, "")
-    throughput = ["throughput", "throughput_low", "throughput_high"]
-    return points[[*SPEEDUP_COLUMNS, *FURTHER_COLUMNS, *throughput, "options", "knobs", *study.axes]]
 
 
 def unequal_work(study: Study) -> Iterator[str]:

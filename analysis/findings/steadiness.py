@@ -59,16 +59,21 @@ def run_steadiness(study: Study) -> pd.DataFrame:
     """
     names = list(study.runs["run"])
     blocks = epoch_blocks(study, names)
-    statistics = np.full((len(names), len(STATISTICS)), NAN)
+    table = pd.DataFrame({"run": names, "epochs": blocks.epochs})
+    table[STATISTICS] = _statistics_of_blocks(blocks)
+    table["steady"] = np.where(_drift_size(table) + _shift_size(table) > 0, "no", "yes")
+    table.loc[table["drift"].isna(), "steady"] = "not checked"
+    return table
+
+
+def _statistics_of_blocks(blocks: Blocks) -> Array:
+    """Return the STATISTICS of every run, (runs, statistics), NaN where it has too few blocks."""
+    statistics = np.full((len(blocks.counts), len(STATISTICS)), NAN)
     for size in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == size)
         pace = np.log(blocks.seconds[chosen, :size] / blocks.work[chosen, :size])
         statistics[chosen] = _statistics(pace, blocks.epochs[chosen])
-    table = pd.DataFrame({"run": names, "epochs": blocks.epochs})
-    table[STATISTICS] = statistics
-    table["steady"] = np.where(_drift_size(table) + _shift_size(table) > 0, "no", "yes")
-    table.loc[table["drift"].isna(), "steady"] = "not checked"
-    return table
+    return statistics
 
 
 def _statistics(pace: Array, epochs: Integers) -> Array:

@@ -86,13 +86,7 @@ def _of_images(epoch: Epoch, most: int, of_step: int) -> Sequence[str]:
 
 
 def _of_evaluations(header: Header, epochs: tuple[Epoch, ...], results: tuple[Result, ...]) -> Iterator[str]:
-    after = [result.epochs for result in results]
-    if after != sorted(set(after)):
-        yield f"evaluations are not in the order of their epochs: {after}"
-    every = header.config.training.evaluate_every
-    missing = set(range(every, len(epochs), every) if every else ()) - set(after)
-    if missing:
-        yield f"the evaluation after {min(missing)} epochs is missing, one every {every} was asked for"
+    yield from _of_evaluation_order(header, len(epochs), [result.epochs for result in results])
     trained = list(accumulate((epoch.seconds for epoch in epochs), initial=0.0))
     for result in results:
         if result.epochs >= len(trained):
@@ -101,6 +95,16 @@ def _of_evaluations(header: Header, epochs: tuple[Epoch, ...], results: tuple[Re
             sums = f"training took {result.training_seconds} s, its epochs {trained[result.epochs]} s"
             yield f"evaluation after {result.epochs} epochs: {sums}"
         yield from _of_counts(result)
+
+
+def _of_evaluation_order(header: Header, epochs: int, after: list[int]) -> Iterator[str]:
+    """Yield what is wrong with the epochs after which a record of so many epochs has evaluations."""
+    if after != sorted(set(after)):
+        yield f"evaluations are not in the order of their epochs: {after}"
+    every = header.config.training.evaluate_every
+    missing = set(range(every, epochs, every) if every else ()) - set(after)
+    if missing:
+        yield f"the evaluation after {min(missing)} epochs is missing, one every {every} was asked for"
 
 
 def _of_counts(result: Result) -> Iterator[str]:

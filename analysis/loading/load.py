@@ -13,10 +13,10 @@ from analysis.loading.options import (
     compared_configs,
     flat_options,
     identity,
-    is_knob,
     labels,
     order,
     shown,
+    split_axes,
     varying,
     with_common_places,
 )
@@ -55,11 +55,7 @@ def load_study(folder: Path) -> Study:
     """
     paths = _run_folders(folder)
     with _without_garbage_collection():
-        complete, left_out = _as_compared(*_read(paths))
-        kept, copies = _without_copies(_sorted(complete))
-        refused = refusals({name: _compared_header(run) for name, run in kept.items()})
-        left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
-        used = [run for name, run in kept.items() if name not in refused]
+        used, left_out = _comparable_runs(paths)
         recorded = recorded_study(folder)
         criteria = recorded.criteria if recorded else Criteria()
         study = _study(folder.resolve().name, used, left_out, criteria)
@@ -77,6 +73,15 @@ def _run_folders(folder: Path) -> list[Path]:
     if not paths:
         raise UserError(f"{folder} has no run folders; slurm/submission.sh STUDY.toml makes and submits them")
     return paths
+
+
+def _comparable_runs(paths: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]]:
+    """Return the runs that may be compared, sorted, and those left out: unusable, copies and refused."""
+    complete, left_out = _as_compared(*_read(paths))
+    kept, copies = _without_copies(_sorted(complete))
+    refused = refusals({name: _compared_header(run) for name, run in kept.items()})
+    left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
+    return [run for name, run in kept.items() if name not in refused], left_out
 
 
 def _is_run(path: Path) -> bool:
@@ -137,9 +142,7 @@ def _refused(run: CompleteRun, reason: str) -> UnusableRun:
 def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
     """Sort by options, framework, knobs, workers and repeat."""
     runs = list(runs)
-    axes = varying([run.config for run in runs])
-    shared = [axis for axis in axes if not is_knob(axis)]
-    knobs = [axis for axis in axes if is_knob(axis)]
+    shared, knobs = split_axes(varying([run.config for run in runs]))
 
     def key(run: CompleteRun) -> tuple[object, ...]:
         config = run.config

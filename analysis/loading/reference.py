@@ -47,14 +47,7 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
     the two arms are called. Raises UserError where the folder is missing or has no such log, or where an
     epoch of `work` would have no step.
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give one with log_N.csv and log_hvd_N.csv")
-    paths = sorted(folder.glob("log*.csv"))
-    if not paths:
-        raise UserError(f"{folder} has no log_N.csv or log_hvd_N.csv; records are read without --reference")
-    found = [read_log(path) for path in paths]
-    logs = [log for log in found if isinstance(log, Log)]
-    logs.sort(key=lambda log: (FRAMEWORKS.index(log.framework), log.workers))
+    logs, damaged = _read_logs(folder)
     if work:
         _require_steps(logs, work)
     return Study(
@@ -62,7 +55,7 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
         runs=run_table([_run(log, work) for log in logs]),
         epochs=tidy([(log.name, _epochs(log, work)) for log in logs], EPOCH_COLUMNS),
         evaluations=tidy([(log.name, _evaluation(log)) for log in logs], EVALUATION_COLUMNS),
-        left_out=left_out_table([left for left in found if isinstance(left, LeftOut)]),
+        left_out=left_out_table(damaged),
         headers={},
         names=names,
         throughput="images_per_second" if work else "epochs_per_second",
@@ -71,6 +64,19 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
         notes=tuple(reference_notes(logs, work, names)),
         provenance_known=False,
     )
+
+
+def _read_logs(folder: Path) -> tuple[list[Log], list[LeftOut]]:
+    """Return the logs of a folder by framework and workers, and those that cannot be used."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; give one with log_N.csv and log_hvd_N.csv")
+    paths = sorted(folder.glob("log*.csv"))
+    if not paths:
+        raise UserError(f"{folder} has no log_N.csv or log_hvd_N.csv; records are read without --reference")
+    read = [read_log(path) for path in paths]
+    logs = [log for log in read if isinstance(log, Log)]
+    logs.sort(key=lambda log: (FRAMEWORKS.index(log.framework), log.workers))
+    return logs, [left_out for left_out in read if isinstance(left_out, LeftOut)]
 
 
 def _require_steps(logs: Sequence[Log], work: EpochWork) -> None:

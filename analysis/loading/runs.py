@@ -56,22 +56,29 @@ class UnusableRun:
 
 def read_run(folder: Path) -> CompleteRun | UnusableRun:
     """Return the run in a folder, or why it cannot be used by itself."""
-    name = name_of(folder)
-    path = config_path(folder)
     try:
-        config = read_config(path)
+        config = _usable_config(config_path(folder))
     except UserError as error:
-        return UnusableRun(LeftOut(name, "invalid", escaped(str(error))))
-    oversized = tuple(f"{path}: {problem}" for problem in too_large(config))
-    if oversized:
-        return UnusableRun(LeftOut(name, "invalid", escaped(first_problem(oversized))))
+        return UnusableRun(LeftOut(name_of(folder), "invalid", escaped(str(error))))
     run = recorded_run(folder, config)
-    record = run.record
-    if record is None or not run.state.is_complete:
+    if run.record is None or not run.state.is_complete:
         return _unusable_run(folder, config, run.state.state, _why_incomplete(run.state))
-    unusable = _unusable(record)
+    unusable = _unusable(run.record)
     if unusable:
         return _unusable_run(folder, config, *unusable)
+    return _complete_run(folder, run.record)
+
+
+def _usable_config(path: Path) -> RunConfig:
+    """Return a run's configuration; raises UserError where it is invalid or no table can hold its numbers."""
+    config = read_config(path)
+    oversized = tuple(f"{path}: {problem}" for problem in too_large(config))
+    if oversized:
+        raise UserError(first_problem(oversized))
+    return config
+
+
+def _complete_run(folder: Path, record: Record) -> CompleteRun:
     assert record.header is not None
     disturbed = disturbance(record)
     stalled = disturbed.stalled_epochs
@@ -83,7 +90,7 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
         startup_columns(record),
     )
     header, known = with_earlier_attempts(record.header, folder)
-    return CompleteRun(name, header, *tables, disturbed, header.config, known)
+    return CompleteRun(name_of(folder), header, *tables, disturbed, header.config, known)
 
 
 def name_of(folder: Path) -> str:
