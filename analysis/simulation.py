@@ -57,10 +57,7 @@ def simulate(
 
     Not `paired`: native DDP alone, whose launches on 1 worker have repeats, and blocks, of their own.
     """
-    rows = pd.MultiIndex.from_product(
-        [range(studies), FRAMEWORKS if paired else FRAMEWORKS[:1], SIMULATED_WORKERS, range(1, repeats + 1)],
-        names=["options", "framework", "workers", "repeat"],
-    ).to_frame(index=False)
+    rows = _simulated_runs(studies, FRAMEWORKS if paired else FRAMEWORKS[:1], repeats)
     blocks = random.normal(0, noise.block, (studies, 2 * repeats + 1))
     if not paired:
         rows["repeat"] += repeats * (rows["workers"] == 1)
@@ -69,6 +66,13 @@ def simulate(
     pace = launch[:, None] + random.normal(0, noise.epoch, (len(rows), noise.epochs))
     rows["options"] = [f"{number:05d}" for number in rows["options"]]
     return study_of(rows, factor[:, None] * np.exp(pace))
+
+
+def _simulated_runs(studies: int, frameworks: Sequence[str], repeats: int) -> pd.DataFrame:
+    return pd.MultiIndex.from_product(
+        [range(studies), frameworks, SIMULATED_WORKERS, range(1, repeats + 1)],
+        names=["options", "framework", "workers", "repeat"],
+    ).to_frame(index=False)
 
 
 def study_of(rows: pd.DataFrame, throughput: Array) -> Study:

@@ -21,9 +21,8 @@ def evidence(chosen: Sequence[Candidate], candidates: CandidateSet) -> Iterator[
         yield f"{point}: {_cost(point)}"
     if best.workers == candidates.most_workers > 1:
         yield f"{count(best.workers, 'worker')} is the largest count measured: a larger one may be worth it"
-    yield from _passed_over(
-        [point for point in candidates.candidates if point.throughput > best.throughput], candidates
-    )
+    faster = [point for point in candidates.candidates if point.throughput > best.throughput]
+    yield from _passed_over(faster, candidates)
     yield from _all_diverged(candidates)
     yield from _also_qualifying(chosen, candidates)
 

@@ -24,6 +24,7 @@ FURTHER_COLUMNS = (
     "images_per_epoch", "seconds_per_epoch", "nodes", "unknown",
 )  # fmt: skip
 MEDIANS = ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch")
+_UNIT_COLUMNS = ("throughput", "throughput_low", "throughput_high")
 NO_BASELINE = "speed-up: no run on 1 worker"
 # Of a point without a baseline: no row has this number.
 NONE = -1
@@ -52,8 +53,7 @@ def summarise(study: Study) -> pd.DataFrame:
     deviations = block_deviations(study, runs["run"].to_list())
     _add_throughput(points, study, launches.replicates(logs, deviations))
     _add_all_speedups(points, PairedLaunches(launches, logs))
-    throughput = ["throughput", "throughput_low", "throughput_high"]
-    return points[[*SPEEDUP_COLUMNS, *FURTHER_COLUMNS, *throughput, "options", "knobs", *study.axes]]
+    return points[[*SPEEDUP_COLUMNS, *FURTHER_COLUMNS, *_UNIT_COLUMNS, "options", "knobs", *study.axes]]
 
 
 def _add_all_speedups(points: pd.DataFrame, launched: "PairedLaunches") -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array, Integers
-from analysis.statistics.blocks import epoch_blocks
+from analysis.statistics.blocks import Blocks, epoch_blocks
 from analysis.statistics.intervals import FEWEST_REPEATS, RESAMPLING_SEED
 from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed

@@ -18,7 +18,7 @@ import numpy as np
 from analysis.loading.budget_columns import Columns
 from analysis.loading.consistency import SHORTEST_STEP_SECONDS
 from analysis.loading.epoch_work import EpochWork
-from analysis.loading.older_layout import Log, read_rows
+from analysis.loading.older_layout import EpochRow, Log, read_rows
 from analysis.loading.reference_notes import reference_notes
 from analysis.loading.rows import tidy
 from analysis.loading.runs import escaped
@@ -36,6 +36,7 @@ from analysis.study import (
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.run_state import first_problem
 
 FILE_NAME = re.compile(r"log_(?P<horovod>hvd_)?(?P<workers>[1-9][0-9]{0,5})\.csv")
 
@@ -101,21 +102,24 @@ def read_log(path: Path) -> Log | LeftOut:
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
         return _damaged(path, f"{path}: the name is neither log_N.csv nor log_hvd_N.csv")
-    try:
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-            return _damaged(path, f"{path}: no regular file")
-        rows, problems = read_rows(path)
-    except OSError as error:
-        return _damaged(path, f"{path}: {error.strerror}")
+    rows, problems = _rows_of_file(path)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        return _damaged(path, problems[0] + more)
-    framework: Framework = "horovod" if file["horovod"] else "pytorch_native"
-    workers = int(file["workers"])
+        return _damaged(path, first_problem(tuple(problems)))
+    framework, workers = _arm(file)
     if len(rows) <= 1:
         reason = f"{len(rows)} epochs, none after the warm-up"
         return LeftOut(path.name, "no throughput", reason, framework, workers, 1)
     return Log(path.name, framework, workers, rows)
+
+
+def _rows_of_file(path: Path) -> tuple[list[EpochRow], list[str]]:
+    """Return the rows and problems of what should be a regular file."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            return [], [f"{path}: no regular file"]
+        return read_rows(path)
+    except OSError as error:
+        return [], [f"{path}: {error.strerror}"]
 
 
 def _damaged(path: Path, reason: str) -> LeftOut:
@@ -124,8 +128,12 @@ def _damaged(path: Path, reason: str) -> LeftOut:
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
         return LeftOut(name, "invalid", escaped(reason))
-    framework: Framework = "horovod" if file["horovod"] else "pytorch_native"
-    return LeftOut(name, "invalid", escaped(reason), framework, int(file["workers"]), 1)
+    return LeftOut(name, "invalid", escaped(reason), *_arm(file), 1)
+
+
+def _arm(file: re.Match[str]) -> tuple[Framework, int]:
+    """Return the framework and the number of workers that the name of a log tells."""
+    return "horovod" if file["horovod"] else "pytorch_native", int(file["workers"])
 
 
 def _epochs(log: Log, work: EpochWork | None) -> Columns:

@@ -82,10 +82,7 @@ def _outside(log: Log) -> str:
 
 def _other_training(logs: Sequence[Log]) -> Iterator[str]:
     """Name the logs of equal worker counts whose trainings differ, as far as a log shows it."""
-    native = {log.workers: log for log in logs if log.framework == FRAMEWORKS[0]}
-    pairs = [
-        (native[log.workers], log) for log in logs if log.framework != FRAMEWORKS[0] and log.workers in native
-    ]
+    pairs = _logs_of_equal_workers(logs)
     differing = [(first, second, what) for first, second in pairs if (what := _difference(first, second))]
     named = [f"{first.name} and {second.name} in {what}" for first, second, what in differing]
     if named:
@@ -94,6 +91,13 @@ def _other_training(logs: Sequence[Log]) -> Iterator[str]:
             f"not the same training: {'; '.join(named[:_MOST_NAMED])}{more} differ, so their loss and IoU "
             "cannot be compared, and their times only if an epoch was the same work"
         )
+
+
+def _logs_of_equal_workers(logs: Sequence[Log]) -> list[tuple[Log, Log]]:
+    """Return the pairs of logs of the first framework and of the other on as many workers."""
+    native = {log.workers: log for log in logs if log.framework == FRAMEWORKS[0]}
+    others = [log for log in logs if log.framework != FRAMEWORKS[0]]
+    return [(native[log.workers], log) for log in others if log.workers in native]
 
 
 def _difference(first: Log, second: Log) -> str:

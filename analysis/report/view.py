@@ -122,12 +122,17 @@ def make_grid(
     """Return a table of the page, without empty columns and without rows beyond the first 200."""
     if table.get("options", pd.Series(dtype=str)).ne("").any():
         columns = [text_column("options", "options"), *columns]
-    rows = table.iloc[:_MOST_ROWS].to_dict("records")
-    cells = {column: [column.cell(row) for row in rows] for column in columns}
-    filled = {column: of for column, of in cells.items() if any(cell.text not in _EMPTY for cell in of)}
+    filled = _filled_columns(table.iloc[:_MOST_ROWS], columns)
     headings = tuple(Cell(column.heading, kind=column.kind) for column in filled)
     shown = tuple(zip(*filled.values(), strict=True))
     return Grid(name, caption, headings, shown, _cut(len(table), file))
+
+
+def _filled_columns(table: pd.DataFrame, columns: Sequence[Column]) -> dict[Column, list[Cell]]:
+    """Return the cells of each column that is not empty."""
+    rows = table.to_dict("records")
+    cells = {column: [column.cell(row) for row in rows] for column in columns}
+    return {column: of for column, of in cells.items() if any(cell.text not in _EMPTY for cell in of)}
 
 
 def _cut(rows: int, file: str) -> str:
