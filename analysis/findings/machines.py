@@ -19,8 +19,8 @@ _ROUNDING = 1e-9
 LARGEST_CLOCK_DIFFERENCE = 0.05
 # So many hosts of a single set are listed in full.
 MOST_HOSTS_LISTED = 9
-NATIVE = NAMES["pytorch_native"]
-HOROVOD = NAMES["horovod"]
+_NATIVE = NAMES["pytorch_native"]
+_HOROVOD = NAMES["horovod"]
 
 
 def check_hosts(study: Study) -> Check:
@@ -49,7 +49,7 @@ def _hosts_apart(native: pd.DataFrame, horovod: pd.DataFrame) -> str:
     first = _launches_of_hosts(native)
     second = _launches_of_hosts(horovod)
     if _shared_use(first, second) <= TOO_FEW_SHARED_HOSTS:
-        return f"{host_names(native)} served {NATIVE}, {host_names(horovod)} {HOROVOD}"
+        return f"{host_names(native)} served {_NATIVE}, {host_names(horovod)} {_HOROVOD}"
     for host in sorted({*first, *second}):
         difference = first[host] / len(native) - second[host] / len(horovod)
         if abs(difference) >= MOST_UNEQUAL_SHARE - _ROUNDING:
@@ -58,8 +58,8 @@ def _hosts_apart(native: pd.DataFrame, horovod: pd.DataFrame) -> str:
 
 
 def _unequal_use(host: str, native: tuple[int, int], horovod: tuple[int, int]) -> str:
-    served = f"{host} served {native[0]} of {native[1]} launches of {NATIVE}"
-    return f"{served}, {horovod[0]} of {horovod[1]} of {HOROVOD}"
+    served = f"{host} served {native[0]} of {native[1]} launches of {_NATIVE}"
+    return f"{served}, {horovod[0]} of {horovod[1]} of {_HOROVOD}"
 
 
 def _launches_of_hosts(side: pd.DataFrame) -> Counter[str]:
@@ -110,7 +110,7 @@ def _equal_clocks(points: int, recorded: "pd.Series[float]") -> Check:
 
 
 def _both_clocks(native: float, horovod: float) -> str:
-    return f"the runs of {NATIVE} had {native:,.0f} MHz, those of {HOROVOD} {horovod:,.0f} MHz"
+    return f"the runs of {_NATIVE} had {native:,.0f} MHz, those of {_HOROVOD} {horovod:,.0f} MHz"
 
 
 def with_clocks(study: Study) -> pd.DataFrame:

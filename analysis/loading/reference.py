@@ -21,7 +21,7 @@ from analysis.loading.epoch_work import EpochWork
 from analysis.loading.older_layout import EpochRow, Log, read_rows
 from analysis.loading.reference_notes import reference_notes
 from analysis.loading.rows import tidy
-from analysis.loading.runs import escaped
+from analysis.loading.runs import escape_unprintable
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
@@ -124,11 +124,11 @@ def _rows_of_file(path: Path) -> tuple[list[EpochRow], list[str]]:
 
 def _damaged(path: Path, reason: str) -> LeftOut:
     """The name of a damaged log is still what says its framework and workers, where it says any."""
-    name = escaped(path.name)
+    name = escape_unprintable(path.name)
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
-        return LeftOut(name, "invalid", escaped(reason))
-    return LeftOut(name, "invalid", escaped(reason), *_arm(file), 1)
+        return LeftOut(name, "invalid", escape_unprintable(reason))
+    return LeftOut(name, "invalid", escape_unprintable(reason), *_arm(file), 1)
 
 
 def _arm(file: re.Match[str]) -> tuple[Framework, int]:

@@ -59,7 +59,7 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
     try:
         config = _usable_config(config_path(folder))
     except UserError as error:
-        return UnusableRun(LeftOut(name_of(folder), "invalid", escaped(str(error))))
+        return UnusableRun(LeftOut(name_of(folder), "invalid", escape_unprintable(str(error))))
     run = recorded_run(folder, config)
     if run.record is None or not run.state.is_complete:
         return _unusable_run(folder, config, run.state.state, _why_incomplete(run.state))
@@ -102,7 +102,7 @@ def name_of(folder: Path) -> str:
     return name if name.isprintable() and "\\" not in name else name.encode("unicode_escape").decode()
 
 
-def escaped(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return text that any file and terminal can hold: what cannot be shown is escaped, line breaks stay."""
     return "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
@@ -112,7 +112,7 @@ def escaped(text: str) -> str:
 
 def _unusable_run(folder: Path, config: RunConfig, state: State | Exclusion, reason: str) -> UnusableRun:
     left_out = LeftOut(
-        name_of(folder), state, escaped(reason), config.framework, config.workers, config.repeat
+        name_of(folder), state, escape_unprintable(reason), config.framework, config.workers, config.repeat
     )
     return UnusableRun(left_out, config)
 
