@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar, cast
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # The function of a worker process. It is sent once, as it may hold the tables of a whole study.
 _function: list[Callable[[Any], Any]] = []
 
 
 def parallel_map(
-    function: Callable[[Item], Result], items: Sequence[Item], *, chunk: int = 1
-) -> Iterator[Result]:
+    function: Callable[[_Item], _Result], items: Sequence[_Item], *, chunk: int = 1
+) -> Iterator[_Result]:
     """Return `function` of each item, computed by one process per available core, `chunk` items at a time.
 
     No process is started for a single chunk or on a single core. What `function` raises is raised here.
@@ -24,7 +24,7 @@ def parallel_map(
         yield from map(function, items)
         return
     with ProcessPoolExecutor(processes, initializer=_keep, initargs=(function,)) as pool:
-        yield from cast(Iterator[Result], pool.map(_call, items, chunksize=chunk))
+        yield from cast(Iterator[_Result], pool.map(_call, items, chunksize=chunk))
 
 
 def _keep(function: Callable[[Any], Any]) -> None:

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import Array
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
 from unet_scaling.study.config import FRAMEWORKS, RunConfig, StudyConfig
 
-Array = NDArray[np.float64]
 # The same draws in every study of null cells, so that a difference between cells is not one of luck.
-SEED = 7
-IMAGES = 1000
-WORKERS = (1, 4)
+SIMULATION_SEED = 7
+_IMAGES = 1000
+SIMULATED_WORKERS = (1, 4)
 # From the first launch of a study to the last.
 DRIFT = 0.10
 EPOCHS = 2
@@ -58,10 +57,7 @@ def simulate(
 
     Not `paired`: native DDP alone, whose launches on 1 worker have repeats, and blocks, of their own.
     """
-    rows = pd.MultiIndex.from_product(
-        [range(studies), FRAMEWORKS if paired else FRAMEWORKS[:1], WORKERS, range(1, repeats + 1)],
-        names=["options", "framework", "workers", "repeat"],
-    ).to_frame(index=False)
+    rows = _simulated_runs(studies, FRAMEWORKS if paired else FRAMEWORKS[:1], repeats)
     blocks = random.normal(0, noise.block, (studies, 2 * repeats + 1))
     if not paired:
         rows["repeat"] += repeats * (rows["workers"] == 1)
@@ -72,23 +68,38 @@ def simulate(
     return study_of(rows, factor[:, None] * np.exp(pace))
 
 
+def _simulated_runs(studies: int, frameworks: Sequence[str], repeats: int) -> pd.DataFrame:
+    return pd.MultiIndex.from_product(
+        [range(studies), frameworks, SIMULATED_WORKERS, range(1, repeats + 1)],
+        names=["options", "framework", "workers", "repeat"],
+    ).to_frame(index=False)
+
+
 def study_of(rows: pd.DataFrame, throughput: Array) -> Study:
     """Return a study of these runs from the throughput of each of their epochs, (runs, epochs)."""
     runs = rows.assign(run=[f"run{number}" for number in range(len(rows))], knobs="", iou=np.nan, nodes=1.0)
     runs = runs.assign(busy_share=0.0, disturbed="", stalls="")
-    epochs = throughput.shape[1]
-    seconds = IMAGES / throughput
-    runs["images_per_second"] = epochs * IMAGES / seconds.sum(axis=1)
-    runs["epochs_per_second"] = runs["images_per_second"] / IMAGES
-    runs["images_per_epoch"] = float(IMAGES)
+    seconds = _IMAGES / throughput
+    _add_speed(runs, seconds)
+    evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
+    return Study("simulated", runs, _epoch_table(runs, seconds), evaluations, left_out_table([]), headers={})
+
+
+def _add_speed(runs: pd.DataFrame, seconds: Array) -> None:
+    epochs = seconds.shape[1]
+    runs["images_per_second"] = epochs * _IMAGES / seconds.sum(axis=1)
+    runs["epochs_per_second"] = runs["images_per_second"] / _IMAGES
+    runs["images_per_epoch"] = float(_IMAGES)
     runs["steps_per_epoch"] = 1.0
     runs["seconds_per_epoch"] = np.median(seconds, axis=1)
+
+
+def _epoch_table(runs: pd.DataFrame, seconds: Array) -> pd.DataFrame:
+    epochs = seconds.shape[1]
     table = pd.DataFrame({"run": np.repeat(runs["run"].to_numpy(), epochs), "seconds": seconds.ravel()})
-    table = table.assign(
-        epoch=np.tile(np.arange(epochs), len(runs)), images=IMAGES, warmup=False, stalled=False
+    return table.assign(
+        epoch=np.tile(np.arange(epochs), len(runs)), images=_IMAGES, warmup=False, stalled=False
     )
-    evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
-    return Study("simulated", runs, table, evaluations, left_out_table([]), headers={})
 
 
 def true_throughput(noise: Noise, workers: int) -> float:
@@ -135,7 +146,7 @@ def null_study(
     cell: NullCell, studies: int, workers: Sequence[int], repeats: int, launch_order: LaunchOrder
 ) -> Study:
     """Return many studies in one, an `options` each, whose runs start in the order of their launches."""
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(SIMULATION_SEED)
     rows = pd.concat([_launched(cell, number, workers, repeats, launch_order) for number in range(studies)])
     rows = rows.reset_index(drop=True)
     started = pd.Timestamp("2025-01-31T12:00:00Z") + pd.to_timedelta(rows["place"], unit="min")

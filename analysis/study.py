@@ -14,7 +14,7 @@ from unet_scaling.study.run_state import Exclusion, State
 NAN = float("nan")
 Names = Mapping[Framework, str]
 NAMES: Names = {"pytorch_native": "native DDP", "horovod": "Horovod"}
-SHORT_NAMES: Names = {"pytorch_native": "DDP", "horovod": "Horovod"}
+_SHORT_NAMES: Names = {"pytorch_native": "DDP", "horovod": "Horovod"}
 # What one curve has in common, and what one point of it.
 SERIES = ["options", "framework", "knobs"]
 POINT = [*SERIES, "workers"]
@@ -155,7 +155,7 @@ class Study:
     @property
     def short_names(self) -> Names:
         """Names of the arms where room is short; names that a user gave are not shortened."""
-        return SHORT_NAMES if self.names == NAMES else self.names
+        return _SHORT_NAMES if self.names == NAMES else self.names
 
 
 def run_table(rows: Sequence[Run]) -> pd.DataFrame:

@@ -112,7 +112,8 @@ def sentence(text: str) -> str:
 
 def repeats_text(repeats: "pd.Series[int]") -> str:
     """Return "5", or "3 to 5" where points differ."""
-    fewest, most = int(repeats.min()), int(repeats.max())
+    fewest = int(repeats.min())
+    most = int(repeats.max())
     return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 

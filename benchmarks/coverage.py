@@ -24,8 +24,8 @@ from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.simulation import (
     NULL_CELLS,
-    SEED,
-    WORKERS,
+    SIMULATED_WORKERS,
+    SIMULATION_SEED,
     Noise,
     null_study,
     simulate,
@@ -60,7 +60,7 @@ def holds(table: pd.DataFrame, name: str, truth: float) -> float:
 
 def coverages(noise: Noise, repeats: int, studies: int) -> list[float]:
     """Percent covered: point median, speed-up paired, speed-up unpaired, DDP/Horovod ratio."""
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(SIMULATION_SEED)
     found = []
     for _ in range(max(1, studies // STUDIES_AT_ONCE)):
         size = min(studies, STUDIES_AT_ONCE)
@@ -69,10 +69,10 @@ def coverages(noise: Noise, repeats: int, studies: int) -> list[float]:
         paired, unpaired = (of_four_workers(each) for each in (study, apart))
         ratios = compare(study, family=["options"])
         found.append([
-            holds(paired, "throughput", true_throughput(noise, WORKERS[-1])),
-            holds(paired, "speedup", WORKERS[-1]),
-            holds(unpaired, "speedup", WORKERS[-1]),
-            holds(ratios[ratios["workers"] == WORKERS[-1]], "ratio", 1.03),
+            holds(paired, "throughput", true_throughput(noise, SIMULATED_WORKERS[-1])),
+            holds(paired, "speedup", SIMULATED_WORKERS[-1]),
+            holds(unpaired, "speedup", SIMULATED_WORKERS[-1]),
+            holds(ratios[ratios["workers"] == SIMULATED_WORKERS[-1]], "ratio", 1.03),
         ])  # fmt: skip
     return list(np.mean(found, axis=0))
 
@@ -81,18 +81,18 @@ def of_four_workers(study: Study) -> pd.DataFrame:
     """The points of native DDP on the most workers: one per simulated study."""
     native = study.runs[study.runs["framework"] == "pytorch_native"]
     configs = summarise(replace(study, runs=native))
-    return configs[configs["workers"] == WORKERS[-1]]
+    return configs[configs["workers"] == SIMULATED_WORKERS[-1]]
 
 
 def resolved(noise: Noise, ratio: float, repeats: int, studies: int) -> float:
     """Percentage of studies that call native DDP faster where it is, by `ratio`."""
-    study = simulate(np.random.default_rng(SEED), noise, studies, repeats, ratio)
+    study = simulate(np.random.default_rng(SIMULATION_SEED), noise, studies, repeats, ratio)
     return 100 * float((compare(study, family=["options"])["outcome"] == "native DDP faster").mean())
 
 
 def false_alarms(noise: Noise, correlation: float, runs: int) -> float:
     """Percentage of steady runs called unsteady; `correlation` is that of neighbouring epochs."""
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(SIMULATION_SEED)
     pace = random.normal(0, noise.epoch, (runs, noise.epochs))
     for epoch in range(1, noise.epochs):
         pace[:, epoch] = correlation * pace[:, epoch - 1] + np.sqrt(1 - correlation**2) * pace[:, epoch]
@@ -117,7 +117,7 @@ def false_claims(study: Study, *, fairness: bool = True) -> tuple[float, float]:
 
 def false_outliers(configs: int, launches: int, noise: float, studies: int) -> float:
     """Percentage of launches named as outliers where all are of one noise."""
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(SIMULATION_SEED)
     named = 0
     for _ in range(studies):
         rows = pd.MultiIndex.from_product([range(configs), range(launches)], names=["workers", "repeat"])
@@ -172,7 +172,8 @@ def null_lines(studies: int) -> Iterator[str]:
     """How often a framework is called faster where none is: anywhere in a study, so at any worker count."""
     yield '| noise | worker counts | repeats | "is faster" in % of studies | "suggests" in % |'
     yield "|---|--:|--:|--:|--:|"
-    for repeats, workers in ((5, WORKERS[-1:]), (5, FIVE_COUNTS), (10, WORKERS[-1:]), (3, WORKERS[-1:])):
+    one_count = SIMULATED_WORKERS[-1:]
+    for repeats, workers in ((5, one_count), (5, FIVE_COUNTS), (10, one_count), (3, one_count)):
         for cell in NULL_CELLS:
             faster, suggested = false_claims(
                 null_study(cell, studies, workers, repeats, in_launch_order),

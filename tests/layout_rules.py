@@ -33,7 +33,7 @@ ORDERS = {
         ("profile",),
     ),
     "analysis": (
-        ("study", "text", "processes"),
+        ("arrays", "study", "text", "processes"),
         ("loading",),
         ("statistics",),
         ("findings",),
@@ -52,7 +52,7 @@ FRAMEWORK_FILES = {
     "accelerate": "accelerate/train.py",
 }
 # Every figure and every table is made by functions of these names; every program has its `main`.
-CONTRACT_NAMES = {"main", "draw", "missing", "caption", "alternative"}
+CONTRACT_NAMES = {"main", "TITLE", "SECTION", "draw", "missing", "caption", "alternative"}
 MEDIAN_NODES = 50
 P90_NODES = 150
 UNITS = re.compile(

@@ -11,7 +11,7 @@ from analysis.findings.comparison import FASTER, SUGGESTED, compare, withhold
 from analysis.findings.fairness_table import fairness_checks
 from analysis.findings.significance import holm, repeats_needed
 from analysis.findings.verdict import verdicts
-from analysis.simulation import NULL_CELLS, WORKERS, Noise, NullCell, null_study, simulate
+from analysis.simulation import NULL_CELLS, SIMULATED_WORKERS, Noise, NullCell, null_study, simulate
 from analysis.study import Study
 from slurm.study_folder import in_launch_order
 from tests.simulated import Throughputs, sentence_of, study_from, verdict_list
@@ -271,7 +271,7 @@ def test_says_why_the_table_shows_another_order_where_no_difference_is_claimed()
 
 def claims(cell: NullCell, studies: int, repeats: int) -> tuple[float, float]:
     """Percent of studies without a difference that call a framework faster, and that suggest it."""
-    study = null_study(cell, studies, WORKERS[-1:], repeats, in_launch_order)
+    study = null_study(cell, studies, SIMULATED_WORKERS[-1:], repeats, in_launch_order)
     compared = withhold(compare(study, family=["options"]), fairness_checks(study))
     faster, suggested = (
         100 * compared["outcome"].isin(words).groupby(compared["options"]).any().mean()

@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from analysis.__main__ import main
-from analysis.findings.speedup import COLUMNS
+from analysis.findings.speedup import SPEEDUP_COLUMNS
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.columns import PAGE, with_column_lists
-from analysis.report.console import MOST_LINES, MOST_ROWS, print_report
+from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES, print_report
 from analysis.report.tables import TABLES, table_files
 from analysis.study import LeftOut, left_out_table
 from tests.records import write_run
@@ -130,7 +130,7 @@ def test_every_column_that_is_made_is_described_and_written(tmp_path: Path) -> N
 
 def test_summary_csv_has_the_agreed_columns_first(small_report: Path) -> None:
     header = (small_report / "summary.csv").read_text().splitlines()[0]
-    assert header.startswith(",".join(COLUMNS) + ",")
+    assert header.startswith(",".join(SPEEDUP_COLUMNS) + ",")
 
 
 def test_summary_csv_leaves_unknown_cells_empty(study: Path) -> None:
@@ -178,14 +178,14 @@ def test_runs_left_out_are_listed_in_the_file_and_on_the_screen(
 def test_long_tables_and_lists_are_cut_on_the_screen_and_whole_in_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for workers in range(2, MOST_ROWS + 5):
+    for workers in range(2, MOST_CONSOLE_ROWS + 5):
         write_run(tmp_path, workers=workers)
     for repeat in range(2, MOST_LINES + 4):
         write_run(tmp_path, workers=1, repeat=repeat, end=None)
     shown = printed(tmp_path, capsys)
     assert "3 further points are in summary.csv" in shown
     assert "and 2 more in left_out.csv" in shown
-    assert len(table(tmp_path, "summary.csv")) == MOST_ROWS + 3
+    assert len(table(tmp_path, "summary.csv")) == MOST_CONSOLE_ROWS + 3
     assert len(table(tmp_path, "left_out.csv")) == MOST_LINES + 2
 
 

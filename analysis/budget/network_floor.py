@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import Array
 from analysis.loading.ping_pongs import hosts_floor_seconds
 from analysis.statistics.intervals import NOT_NEGATIVE, median_intervals
 from analysis.statistics.timed import timed
@@ -28,8 +28,6 @@ MEASURED = ("wire_seconds", "floor_seconds", "latency_seconds", "bytes_per_secon
 OF_HOSTS = "hosts_floor_seconds"
 _BOUNDED = [f"{name}{end}" for name in MEASURED for end in ("", "_low", "_high")]
 NETWORK_COLUMNS = (*POINT, "repeats", "gradient_bytes", *_BOUNDED, OF_HOSTS)
-
-Array = NDArray[np.float64]
 
 
 def name_of_floor(wire_seconds: float, floor_seconds: float) -> str:

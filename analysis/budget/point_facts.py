@@ -105,13 +105,18 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
     medians = pd.DataFrame(shares_of(launches, shares).medians, index=PARTS)
     points = runs.groupby(launches.point)[POINT].first()[known_points(launches, shares)]
     for _, series in points.groupby(SERIES, sort=False):
-        by_workers = series.sort_values("workers", kind="stable").index
         facts = None
-        for number in dict.fromkeys((by_workers[0], by_workers[-1])):
+        for number in _smallest_and_largest(series):
             point = _Point(study, runs[launches.point == number], budget, network)
             facts = _facts(point, medians[number].to_dict(), facts)
         if facts is not None:
             yield facts
+
+
+def _smallest_and_largest(series: pd.DataFrame) -> list[Any]:
+    """Return the numbers of the points of a series with the fewest and the most workers."""
+    by_workers = series.sort_values("workers", kind="stable").index
+    return list(dict.fromkeys((by_workers[0], by_workers[-1])))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.arrays import Array
 from analysis.statistics.launches import Launches
 from analysis.study import Study
 
@@ -19,8 +20,6 @@ PARTS = ("data_wait", "compute", "wire", "imbalance", "optimizer", "unequal_work
 FRACTIONS = tuple(f"{part}_share" for part in PARTS)
 UNEQUAL = "the images are not steps x workers x batch: the work of its workers was not equal"
 OLDER = "these logs have no budget"
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import Array, Integers
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
 from analysis.findings.comparison import compare
 from analysis.findings.pairs import PAIR, paired_logarithms, paired_runs
@@ -36,11 +36,8 @@ from unet_scaling.study.config import Framework
 MOST_REST = 0.02
 _BOUNDED = [f"{name}{end}" for name in PARTS for end in ("", "_low", "_high")]
 _DEVIATION = ["deviation", "deviation_low", "deviation_high"]
-BUDGET_COLUMNS = (*POINT, "repeats", *_DEVIATION, *_BOUNDED, "rest_of_step")
-DIFFERENCE_COLUMNS = (*PAIR, "pairs", "difference", "difference_low", "difference_high", *_BOUNDED)
-
-Array = NDArray[np.float64]
-Numbers = NDArray[np.int64]
+_BUDGET_COLUMNS = (*POINT, "repeats", *_DEVIATION, *_BOUNDED, "rest_of_step")
+_DIFFERENCE_COLUMNS = (*PAIR, "pairs", "difference", "difference_low", "difference_high", *_BOUNDED)
 
 
 def budget_table(study: Study) -> pd.DataFrame:
@@ -53,7 +50,7 @@ def budget_table(study: Study) -> pd.DataFrame:
     """
     runs, shares = _known_runs(study)
     if runs.empty:
-        return pd.DataFrame(columns=list(BUDGET_COLUMNS))
+        return pd.DataFrame(columns=list(_BUDGET_COLUMNS))
     launches = launches_of(runs, POINT)
     points = runs.groupby(launches.point)[POINT].first()
     points["repeats"] = np.bincount(launches.point, minlength=launches.points)
@@ -63,7 +60,7 @@ def budget_table(study: Study) -> pd.DataFrame:
     per_worker = (runs[study.throughput] / runs["workers"]).to_numpy(dtype=np.float64)
     against = _Baseline(launches, chosen, baseline[chosen])
     _add_overhead(table, against, np.log(per_worker), shares)
-    return table[list(BUDGET_COLUMNS)]
+    return table[list(_BUDGET_COLUMNS)]
 
 
 def difference_table(study: Study) -> pd.DataFrame:
@@ -74,7 +71,7 @@ def difference_table(study: Study) -> pd.DataFrame:
     """
     pairs, (native_shares, horovod_shares) = _known_pairs(study)
     if pairs.empty:
-        return pd.DataFrame(columns=list(DIFFERENCE_COLUMNS))
+        return pd.DataFrame(columns=list(_DIFFERENCE_COLUMNS))
     launches = launches_of(pairs, PAIR)
     table = pairs.groupby(launches.point)[PAIR].first()
     table["pairs"] = np.bincount(launches.point, minlength=launches.points)
@@ -163,8 +160,8 @@ class _Baseline:
     """Points, and for each of them the number of the point on 1 worker that it is compared with."""
 
     launches: Launches
-    points: Numbers
-    baseline: Numbers
+    points: Integers
+    baseline: Integers
 
     def replicates(self, values: Array) -> Array:
         """Return replicates of the baseline, (values, points, RESAMPLES), paired where repeats are equal.

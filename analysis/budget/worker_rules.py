@@ -127,7 +127,8 @@ def slower_compute(facts: PointFacts) -> Cause | None:
 def _clocks(facts: PointFacts) -> str:
     if facts.alone is None:
         return ""
-    alone, here = facts.alone.processor.frequency_mhz, facts.processor.frequency_mhz
+    alone = facts.alone.processor.frequency_mhz
+    here = facts.processor.frequency_mhz
     differ = abs(here / alone - 1) >= CLOCKS_DIFFER
     return f"; clock {alone:.0f} MHz on 1 worker, {here:.0f} MHz here" if differ else ""
 

@@ -99,10 +99,14 @@ def _draw_margin(axes: Axes, inputs: Inputs, options: str) -> list[Label]:
     axes.yaxis.set_major_formatter(lambda value, _: chart_number(value, ".6g") if abs(value) > ZERO else "0")
     axes.axhspan(-margin, margin, color=GRID, alpha=0.9, linewidth=0, zorder=0.5)
     axes.axhline(0, color=MUTED, linewidth=0.9, zorder=1)
+    _name_margin(axes, margin)
+    return []
+
+
+def _name_margin(axes: Axes, margin: float) -> None:
     text = f"margin {chart_number(margin)}"
     beside = axes.get_yaxis_transform()
     axes.text(0.99, margin, text, color=MUTED, size=SMALL_POINTS, transform=beside, ha="right", va="bottom")
-    return []
 
 
 def _difference_text(point: "pd.Series[Any]") -> str:

@@ -1,12 +1,14 @@
 """Measured throughput, what fewer workers predicted of it, and what is expected beyond."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.arrays import Array
 from analysis.figures.drawing.artists import (
     Label,
     end_labels,
@@ -140,10 +142,15 @@ def _draw_beyond(axes: Axes, series: DrawnSeries, points: pd.DataFrame, rows: pd
     last = last_known(points, "throughput")
     if last is None or rows.empty:
         return []
-    columns = ["workers", "predicted", "predicted_low", "predicted_high"]
-    measured = last[["workers", *["throughput"] * 3]].to_numpy(dtype=np.float64)
-    x, predicted, low, high = np.vstack([measured, rows[columns].to_numpy(dtype=np.float64)]).T
+    x, predicted, low, high = _from_last_point(last, rows)
     colour = series.style.colour
     axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1.5)
     axes.plot(x, predicted, color=colour, linestyle=DASHED, linewidth=1.3, zorder=3)
     return [Label(x[-1], predicted[-1], chart_number(predicted[-1]), colour)]
+
+
+def _from_last_point(last: "pd.Series[Any]", rows: pd.DataFrame) -> Array:
+    """Return workers, predicted throughput and its bounds, (4, points), from the last measured point on."""
+    columns = ["workers", "predicted", "predicted_low", "predicted_high"]
+    measured = last[["workers", *["throughput"] * 3]].to_numpy(dtype=np.float64)
+    return np.vstack([measured, rows[columns].to_numpy(dtype=np.float64)]).T

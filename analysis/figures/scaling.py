@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.drawing.captions import caption_text
@@ -95,8 +96,13 @@ def _draw_panels(figure: Figure, inputs: Inputs) -> None:
         for axes, quantity in zip(row, quantities, strict=True):
             axes.set_title(quantity.title)
             draw_quantity(axes, inputs, quantity, series)
-        label = shortened(options, PANELS_IN_ROW * PANEL_AND_GAP_INCHES - 1)
-        row[0].annotate(label, (0, 1.15), xycoords="axes fraction", weight="bold", color=MUTED)
+        _label_row(row[0], options)
+
+
+def _label_row(axes: Axes, options: str) -> None:
+    """Write the options of a row above its first panel."""
+    label = shortened(options, PANELS_IN_ROW * PANEL_AND_GAP_INCHES - 1)
+    axes.annotate(label, (0, 1.15), xycoords="axes fraction", weight="bold", color=MUTED)
 
 
 def _verdict(inputs: Inputs) -> list[str]:

@@ -32,7 +32,8 @@ def check_baseline(study: Study) -> Check:
 
 def _split(series: pd.DataFrame) -> Sides | None:
     """Return the runs on 1 worker and those on more, if there are both."""
-    one, more = series[series["workers"] == 1], series[series["workers"] > 1]
+    one = series[series["workers"] == 1]
+    more = series[series["workers"] > 1]
     return (one, more) if len(one) and len(more) else None
 
 
@@ -60,7 +61,8 @@ def _other_hosts(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | N
 
 
 def _other_days(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
-    first, last = larger["started"].min(), larger["started"].max()
+    first = larger["started"].min()
+    last = larger["started"].max()
     days = np.maximum(first - one["started"], one["started"] - last) / pd.Timedelta(days=1)
     late = one.loc[days > BASELINE_APART_DAYS, "started"]
     if late.empty:
@@ -74,7 +76,8 @@ def _dates(times: "pd.Series[pd.Timestamp]") -> list[str]:
 
 
 def _other_clock(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
-    mhz, other = one["mhz"].median(), larger["mhz"].median()
+    mhz = one["mhz"].median()
+    other = larger["mhz"].median()
     if not clocks_differ(mhz, other):
         return None
     return f"the {_baseline(one)} had {mhz:,.0f} MHz,", f"{other:,.0f} MHz"

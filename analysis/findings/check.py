@@ -3,13 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-YES, NO, NOT_KNOWN = "yes", "no", "not known"
+YES = "yes"
+NO = "no"
+NOT_KNOWN = "not known"
 # The check of the runs on 1 worker as the baseline of those on more.
 BASELINE = "same baseline"
 WITHOUT_RECORD = "logs in the older layout do not say"
 
 # Options, knobs of native DDP, knobs of Horovod, workers: the key of a comparison (pairs.PAIR).
-Pair = tuple[str, str, str, int]
+PointPair = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Check:
     mark: str
     fact: str
     withholds: bool = False
-    pairs: frozenset[Pair] = frozenset()
+    pairs: frozenset[PointPair] = frozenset()
     one_sided: bool = False
 
 
@@ -40,7 +42,7 @@ def no(fact: str) -> Check:
     return Check("", NO, fact)
 
 
-def withhold_claims(fact: str, pairs: Iterable[Pair] = ()) -> Check:
+def withhold_claims(fact: str, pairs: Iterable[PointPair] = ()) -> Check:
     """Return a check that does not hold and forbids to call a framework faster, at these points or at all."""
     return Check("", NO, fact, withholds=True, pairs=frozenset(pairs))
 
@@ -50,6 +52,6 @@ def not_known(fact: str, *, one_sided: bool = False) -> Check:
     return Check("", NOT_KNOWN, fact, one_sided=one_sided)
 
 
-def withholding(checks: Iterable[Check], pair: Pair) -> list[Check]:
+def withholding(checks: Iterable[Check], pair: PointPair) -> list[Check]:
     """Return the checks that forbid to call a framework faster at this point."""
     return [check for check in checks if check.withholds and (not check.pairs or pair in check.pairs)]

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+from analysis.arrays import Array
 from analysis.findings.check import Check, withholding
 from analysis.findings.doubts import doubts_of
 from analysis.findings.pairs import PAIR, paired_deviations, paired_logarithms, paired_runs, side_by_side
@@ -24,7 +24,7 @@ from analysis.statistics.timed import timed
 from analysis.study import NAN, Study
 
 POINT_OF_FRAMEWORK = ["framework", "options", "workers", "knobs"]
-COLUMNS = [
+_COLUMNS = [
     *PAIR, "pairs", "ratio", "ratio_low", "ratio_high", "coverage", "p_adjusted", "comparisons",
     "ratio_of_medians", "outcome", "doubts", "repeats_needed",
 ]  # fmt: skip
@@ -35,8 +35,6 @@ SUGGESTED = tuple(f"suggests {outcome}" for outcome in FASTER)
 WITHHELD = "withheld"
 NO_DIFFERENCE = "no significant difference"
 NOT_ENOUGH = "not enough repeats"
-
-Array = NDArray[np.float64]
 
 
 def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
@@ -60,7 +58,7 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
     claimed = _claims(table)
     table["doubts"] = pd.Series("", index=table.index, dtype=object)
     table.loc[claimed, "doubts"] = doubts_of(study, table[claimed])
-    return _withheld(table)[COLUMNS]
+    return _withheld(table)[_COLUMNS]
 
 
 def withhold(comparisons: pd.DataFrame, checks: Iterable[Check]) -> pd.DataFrame:
@@ -130,7 +128,8 @@ def _ratios_of_medians(study: Study) -> pd.DataFrame:
 
 
 def _outcomes(table: pd.DataFrame) -> Array:
-    low, high = table["ratio_low"], table["ratio_high"]
+    low = table["ratio_low"]
+    high = table["ratio_high"]
     enough = table["pairs"] >= RECOMMENDED_REPEATS
     native, horovod = (
         np.where(enough, certain, suggested) for certain, suggested in zip(FASTER, SUGGESTED, strict=True)

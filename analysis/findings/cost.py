@@ -112,7 +112,8 @@ def pareto(times: Floats, costs: Floats) -> NDArray[np.bool_]:
     Values are compared to nine digits, so that rounding does not decide between equals. A point with an
     unknown value is neither in the set nor compared.
     """
-    time, cost = _rounded(times), _rounded(costs)
+    time = _rounded(times)
+    cost = _rounded(costs)
     no_worse = (time[:, None] <= time) & (cost[:, None] <= cost)
     better = (time[:, None] < time) | (cost[:, None] < cost)
     known: NDArray[np.bool_] = ~np.isnan(time) & ~np.isnan(cost)
@@ -154,7 +155,8 @@ def _launches_by_point(study: Study, target: float) -> dict[tuple[object, ...], 
 
 def _per_epoch(launches: PointLaunches) -> dict[str, object]:
     """Return nodes, costs of an epoch after the warm-up, and how many runs reach the target."""
-    hours, nodes = launches["epoch_seconds"] / SECONDS_PER_HOUR, launches["nodes"]
+    hours = launches["epoch_seconds"] / SECONDS_PER_HOUR
+    nodes = launches["nodes"]
     return {
         "nodes": float(nodes[0]) if (nodes == nodes[0]).all() else NAN,
         "worker_hours_per_epoch": float(np.median(launches["workers"] * hours)),

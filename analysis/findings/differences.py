@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import Array
 from analysis.statistics.intervals import (
     FEWEST_REPEATS,
     RECOMMENDED_REPEATS,
-    UNKNOWN,
-    Array,
+    UNKNOWN_INTERVAL,
     Interval,
     coverage,
     median_intervals,
@@ -53,7 +53,7 @@ class Difference:
 
     pairs: int = 0
     median: float = NAN
-    interval: Interval = UNKNOWN
+    interval: Interval = UNKNOWN_INTERVAL
     deviation: float = NAN
 
     def __str__(self) -> str:

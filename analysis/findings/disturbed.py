@@ -9,7 +9,7 @@ from analysis.statistics.timed import kept_though_disturbed
 from analysis.study import Study
 
 # A note carries more names than a sentence: each is a launch to repeat.
-MOST_NAMED = 6
+_MOST_NAMED = 6
 CURE = "--repeat-disturbed on submission measures them again"
 
 
@@ -35,5 +35,5 @@ def _notes(disturbed: pd.DataFrame, fate: str) -> Iterator[str]:
 
 def _named(runs: pd.DataFrame, column: str = "disturbed") -> str:
     named = [f"{run} ({reason})" for run, reason in zip(runs["run"], runs[column], strict=True)]
-    more = len(named) - MOST_NAMED
-    return "; ".join(named[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    more = len(named) - _MOST_NAMED
+    return "; ".join(named[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")

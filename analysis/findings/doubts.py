@@ -28,7 +28,8 @@ def doubts_of(study: Study, claimed: pd.DataFrame) -> list[str]:
 
 def medians_disagree(row: Row) -> bool:
     """Return whether the paired ratio and that of the medians name different frameworks."""
-    paired, unpaired = math.log(row["ratio"]), math.log(row["ratio_of_medians"])
+    paired = math.log(row["ratio"])
+    unpaired = math.log(row["ratio_of_medians"])
     return paired * unpaired < 0 and abs(paired - unpaired) > SAME_RATIO
 
 

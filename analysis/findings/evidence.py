@@ -9,32 +9,33 @@ from analysis.text import count, with_interval
 from unet_scaling.study.config import Framework
 
 # So many points of a kind are named; the rest is counted.
-MOST_NAMED = 4
+MOST_POINTS_NAMED = 4
 
 
 def evidence(chosen: Sequence[Candidate], candidates: CandidateSet) -> Iterator[str]:
     """Yield why these points are recommended, why faster ones are not, and what else qualifies."""
-    best, points = chosen[0], candidates.candidates
+    best = chosen[0]
     yield from _other_framework(best, candidates)
     for point in chosen:
         yield f"{point}: {point.row['repeats']} repeats; IoU: {point.row['iou_why']}"
         yield f"{point}: {_cost(point)}"
     if best.workers == candidates.most_workers > 1:
         yield f"{count(best.workers, 'worker')} is the largest count measured: a larger one may be worth it"
-    yield from _passed_over([point for point in points if point.throughput > best.throughput], candidates)
+    faster = [point for point in candidates.candidates if point.throughput > best.throughput]
+    yield from _passed_over(faster, candidates)
     yield from _all_diverged(candidates)
     yield from _also_qualifying(chosen, candidates)
 
 
 def _also_qualifying(chosen: Sequence[Candidate], candidates: CandidateSet) -> Iterator[str]:
     qualifying = [point for point in candidates.candidates if point.standing == "qualifies"]
-    for point in [point for point in qualifying if point not in chosen][:MOST_NAMED]:
+    for point in [point for point in qualifying if point not in chosen][:MOST_POINTS_NAMED]:
         throughput = f"{point.shown('throughput')} {candidates.study.unit}"
         efficiency = f"efficiency {point.shown('efficiency_common')}"
         yield f"also qualifies: {point}, {throughput}, {efficiency}, {_cost(point)}"
 
 
-def why_not(candidates: CandidateSet) -> Iterator[str]:
+def disqualifications(candidates: CandidateSet) -> Iterator[str]:
     """Yield why points do not qualify, the fastest first, and which have no usable run."""
     yield from _passed_over(candidates.candidates, candidates)
     yield from _all_diverged(candidates)
@@ -60,11 +61,11 @@ def _other_name(best: Candidate, candidates: CandidateSet) -> str:
 
 def _passed_over(points: Sequence[Candidate], candidates: CandidateSet) -> Iterator[str]:
     passed = [point for point in points if point.standing != "qualifies"]
-    for point in passed[:MOST_NAMED]:
+    for point in passed[:MOST_POINTS_NAMED]:
         throughput = f"{point.shown('throughput')} {candidates.study.unit}"
         yield f"{point.standing}: {point}, {throughput}: {point.detail}"
-    if len(passed) > MOST_NAMED:
-        yield f"and {len(passed) - MOST_NAMED} more points that do not qualify"
+    if len(passed) > MOST_POINTS_NAMED:
+        yield f"and {len(passed) - MOST_POINTS_NAMED} more points that do not qualify"
 
 
 def _all_diverged(candidates: CandidateSet) -> Iterator[str]:

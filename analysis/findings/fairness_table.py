@@ -29,11 +29,11 @@ from analysis.findings.software import check_software
 from analysis.findings.work import check_quiet, check_repeats, check_work
 from analysis.study import Study
 
-COLUMNS = ["check", "mark", "fact", "withholds"]
+FAIRNESS_COLUMNS = ["check", "mark", "fact", "withholds"]
 
 Checks = Mapping[str, Callable[[Study], Check]]
 # Of the headers: nothing is known of logs without them.
-OF_HEADERS: Checks = {
+_OF_HEADERS: Checks = {
     "same initial weights": check_weights,
     "same batches": check_batches,
     "same images evaluated": check_evaluated,
@@ -58,14 +58,14 @@ OF_TABLES: Checks = {
 
 def fairness_table(study: Study) -> pd.DataFrame:
     """Return how fair the comparison is: columns check, mark ("yes", "no", "not known"), fact, withholds."""
-    return pd.DataFrame([asdict(check) for check in fairness_checks(study)], columns=COLUMNS)
+    return pd.DataFrame([asdict(check) for check in fairness_checks(study)], columns=FAIRNESS_COLUMNS)
 
 
 def fairness_checks(study: Study) -> list[Check]:
     """Return the rows of the fairness table, from the headers and the tables of a study alone."""
     checks = {
         name: check(study) if study.headers else not_known(WITHOUT_RECORD)
-        for name, check in OF_HEADERS.items()
+        for name, check in _OF_HEADERS.items()
     }
     checks |= {name: check(study) for name, check in OF_TABLES.items()}
     return [replace(check, check=name) for name, check in checks.items()]

@@ -5,7 +5,7 @@ import pandas as pd
 from analysis.statistics.timed import timed
 from analysis.study import GPU_COLUMNS, POINT, Study
 
-COLUMNS = (*POINT, "repeats", "utilization", "memory_bytes", "power_watts", "joules_per_image")
+_COLUMNS = (*POINT, "repeats", "utilization", "memory_bytes", "power_watts", "joules_per_image")
 
 
 def gpu_table(study: Study) -> pd.DataFrame:
@@ -16,10 +16,10 @@ def gpu_table(study: Study) -> pd.DataFrame:
     """
     recorded = study.budgets[study.budgets[list(GPU_COLUMNS)].notna().any(axis="columns")]
     if recorded.empty:
-        return pd.DataFrame(columns=list(COLUMNS))
+        return pd.DataFrame(columns=list(_COLUMNS))
     runs = timed(study).runs[["run", *POINT]].merge(_of_runs(recorded), on="run")
     points = runs.drop(columns="run").groupby(POINT, sort=False)
-    return points.median().assign(repeats=points.size()).reset_index()[list(COLUMNS)]
+    return points.median().assign(repeats=points.size()).reset_index()[list(_COLUMNS)]
 
 
 def _of_runs(workers: pd.DataFrame) -> pd.DataFrame:

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from analysis.findings.check import Check, no, not_known, withhold_claims, yes
-from analysis.findings.pairs import first_of
 from analysis.loading.compared_facts import settings
 from analysis.loading.resources import moved_between_attempts, share_cores
 from analysis.study import NAMES, Study
-from analysis.text import clean, count
+from analysis.text import clean, count, first_of
 from unet_scaling.study.options import Training
 from unet_scaling.study.record_lines import Header
 
 COUNTS = ["true_positive", "false_positive", "false_negative", "true_negative"]
-MOST_LISTED = 6
+# More would not be read in one cell of the fairness table.
+_MOST_LISTED = 6
 
 
 def check_weights(study: Study) -> Check:
@@ -29,7 +29,8 @@ def check_weights(study: Study) -> Check:
 
 def check_batches(study: Study) -> Check:
     """Check that runs of one repeat had the same seed and training images."""
-    options, headers = options_by_run(study), study.headers.values()
+    options = options_by_run(study)
+    headers = study.headers.values()
     groups = _values_by_group(
         study.headers,
         lambda run, header: (options[run], header.config.workers, header.config.repeat),
@@ -80,7 +81,7 @@ def check_cores(study: Study) -> Check:
         for worker in header.workers
     }
     kinds_in_order = sorted(kinds, key=lambda kind: (kind[0] or 0, *kind[1:]))
-    fact = first_of([_resources(*kind[1:]) for kind in kinds_in_order], "kind of worker", MOST_LISTED)
+    fact = first_of([_resources(*kind[1:]) for kind in kinds_in_order], "kind of worker", _MOST_LISTED)
     return yes(fact) if len(kinds) == len({asked for asked, *_ in kinds}) else no(fact)
 
 
@@ -140,7 +141,7 @@ def check_attempts(study: Study) -> Check:
     moved = {run: hosts for run, header in study.headers.items() if (hosts := moved_between_attempts(header))}
     if moved:
         named = [clean(f"{run} was resumed on other hosts ({hosts})") for run, hosts in moved.items()]
-        return no(first_of(named, "run", MOST_LISTED))
+        return no(first_of(named, "run", _MOST_LISTED))
     if study.unknown_attempts:
         return _unrecorded_attempts(study)
     resumed = sum(header.resumed is not None for header in study.headers.values())
@@ -150,7 +151,7 @@ def check_attempts(study: Study) -> Check:
 
 
 def _unrecorded_attempts(study: Study) -> Check:
-    runs = first_of([clean(run) for run in study.unknown_attempts], "run", MOST_LISTED)
+    runs = first_of([clean(run) for run in study.unknown_attempts], "run", _MOST_LISTED)
     fact = f"earlier attempts of {runs} left no record"
     only = only_recorder(study, lambda run, _: run not in study.unknown_attempts)
     return not_known(f"{fact}; {only} those of all attempts" if only else fact, one_sided=bool(only))

@@ -6,20 +6,21 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.check import WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
-from analysis.findings.pairs import Sides, first_of, first_points, point_name, sides
+from analysis.findings.pairs import MOST_EXAMPLES, Sides, first_points, point_name, sides
 from analysis.study import NAMES, Study
-from analysis.text import clean, count
+from analysis.text import clean, count, first_of
 
 # Up to it, no more than half of what one framework's runs used was used as much by the other's.
 TOO_FEW_SHARED_HOSTS = 0.5
 # Of five launches of each framework: a host that served all of one, and one of the other.
 MOST_UNEQUAL_SHARE = 0.8
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 # Processors change their clock in steps of 100 MHz, which are 5 % of 2 GHz: one step may be chance.
 LARGEST_CLOCK_DIFFERENCE = 0.05
 # So many hosts of a single set are listed in full.
 MOST_HOSTS_LISTED = 9
-NATIVE, HOROVOD = NAMES["pytorch_native"], NAMES["horovod"]
+_NATIVE = NAMES["pytorch_native"]
+_HOROVOD = NAMES["horovod"]
 
 
 def check_hosts(study: Study) -> Check:
@@ -45,19 +46,20 @@ def check_hosts(study: Study) -> Check:
 
 def _hosts_apart(native: pd.DataFrame, horovod: pd.DataFrame) -> str:
     """Return which hosts served one framework and not the other, in words; else nothing."""
-    first, second = _launches_of_hosts(native), _launches_of_hosts(horovod)
+    first = _launches_of_hosts(native)
+    second = _launches_of_hosts(horovod)
     if _shared_use(first, second) <= TOO_FEW_SHARED_HOSTS:
-        return f"{host_names(native)} served {NATIVE}, {host_names(horovod)} {HOROVOD}"
+        return f"{host_names(native)} served {_NATIVE}, {host_names(horovod)} {_HOROVOD}"
     for host in sorted({*first, *second}):
-        served, others = (first[host], len(native)), (second[host], len(horovod))
-        if abs(served[0] / served[1] - others[0] / others[1]) >= MOST_UNEQUAL_SHARE - ROUNDING:
-            return _unequal_use(clean(host), served, others)
+        difference = first[host] / len(native) - second[host] / len(horovod)
+        if abs(difference) >= MOST_UNEQUAL_SHARE - _ROUNDING:
+            return _unequal_use(clean(host), (first[host], len(native)), (second[host], len(horovod)))
     return ""
 
 
 def _unequal_use(host: str, native: tuple[int, int], horovod: tuple[int, int]) -> str:
-    served = f"{host} served {native[0]} of {native[1]} launches of {NATIVE}"
-    return f"{served}, {horovod[0]} of {horovod[1]} of {HOROVOD}"
+    served = f"{host} served {native[0]} of {native[1]} launches of {_NATIVE}"
+    return f"{served}, {horovod[0]} of {horovod[1]} of {_HOROVOD}"
 
 
 def _launches_of_hosts(side: pd.DataFrame) -> Counter[str]:
@@ -76,7 +78,11 @@ def host_names(runs: pd.DataFrame) -> str:
     """Return the hosts of these runs: all of a single set that is not long, else the first names."""
     names = sorted({host for hosts in runs["hosts"] for host in hosts.split()})
     one_set = runs["hosts"].nunique() == 1 and len(names) <= MOST_HOSTS_LISTED
-    return clean(runs["hosts"].iloc[0]) if one_set else first_of([clean(name) for name in names], "host")
+    return (
+        clean(runs["hosts"].iloc[0])
+        if one_set
+        else first_of([clean(name) for name in names], "host", MOST_EXAMPLES)
+    )
 
 
 def check_clocks(study: Study) -> Check:
@@ -104,7 +110,7 @@ def _equal_clocks(points: int, recorded: "pd.Series[float]") -> Check:
 
 
 def _both_clocks(native: float, horovod: float) -> str:
-    return f"the runs of {NATIVE} had {native:,.0f} MHz, those of {HOROVOD} {horovod:,.0f} MHz"
+    return f"the runs of {_NATIVE} had {native:,.0f} MHz, those of {_HOROVOD} {horovod:,.0f} MHz"
 
 
 def with_clocks(study: Study) -> pd.DataFrame:

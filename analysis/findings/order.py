@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis.findings.check import Check, Pair, not_known, withhold_claims, yes
+from analysis.findings.check import Check, PointPair, not_known, withhold_claims, yes
 from analysis.findings.pairs import first_points, point_name, sides
 from analysis.study import Study
 from analysis.text import count
@@ -31,7 +31,7 @@ def check_order(study: Study) -> Check:
     return yes(f"at {count(len(known), 'point')} the runs of both frameworks alternate")
 
 
-def _one_before_the_other(apart: list[Pair], points: int) -> Check:
+def _one_before_the_other(apart: list[PointPair], points: int) -> Check:
     where = f"at {len(apart)} of {count(points, 'point')}"
     fact = f"{where} one framework ran before the other ({first_points(map(point_name, apart))})"
     return withhold_claims(f"{fact}: a drift of the machine would look like a difference", apart)

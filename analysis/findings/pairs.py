@@ -7,16 +7,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.findings.check import Pair
+from analysis.findings.check import PointPair
 from analysis.statistics.blocks import block_deviations
 from analysis.statistics.timed import counts_for_speed
 from analysis.study import NAMES, Study
-from analysis.text import clean, count
+from analysis.text import clean, count, first_of
 
 PAIR = ["options", "native_knobs", "horovod_knobs", "workers"]
 KNOBS = {"knobs_native": "native_knobs", "knobs_horovod": "horovod_knobs"}
 # A sentence carries three examples; the rest is counted.
-MOST_NAMED = 3
+MOST_EXAMPLES = 3
 
 Sides = tuple[pd.DataFrame, pd.DataFrame]
 
@@ -40,14 +40,14 @@ def paired_runs(study: Study) -> pd.DataFrame:
     return pairs[counts_for_speed(pairs, _has_disturbed(pairs), PAIR)].reset_index(drop=True)
 
 
-def disturbed_pairs(study: Study) -> list[Pair]:
+def disturbed_pairs(study: Study) -> list[PointPair]:
     """Return the points at which a compared pair of runs holds a disturbed launch."""
     pairs = paired_runs(study)
     points = pairs.loc[_has_disturbed(pairs), PAIR].drop_duplicates()
     return [pair_of(row) for row in points.itertuples(index=False, name=None)]
 
 
-def pair_of(row: Sequence[Any]) -> Pair:
+def pair_of(row: Sequence[Any]) -> PointPair:
     """Return the values of PAIR as plain text and number."""
     options, native, horovod, workers = row
     return str(options), str(native), str(horovod), int(workers)
@@ -69,7 +69,7 @@ def paired_deviations(study: Study, pairs: pd.DataFrame) -> NDArray[np.float64]:
     return native - block_deviations(study, pairs["run_horovod"].to_list())
 
 
-def sides(runs: pd.DataFrame) -> Iterator[tuple[Pair, Sides]]:
+def sides(runs: pd.DataFrame) -> Iterator[tuple[PointPair, Sides]]:
     """Yield every pair of points of equal options and workers, with the runs of each framework."""
     points = dict(iter(runs.groupby(["framework", "knobs", "options", "workers"])))
     keys = runs[["framework", "options", "workers", "knobs"]].drop_duplicates()
@@ -79,7 +79,7 @@ def sides(runs: pd.DataFrame) -> Iterator[tuple[Pair, Sides]]:
         yield pair, (points["pytorch_native", native, *here], points["horovod", horovod, *here])
 
 
-def point_name(pair: Pair) -> str:
+def point_name(pair: PointPair) -> str:
     """Return "at 2 workers (lr=0.1; bucket=5)"."""
     options, native, horovod, workers = pair
     varied = "; ".join(part for part in (options, native, horovod) if part)
@@ -88,11 +88,4 @@ def point_name(pair: Pair) -> str:
 
 def first_points(parts: Iterable[str]) -> str:
     """Return the first of these phrases about points, and how many more there are."""
-    return first_of(list(parts), "point", separator="; ")
-
-
-def first_of(texts: Sequence[str], thing: str, most: int = MOST_NAMED, separator: str = ", ") -> str:
-    """Return the first texts, and how many more things there are: "a, b, c and 2 more runs"."""
-    more = len(texts) - most
-    rest = f" and {count(more, f'more {thing}')}" if more > 0 else ""
-    return separator.join(texts[:most]) + rest
+    return first_of(list(parts), "point", MOST_EXAMPLES, separator="; ")

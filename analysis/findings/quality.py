@@ -28,17 +28,17 @@ from analysis.findings.differences import (
 from analysis.statistics.intervals import SHARE, Interval, median_intervals
 from analysis.study import POINT, Study
 
-DIFFERENCE_COLUMNS = ["difference", "difference_low", "difference_high"]
+_DIFFERENCE_COLUMNS = ["difference", "difference_low", "difference_high"]
 IOU_COLUMNS = [
-    *POINT, "seeds", "test_images", "iou", "iou_low", "iou_high", *DIFFERENCE_COLUMNS, "pairs", "diverged",
+    *POINT, "seeds", "test_images", "iou", "iou_low", "iou_high", *_DIFFERENCE_COLUMNS, "pairs", "diverged",
     "non_inferior", "why",
 ]  # fmt: skip
 BETWEEN_COLUMNS = [
-    "options", "native_knobs", "horovod_knobs", "workers", "pairs", *DIFFERENCE_COLUMNS,
+    "options", "native_knobs", "horovod_knobs", "workers", "pairs", *_DIFFERENCE_COLUMNS,
     "equal_within_margin", "why",
 ]  # fmt: skip
 
-Cells = dict[str, object]
+_Cells = dict[str, object]
 
 
 def iou_table(study: Study) -> pd.DataFrame:
@@ -85,10 +85,10 @@ def _series(point: PointSeeds) -> tuple[str, str, str]:
 
 def _point(
     study: Study, point: PointSeeds, baseline: PointSeeds | None, difference: Difference, interval: Interval
-) -> Cells:
+) -> _Cells:
     test = _against_baseline(study.criteria.iou_margin, point, difference)
     low, high = interval
-    cells: Cells = {
+    cells: _Cells = {
         **{name: getattr(point, name) for name in (*POINT, "test_images", "diverged")},
         "seeds": len(point.ious),
         "iou": float(np.median(point.values)),
@@ -100,10 +100,10 @@ def _point(
     return cells | _difference_cells(difference)
 
 
-def _difference_cells(difference: Difference) -> Cells:
+def _difference_cells(difference: Difference) -> _Cells:
     low, high = difference.interval
     values = (difference.median, low, high)
-    return {"pairs": difference.pairs, **dict(zip(DIFFERENCE_COLUMNS, values, strict=True))}
+    return {"pairs": difference.pairs, **dict(zip(_DIFFERENCE_COLUMNS, values, strict=True))}
 
 
 def _against_baseline(margin: float, point: PointSeeds, difference: Difference) -> MarginTest:
@@ -112,10 +112,10 @@ def _against_baseline(margin: float, point: PointSeeds, difference: Difference) 
     return MarginTest(difference, answer, margin + difference.median, {"this point": point.diverged})
 
 
-def _between(study: Study, native: PointSeeds, horovod: PointSeeds, difference: Difference) -> Cells:
+def _between(study: Study, native: PointSeeds, horovod: PointSeeds, difference: Difference) -> _Cells:
     diverged = {"native DDP": native.diverged, "Horovod": horovod.diverged}
     test = _against_each_other(study.criteria.iou_margin, difference, diverged)
-    cells: Cells = {
+    cells: _Cells = {
         "options": native.options,
         "native_knobs": native.knobs,
         "horovod_knobs": horovod.knobs,
@@ -128,7 +128,8 @@ def _between(study: Study, native: PointSeeds, horovod: PointSeeds, difference: 
 
 def _against_each_other(margin: float, difference: Difference, diverged: dict[str, int]) -> MarginTest:
     low, high = difference.interval
-    inside, outside = -margin < low and high < margin, low > margin or high < -margin
+    inside = -margin < low and high < margin
+    outside = low > margin or high < -margin
     answer: Answer = "yes" if inside else "no" if outside else "not shown"
     return MarginTest(difference, answer, margin - abs(difference.median), diverged)
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.findings.candidates import Candidate, CandidateSet, Comparisons, candidate_set
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, WITHHELD
-from analysis.findings.evidence import MOST_NAMED, evidence, why_not
+from analysis.findings.evidence import MOST_POINTS_NAMED, disqualifications, evidence
 from analysis.findings.standing import REPEATS_NEEDED
 from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.study import POINT, Study
@@ -92,7 +92,8 @@ def _recommendation(options: str, candidates: CandidateSet, baseline_doubt: str)
 
 
 def _no_larger_count(options: str, candidates: CandidateSet) -> Recommendation:
-    why, larger = tuple(why_not(candidates)), candidates.larger
+    why = tuple(disqualifications(candidates))
+    larger = candidates.larger
     if candidates.best and larger and all(point.standing == "excluded" for point in larger):
         return Recommendation(options, _do_not_scale_out(candidates), None, 1, why)
     return Recommendation(options, _no_recommendation(candidates), None, None, why)
@@ -100,9 +101,10 @@ def _no_larger_count(options: str, candidates: CandidateSet) -> Recommendation:
 
 def _do_not_scale_out(candidates: CandidateSet) -> str:
     """Return that 1 worker is best, and what speaks against the fastest larger points."""
-    criteria, larger = candidates.study.criteria, candidates.larger
-    against = "; ".join(f"{point}: {point.short}" for point in larger[:MOST_NAMED])
-    more = f"; and {len(larger) - MOST_NAMED} more points" if len(larger) > MOST_NAMED else ""
+    criteria = candidates.study.criteria
+    larger = candidates.larger
+    against = "; ".join(f"{point}: {point.short}" for point in larger[:MOST_POINTS_NAMED])
+    more = f"; and {len(larger) - MOST_POINTS_NAMED} more points" if len(larger) > MOST_POINTS_NAMED else ""
     return (
         f"Do not scale out, train on 1 worker: no larger worker count keeps both an efficiency of "
         f"{criteria.efficiency_floor:g} and an IoU not inferior to 1 worker "
@@ -150,7 +152,8 @@ def _as_fast(best: Candidate, candidates: CandidateSet) -> Candidate | None:
 
 
 def _sentence(chosen: Sequence[Candidate], candidates: CandidateSet) -> str:
-    study, best = candidates.study, chosen[0]
+    study = candidates.study
+    best = chosen[0]
     names = " or ".join(point.series for point in chosen)
     throughput, efficiency = (_of_each(chosen, column) for column in ("throughput", "efficiency_common"))
     equal = _no_faster_one(chosen, candidates) if len(chosen) > 1 else _faster_one(best, candidates)

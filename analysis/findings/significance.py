@@ -5,17 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+from analysis.arrays import Array
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS
 from analysis.study import NAN
 
 # The usual convention for the chance to find a difference that is there (Cohen 1988).
 POWER = 0.8
 NORMAL_QUANTILES = float(stats.norm.ppf((1 + CONFIDENCE) / 2) + stats.norm.ppf(POWER))
-
-Array = NDArray[np.float64]
 
 
 def repeats_needed(logarithms: Array) -> float:
@@ -64,7 +62,8 @@ def holm(probability: Array) -> tuple[Array, Array, Array]:
     """
     tests = len(probability)
     order = np.argsort(probability, kind="stable")
-    ordered, steps = probability[order], tests - np.arange(tests)
+    ordered = probability[order]
+    steps = tests - np.arange(tests)
     kept = np.flatnonzero(ordered > (1 - CONFIDENCE) / steps)
     last = int(kept[0]) if len(kept) else tests - 1
     significance, adjusted = np.empty((2, tests))

@@ -5,15 +5,15 @@ from typing import Union
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import Array, Integers
 from analysis.statistics.blocks import block_deviations
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SHARE, bounds, coverage
 from analysis.statistics.launches import Launches, launches_of
 from analysis.statistics.timed import timed
 from analysis.study import POINT, SERIES, Study
 
-COLUMNS = (
+SPEEDUP_COLUMNS = (
     "framework", "workers", "repeats", "images_per_second", "speedup", "speedup_low", "speedup_high",
     "efficiency", "deviation", "iou", "iou_low", "iou_high",
 )  # fmt: skip
@@ -24,19 +24,18 @@ FURTHER_COLUMNS = (
     "images_per_epoch", "seconds_per_epoch", "nodes", "unknown",
 )  # fmt: skip
 MEDIANS = ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch")
+_UNIT_COLUMNS = ("throughput", "throughput_low", "throughput_high")
 NO_BASELINE = "speed-up: no run on 1 worker"
 # Of a point without a baseline: no row has this number.
 NONE = -1
 
-Array = NDArray[np.float64]
-Numbers = NDArray[np.int64]
-Column = Union[Array, "pd.Series[float]"]
+_Column = Union[Array, "pd.Series[float]"]
 
 
 def summarise(study: Study) -> pd.DataFrame:
     """Return the points of a study, in the order of its runs.
 
-    Columns: COLUMNS, FURTHER_COLUMNS, `throughput` with `_low` and `_high` (the study's own unit),
+    Columns: SPEEDUP_COLUMNS, FURTHER_COLUMNS, `throughput` with `_low` and `_high` (the study's own unit),
     `options`, `knobs` and the study's axes. Every number is a median over repeats. Speed-up is the median
     throughput over that of the same framework with the same options on 1 worker; `_common` takes the
     faster one of all 1-worker points with the same options instead, and is known only where every
@@ -53,14 +52,17 @@ def summarise(study: Study) -> pd.DataFrame:
     logs = np.log(_values(runs, study.throughput))
     deviations = block_deviations(study, runs["run"].to_list())
     _add_throughput(points, study, launches.replicates(logs, deviations))
+    _add_all_speedups(points, PairedLaunches(launches, logs))
+    return points[[*SPEEDUP_COLUMNS, *FURTHER_COLUMNS, *_UNIT_COLUMNS, "options", "knobs", *study.axes]]
+
+
+def _add_all_speedups(points: pd.DataFrame, launched: "PairedLaunches") -> None:
+    """Add speed-up, efficiency and deviation against each series' own baseline and the common one."""
     own = own_baseline(points)
-    launched = PairedLaunches(launches, logs)
     _add_speedups(points, launched, own)
     _add_speedups(points, launched, _common_baseline(points), "_common")
     _add(points, "deviation", *(1 - points[f"efficiency{end}"] for end in ("", "_high", "_low")))
     points["unknown"] = np.where(own == NONE, NO_BASELINE, "")
-    throughput = ["throughput", "throughput_low", "throughput_high"]
-    return points[[*COLUMNS, *FURTHER_COLUMNS, *throughput, "options", "knobs", *study.axes]]
 
 
 def unequal_work(study: Study) -> Iterator[str]:
@@ -119,14 +121,14 @@ def _add_throughput(points: pd.DataFrame, study: Study, replicated: Array) -> No
     _add(points, "images_per_second", points["images_per_second"], *images)
 
 
-def own_baseline(points: pd.DataFrame) -> Numbers:
+def own_baseline(points: pd.DataFrame) -> Integers:
     """Return for each point the row of the same series on 1 worker, or NONE."""
     rows = pd.Series(np.arange(len(points)), index=points.index).where(points["workers"] == 1)
     series = [points[name] for name in SERIES]
     return rows.groupby(series, sort=False).transform("max").fillna(NONE).to_numpy(dtype=np.int64)
 
 
-def _common_baseline(points: pd.DataFrame) -> Numbers:
+def _common_baseline(points: pd.DataFrame) -> Integers:
     """Return for each point the row of the fastest 1-worker point with its options, or NONE."""
     baseline = np.full(len(points), NONE)
     for _, rows in points.reset_index(drop=True).groupby("options", sort=False):
@@ -140,11 +142,12 @@ class PairedLaunches:
     """Launches whose medians are compared: replicates that draw the same repeats in every point."""
 
     def __init__(self, launches: Launches, logs: Array) -> None:
-        self._launches, self._logs = launches, logs
+        self._launches = launches
+        self._logs = logs
         self._replicated = launches.replicates(logs)
         self._repeats = repeats_key(launches)
 
-    def differences(self, points: Numbers, baseline: Numbers) -> Array:
+    def differences(self, points: Integers, baseline: Integers) -> Array:
         """Return replicates of points minus those of their baselines.
 
         Where the repeats differ, the baseline is drawn in another stream, so independently.
@@ -158,10 +161,11 @@ class PairedLaunches:
 
 
 def _add_speedups(
-    points: pd.DataFrame, launched: PairedLaunches, baseline: Numbers, suffix: str = ""
+    points: pd.DataFrame, launched: PairedLaunches, baseline: Integers, suffix: str = ""
 ) -> None:
     """Add speed-up and efficiency against the points that `baseline` names."""
-    throughput, workers = _values(points, "throughput"), _values(points, "workers")
+    throughput = _values(points, "throughput")
+    workers = _values(points, "workers")
     known = np.flatnonzero(baseline != NONE)
     speedup = np.full((3, len(points)), np.nan)
     speedup[0, known] = throughput[known] / throughput[baseline[known]]
@@ -170,7 +174,7 @@ def _add_speedups(
     _add(points, f"efficiency{suffix}", *(speedup / workers))
 
 
-def repeats_key(launches: Launches) -> Numbers:
+def repeats_key(launches: Launches) -> Integers:
     """Return a number for each point: equal where two points have the same repeats."""
     by_point = pd.Series(launches.repeats).groupby(launches.point)
     keys = [tuple(sorted(repeats)) for _, repeats in by_point]
@@ -178,8 +182,10 @@ def repeats_key(launches: Launches) -> Numbers:
     return np.array([numbers[key] for key in keys], dtype=np.int64)
 
 
-def _add(points: pd.DataFrame, name: str, value: Column, low: Column, high: Column) -> None:
-    points[name], points[f"{name}_low"], points[f"{name}_high"] = value, low, high
+def _add(points: pd.DataFrame, name: str, value: _Column, low: _Column, high: _Column) -> None:
+    points[name] = value
+    points[f"{name}_low"] = low
+    points[f"{name}_high"] = high
 
 
 def _values(runs: pd.DataFrame, name: str) -> Array:

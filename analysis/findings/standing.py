@@ -61,7 +61,8 @@ def _evidence_against(row: Row, required: Requirements) -> str:
 
 
 def _missing_evidence(row: Row, required: Requirements) -> str:
-    floor, low = required.criteria.efficiency_floor, row["efficiency_common_low"]
+    floor = required.criteria.efficiency_floor
+    low = row["efficiency_common_low"]
     if row["repeats"] < FEWEST_REPEATS:
         return f"it has {row['repeats']} of {REPEATS_NEEDED}"
     if required.missing:

@@ -13,15 +13,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.statistics.blocks import epoch_blocks
-from analysis.statistics.intervals import FEWEST_REPEATS, SEED
+from analysis.arrays import Array, Integers
+from analysis.statistics.blocks import Blocks, epoch_blocks
+from analysis.statistics.intervals import FEWEST_REPEATS, RESAMPLING_SEED
 from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAMES, NAN, POINT, Study
 from analysis.text import Row, count
 
 # Of fewer blocks a rank correlation can hardly be significant at 0.1 %.
-FEWEST_BLOCKS = 8
+_FEWEST_BLOCKS = 8
 # A study has hundreds of runs: at 5 % every report would warn (false alarms: docs/statistics.md).
 TREND_SIGNIFICANCE = 0.001
 # Stricter: Kolmogorov's distribution is of long series, and gives few blocks too small a probability.
@@ -39,9 +40,6 @@ LAUNCHES_OF_OWN_DEVIATION = 5
 # Gives the factor of 3 launches to 0.5 %.
 NORMAL_POINTS = 100_000
 STATISTICS = ["drift", "drift_probability", "shift", "shift_epoch", "shift_probability"]
-
-Array = NDArray[np.float64]
-Numbers = NDArray[np.int64]
 
 
 def run_steadiness(study: Study) -> pd.DataFrame:
@@ -61,19 +59,24 @@ def run_steadiness(study: Study) -> pd.DataFrame:
     """
     names = list(study.runs["run"])
     blocks = epoch_blocks(study, names)
-    statistics = np.full((len(names), len(STATISTICS)), NAN)
-    for size in np.unique(blocks.counts[blocks.counts >= FEWEST_BLOCKS]):
-        chosen = np.flatnonzero(blocks.counts == size)
-        pace = np.log(blocks.seconds[chosen, :size] / blocks.work[chosen, :size])
-        statistics[chosen] = _statistics(pace, blocks.epochs[chosen])
     table = pd.DataFrame({"run": names, "epochs": blocks.epochs})
-    table[STATISTICS] = statistics
+    table[STATISTICS] = _statistics_of_blocks(blocks)
     table["steady"] = np.where(_drift_size(table) + _shift_size(table) > 0, "no", "yes")
     table.loc[table["drift"].isna(), "steady"] = "not checked"
     return table
 
 
-def _statistics(pace: Array, epochs: Numbers) -> Array:
+def _statistics_of_blocks(blocks: Blocks) -> Array:
+    """Return the STATISTICS of every run, (runs, statistics), NaN where it has too few blocks."""
+    statistics = np.full((len(blocks.counts), len(STATISTICS)), NAN)
+    for size in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
+        chosen = np.flatnonzero(blocks.counts == size)
+        pace = np.log(blocks.seconds[chosen, :size] / blocks.work[chosen, :size])
+        statistics[chosen] = _statistics(pace, blocks.epochs[chosen])
+    return statistics
+
+
+def _statistics(pace: Array, epochs: Integers) -> Array:
     """Return the STATISTICS of runs from the logarithms of their blocks, (runs, blocks), and their epochs."""
     drift, drift_probability = _trend(pace)
     shift, blocks_before, shift_probability = _change_point(pace)
@@ -93,7 +96,7 @@ def steadiness_notes(study: Study) -> Iterator[str]:
         )
     short = int((table["steady"] == "not checked").sum())
     if short:
-        least = f"fewer than {FEWEST_BLOCKS} epochs after the warm-up"
+        least = f"fewer than {_FEWEST_BLOCKS} epochs after the warm-up"
         yield f"{_of(short, len(table), 'run')} too short to be checked for drift: {least}"
 
 
@@ -188,14 +191,15 @@ def _absolute_deviation(distances: Array) -> Array:
 @cache
 def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
     """Return the median of a statistic of the distances of so many launches of standard normal noise."""
-    normal = np.random.default_rng(SEED).standard_normal((NORMAL_POINTS, launches))
+    normal = np.random.default_rng(RESAMPLING_SEED).standard_normal((NORMAL_POINTS, launches))
     return float(np.median(statistic(_distances(normal))))
 
 
 def _trend(pace: Array) -> tuple[Array, Array]:
     """Return the relative change over the blocks and its probability, of logarithms (runs, blocks)."""
     blocks = pace.shape[-1]
-    ranks, time = stats.rankdata(pace, axis=-1), np.arange(1.0, blocks + 1)
+    ranks = stats.rankdata(pace, axis=-1)
+    time = np.arange(1.0, blocks + 1)
     with warnings.catch_warnings():
         # A run whose epochs all last equally long has no trend; its undefined probability becomes 1.
         warnings.simplefilter("ignore", stats.ConstantInputWarning)
@@ -205,7 +209,7 @@ def _trend(pace: Array) -> tuple[Array, Array]:
     return np.expm1(slope * (blocks - 1)), np.nan_to_num(probability, nan=1.0)
 
 
-def _change_point(pace: Array) -> tuple[Array, Numbers, Array]:
+def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
     """Return the relative change of the median at the change point, blocks before it, and its probability."""
     blocks = pace.shape[-1]
     sums = np.abs(np.cumsum(pace - pace.mean(axis=-1, keepdims=True), axis=-1)[:, :-1])

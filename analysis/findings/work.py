@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis.findings.check import WITHOUT_RECORD, Check, Pair, no, not_known, withhold_claims, yes
+from analysis.findings.check import WITHOUT_RECORD, Check, PointPair, no, not_known, withhold_claims, yes
 from analysis.findings.headers import joined
 from analysis.findings.pairs import Sides, disturbed_pairs, first_points, point_name, sides
 from analysis.statistics.timed import kept_though_disturbed
@@ -28,7 +28,7 @@ def check_work(study: Study) -> Check:
     return _check_images(_largest_difference_of_images(study.runs), other_work)
 
 
-def _check_images(difference: float, other_work: list[Pair]) -> Check:
+def _check_images(difference: float, other_work: list[PointPair]) -> Check:
     if not difference:
         return yes("at equal worker counts every epoch had as many steps and images")
     fact = f"at equal worker counts the images of an epoch differ by up to {100 * difference:.1f} %"

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import UserError
 
-LONGEST = 30  # characters: what a legend and a column of a table have room for
+# What a legend and a column of a table have room for.
+LONGEST_NAME_CHARACTERS = 30
 EXAMPLE = '--names "MirroredStrategy,Horovod"'
 
 
@@ -19,8 +20,10 @@ def arm_names(text: str) -> Mapping[Framework, str]:
     if len(names) != len(FRAMEWORKS):
         raise UserError(f"--names has {len(names)} names: {text!r}; {allowed}")
     for name in names:
-        if not name.isprintable() or not 1 <= len(name) <= LONGEST:
-            raise UserError(f"--names: {name!r} is not 1 to {LONGEST} printable characters; {allowed}")
+        if not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME_CHARACTERS:
+            raise UserError(
+                f"--names: {name!r} is not 1 to {LONGEST_NAME_CHARACTERS} printable characters; {allowed}"
+            )
     if names[0].casefold() == names[1].casefold():
         raise UserError(f"--names: both arms are called {names[0]!r}; {allowed}")
     return dict(zip(FRAMEWORKS, names, strict=True))

@@ -1,6 +1,7 @@
 """The budget of a record as columns: sums over the epochs that count for speed."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,7 @@ def _phases(epochs: Sequence[Epoch], workers: int) -> Columns:
     budgets = [epoch.budget for epoch in epochs if epoch.budget is not None]
     if len(budgets) < len(epochs):
         why = next((each.no_budget for each in epochs if each.no_budget), NOT_RECORDED)
-        unknown: Columns = {name: np.full(workers, NAN) for name in (*PHASE_COLUMNS, "wire_seconds")}
+        unknown = _unknown((*PHASE_COLUMNS, "wire_seconds"), workers)
         return unknown | {"no_budget": np.full(workers, why, dtype=object)}
     known: Columns = {
         name: np.sum([getattr(each, name) for each in budgets], axis=0) for name in PHASE_COLUMNS
@@ -76,14 +77,22 @@ def _processor(epochs: Sequence[Epoch], workers: int) -> Columns:
     """CPU and waiting seconds; NaN where one of the epochs does not say."""
     facts = [epoch.cpu for epoch in epochs if epoch.cpu is not None]
     if len(facts) < len(epochs):
-        names = (*PROCESSOR, "waiting_seconds", "cores", "frequency_mhz")
-        return {name: np.full(workers, NAN) for name in names}
+        return _unknown((*PROCESSOR, "waiting_seconds", "cores", "frequency_mhz"), workers)
     columns: Columns = {name: _numbers(facts, value).sum(axis=0) for name, value in PROCESSOR.items()}
-    columns["cores"] = _numbers(facts, lambda each: each.cores).mean(axis=0)
-    columns["frequency_mhz"] = _numbers(facts, lambda each: each.frequency_mhz).mean(axis=0)
-    waiting = [[_waiting(epoch, worker) for worker in range(workers)] for epoch in epochs]
-    columns["waiting_seconds"] = np.array(waiting, dtype=np.float64).sum(axis=0)
+    for name in ("cores", "frequency_mhz"):
+        columns[name] = _numbers(facts, attrgetter(name)).mean(axis=0)
+    columns["waiting_seconds"] = _waiting_seconds(epochs, workers)
     return columns
+
+
+def _waiting_seconds(epochs: Sequence[Epoch], workers: int) -> NDArray[np.float64]:
+    """Return the seconds that each worker waited for a core over all epochs, [workers]."""
+    waiting = [[_waiting(epoch, worker) for worker in range(workers)] for epoch in epochs]
+    return np.asarray(np.sum(waiting, axis=0), dtype=np.float64)
+
+
+def _unknown(names: Iterable[str], workers: int) -> Columns:
+    return {name: np.full(workers, NAN) for name in names}
 
 
 def _waiting(epoch: Epoch, worker: int) -> float:

@@ -72,7 +72,7 @@ def workers_per_host(facts: AttemptFacts) -> str:
     return ", ".join(str(workers) for workers in sorted(per_host.values(), reverse=True))
 
 
-def joined(values: set[str] | set[int]) -> str:
+def _joined(values: set[str] | set[int]) -> str:
     """Return the distinct values as text, sorted."""
     return ", ".join(sorted(map(str, values)))
 
@@ -91,12 +91,12 @@ ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
     "commit": lambda facts: str(facts.commit),
     UNCOMMITTED: lambda facts: str(facts.dirty),
     "manifest_sha256": lambda facts: facts.manifest_sha256[:16],
-    "device": lambda facts: joined({worker.device for worker in facts.workers}),
-    "cores per worker": lambda facts: joined({len(worker.cores) for worker in facts.workers}),
-    "threads per worker": lambda facts: joined({worker.threads for worker in facts.workers}),
+    "device": lambda facts: _joined({worker.device for worker in facts.workers}),
+    "cores per worker": lambda facts: _joined({len(worker.cores) for worker in facts.workers}),
+    "threads per worker": lambda facts: _joined({worker.threads for worker in facts.workers}),
     "workers on each host": lambda facts: workers_per_host(facts),
     "transport": lambda facts: json.dumps(facts.transport, sort_keys=True),
-    "versions recorded": lambda facts: joined(set(facts.versions)),
+    "versions recorded": lambda facts: _joined(set(facts.versions)),
 }
 FACTS = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
@@ -134,7 +134,7 @@ def settings(facts: AttemptFacts, kind: str) -> dict[str, str] | None:
     if all(values == known[0] for values in known):
         return known[0]
     names = sorted({name for values in known for name in values})
-    return {name: joined({values.get(name, NOT_SET) for values in known}) for name in names}
+    return {name: _joined({values.get(name, NOT_SET) for values in known}) for name in names}
 
 
 def setting_facts(headers: Mapping[str, Header]) -> list[Fact]:

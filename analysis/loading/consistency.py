@@ -14,8 +14,10 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import Epoch, Header, Result
 
-LARGEST_WHOLE_NUMBER = 2**63 - 1
-ROUNDING = 1e-9
+# The tables hold whole numbers in 64 bits.
+_LARGEST_WHOLE_NUMBER = 2**63 - 1
+# Sums and quotients of recorded numbers agree but for their rounding, a relative 1e-16 in each step.
+_ROUNDING = 1e-9
 # Forward, backward, update of the smallest network (width 1, depth 1) on 2x2 pixels take 800 microseconds on
 # a processor's core, for which Python alone spends more than a tenth: a hundredth cannot be.
 SHORTEST_STEP_SECONDS = 1e-5
@@ -25,7 +27,7 @@ LONGEST_EPOCH_SECONDS = 100 * 365 * 86_400.0
 LARGEST_LOSS = 3.5e38
 
 
-def contradictions(record: Record) -> Iterator[str]:
+def impossible_values(record: Record) -> Iterator[str]:
     """Yield what cannot be in a complete record; each sentence starts with the file."""
     assert record.header is not None
     workers = record.header.config.workers
@@ -42,7 +44,7 @@ def too_large(config: RunConfig) -> Iterator[str]:
     """Yield the whole numbers of a configuration that no table can hold."""
     named = {"workers": config.workers, "repeat": config.repeat, "seed": config.seed, **flat_options(config)}
     for name, value in named.items():
-        if isinstance(value, int) and value > LARGEST_WHOLE_NUMBER:
+        if isinstance(value, int) and value > _LARGEST_WHOLE_NUMBER:
             yield f"{name} does not fit into 64 bits"
 
 
@@ -55,7 +57,7 @@ def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:
         found.append(f"epoch {epoch.epoch} has the seconds of {len(each)} workers, not of {workers}")
     elif seconds != max(each):
         found.append(f"epoch {epoch.epoch} took {seconds} s, but its slowest worker {max(each)} s")
-    if epoch.images > LARGEST_WHOLE_NUMBER or epoch.steps > LARGEST_WHOLE_NUMBER:
+    if epoch.images > _LARGEST_WHOLE_NUMBER or epoch.steps > _LARGEST_WHOLE_NUMBER:
         found.append(f"epoch {epoch.epoch}: images or steps do not fit into 64 bits")
     elif seconds < epoch.steps * SHORTEST_STEP_SECONDS or seconds > LONGEST_EPOCH_SECONDS:
         found.append(
@@ -84,26 +86,30 @@ def _of_images(epoch: Epoch, most: int, of_step: int) -> Sequence[str]:
 
 
 def _of_evaluations(header: Header, epochs: tuple[Epoch, ...], results: tuple[Result, ...]) -> Iterator[str]:
-    after = [result.epochs for result in results]
-    if after != sorted(set(after)):
-        yield f"evaluations are not in the order of their epochs: {after}"
-    every = header.config.training.evaluate_every
-    missing = set(range(every, len(epochs), every) if every else ()) - set(after)
-    if missing:
-        yield f"the evaluation after {min(missing)} epochs is missing, one every {every} was asked for"
+    yield from _of_evaluation_order(header, len(epochs), [result.epochs for result in results])
     trained = list(accumulate((epoch.seconds for epoch in epochs), initial=0.0))
     for result in results:
         if result.epochs >= len(trained):
             yield f"an evaluation after {result.epochs} epochs, of {len(epochs)}"
-        elif not math.isclose(result.training_seconds, trained[result.epochs], rel_tol=ROUNDING):
+        elif not math.isclose(result.training_seconds, trained[result.epochs], rel_tol=_ROUNDING):
             sums = f"training took {result.training_seconds} s, its epochs {trained[result.epochs]} s"
             yield f"evaluation after {result.epochs} epochs: {sums}"
         yield from _of_counts(result)
 
 
+def _of_evaluation_order(header: Header, epochs: int, after: list[int]) -> Iterator[str]:
+    """Yield what is wrong with the epochs after which a record of so many epochs has evaluations."""
+    if after != sorted(set(after)):
+        yield f"evaluations are not in the order of their epochs: {after}"
+    every = header.config.training.evaluate_every
+    missing = set(range(every, epochs, every) if every else ()) - set(after)
+    if missing:
+        yield f"the evaluation after {min(missing)} epochs is missing, one every {every} was asked for"
+
+
 def _of_counts(result: Result) -> Iterator[str]:
     counts = (result.true_positive, result.false_positive, result.false_negative, result.true_negative)
-    if max(counts) > LARGEST_WHOLE_NUMBER:
+    if max(counts) > _LARGEST_WHOLE_NUMBER:
         yield f"evaluation after {result.epochs} epochs: the counts do not fit into 64 bits"
         return
     either = 2 * result.true_positive + result.false_positive + result.false_negative

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from unet_scaling.study.errors import UserError
 
-LARGEST = 10**9
+# Of images: more than any data set has, and few enough that products stay exact.
+_LARGEST = 10**9
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,6 @@ def epoch_work(images: int | None, batch: int | None) -> EpochWork | None:
     if images is None or batch is None:
         raise UserError("--images and --batch are given together: steps need both")
     for option, value in (("--images", images), ("--batch", batch)):
-        if not 1 <= value <= LARGEST:
-            raise UserError(f"{option} is {value}, it must be from 1 to {LARGEST:,}")
+        if not 1 <= value <= _LARGEST:
+            raise UserError(f"{option} is {value}, it must be from 1 to {_LARGEST:,}")
     return EpochWork(images, batch)

@@ -34,15 +34,19 @@ def refusals(headers: Mapping[str, Header]) -> dict[str, str]:
     reasons = {run: reason for run, header in headers.items() if (reason := _of_one_run(header))}
     sound = {run: header for run, header in headers.items() if run not in reasons}
     reasons |= _uncommitted(sound)
-    sound = {run: header for run, header in sound.items() if run not in reasons}
+    return reasons | _differences({run: header for run, header in sound.items() if run not in reasons})
+
+
+def _differences(headers: Mapping[str, Header]) -> dict[str, str]:
+    """Return the runs that differ from the others in any fact, {run: all such facts}."""
     differing: dict[str, list[str]] = {}
-    facts = (*FACTS, *version_facts(sound), *setting_facts(sound))
+    facts = (*FACTS, *version_facts(headers), *setting_facts(headers))
     # Several facts have to agree among the same runs, and in a large study these keys take their time.
-    keys = {alike: list(map(alike, sound.values())) for alike in {fact.alike for fact in facts}}
+    keys = {alike: list(map(alike, headers.values())) for alike in {fact.alike for fact in facts}}
     for fact in facts:
-        for run, reason in _differing(fact, sound, keys[fact.alike]):
+        for run, reason in _differing(fact, headers, keys[fact.alike]):
             differing.setdefault(run, []).append(reason)
-    return reasons | {run: "; ".join(parts) for run, parts in differing.items()}
+    return {run: "; ".join(parts) for run, parts in differing.items()}
 
 
 def _of_one_run(header: Header) -> str:

@@ -13,10 +13,10 @@ from analysis.loading.options import (
     compared_configs,
     flat_options,
     identity,
-    is_knob,
     labels,
     order,
     shown,
+    split_axes,
     varying,
     with_common_places,
 )
@@ -53,13 +53,9 @@ def load_study(folder: Path) -> Study:
 
     Raises UserError where the folder is missing or has no run folders.
     """
-    paths = run_folders(folder)
+    paths = _run_folders(folder)
     with _without_garbage_collection():
-        complete, left_out = _as_compared(*_read(paths))
-        kept, copies = _without_copies(_sorted(complete))
-        refused = refusals({name: _compared_header(run) for name, run in kept.items()})
-        left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
-        used = [run for name, run in kept.items() if name not in refused]
+        used, left_out = _comparable_runs(paths)
         recorded = recorded_study(folder)
         criteria = recorded.criteria if recorded else Criteria()
         study = _study(folder.resolve().name, used, left_out, criteria)
@@ -69,7 +65,7 @@ def load_study(folder: Path) -> Study:
         return replace(study, ping_pongs=ping_pongs, steps=steps, notes=notes)
 
 
-def run_folders(folder: Path) -> list[Path]:
+def _run_folders(folder: Path) -> list[Path]:
     """Return the folders below a study's that hold a configuration or a record."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder; give the one of a study, such as logs/STUDY")
@@ -77,6 +73,15 @@ def run_folders(folder: Path) -> list[Path]:
     if not paths:
         raise UserError(f"{folder} has no run folders; slurm/submission.sh STUDY.toml makes and submits them")
     return paths
+
+
+def _comparable_runs(paths: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]]:
+    """Return the runs that may be compared, sorted, and those left out: unusable, copies and refused."""
+    complete, left_out = _as_compared(*_read(paths))
+    kept, copies = _without_copies(_sorted(complete))
+    refused = refusals({name: _compared_header(run) for name, run in kept.items()})
+    left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
+    return [run for name, run in kept.items() if name not in refused], left_out
 
 
 def _is_run(path: Path) -> bool:
@@ -137,8 +142,7 @@ def _refused(run: CompleteRun, reason: str) -> UnusableRun:
 def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
     """Sort by options, framework, knobs, workers and repeat."""
     runs = list(runs)
-    axes = varying([run.config for run in runs])
-    shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
+    shared, knobs = split_axes(varying([run.config for run in runs]))
 
     def key(run: CompleteRun) -> tuple[object, ...]:
         config = run.config

@@ -18,8 +18,10 @@ HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 WHOLE_NUMBER = re.compile(r"[0-9]+")
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 SHORTEST_SECONDS = 1e-6  # six digits are written
-LARGEST = 1e12  # of any number: far beyond each of them, and no sum or axis of a figure overflows
-TIME_ROUNDING = 0.5e-6  # seconds, of each time
+# Of any number: far beyond each of them, and no sum or axis of a figure overflows.
+_LARGEST = 1e12
+# Times are written with six decimals: each is off by up to half of the last.
+_TIME_ROUNDING_SECONDS = 0.5e-6
 # Share of the training time outside epochs. The TensorFlow sibling's runs have up to 2.8 %; at 5 % of 200
 # epochs ten whole epochs could hide, and only the learning rate speaks against it.
 LARGEST_OUTSIDE = 0.05
@@ -46,8 +48,10 @@ class EpochRow:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, it must be above 0")
         for name in ("time_per_epoch", "loss", "lr", "training_time", "test_time"):
-            if abs(getattr(self, name)) > LARGEST:
-                raise ValueError(f"{name} is {getattr(self, name)}, beyond {LARGEST:g}: no training has that")
+            if abs(getattr(self, name)) > _LARGEST:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, beyond {_LARGEST:g}: no training has that"
+                )
         if self.time_per_epoch < SHORTEST_SECONDS:
             raise ValueError(f"time_per_epoch is {self.time_per_epoch}, shorter than can be measured")
         if self.test_time < 0:
@@ -146,7 +150,7 @@ def _lost_rows(rows: Sequence[EpochRow]) -> Iterator[str]:
     total = sum(row.time_per_epoch for row in rows)
     stated = rows[0].training_time
     took = f"the epochs take {total:.3f} s in all, training_time is {stated} s"
-    if total > stated + TIME_ROUNDING * (len(rows) + 1):
+    if total > stated + _TIME_ROUNDING_SECONDS * (len(rows) + 1):
         yield f"{took}: both cannot be of one run in seconds"
     elif not sum_is_whole(rows):
         asked = epochs_asked([row.lr for row in rows])

@@ -129,9 +129,13 @@ def label(config: RunConfig, axes: Iterable[str]) -> str:
 
 def labels(config: RunConfig, axes: Iterable[str]) -> tuple[str, str]:
     """Return what distinguishes a point in shared options, and in knobs of its own framework."""
-    axes = list(axes)
-    shared, knobs = [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
+    shared, knobs = split_axes(list(axes))
     return label(config, shared), label(config, knobs)
+
+
+def split_axes(axes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options that all series share, and the knobs of a framework."""
+    return [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
 
 
 def shown(value: object) -> str:

@@ -18,10 +18,10 @@ import numpy as np
 from analysis.loading.budget_columns import Columns
 from analysis.loading.consistency import SHORTEST_STEP_SECONDS
 from analysis.loading.epoch_work import EpochWork
-from analysis.loading.older_layout import Log, read_rows
+from analysis.loading.older_layout import EpochRow, Log, read_rows
 from analysis.loading.reference_notes import reference_notes
 from analysis.loading.rows import tidy
-from analysis.loading.runs import printable
+from analysis.loading.runs import escape_unprintable
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
@@ -36,6 +36,7 @@ from analysis.study import (
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.run_state import first_problem
 
 FILE_NAME = re.compile(r"log_(?P<horovod>hvd_)?(?P<workers>[1-9][0-9]{0,5})\.csv")
 
@@ -47,14 +48,7 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
     the two arms are called. Raises UserError where the folder is missing or has no such log, or where an
     epoch of `work` would have no step.
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give one with log_N.csv and log_hvd_N.csv")
-    paths = sorted(folder.glob("log*.csv"))
-    if not paths:
-        raise UserError(f"{folder} has no log_N.csv or log_hvd_N.csv; records are read without --reference")
-    found = [read_log(path) for path in paths]
-    logs = [log for log in found if isinstance(log, Log)]
-    logs.sort(key=lambda log: (FRAMEWORKS.index(log.framework), log.workers))
+    logs, damaged = _read_logs(folder)
     if work:
         _require_steps(logs, work)
     return Study(
@@ -62,7 +56,7 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
         runs=run_table([_run(log, work) for log in logs]),
         epochs=tidy([(log.name, _epochs(log, work)) for log in logs], EPOCH_COLUMNS),
         evaluations=tidy([(log.name, _evaluation(log)) for log in logs], EVALUATION_COLUMNS),
-        left_out=left_out_table([left for left in found if isinstance(left, LeftOut)]),
+        left_out=left_out_table(damaged),
         headers={},
         names=names,
         throughput="images_per_second" if work else "epochs_per_second",
@@ -71,6 +65,19 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
         notes=tuple(reference_notes(logs, work, names)),
         provenance_known=False,
     )
+
+
+def _read_logs(folder: Path) -> tuple[list[Log], list[LeftOut]]:
+    """Return the logs of a folder by framework and workers, and those that cannot be used."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; give one with log_N.csv and log_hvd_N.csv")
+    paths = sorted(folder.glob("log*.csv"))
+    if not paths:
+        raise UserError(f"{folder} has no log_N.csv or log_hvd_N.csv; records are read without --reference")
+    read = [read_log(path) for path in paths]
+    logs = [log for log in read if isinstance(log, Log)]
+    logs.sort(key=lambda log: (FRAMEWORKS.index(log.framework), log.workers))
+    return logs, [left_out for left_out in read if isinstance(left_out, LeftOut)]
 
 
 def _require_steps(logs: Sequence[Log], work: EpochWork) -> None:
@@ -95,31 +102,38 @@ def read_log(path: Path) -> Log | LeftOut:
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
         return _damaged(path, f"{path}: the name is neither log_N.csv nor log_hvd_N.csv")
-    try:
-        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-            return _damaged(path, f"{path}: no regular file")
-        rows, problems = read_rows(path)
-    except OSError as error:
-        return _damaged(path, f"{path}: {error.strerror}")
+    rows, problems = _rows_of_file(path)
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        return _damaged(path, problems[0] + more)
-    framework: Framework = "horovod" if file["horovod"] else "pytorch_native"
-    workers = int(file["workers"])
+        return _damaged(path, first_problem(tuple(problems)))
+    framework, workers = _arm(file)
     if len(rows) <= 1:
         reason = f"{len(rows)} epochs, none after the warm-up"
         return LeftOut(path.name, "no throughput", reason, framework, workers, 1)
     return Log(path.name, framework, workers, rows)
 
 
+def _rows_of_file(path: Path) -> tuple[list[EpochRow], list[str]]:
+    """Return the rows and problems of what should be a regular file."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            return [], [f"{path}: no regular file"]
+        return read_rows(path)
+    except OSError as error:
+        return [], [f"{path}: {error.strerror}"]
+
+
 def _damaged(path: Path, reason: str) -> LeftOut:
     """The name of a damaged log is still what says its framework and workers, where it says any."""
-    name = printable(path.name)
+    name = escape_unprintable(path.name)
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
-        return LeftOut(name, "invalid", printable(reason))
-    framework: Framework = "horovod" if file["horovod"] else "pytorch_native"
-    return LeftOut(name, "invalid", printable(reason), framework, int(file["workers"]), 1)
+        return LeftOut(name, "invalid", escape_unprintable(reason))
+    return LeftOut(name, "invalid", escape_unprintable(reason), *_arm(file), 1)
+
+
+def _arm(file: re.Match[str]) -> tuple[Framework, int]:
+    """Return the framework and the number of workers that the name of a log tells."""
+    return "horovod" if file["horovod"] else "pytorch_native", int(file["workers"])
 
 
 def _epochs(log: Log, work: EpochWork | None) -> Columns:

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from analysis.loading.epoch_work import EpochWork
 from analysis.loading.older_layout import WARMUP_EPOCHS, Log, seconds_outside, sum_is_whole
-from analysis.loading.reference_schedule import FIRST_DROP
+from analysis.loading.reference_schedule import FIRST_DROP_SHARE
 from analysis.study import Names
 from unet_scaling.study.config import FRAMEWORKS
 
-MOST_NAMED = 6
+# A note stays one sentence; further logs are counted.
+_MOST_NAMED = 6
 WITHOUT_STEPS = (
     "images per epoch are not recorded: throughput is in epochs per second (one over the median epoch, "
     "without the first 5 epochs), and epochs of different worker counts may differ in images; "
@@ -70,7 +71,7 @@ def _outside_epochs(logs: Sequence[Log]) -> Iterator[str]:
         yield (
             f"time of the training in no epoch, and in no speed here: {', '.join(named)}; that no row is "
             "missing is taken from the learning rate, which the reference's schedule halves first at "
-            f"{FIRST_DROP} of the epochs"
+            f"{FIRST_DROP_SHARE} of the epochs"
         )
 
 
@@ -81,18 +82,22 @@ def _outside(log: Log) -> str:
 
 def _other_training(logs: Sequence[Log]) -> Iterator[str]:
     """Name the logs of equal worker counts whose trainings differ, as far as a log shows it."""
-    native = {log.workers: log for log in logs if log.framework == FRAMEWORKS[0]}
-    pairs = [
-        (native[log.workers], log) for log in logs if log.framework != FRAMEWORKS[0] and log.workers in native
-    ]
+    pairs = _logs_of_equal_workers(logs)
     differing = [(first, second, what) for first, second in pairs if (what := _difference(first, second))]
     named = [f"{first.name} and {second.name} in {what}" for first, second, what in differing]
     if named:
-        more = f" and {len(named) - MOST_NAMED} more pairs" if len(named) > MOST_NAMED else ""
+        more = f" and {len(named) - _MOST_NAMED} more pairs" if len(named) > _MOST_NAMED else ""
         yield (
-            f"not the same training: {'; '.join(named[:MOST_NAMED])}{more} differ, so their loss and IoU "
+            f"not the same training: {'; '.join(named[:_MOST_NAMED])}{more} differ, so their loss and IoU "
             "cannot be compared, and their times only if an epoch was the same work"
         )
+
+
+def _logs_of_equal_workers(logs: Sequence[Log]) -> list[tuple[Log, Log]]:
+    """Return the pairs of logs of the first framework and of the other on as many workers."""
+    native = {log.workers: log for log in logs if log.framework == FRAMEWORKS[0]}
+    others = [log for log in logs if log.framework != FRAMEWORKS[0]]
+    return [(native[log.workers], log) for log in others if log.workers in native]
 
 
 def _difference(first: Log, second: Log) -> str:

@@ -7,7 +7,7 @@ from analysis.text import first_of
 from unet_scaling.study.record_lines import Header
 
 # Runs are named so that one can be looked at; a note of all would hide the others.
-MOST_NAMED = 3
+_MOST_NAMED = 3
 
 
 def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ()) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ def _resumed_elsewhere(headers: Mapping[str, Header]) -> Iterator[str]:
         ((run, places),) = moved.items()
         yield f"{run} was resumed on other hosts: {places}"
     elif moved:
-        named = first_of([f"{run} ({places})" for run, places in moved.items()], "run", MOST_NAMED)
+        named = first_of([f"{run} ({places})" for run, places in moved.items()], "run", _MOST_NAMED)
         yield f"{len(moved)} runs were resumed on other hosts: {named}"
 
 
@@ -44,7 +44,7 @@ def _unknown_attempts(runs: Sequence[str]) -> Iterator[str]:
     elif runs:
         where = "where an earlier attempt of each ran, on what code and cores, is not known"
         resumed = f"{len(runs)} runs were resumed, and {where}: the record of that attempt {lost}"
-        yield f"{resumed}: {first_of(runs, 'run', MOST_NAMED)}"
+        yield f"{resumed}: {first_of(runs, 'run', _MOST_NAMED)}"
 
 
 def _folders_of_equal_data(headers: Iterable[Header]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.loading.attempts import with_earlier_attempts
 from analysis.loading.budget_columns import Columns, budget_columns, probe_columns
-from analysis.loading.consistency import contradictions, too_large
+from analysis.loading.consistency import impossible_values, too_large
 from analysis.loading.startup import startup_columns
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
@@ -56,22 +56,29 @@ class UnusableRun:
 
 def read_run(folder: Path) -> CompleteRun | UnusableRun:
     """Return the run in a folder, or why it cannot be used by itself."""
-    name = name_of(folder)
-    path = config_path(folder)
     try:
-        config = read_config(path)
+        config = _usable_config(config_path(folder))
     except UserError as error:
-        return UnusableRun(LeftOut(name, "invalid", printable(str(error))))
-    oversized = tuple(f"{path}: {problem}" for problem in too_large(config))
-    if oversized:
-        return UnusableRun(LeftOut(name, "invalid", printable(first_problem(oversized))))
+        return UnusableRun(LeftOut(name_of(folder), "invalid", escape_unprintable(str(error))))
     run = recorded_run(folder, config)
-    record = run.record
-    if record is None or not run.state.is_complete:
+    if run.record is None or not run.state.is_complete:
         return _unusable_run(folder, config, run.state.state, _why_incomplete(run.state))
-    unusable = _unusable(record)
+    unusable = _unusable(run.record)
     if unusable:
         return _unusable_run(folder, config, *unusable)
+    return _complete_run(folder, run.record)
+
+
+def _usable_config(path: Path) -> RunConfig:
+    """Return a run's configuration; raises UserError where it is invalid or no table can hold its numbers."""
+    config = read_config(path)
+    oversized = tuple(f"{path}: {problem}" for problem in too_large(config))
+    if oversized:
+        raise UserError(first_problem(oversized))
+    return config
+
+
+def _complete_run(folder: Path, record: Record) -> CompleteRun:
     assert record.header is not None
     disturbed = disturbance(record)
     stalled = disturbed.stalled_epochs
@@ -83,7 +90,7 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
         startup_columns(record),
     )
     header, known = with_earlier_attempts(record.header, folder)
-    return CompleteRun(name, header, *tables, disturbed, header.config, known)
+    return CompleteRun(name_of(folder), header, *tables, disturbed, header.config, known)
 
 
 def name_of(folder: Path) -> str:
@@ -95,7 +102,7 @@ def name_of(folder: Path) -> str:
     return name if name.isprintable() and "\\" not in name else name.encode("unicode_escape").decode()
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return text that any file and terminal can hold: what cannot be shown is escaped, line breaks stay."""
     return "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
@@ -104,8 +111,10 @@ def printable(text: str) -> str:
 
 
 def _unusable_run(folder: Path, config: RunConfig, state: State | Exclusion, reason: str) -> UnusableRun:
-    name, why = name_of(folder), printable(reason)
-    return UnusableRun(LeftOut(name, state, why, config.framework, config.workers, config.repeat), config)
+    left_out = LeftOut(
+        name_of(folder), state, escape_unprintable(reason), config.framework, config.workers, config.repeat
+    )
+    return UnusableRun(left_out, config)
 
 
 def _why_incomplete(state: RunState) -> str:
@@ -119,7 +128,7 @@ def _unusable(record: Record) -> tuple[State | Exclusion, str] | None:
     if all(epoch.warmup for epoch in record.epochs):
         reason = f"{len(record.epochs)} epochs, none after the warm-up: train at least 2 epochs"
         return "no throughput", reason
-    problems = tuple(contradictions(record))
+    problems = tuple(impossible_values(record))
     return ("invalid", first_problem(problems)) if problems else None
 
 

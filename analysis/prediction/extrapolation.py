@@ -13,10 +13,10 @@ import pandas as pd
 
 from analysis.prediction.notes import UNSEEN_LINK, prediction_notes
 from analysis.prediction.scaling_laws import LAST_EFFICIENCY, Counts, Vector, simple_law
-from analysis.prediction.series import Series, all_series, count_range, median_known, why_not
+from analysis.prediction.series import Series, all_series, count_range, median_known, why_unpredictable
 from analysis.prediction.step_time import STEP_TERMS, StepTime, fit_step_time
 from analysis.processes import parallel_map
-from analysis.statistics.intervals import UNKNOWN, Interval
+from analysis.statistics.intervals import UNKNOWN_INTERVAL, Interval
 from analysis.study import NAN, SERIES, Study
 
 # Handing fewer series to a process at a time costs more than it saves.
@@ -30,7 +30,7 @@ TERM_COLUMNS = tuple(f"{term}{end}" for term in STEP_TERMS for end in ("", "_low
 CHECKED_COLUMNS = ("held_out_error", "last_efficiency_error", "held_out_points")
 FIT_COLUMNS = (*SERIES, "fitted_on", *TERM_COLUMNS, *CHECKED_COLUMNS)
 
-Cells = dict[str, Any]
+_Cells = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Extrapolation:
 def extrapolate(study: Study) -> Extrapolation:
     """Return all predictions of a study, every model fitted only once."""
     every = all_series(study)
-    known = [series for series in every if not why_not(series)]
+    known = [series for series in every if not why_unpredictable(series)]
     results = list(parallel_map(_of_series, known, chunk=SERIES_AT_ONCE))
     notes = {
         series.key: list(prediction_notes(series, study.unit, rows, fit))
@@ -73,18 +73,20 @@ def extrapolate(study: Study) -> Extrapolation:
         tuple(
             f"{series.name(study.names)}: {sentence}"
             for series in every
-            for sentence in notes.get(series.key, [f"no prediction: {why_not(series)}"])
+            for sentence in notes.get(series.key, [f"no prediction: {why_unpredictable(series)}"])
         ),
     )
 
 
 def law_predictions(study: Study, law: str) -> pd.DataFrame:
     """Return held-out predictions of one of LAWS, on the splits of `extrapolate`: CHECK_COLUMNS."""
-    rows = [row for series in all_series(study) if not why_not(series) for row in _law_rows(series, law)]
+    rows = [
+        row for series in all_series(study) if not why_unpredictable(series) for row in _law_rows(series, law)
+    ]
     return pd.DataFrame(rows, columns=list(CHECK_COLUMNS))
 
 
-def _of_series(series: Series) -> tuple[list[Cells], Cells]:
+def _of_series(series: Series) -> tuple[list[_Cells], _Cells]:
     """Return the predictions of a series, the last one beyond its counts, and its row of fits."""
     rows = []
     for size in series.splits():
@@ -101,9 +103,9 @@ def _fit(series: Series, size: int) -> StepTime:
     return fit_step_time(series.counts[:size], series.launches[:size])
 
 
-def _row(series: Series, fitted: StepTime, at: Counts, measured: float) -> Cells:
+def _row(series: Series, fitted: StepTime, at: Counts, measured: float) -> _Cells:
     unseen_link = bool((fitted.counts.nodes == 1).all() and at.nodes[0] > 1)
-    low, high = UNKNOWN if unseen_link else _throughput_interval(series, fitted, at)
+    low, high = UNKNOWN_INTERVAL if unseen_link else _throughput_interval(series, fitted, at)
     further = {
         "predicted_low": low,
         "predicted_high": high,
@@ -115,7 +117,7 @@ def _row(series: Series, fitted: StepTime, at: Counts, measured: float) -> Cells
 
 def _check(
     series: Series, counts: Counts, seconds_at: Callable[[Counts], Vector], at: Counts, measured: float
-) -> Cells:
+) -> _Cells:
     """Return the prediction of a law that was fitted on some counts, at one other."""
     predicted = float((at.workers * series.work / seconds_at(at))[0])
     values = (count_range(counts), int(at.workers[0]), predicted, measured, predicted / measured - 1)
@@ -128,7 +130,7 @@ def _throughput_interval(series: Series, fitted: StepTime, at: Counts) -> Interv
     return images / most, images / least
 
 
-def _law_rows(series: Series, law: str) -> Iterator[Cells]:
+def _law_rows(series: Series, law: str) -> Iterator[_Cells]:
     for size in series.splits():
         counts = series.counts[:size]
         seconds_at = simple_law(law, counts, series.medians[:size])
@@ -137,7 +139,7 @@ def _law_rows(series: Series, law: str) -> Iterator[Cells]:
             yield _check(series, counts, seconds_at, at, float(series.measured[place]))
 
 
-def _fit_row(series: Series, fitted: StepTime, checks: Sequence[Cells]) -> Cells:
+def _fit_row(series: Series, fitted: StepTime, checks: Sequence[_Cells]) -> _Cells:
     values = np.vstack([fitted.terms, fitted.term_intervals()])
     values[:, [place for place in range(len(STEP_TERMS)) if place not in fitted.known]] = NAN
     errors = (_typical_error(checks), _last_efficiency_error(series))
@@ -145,7 +147,7 @@ def _fit_row(series: Series, fitted: StepTime, checks: Sequence[Cells]) -> Cells
     return dict(zip(FIT_COLUMNS, (*series.key, *ends), strict=True))
 
 
-def _typical_error(checks: Sequence[Cells]) -> float:
+def _typical_error(checks: Sequence[_Cells]) -> float:
     return median_known(np.abs([row["error"] for row in checks]))
 
 

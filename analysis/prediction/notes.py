@@ -8,10 +8,10 @@ from analysis.statistics.intervals import FEWEST_REPEATS
 
 UNSEEN_LINK = "the link between nodes is not among the points fitted"
 
-Cells = Mapping[str, Any]
+_Cells = Mapping[str, Any]
 
 
-def prediction_notes(series: Series, unit: str, rows: Sequence[Cells], fit: Cells) -> Iterator[str]:
+def prediction_notes(series: Series, unit: str, rows: Sequence[_Cells], fit: _Cells) -> Iterator[str]:
     """Yield sentences on the predictions of a series, the last of them beyond its counts, and its fit."""
     *checks, beyond = rows
     if checks:
@@ -27,7 +27,7 @@ def prediction_notes(series: Series, unit: str, rows: Sequence[Cells], fit: Cell
         yield f"{few}: the intervals carry no launch-to-launch variation, only the misfit of the model"
 
 
-def _errors(checks: Sequence[Cells], typical: float) -> str:
+def _errors(checks: Sequence[_Cells], typical: float) -> str:
     """Return the error at the largest count by the smallest fit, and the median of all, in %."""
     farthest = [row for row in checks if row["fitted_on"] == checks[0]["fitted_on"]][-1]
     fitted = f"fitted on {farthest['fitted_on']}, the error at {farthest['workers']}"

@@ -80,7 +80,7 @@ def median_known(values: Vector) -> float:
     return float(np.median(known)) if len(known) else NAN
 
 
-def why_not(series: Series) -> str:
+def why_unpredictable(series: Series) -> str:
     """Return why a series cannot be predicted; empty where it can."""
     counts = series.counts.workers
     if 1 not in counts:

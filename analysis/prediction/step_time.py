@@ -22,7 +22,7 @@ from analysis.prediction.scaling_laws import (
     slowest_of_normals,
     term_matrix,
 )
-from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SEED, Interval
+from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, RESAMPLING_SEED, Interval
 
 # Coefficients are seconds: of one worker's step; of sending all gradients once over a link; what the link
 # between nodes adds to that; of one message; standard deviation of a worker's step.
@@ -34,14 +34,14 @@ STEP_TERMS: Mapping[str, Term] = {
     "imbalance": slowest_of_normals,
 }
 # 999 values leave 1000 ranks for a further one: 2.5 % are 25 of them (Davison and Hinkley 1997).
-RESAMPLES = 999
+_RESAMPLES = 999
 EDGES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 # Relative. No clock and no model agree better; it keeps one lucky fit from getting all the weight.
 SMALLEST_MISFIT = 1e-3
 # Relative. A misfit of a factor e tells nothing any more; the bound keeps the numbers finite.
 LARGEST_NOISE = 1.0
 
-Columns = tuple[int, ...]
+_Columns = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Design:
     freedom       degrees of freedom: points - terms used
     """
 
-    columns: Columns
+    columns: _Columns
     coefficients: Vector
     weight: float
     misfit: float
@@ -74,7 +74,7 @@ class StepTime:
     """
 
     counts: Counts
-    known: Columns
+    known: _Columns
     terms: Vector
     drawn: Vector
     noise: Vector
@@ -103,12 +103,12 @@ def fit_step_time(counts: Counts, launches: tuple[Vector, ...]) -> StepTime:
     weights: among few points the best design is partly luck, and drawn by the weights themselves the
     intervals held too few simulated truths. Needs 3 counts.
     """
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(RESAMPLING_SEED)
     designs = fit_designs(counts, np.array([np.median(times) for times in launches]))
     medians = np.stack([_resampled_medians(times, random) for times in launches], axis=1)
     variance = _launch_variance(medians, launches)
     chosen = _evenly_drawn(np.sqrt([design.weight for design in designs]))
-    scale = _noise_scale(designs, variance, random)[np.arange(RESAMPLES), chosen]
+    scale = _noise_scale(designs, variance, random)[np.arange(_RESAMPLES), chosen]
     times = medians * np.exp(scale[:, None] * random.standard_normal(medians.shape))
     matrix = _step_matrix(counts)
     return StepTime(
@@ -116,7 +116,7 @@ def fit_step_time(counts: Counts, launches: tuple[Vector, ...]) -> StepTime:
         known=(0, *_different_terms(matrix)),
         terms=_average(designs),
         drawn=refit(matrix, times, [design.columns for design in designs], chosen),
-        noise=np.sqrt(scale**2 + variance) * random.standard_normal(RESAMPLES),
+        noise=np.sqrt(scale**2 + variance) * random.standard_normal(_RESAMPLES),
     )
 
 
@@ -137,7 +137,7 @@ def fit_designs(counts: Counts, seconds: Vector) -> tuple[Design, ...]:
     return tuple(replace(design, weight=design.weight / total) for design in needed)
 
 
-def refit(matrix: Vector, times: Vector, designs: list[Columns], chosen: NDArray[np.int64]) -> Vector:
+def refit(matrix: Vector, times: Vector, designs: list[_Columns], chosen: NDArray[np.int64]) -> Vector:
     """Return the coefficients, [draws, terms], none negative, of the design chosen for each draw.
 
     `matrix`: the terms at each count, [k, terms]; `times`: seconds, [draws, k]; `chosen`: a place in
@@ -177,7 +177,7 @@ def _average(designs: tuple[Design, ...]) -> Vector:
     return np.asarray(sum(weighted, np.zeros(len(STEP_TERMS))))
 
 
-def _parts(columns: Columns) -> list[Columns]:
+def _parts(columns: _Columns) -> list[_Columns]:
     """Return computing, with each selection of the further terms."""
     return [(0, *more) for size in range(len(columns)) for more in combinations(columns[1:], size)]
 
@@ -192,7 +192,7 @@ def _different_terms(matrix: Vector) -> list[int]:
     return sorted(int(column) for column in first if column > 0 and matrix[:, column].any())
 
 
-def _design(columns: Columns, matrix: Vector, seconds: Vector) -> Design:
+def _design(columns: _Columns, matrix: Vector, seconds: Vector) -> Design:
     """Return the design with a weight that is not yet divided by the sum of all."""
     coefficients = np.zeros(matrix.shape[1])
     coefficients[list(columns)] = fit(matrix[:, columns], seconds)
@@ -206,7 +206,7 @@ def _design(columns: Columns, matrix: Vector, seconds: Vector) -> Design:
 def _evenly_drawn(chances: Vector) -> NDArray[np.int64]:
     """Return a design for every resampling, [RESAMPLES], each exactly as often as its chance says."""
     shares = np.cumsum(chances / chances.sum())
-    places = np.searchsorted(shares, (np.arange(RESAMPLES) + 0.5) / RESAMPLES)
+    places = np.searchsorted(shares, (np.arange(_RESAMPLES) + 0.5) / _RESAMPLES)
     return np.minimum(places, len(chances) - 1)
 
 
@@ -215,11 +215,11 @@ def _noise_scale(designs: tuple[Design, ...], variance: float, random: np.random
     freedom = np.array([design.freedom for design in designs], dtype=np.float64)
     misfit = np.array([design.misfit for design in designs])
     unexplained = np.sqrt(np.maximum(0.0, misfit**2 - variance))
-    drawn = unexplained * np.sqrt(freedom / random.chisquare(freedom, (RESAMPLES, len(designs))))
+    drawn = unexplained * np.sqrt(freedom / random.chisquare(freedom, (_RESAMPLES, len(designs))))
     return np.asarray(np.minimum(drawn, LARGEST_NOISE))
 
 
 def _resampled_medians(times: Vector, random: np.random.Generator) -> Vector:
     if len(times) < FEWEST_REPEATS:
-        return np.full(RESAMPLES, np.median(times))
-    return np.asarray(np.median(random.choice(times, (RESAMPLES, len(times))), axis=1))
+        return np.full(_RESAMPLES, np.median(times))
+    return np.asarray(np.median(random.choice(times, (_RESAMPLES, len(times))), axis=1))

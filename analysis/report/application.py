@@ -26,7 +26,7 @@ from analysis.text import (
 
 # Numbers of trainings whose worker-hours are given.
 TRAININGS = (1, 10, 100)
-FIGURES = {
+_FIGURES = {
     "speedup": "Speed-up over 1 worker against the ideal",
     "efficiency": "Efficiency: speed-up divided by workers",
 }
@@ -110,7 +110,7 @@ def _request(report: Report, chosen: Sequence[Row]) -> str:
 
 
 def _figures(figures: FigureFiles) -> Iterator[str]:
-    for name, title in FIGURES.items():
+    for name, title in _FIGURES.items():
         if name in figures.drawn:
             drawn = figures.drawn[name]
             yield f"![{escaped(drawn.alternative)}]({name}.svg)"

@@ -14,8 +14,7 @@ from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import compare, withhold
 from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
-from analysis.findings.fairness_table import COLUMNS as FAIRNESS_COLUMNS
-from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.fairness_table import FAIRNESS_COLUMNS, fairness_checks
 from analysis.findings.gpu import gpu_table
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend

@@ -16,7 +16,7 @@ from analysis.text import Row, clean, labelled
 # So wide that no number of the table is cut.
 LEAST_WIDTH = 130
 # What a terminal shows without scrolling far; the rest is in the files.
-MOST_ROWS = 60
+MOST_CONSOLE_ROWS = 60
 MOST_LINES = 20
 MOST_DIAGNOSES = 3
 WITH_INTERVAL = ("speed-up", "IoU")
@@ -76,11 +76,11 @@ def _print_more(console: Console, total: int, rest: str) -> None:
 
 def _print_points(report: Report, console: Console) -> None:
     """Print one table for each set of options."""
-    for options, rows in report.points.iloc[:MOST_ROWS].groupby("options", sort=False):
+    for options, rows in report.points.iloc[:MOST_CONSOLE_ROWS].groupby("options", sort=False):
         title = clean(f"{report.study.name}: {options!s}" if options else report.study.name)
         console.print(_points_table(report, title, rows))
-    if len(report.points) > MOST_ROWS:
-        more = f"{len(report.points) - MOST_ROWS:,} further points are in summary.csv"
+    if len(report.points) > MOST_CONSOLE_ROWS:
+        more = f"{len(report.points) - MOST_CONSOLE_ROWS:,} further points are in summary.csv"
         console.print(more, markup=False, soft_wrap=True)
 
 

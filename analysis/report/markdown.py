@@ -9,7 +9,8 @@ from analysis.report.view import Column, number_column
 from analysis.statistics.intervals import coverage
 from analysis.text import Row, clean, count, percent, repeats_text, sentence
 
-TEXT, NUMBER = ":--", "--:"
+TEXT = ":--"
+_NUMBER = "--:"
 MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
 
 
@@ -48,7 +49,7 @@ def points_table(report: Report, rows: Sequence[Row]) -> str:
 
 def column_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """Return a Markdown table of these columns."""
-    rules = [NUMBER if column.kind == "number" else TEXT for column in columns]
+    rules = [_NUMBER if column.kind == "number" else TEXT for column in columns]
     cells = [[str(column.cell(row)) for column in columns] for row in rows]
     return table([column.heading for column in columns], rules, cells)
 

@@ -9,13 +9,13 @@ from unet_scaling.study.record_lines import Header, WorkerFacts
 
 # More hosts or jobs than this fill the page without saying more.
 MOST_SHOWN = 12
-OF_WORKERS: dict[str, Callable[[WorkerFacts], str]] = {
+_OF_WORKERS: dict[str, Callable[[WorkerFacts], str]] = {
     "hosts": lambda worker: worker.host,
     "devices": lambda worker: worker.device,
     "cores per worker": lambda worker: str(len(worker.cores)),
     "threads per worker": lambda worker: str(worker.threads),
 }
-OF_HEADERS: dict[str, Callable[[Header], str | None]] = {
+_OF_HEADERS: dict[str, Callable[[Header], str | None]] = {
     "training images": lambda header: f"{header.train_images:,}",
     "test images": lambda header: f"{header.test_images:,}",
     "SHA-256 of the data's manifest": lambda header: header.manifest_sha256,
@@ -42,8 +42,8 @@ def origins(study: Study) -> list[Origin]:
         Origin("commit", _distinct(map(_commit, headers))),
         *_transports(headers),
         *_versions(headers),
-        *(Origin(name, _distinct(map(value, workers))) for name, value in OF_WORKERS.items()),
-        *(Origin(name, _distinct(map(value, headers))) for name, value in OF_HEADERS.items()),
+        *(Origin(name, _distinct(map(value, workers))) for name, value in _OF_WORKERS.items()),
+        *(Origin(name, _distinct(map(value, headers))) for name, value in _OF_HEADERS.items()),
         Origin("started (UTC)", _first_and_last(header.started_utc for header in headers)),
     ]
 

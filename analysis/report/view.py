@@ -10,11 +10,11 @@ from analysis.study import Names
 from analysis.text import UNKNOWN, Row, clean, interval_of, number, series_name
 
 # A page of more rows is slow to open, and nobody reads them there.
-MOST_ROWS = 200
+_MOST_ROWS = 200
 VIEW_BOX = re.compile(r'viewBox="0 0 (?P<width>[0-9.]+) (?P<height>[0-9.]+)"')
 # Width over height from which a figure takes the whole width of the page: panels side by side.
-WIDE_RATIO = 1.7
-EMPTY = ("", UNKNOWN)
+_WIDE_RATIO = 1.7
+_EMPTY = ("", UNKNOWN)
 BADGES = {
     "yes": "yes",
     "no": "no",
@@ -68,7 +68,7 @@ class Drawing:
     def wide(self) -> bool:
         """Return whether it has several panels side by side."""
         box = VIEW_BOX.search(self.svg)
-        return box is not None and float(box["width"]) > WIDE_RATIO * float(box["height"])
+        return box is not None and float(box["width"]) > _WIDE_RATIO * float(box["height"])
 
 
 @dataclass(frozen=True)
@@ -122,16 +122,21 @@ def make_grid(
     """Return a table of the page, without empty columns and without rows beyond the first 200."""
     if table.get("options", pd.Series(dtype=str)).ne("").any():
         columns = [text_column("options", "options"), *columns]
-    rows = table.iloc[:MOST_ROWS].to_dict("records")
-    cells = {column: [column.cell(row) for row in rows] for column in columns}
-    filled = {column: of for column, of in cells.items() if any(cell.text not in EMPTY for cell in of)}
+    filled = _filled_columns(table.iloc[:_MOST_ROWS], columns)
     headings = tuple(Cell(column.heading, kind=column.kind) for column in filled)
     shown = tuple(zip(*filled.values(), strict=True))
     return Grid(name, caption, headings, shown, _cut(len(table), file))
 
 
+def _filled_columns(table: pd.DataFrame, columns: Sequence[Column]) -> dict[Column, list[Cell]]:
+    """Return the cells of each column that is not empty."""
+    rows = table.to_dict("records")
+    cells = {column: [column.cell(row) for row in rows] for column in columns}
+    return {column: of for column, of in cells.items() if any(cell.text not in _EMPTY for cell in of)}
+
+
 def _cut(rows: int, file: str) -> str:
-    return f"The first {MOST_ROWS} of {rows:,} rows; all are in {file}." if rows > MOST_ROWS else ""
+    return f"The first {_MOST_ROWS} of {rows:,} rows; all are in {file}." if rows > _MOST_ROWS else ""
 
 
 def _known(value: object) -> str:

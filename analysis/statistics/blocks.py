@@ -8,18 +8,17 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.statistics.intervals import SEED
+from analysis.arrays import Array
+from analysis.statistics.intervals import RESAMPLING_SEED
 from analysis.study import Study
 
 # Fewer than this leave every epoch a block of its own; more would take memory and say no more: the bootstrap
 # of 20 blocks gives the variance of their mean within a third.
 MOST_BLOCKS = 20
 # One block resampled is itself: no deviation at all.
-FEWEST_BLOCKS = 2
+_FEWEST_BLOCKS = 2
 # A divisor of RESAMPLES: each realisation of the deviations serves 100 resamples of the launches.
 REALISATIONS = 20
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def block_deviations(study: Study, runs: Sequence[str]) -> Array:
     launch, names = pd.factorize(pd.Index(runs))
     blocks = epoch_blocks(study, list(names))
     deviations = np.zeros((REALISATIONS, len(names)))
-    for count in np.unique(blocks.counts[blocks.counts >= FEWEST_BLOCKS]):
+    for count in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == count)
         deviations[:, chosen] = _resampled(blocks.work[chosen, :count], blocks.seconds[chosen, :count])
     return deviations[:, launch]
@@ -93,7 +92,7 @@ def _resampled(work: Array, seconds: Array) -> Array:
         n_resamples=REALISATIONS,
         batch=1,
         method="percentile",
-        rng=np.random.default_rng(SEED),
+        rng=np.random.default_rng(RESAMPLING_SEED),
     ).bootstrap_distribution
     return np.asarray(distribution.T - _log_throughput(work, seconds), dtype=np.float64)
 

@@ -15,8 +15,9 @@ for every drawn launch. `python -m benchmarks.coverage` prints how often these i
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
+
+from analysis.arrays import Array
 
 # The range of 2 launches holds the median in half of all cases: no interval worth the name.
 FEWEST_REPEATS = 3
@@ -25,13 +26,12 @@ RECOMMENDED_REPEATS = 5
 CONFIDENCE = 0.95
 # 50 replicates lie beyond each end of an interval.
 RESAMPLES = 2000
-SEED = 0
+RESAMPLING_SEED = 0
 # Resamples drawn at once: the draws depend on it, so it must not depend on the number of points.
 BATCH = 50
 
-Array = NDArray[np.float64]
 Interval = tuple[float, float]
-UNKNOWN: Interval = (float("nan"), float("nan"))
+UNKNOWN_INTERVAL: Interval = (float("nan"), float("nan"))
 # What a number can be at all. A bootstrap knows no bounds: at them it may reach beyond by a little.
 ANY: Interval = (-float("inf"), float("inf"))
 NOT_NEGATIVE: Interval = (0.0, float("inf"))
@@ -55,7 +55,7 @@ def median_intervals(samples: Sequence[Array], possible: Interval = ANY) -> list
     For paired differences, or logarithms of paired ratios, pass one value per pair. No interval reaches
     beyond what is `possible`. Unknown for fewer than 3 launches, or where a number is not finite.
     """
-    intervals = [UNKNOWN] * len(samples)
+    intervals = [UNKNOWN_INTERVAL] * len(samples)
     by_size: dict[int, list[int]] = {}
     for number, sample in enumerate(samples):
         by_size.setdefault(len(sample), []).append(number)
@@ -82,7 +82,7 @@ def replicates(values: Array, deviations: Array | None = None, *, stream: int = 
     known = np.isfinite(values).all(axis=-1)
     if launches >= FEWEST_REPEATS and known.any():
         within = np.zeros((1, *values.shape)) if deviations is None else deviations
-        random = np.random.default_rng((SEED, stream))
+        random = np.random.default_rng((RESAMPLING_SEED, stream))
         replicated[known] = _replicates(values[known], within[:, known], random)
     return replicated
 

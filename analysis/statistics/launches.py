@@ -5,26 +5,23 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.arrays import Array, Integers
 from analysis.statistics.intervals import FEWEST_REPEATS, RESAMPLES, Interval, bounds, replicates
-
-Array = NDArray[np.float64]
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Numbers of launches, one or more columns of them, grouped into points.
+    """Integers of launches, one or more columns of them, grouped into points.
 
     point       (launches,) number of the point that each belongs to, counted from 0
     points      how many points there are
     repeats     (launches,) repeat of each: launches of one point are taken in this order
     """
 
-    point: Numbers
+    point: Integers
     points: int
-    repeats: Numbers
+    repeats: Integers
 
     def medians(self, values: Array) -> Array:
         """Return the median over each point's launches; NaN where one of them is unknown."""
@@ -53,7 +50,7 @@ class Launches:
             low[points], high[points] = np.clip(bounds(replicates(values[members])), *possible)
         return low, high
 
-    def of_equal_size(self, fewest: int = FEWEST_REPEATS) -> Sequence[tuple[Numbers, Numbers]]:
+    def of_equal_size(self, fewest: int = FEWEST_REPEATS) -> Sequence[tuple[Integers, Integers]]:
         """Return points of equally many launches, (points,), and their launches, (points, number)."""
         order = np.lexsort((self.repeats, self.point))
         sizes = np.bincount(self.point, minlength=self.points)

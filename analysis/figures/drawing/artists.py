@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 from scipy import optimize  # type: ignore[import-untyped]
 
+from analysis.arrays import Array
 from analysis.figures.drawing.axes import in_panel
 from analysis.figures.drawing.inputs import DrawnSeries
 from analysis.figures.drawing.style import DASHED, DOTTED, MUTED, PAPER, SMALL_POINTS, shortened
-from analysis.statistics.intervals import Array
 
 LABEL_LINE_INCHES = 0.175
 MOST_UNKNOWN_INCHES = 3.2
@@ -160,14 +160,17 @@ def series_sides(series: int) -> list[float]:
 
 def end_labels(axes: Axes, labels: Sequence[Label]) -> None:
     """Write texts to the right of their points, moved apart where they would touch, inside the panel."""
-    position = axes.get_position()
-    line_height = LABEL_LINE_INCHES / (position.height * axes.figure.bbox.height / axes.figure.dpi)
+    line_height = LABEL_LINE_INCHES / _height_inches(axes)
     # In reverse, so that of labels at the same height the first stands above the others.
     placed = [(*in_panel(axes, label.x, label.y), label) for label in reversed(labels)]
     for column in _columns(placed):
         heights = _apart([height for _, height, _ in column], line_height)
         for (x, _, label), height in zip(column, heights, strict=True):
             _write(axes, label, x + LABEL_DISTANCE, height)
+
+
+def _height_inches(axes: Axes) -> float:
+    return axes.get_position().height * axes.figure.bbox.height / axes.figure.dpi
 
 
 def tip_labels(axes: Axes, labels: Sequence[Label], *, below: bool) -> None:

@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 
-from analysis.statistics.intervals import Array
+from analysis.arrays import Array
 
 # From this ratio of the largest to the smallest worker count on, a linear axis presses small ones together.
-WIDE_RATIO = 32
+_WIDE_RATIO = 32
 # Ratios of the ends of a logarithmic axis: below the first its ticks are those of a linear axis, above the
 # second they stand at powers of ten only.
 LESS_THAN_A_DECADE = 6
@@ -24,7 +24,7 @@ AxisName = Literal["x", "y"]
 
 def is_wide(counts: Sequence[int]) -> bool:
     """Return whether the worker counts span so much that their axis is logarithmic."""
-    return counts[-1] >= WIDE_RATIO * counts[0]
+    return counts[-1] >= _WIDE_RATIO * counts[0]
 
 
 def worker_axis(axes: Axes, counts: Sequence[int], *, stretch: float = 1.2) -> None:

@@ -25,7 +25,7 @@ FAINTEST = 0.35
 # Share of a panel's height within which two lines end at the same place.
 SAME_HEIGHT = 0.02
 # Worker counts that a merged label lists; more become a range.
-MOST_LISTED = 2
+_MOST_LISTED = 2
 # Lines of more steps than this have no markers.
 MOST_MARKED_STEPS = 12
 TIME_SENTENCE = "Time is training time, the warm-up included."
@@ -179,4 +179,4 @@ def _merged(axes: Axes, labels: Sequence[Label]) -> list[Label]:
 
 def _counts_text(group: Sequence[Label]) -> str:
     counts = sorted({int(label.text) for label in group})
-    return ", ".join(map(str, counts)) if len(counts) <= MOST_LISTED else f"{counts[0]} to {counts[-1]}"
+    return ", ".join(map(str, counts)) if len(counts) <= _MOST_LISTED else f"{counts[0]} to {counts[-1]}"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -44,9 +45,9 @@ def figure_by_options(
     `panels` has the series of each set of options; its title is the options where `panel_titles` has none.
     """
     size = SINGLE_PANEL if len(panels) == 1 else SEVERAL_PANELS
-    legend = [series for panel in panels.values() for series in panel]
-    titles = panel_titles or list(panels)
-    figure, all_axes = new_figure(title, legend, titles, columns_for(len(panels)), size)
+    legend = list(chain.from_iterable(panels.values()))
+    columns = columns_for(len(panels))
+    figure, all_axes = new_figure(title, legend, panel_titles or list(panels), columns, size)
     for axes, panel in zip(all_axes, panels.values(), strict=True):
         draw_panel(axes, panel)
     return figure

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from analysis.arrays import Array
 from analysis.figures.drawing.axes import from_zero, percent_axis
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.figures.drawing.layout import new_figure
 from analysis.figures.drawing.style import INK, MUTED, PAPER, SMALL_POINTS, TEXT_POINTS, PartStyle
-from analysis.statistics.intervals import Array
 from analysis.text import printable
 
 STACK_PANEL_INCHES = (4.1, 2.9)
