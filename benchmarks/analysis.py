@@ -23,12 +23,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from tests.records import make_header, make_point, make_result
+from benchmarks.records import header_of, result_of
+from benchmarks.scenes import make_run_folder
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
 from unet_scaling.study.record import RECORD_NAME, line_with_checksum
 from unet_scaling.study.record_lines import End, Epoch
@@ -93,29 +93,32 @@ def launch(framework: Framework, workers: int, number: int, epochs: int) -> tupl
 
 
 def configs(runs: int, epochs: int) -> Iterator[RunConfig]:
-    """The first `runs` of all points, one set of options after the other."""
+    """Yield the first `runs` of all configurations, one set of options after the other."""
     every = itertools.product(OPTIONS, FRAMEWORKS, WORKERS, range(1, REPEATS + 1))
     for (width, depth, side), framework, workers, repeat in itertools.islice(every, runs):
-        options: dict[str, dict[str, Any]] = {
+        content = {
+            "study": "synthetic",
+            "run": f"{framework}-w{workers:02d}-{width}-{depth}-{side}-r{repeat}",
+            "framework": framework,
+            "workers": workers,
+            "repeat": repeat,
+            "seed": repeat,
             "model": {"width": width, "depth": depth},
             "data": {"folder": "/data", "image_height": side, "image_width": side},
             "training": {"epochs": epochs, "batch_per_worker": 16},
         }
-        label = f"-{width}-{depth}-{side}"
-        yield make_point(framework, workers, repeat, options=options, label=label)
+        yield RunConfig.model_validate(content)
 
 
 def build(study: Path, runs: int, epochs: int) -> int:
     """Write the run folders of a study; returns the bytes of its records."""
     written = 0
     for number, config in enumerate(configs(runs, epochs)):
-        folder = study / config.run
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text(config.model_dump_json())
+        folder = make_run_folder(study / config.run, config)
         chosen = (7 * number // REPEATS + config.repeat) % LAUNCHES
         lines, values = launch(config.framework, config.workers, chosen, epochs)
-        header = make_header(config)
-        result = make_result(header, list(values), iou=0.8 + 0.001 * config.repeat)
+        header = header_of(config, IMAGES)
+        result = result_of(header, values, iou=0.8 + 0.001 * config.repeat)
         record = (
             line_with_checksum(header)
             + lines

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from scipy import stats  # type: ignore[import-untyped]
 
+from benchmarks.scenes import indents, make_run_folder, reference_config
 from slurm.local import launch
-from tests.studies import make_images, make_point, make_run
 from unet_scaling.data.loader import Batch, load_data
 from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock
-from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.errors import run_worker
 from unet_scaling.study.measurements import Phase
 from unet_scaling.study.study_file import read_config
@@ -36,6 +36,7 @@ from unet_scaling.training import Step, build_model, build_optimizer
 RESULT = "seconds.json"
 PARAMETERS = 82
 TRIALS = 300
+IMAGES = 40
 STEPS = 2  # of a block
 WARMUP_PAIRS = 5
 
@@ -117,12 +118,19 @@ def seconds_of_a_step(step: Step, batches: list[Batch], clock: HostClock | None)
     return (time.perf_counter() - begin) / STEPS, (time.thread_time() - cpu_begin) / STEPS
 
 
-def measure(root: Path, framework: str, workers: int, options: argparse.Namespace) -> str:
+def measure(root: Path, framework: Framework, workers: int, options: argparse.Namespace) -> str:
     """Launch one group; its line of the table."""
-    size = {"image_height": options.image, "image_width": options.image, "width": options.width, "depth": 5}
-    rest = {"batch_per_worker": options.batch, "shared_devices": False}
-    config = make_point(root / "images", framework, workers, **size, **rest)
-    folder = make_run(root / config.run, config)
+    config = reference_config(
+        indents(root, IMAGES, options.image, options.image),
+        options.image,
+        options.image,
+        options.batch,
+        framework=framework,
+        workers=workers,
+        model={"width": options.width},
+        training={"shared_devices": False},
+    )
+    folder = make_run_folder(root / config.run, config)
     program = ["-m", "benchmarks.budget", "--pairs", str(options.pairs), "--worker", str(folder)]
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     code = launch(program, workers, folder / "output.log", cores)
@@ -153,7 +161,6 @@ def main() -> None:
         return work(options.worker, options.pairs)
     with tempfile.TemporaryDirectory() as root:
         os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"
-        make_images(Path(root) / "images", count=40, height=options.image, width=options.image)
         print(f"marks and hooks of one step: {1e6 * cost_of_a_step():.0f} microseconds")
         print("      framework  workers  step without  seconds, with / without  CPU seconds, with / without")
         for framework in FRAMEWORKS:

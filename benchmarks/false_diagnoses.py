@@ -20,8 +20,9 @@ from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.simulation import study_of
 from analysis.study import BUDGET_COLUMNS, Study
+from benchmarks.records import header_of
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
-from unet_scaling.study.record_lines import Header, WorkerFacts
+from unet_scaling.study.record_lines import Header
 
 WORKERS = (1, 2)
 EPOCHS, STEPS, BATCH = 3, 100, 8
@@ -131,35 +132,7 @@ def _header(framework: Framework, workers: int) -> Header:
             "training": {"epochs": EPOCHS + 1, "batch_per_worker": BATCH},
         }
     )
-    of_workers = [
-        WorkerFacts(
-            worker=number,
-            host="node1",
-            process=1 + number,
-            device="cpu",
-            device_uuid="",
-            cores=[number],
-            threads=1,
-        )
-        for number in range(workers)
-    ]
-    nothing = "0" * 64
-    return Header(
-        attempt=1,
-        started_utc="2025-01-31T12:00:00Z",
-        commit=None,
-        dirty=None,
-        versions={},
-        transport={},
-        job={},
-        manifest_sha256=nothing,
-        workers=of_workers,
-        config=config,
-        config_sha256=config.digest(),
-        train_images=STEPS * BATCH,
-        test_images=1,
-        initial_weights_sha256=nothing,
-    )
+    return header_of(config, STEPS * BATCH)
 
 
 def false_findings(noise: Draw, repeats: int, studies: int) -> dict[str, float]:
