@@ -70,18 +70,18 @@ class Measured:
 
 @functools.cache
 def launch(framework: Framework, workers: int, number: int, epochs: int) -> tuple[bytes, tuple[Epoch, ...]]:
-    """One possible launch of a point: its epoch lines as they stand in the record, and as values."""
+    """Return one possible launch: its epoch lines as they stand in the record, and as values."""
     random = np.random.default_rng([FRAMEWORKS.index(framework), workers, number])
     ideal = 100.0 * workers / (1 + 0.01 * (workers - 1)) / (1.03 if framework == "horovod" else 1)
     level = IMAGES / ideal * np.exp(random.normal(0, 0.02))
     lines = []
     for epoch in range(epochs):
-        each = level * (4 if epoch == 0 else 1) * np.exp(random.normal(0, 0.01, workers))
+        seconds = level * (4 if epoch == 0 else 1) * np.exp(random.normal(0, 0.01, workers))
         lines.append(
             Epoch(
                 epoch=epoch,
-                seconds=float(each.max()),
-                worker_seconds=each.tolist(),
+                seconds=float(seconds.max()),
+                worker_seconds=seconds.tolist(),
                 images=IMAGES,
                 steps=math.ceil(IMAGES / (16 * workers)),
                 loss=0.7 / (epoch + 1),
@@ -133,22 +133,22 @@ def measure(study: Path, epochs: int, part: str) -> Measured:
     """Analyse a study in a process of its own. Raises CalledProcessError where that fails."""
     record_bytes = [len(path.read_bytes()) for path in study.glob(f"*/{RECORD_NAME}")]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with tempfile.TemporaryDirectory() as output, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryDirectory() as output, tempfile.TemporaryFile() as output_file:
         words = [word.format(study=study, output=output) for word in COMMANDS[part]]
         begin = time.monotonic()
-        with subprocess.Popen([sys.executable, *words], stdout=said, stderr=said) as process:
+        with subprocess.Popen([sys.executable, *words], stdout=output_file, stderr=output_file) as process:
             peaks = _peaks(process)
         seconds = time.monotonic() - begin
         if process.returncode:
-            said.seek(0)
-            raise subprocess.CalledProcessError(process.returncode, words, output=said.read())
+            output_file.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, words, output=output_file.read())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Measured(len(record_bytes), epochs, sum(record_bytes), seconds, processor, *peaks)
 
 
 def _peaks(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
-    """Wait for the process; the most bytes that it and its children held together meanwhile."""
+    """Wait for the process; return the most bytes that it and its children held together meanwhile."""
     peaks = 0, 0
     while process.poll() is None:
         held, resident = _bytes_held(process.pid)
@@ -158,12 +158,12 @@ def _peaks(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
 
 
 def _bytes_held(pid: int) -> tuple[int, int]:
-    """Proportional and resident, of a process and its children; one that ends meanwhile counts as none."""
+    """Return proportional and resident bytes of a process and its children; what has ended has none."""
     held = resident = 0
     try:
         parent = psutil.Process(pid)
-        for each in (parent, *parent.children(recursive=True)):
-            memory = each.memory_full_info()
+        for process in (parent, *parent.children(recursive=True)):
+            memory = process.memory_full_info()
             held, resident = held + memory.pss, resident + memory.rss
     except psutil.NoSuchProcess:
         pass
@@ -171,19 +171,19 @@ def _bytes_held(pid: int) -> tuple[int, int]:
 
 
 def median(repeats: Sequence[Measured]) -> Measured:
-    """Of the analyses of one study, the median of each figure."""
+    """Return the median of each figure over the analyses of one study."""
     first = repeats[0]
     return replace(
         first,
-        seconds=float(np.median([each.seconds for each in repeats])),
-        processor_seconds=float(np.median([each.processor_seconds for each in repeats])),
-        peak_bytes=int(np.median([each.peak_bytes for each in repeats])),
-        peak_resident_bytes=int(np.median([each.peak_resident_bytes for each in repeats])),
+        seconds=float(np.median([repeat.seconds for repeat in repeats])),
+        processor_seconds=float(np.median([repeat.processor_seconds for repeat in repeats])),
+        peak_bytes=int(np.median([repeat.peak_bytes for repeat in repeats])),
+        peak_resident_bytes=int(np.median([repeat.peak_resident_bytes for repeat in repeats])),
     )
 
 
 def growth(measured: Sequence[Measured]) -> list[float]:
-    """Processor seconds that each further run cost, from one size to the next; wall time also waits."""
+    """Return the processor seconds of a further run, from one size to the next; wall time also waits."""
     return [
         (larger.processor_seconds - smaller.processor_seconds) / (larger.runs - smaller.runs)
         for smaller, larger in itertools.pairwise(measured)
@@ -191,13 +191,13 @@ def growth(measured: Sequence[Measured]) -> list[float]:
 
 
 def is_linear(measured: Sequence[Measured]) -> bool:
-    """Whether a further run costs no more in the largest study than in the smaller ones, within 30 %."""
-    each = growth(measured)
-    return len(each) > 1 and each[-1] <= LINEAR_WITHIN * float(np.mean(each[:-1]))
+    """Return whether a further run costs no more in the largest study than in smaller ones, within 30 %."""
+    costs = growth(measured)
+    return len(costs) > 1 and costs[-1] <= LINEAR_WITHIN * float(np.mean(costs[:-1]))
 
 
 def _study(folder: Path, runs: int, epochs: int) -> Path:
-    """The study of this size in the folder, built where it is not there yet."""
+    """Return the study of this size in the folder, built where it is not there yet."""
     study = folder / f"{runs}x{epochs}"
     if not study.exists():
         build(study, runs, epochs)

@@ -92,7 +92,7 @@ def null_study(random: np.random.Generator, noise: Draw, studies: int, repeats: 
 
 
 def _budgets(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per worker, its phases in the shares of PHASES."""
+    """Return one row per worker, its phases in the shares of PHASES."""
     table = runs.loc[runs.index.repeat(runs["workers"].to_numpy())].copy()
     seconds = EPOCHS * table["seconds_per_epoch"]
     budgets = pd.DataFrame({f"{name}_seconds": share * seconds for name, share in PHASES.items()})
@@ -138,16 +138,16 @@ def _header(framework: Framework, workers: int) -> Header:
 def false_findings(noise: Draw, repeats: int, studies: int) -> dict[str, float]:
     """Return the percentage of null studies with a finding of each rule, and of any rule."""
     random = np.random.default_rng(SEED)
-    found: Counter[str] = Counter()
+    findings: Counter[str] = Counter()
     done = 0
     while done < studies:
         size = min(STUDIES_AT_ONCE, studies - done)
         study = null_study(random, noise, size, repeats)
         diagnoses = diagnose(study, budget_table(study), network_table(study))
-        found.update(rule for rule, _ in {(each.rule, each.options) for each in diagnoses})
-        found["any"] += len({each.options for each in diagnoses})
+        findings.update(rule for rule, _ in {(each.rule, each.options) for each in diagnoses})
+        findings["any"] += len({each.options for each in diagnoses})
         done += size
-    return {rule: 100 * number / studies for rule, number in found.items()}
+    return {rule: 100 * number / studies for rule, number in findings.items()}
 
 
 def table_lines(studies: int, repeats: int) -> Iterator[str]:
@@ -155,8 +155,8 @@ def table_lines(studies: int, repeats: int) -> Iterator[str]:
     yield "| noise | repeats | slower compute | any finding, % of null studies |"
     yield "|---|--:|--:|--:|"
     for name, noise in NOISES.items():
-        found = false_findings(noise, repeats, studies)
-        slower, anything = (found.get(rule, 0.0) for rule in ("slower compute", "any"))
+        shares = false_findings(noise, repeats, studies)
+        slower, anything = (shares.get(rule, 0.0) for rule in ("slower compute", "any"))
         yield f"| {name} | {repeats} | {slower:.1f} | {anything:.1f} |"
 
 
