@@ -23,12 +23,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
-from tests.records import make_header, make_point, make_result
+from benchmarks.records import header_of, result_of
+from benchmarks.scenes import make_run_folder
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
 from unet_scaling.study.record import RECORD_NAME, line_with_checksum
 from unet_scaling.study.record_lines import End, Epoch
@@ -70,18 +70,18 @@ class Measured:
 
 @functools.cache
 def launch(framework: Framework, workers: int, number: int, epochs: int) -> tuple[bytes, tuple[Epoch, ...]]:
-    """One possible launch of a point: its epoch lines as they stand in the record, and as values."""
+    """Return one possible launch: its epoch lines as they stand in the record, and as values."""
     random = np.random.default_rng([FRAMEWORKS.index(framework), workers, number])
     ideal = 100.0 * workers / (1 + 0.01 * (workers - 1)) / (1.03 if framework == "horovod" else 1)
     level = IMAGES / ideal * np.exp(random.normal(0, 0.02))
     lines = []
     for epoch in range(epochs):
-        each = level * (4 if epoch == 0 else 1) * np.exp(random.normal(0, 0.01, workers))
+        seconds = level * (4 if epoch == 0 else 1) * np.exp(random.normal(0, 0.01, workers))
         lines.append(
             Epoch(
                 epoch=epoch,
-                seconds=float(each.max()),
-                worker_seconds=each.tolist(),
+                seconds=float(seconds.max()),
+                worker_seconds=seconds.tolist(),
                 images=IMAGES,
                 steps=math.ceil(IMAGES / (16 * workers)),
                 loss=0.7 / (epoch + 1),
@@ -93,29 +93,32 @@ def launch(framework: Framework, workers: int, number: int, epochs: int) -> tupl
 
 
 def configs(runs: int, epochs: int) -> Iterator[RunConfig]:
-    """The first `runs` of all points, one set of options after the other."""
+    """Yield the first `runs` of all configurations, one set of options after the other."""
     every = itertools.product(OPTIONS, FRAMEWORKS, WORKERS, range(1, REPEATS + 1))
     for (width, depth, side), framework, workers, repeat in itertools.islice(every, runs):
-        options: dict[str, dict[str, Any]] = {
+        content = {
+            "study": "synthetic",
+            "run": f"{framework}-w{workers:02d}-{width}-{depth}-{side}-r{repeat}",
+            "framework": framework,
+            "workers": workers,
+            "repeat": repeat,
+            "seed": repeat,
             "model": {"width": width, "depth": depth},
             "data": {"folder": "/data", "image_height": side, "image_width": side},
             "training": {"epochs": epochs, "batch_per_worker": 16},
         }
-        label = f"-{width}-{depth}-{side}"
-        yield make_point(framework, workers, repeat, options=options, label=label)
+        yield RunConfig.model_validate(content)
 
 
 def build(study: Path, runs: int, epochs: int) -> int:
     """Write the run folders of a study; returns the bytes of its records."""
     written = 0
     for number, config in enumerate(configs(runs, epochs)):
-        folder = study / config.run
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text(config.model_dump_json())
+        folder = make_run_folder(study / config.run, config)
         chosen = (7 * number // REPEATS + config.repeat) % LAUNCHES
         lines, values = launch(config.framework, config.workers, chosen, epochs)
-        header = make_header(config)
-        result = make_result(header, list(values), iou=0.8 + 0.001 * config.repeat)
+        header = header_of(config, IMAGES)
+        result = result_of(header, values, iou=0.8 + 0.001 * config.repeat)
         record = (
             line_with_checksum(header)
             + lines
@@ -130,22 +133,22 @@ def measure(study: Path, epochs: int, part: str) -> Measured:
     """Analyse a study in a process of its own. Raises CalledProcessError where that fails."""
     record_bytes = [len(path.read_bytes()) for path in study.glob(f"*/{RECORD_NAME}")]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with tempfile.TemporaryDirectory() as output, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryDirectory() as output, tempfile.TemporaryFile() as output_file:
         words = [word.format(study=study, output=output) for word in COMMANDS[part]]
         begin = time.monotonic()
-        with subprocess.Popen([sys.executable, *words], stdout=said, stderr=said) as process:
+        with subprocess.Popen([sys.executable, *words], stdout=output_file, stderr=output_file) as process:
             peaks = _peaks(process)
         seconds = time.monotonic() - begin
         if process.returncode:
-            said.seek(0)
-            raise subprocess.CalledProcessError(process.returncode, words, output=said.read())
+            output_file.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, words, output=output_file.read())
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Measured(len(record_bytes), epochs, sum(record_bytes), seconds, processor, *peaks)
 
 
 def _peaks(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
-    """Wait for the process; the most bytes that it and its children held together meanwhile."""
+    """Wait for the process; return the most bytes that it and its children held together meanwhile."""
     peaks = 0, 0
     while process.poll() is None:
         held, resident = _bytes_held(process.pid)
@@ -155,12 +158,12 @@ def _peaks(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
 
 
 def _bytes_held(pid: int) -> tuple[int, int]:
-    """Proportional and resident, of a process and its children; one that ends meanwhile counts as none."""
+    """Return proportional and resident bytes of a process and its children; what has ended has none."""
     held = resident = 0
     try:
         parent = psutil.Process(pid)
-        for each in (parent, *parent.children(recursive=True)):
-            memory = each.memory_full_info()
+        for process in (parent, *parent.children(recursive=True)):
+            memory = process.memory_full_info()
             held, resident = held + memory.pss, resident + memory.rss
     except psutil.NoSuchProcess:
         pass
@@ -168,19 +171,19 @@ def _bytes_held(pid: int) -> tuple[int, int]:
 
 
 def median(repeats: Sequence[Measured]) -> Measured:
-    """Of the analyses of one study, the median of each figure."""
+    """Return the median of each figure over the analyses of one study."""
     first = repeats[0]
     return replace(
         first,
-        seconds=float(np.median([each.seconds for each in repeats])),
-        processor_seconds=float(np.median([each.processor_seconds for each in repeats])),
-        peak_bytes=int(np.median([each.peak_bytes for each in repeats])),
-        peak_resident_bytes=int(np.median([each.peak_resident_bytes for each in repeats])),
+        seconds=float(np.median([repeat.seconds for repeat in repeats])),
+        processor_seconds=float(np.median([repeat.processor_seconds for repeat in repeats])),
+        peak_bytes=int(np.median([repeat.peak_bytes for repeat in repeats])),
+        peak_resident_bytes=int(np.median([repeat.peak_resident_bytes for repeat in repeats])),
     )
 
 
 def growth(measured: Sequence[Measured]) -> list[float]:
-    """Processor seconds that each further run cost, from one size to the next; wall time also waits."""
+    """Return the processor seconds of a further run, from one size to the next; wall time also waits."""
     return [
         (larger.processor_seconds - smaller.processor_seconds) / (larger.runs - smaller.runs)
         for smaller, larger in itertools.pairwise(measured)
@@ -188,13 +191,13 @@ def growth(measured: Sequence[Measured]) -> list[float]:
 
 
 def is_linear(measured: Sequence[Measured]) -> bool:
-    """Whether a further run costs no more in the largest study than in the smaller ones, within 30 %."""
-    each = growth(measured)
-    return len(each) > 1 and each[-1] <= LINEAR_WITHIN * float(np.mean(each[:-1]))
+    """Return whether a further run costs no more in the largest study than in smaller ones, within 30 %."""
+    costs = growth(measured)
+    return len(costs) > 1 and costs[-1] <= LINEAR_WITHIN * float(np.mean(costs[:-1]))
 
 
 def _study(folder: Path, runs: int, epochs: int) -> Path:
-    """The study of this size in the folder, built where it is not there yet."""
+    """Return the study of this size in the folder, built where it is not there yet."""
     study = folder / f"{runs}x{epochs}"
     if not study.exists():
         build(study, runs, epochs)

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from scipy import stats  # type: ignore[import-untyped]
 
+from benchmarks.scenes import indents, make_run_folder, reference_config
 from slurm.local import launch
-from tests.studies import make_images, make_point, make_run
 from unet_scaling.data.loader import Batch, load_data
 from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock
-from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.errors import run_worker
 from unet_scaling.study.measurements import Phase
 from unet_scaling.study.study_file import read_config
@@ -36,12 +36,13 @@ from unet_scaling.training import Step, build_model, build_optimizer
 RESULT = "seconds.json"
 PARAMETERS = 82
 TRIALS = 300
+IMAGES = 40
 STEPS = 2  # of a block
 WARMUP_PAIRS = 5
 
 
 def twin(framework: str) -> ModuleType:
-    """The training program of a framework, whose folder is no package."""
+    """Import the training program of a framework, whose folder is no package."""
     path = PROJECT / framework / "train.py"
     spec = importlib.util.spec_from_file_location("twin", path)
     assert spec is not None
@@ -52,12 +53,12 @@ def twin(framework: str) -> ModuleType:
 
 
 def cost_of_a_step() -> float:
-    """Seconds that the marks and hooks of one step take by themselves, for the reference's 82 parameters.
+    """Return the seconds that marks and hooks of one step take alone, at the reference's 82 parameters.
 
     Backward of a sum of single numbers with and without them, in turn; difference of the medians.
     """
     weights = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(1)) for _ in range(PARAMETERS))
-    found: dict[bool, list[float]] = {True: [], False: []}
+    seconds: dict[bool, list[float]] = {True: [], False: []}
     for trial in range(2 * TRIALS):
         clock = HostClock(weights, 1, 1) if trial % 2 else None
         loss = torch.cat(list(weights)).sum()
@@ -69,14 +70,14 @@ def cost_of_a_step() -> float:
         if clock:
             for phase in (*Phase, Phase.OPTIMIZER):
                 clock.mark(phase)
-        found[clock is not None].append(time.thread_time() - begin)
+        seconds[clock is not None].append(time.thread_time() - begin)
         if clock:
             clock.close()
-    return float(np.median(found[True]) - np.median(found[False]))
+    return float(np.median(seconds[True]) - np.median(seconds[False]))
 
 
 def work(folder: Path, pairs: int) -> None:
-    """One worker: for every pair of blocks [with, without] the seconds and CPU seconds of a step."""
+    """Write, as one worker, the seconds and CPU seconds of a step for each pair of blocks [with, without]."""
     config = read_config(folder / "config.json")
     program = twin(config.framework)
     group = program.join_group(config)
@@ -87,7 +88,7 @@ def work(folder: Path, pairs: int) -> None:
     functions = (program.hold_gradients, program.wait_for_gradients, program.update)
     step = Step(replica, optimizer, *functions, config)
     step.warm_up_step(data)
-    found = []
+    measured_pairs = []
     for pair in range(-WARMUP_PAIRS, pairs):
         measured = {}
         for with_budget in (True, False) if pair % 2 else (False, True):
@@ -96,14 +97,14 @@ def work(folder: Path, pairs: int) -> None:
             measured[with_budget] = seconds_of_a_step(step, batches, clock)
             if clock:
                 clock.close()
-        found.append([measured[True], measured[False]])
+        measured_pairs.append([measured[True], measured[False]])
     if group.rank == 0:
-        (folder / RESULT).write_text(json.dumps(found[WARMUP_PAIRS:]))
+        (folder / RESULT).write_text(json.dumps(measured_pairs[WARMUP_PAIRS:]))
     group.wait_for_all()
 
 
 def seconds_of_a_step(step: Step, batches: list[Batch], clock: HostClock | None) -> tuple[float, float]:
-    """Seconds and CPU seconds of this thread, the mean of a block of steps."""
+    """Return the seconds and the CPU seconds of this thread, the mean of a block of steps."""
     begin, cpu_begin = time.perf_counter(), time.thread_time()
     if clock:
         clock.begin()
@@ -117,20 +118,27 @@ def seconds_of_a_step(step: Step, batches: list[Batch], clock: HostClock | None)
     return (time.perf_counter() - begin) / STEPS, (time.thread_time() - cpu_begin) / STEPS
 
 
-def measure(root: Path, framework: str, workers: int, options: argparse.Namespace) -> str:
-    """Launch one group; its line of the table."""
-    size = {"image_height": options.image, "image_width": options.image, "width": options.width, "depth": 5}
-    rest = {"batch_per_worker": options.batch, "shared_devices": False}
-    config = make_point(root / "images", framework, workers, **size, **rest)
-    folder = make_run(root / config.run, config)
+def measure(root: Path, framework: Framework, workers: int, options: argparse.Namespace) -> str:
+    """Launch one group; return its line of the table."""
+    config = reference_config(
+        indents(root, IMAGES, options.image, options.image),
+        options.image,
+        options.image,
+        options.batch,
+        framework=framework,
+        workers=workers,
+        model={"width": options.width},
+        training={"shared_devices": False},
+    )
+    folder = make_run_folder(root / config.run, config)
     program = ["-m", "benchmarks.budget", "--pairs", str(options.pairs), "--worker", str(folder)]
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     code = launch(program, workers, folder / "output.log", cores)
     if code != 0:
         sys.exit((folder / "output.log").read_text())
-    found = np.array(json.loads((folder / RESULT).read_text()))
-    ratios = found[:, 0] / found[:, 1]
-    step = 1000 * np.median(found[:, 1, 0])
+    pairs = np.array(json.loads((folder / RESULT).read_text()))
+    ratios = pairs[:, 0] / pairs[:, 1]
+    step = 1000 * np.median(pairs[:, 1, 0])
     return f"{framework:>15} {workers:>8} {step:10.2f} ms  {shown(ratios[:, 0])}  {shown(ratios[:, 1])}"
 
 
@@ -153,7 +161,6 @@ def main() -> None:
         return work(options.worker, options.pairs)
     with tempfile.TemporaryDirectory() as root:
         os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"
-        make_images(Path(root) / "images", count=40, height=options.image, width=options.image)
         print(f"marks and hooks of one step: {1e6 * cost_of_a_step():.0f} microseconds")
         print("      framework  workers  step without  seconds, with / without  CPU seconds, with / without")
         for framework in FRAMEWORKS:

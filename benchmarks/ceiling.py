@@ -20,7 +20,7 @@ from torch import nn
 
 from benchmarks.arms import Estimate, Measured, column, in_rounds, parser_of, timed
 from benchmarks.convolutions import convolutions_of
-from benchmarks.scenes import SIZES, indents, reference_point
+from benchmarks.scenes import SIZES, indents, reference_config
 from benchmarks.step import OwnTraining, batches_of
 from unet_scaling.study.config import RunConfig
 
@@ -71,7 +71,7 @@ def main() -> None:
     height, width = SIZES[options.size]
     with tempfile.TemporaryDirectory() as root:
         folder = indents(Path(root), 3 * options.batch, height, width)
-        timed_works = works(reference_point(folder, height, width, options.batch), options.batch)
+        timed_works = works(reference_config(folder, height, width, options.batch), options.batch)
     works_by_name = {name: partial(timed, work) for name, (work, _) in timed_works.items()}
     samples = in_rounds(works_by_name, options.rounds, warmups=2)
     amounts = {name: amount for name, (_, amount) in timed_works.items()}

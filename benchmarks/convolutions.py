@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from benchmarks.scenes import alone
+from unet_scaling.group.group import single_worker
 from unet_scaling.study.config import RunConfig
 from unet_scaling.training import build_model
 
@@ -13,7 +13,7 @@ Convolved = tuple[Convolution, torch.Size, torch.Size]
 
 def convolutions_of(config: RunConfig, batch: int) -> list[Convolved]:
     """Return every convolution of a forward pass in its order, with the sizes of its input and output."""
-    model = build_model(config, alone().device, nn.BatchNorm2d)
+    model = build_model(config, single_worker().device, nn.BatchNorm2d)
     layers_and_sizes: list[Convolved] = []
 
     def record_sizes(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -61,24 +61,24 @@ def holds(table: pd.DataFrame, name: str, truth: float) -> float:
 def coverages(noise: Noise, repeats: int, studies: int) -> list[float]:
     """Percent covered: point median, speed-up paired, speed-up unpaired, DDP/Horovod ratio."""
     random = np.random.default_rng(SIMULATION_SEED)
-    found = []
+    shares = []
     for _ in range(max(1, studies // STUDIES_AT_ONCE)):
         size = min(studies, STUDIES_AT_ONCE)
         study = simulate(random, noise, size, repeats, 1.03)
         apart = simulate(random, noise, size, repeats, 1.03, paired=False)
         paired, unpaired = (of_four_workers(each) for each in (study, apart))
         ratios = compare(study, family=["options"])
-        found.append([
+        shares.append([
             holds(paired, "throughput", true_throughput(noise, SIMULATED_WORKERS[-1])),
             holds(paired, "speedup", SIMULATED_WORKERS[-1]),
             holds(unpaired, "speedup", SIMULATED_WORKERS[-1]),
             holds(ratios[ratios["workers"] == SIMULATED_WORKERS[-1]], "ratio", 1.03),
         ])  # fmt: skip
-    return list(np.mean(found, axis=0))
+    return list(np.mean(shares, axis=0))
 
 
 def of_four_workers(study: Study) -> pd.DataFrame:
-    """The points of native DDP on the most workers: one per simulated study."""
+    """Return the points of native DDP on the most workers: one per simulated study."""
     native = study.runs[study.runs["framework"] == "pytorch_native"]
     configs = summarise(replace(study, runs=native))
     return configs[configs["workers"] == SIMULATED_WORKERS[-1]]
@@ -128,7 +128,7 @@ def false_outliers(configs: int, launches: int, noise: float, studies: int) -> f
 
 
 def coverage_lines(studies: int, repeats: Sequence[int]) -> Iterator[str]:
-    """The coverage table: all mixes at 5 repeats, then some of them at other numbers of repeats."""
+    """Yield the coverage table: all mixes at 5 repeats, then some of them at other numbers of repeats."""
     yield "| noise | repeats | median | speed-up, paired | speed-up, unpaired | DDP / Horovod |"
     yield "|---|--:|--:|--:|--:|--:|"
     cases = [(noise, 5) for noise in MIXES]
@@ -140,7 +140,7 @@ def coverage_lines(studies: int, repeats: Sequence[int]) -> Iterator[str]:
 
 
 def power_lines(studies: int) -> Iterator[str]:
-    """How often a difference is found."""
+    """Yield the table of how often a difference is found."""
     yield "| noise | native DDP faster by | repeats | found in % of studies |"
     yield "|---|--:|--:|--:|"
     models = (
@@ -154,8 +154,8 @@ def power_lines(studies: int) -> Iterator[str]:
     pair = np.array([-1.0, 0.0, 1.0]) * np.sqrt(2) * models[-1].launch + np.log(1.03)
     cases += [(models[-1], 1.03, number) for number in (8, int(repeats_needed(pair)), 15)]
     for noise, ratio, number in cases:
-        found = resolved(noise, ratio, number, studies)
-        yield f"| {noise} | {100 * (ratio - 1):.1f} % | {number} | {found:.1f} |"
+        share = resolved(noise, ratio, number, studies)
+        yield f"| {noise} | {100 * (ratio - 1):.1f} % | {number} | {share:.1f} |"
 
 
 def alarm_lines(runs: int) -> Iterator[str]:
@@ -164,12 +164,12 @@ def alarm_lines(runs: int) -> Iterator[str]:
     yield "|--:|--:|--:|--:|"
     for epochs in (8, 20, 50, 200):
         for correlation in (0.0, 0.5):
-            found = false_alarms(Noise(0, 0, 0.02, epochs), correlation, runs)
-            yield f"| {epochs} | 2 % | {correlation:g} | {found:.2f} |"
+            share = false_alarms(Noise(0, 0, 0.02, epochs), correlation, runs)
+            yield f"| {epochs} | 2 % | {correlation:g} | {share:.2f} |"
 
 
 def null_lines(studies: int) -> Iterator[str]:
-    """How often a framework is called faster where none is: anywhere in a study, so at any worker count."""
+    """Yield the table of how often a framework is called faster at some worker count where none is."""
     yield '| noise | worker counts | repeats | "is faster" in % of studies | "suggests" in % |'
     yield "|---|--:|--:|--:|--:|"
     one_count = SIMULATED_WORKERS[-1:]
@@ -188,8 +188,8 @@ def outlier_lines(studies: int) -> Iterator[str]:
     yield "|--:|--:|--:|--:|"
     for configs, launches in ((1, 5), (4, 3), (4, 5), (10, 5)):
         for noise in (0.02, 0.05, 0.1, 0.2):
-            found = false_outliers(configs, launches, noise, studies)
-            yield f"| {configs} | {launches} | {100 * noise:g} % | {found:.2f} |"
+            share = false_outliers(configs, launches, noise, studies)
+            yield f"| {configs} | {launches} | {100 * noise:g} % | {share:.2f} |"
 
 
 def main() -> None:

@@ -30,10 +30,11 @@ from benchmarks.arms import (
     timed,
     write_json,
 )
-from benchmarks.scenes import SIZES, alone, indents, reference_point
+from benchmarks.scenes import SIZES, indents, reference_config
 from unet_scaling.data.loader import load_data
 from unet_scaling.evaluation import evaluate
 from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.group.group import single_worker
 from unet_scaling.study.config import RunConfig
 from unet_scaling.training import build_model
 
@@ -45,7 +46,7 @@ SAME_IOU = 1e-3
 
 def evaluation_of(kind: str, config: RunConfig) -> Callable[[], float | None]:
     """Return the evaluation of all test images in the way of an arm, which returns their IoU."""
-    group = alone()
+    group = single_worker()
     if kind == OWN:
         model, data = build_model(config, group.device, nn.BatchNorm2d), load_data(config, group)
         return lambda: evaluate(model, data, group, []).iou
@@ -84,7 +85,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
         folder = indents(Path(root), options.images, *SIZES[options.files])
-        config = reference_point(folder, *SIZES[options.size], 1, test_share=TEST_SHARE)
+        config = reference_config(folder, *SIZES[options.size], 1, data={"test_share": TEST_SHARE})
         environments = {REFERENCE: {}, OWN: KEEP_MEMORY}
         arms = [Arm(kind, MODULE, kind, config, environment) for kind, environment in environments.items()]
         samples = in_turn(arms, options.rounds)

@@ -20,8 +20,9 @@ from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.simulation import study_of
 from analysis.study import BUDGET_COLUMNS, Study
+from benchmarks.records import header_of
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
-from unet_scaling.study.record_lines import Header, WorkerFacts
+from unet_scaling.study.record_lines import Header
 
 WORKERS = (1, 2)
 EPOCHS, STEPS, BATCH = 3, 100, 8
@@ -91,7 +92,7 @@ def null_study(random: np.random.Generator, noise: Draw, studies: int, repeats: 
 
 
 def _budgets(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per worker, its phases in the shares of PHASES."""
+    """Return one row per worker, its phases in the shares of PHASES."""
     table = runs.loc[runs.index.repeat(runs["workers"].to_numpy())].copy()
     seconds = EPOCHS * table["seconds_per_epoch"]
     budgets = pd.DataFrame({f"{name}_seconds": share * seconds for name, share in PHASES.items()})
@@ -131,50 +132,22 @@ def _header(framework: Framework, workers: int) -> Header:
             "training": {"epochs": EPOCHS + 1, "batch_per_worker": BATCH},
         }
     )
-    of_workers = [
-        WorkerFacts(
-            worker=number,
-            host="node1",
-            process=1 + number,
-            device="cpu",
-            device_uuid="",
-            cores=[number],
-            threads=1,
-        )
-        for number in range(workers)
-    ]
-    nothing = "0" * 64
-    return Header(
-        attempt=1,
-        started_utc="2025-01-31T12:00:00Z",
-        commit=None,
-        dirty=None,
-        versions={},
-        transport={},
-        job={},
-        manifest_sha256=nothing,
-        workers=of_workers,
-        config=config,
-        config_sha256=config.digest(),
-        train_images=STEPS * BATCH,
-        test_images=1,
-        initial_weights_sha256=nothing,
-    )
+    return header_of(config, STEPS * BATCH)
 
 
 def false_findings(noise: Draw, repeats: int, studies: int) -> dict[str, float]:
     """Return the percentage of null studies with a finding of each rule, and of any rule."""
     random = np.random.default_rng(SEED)
-    found: Counter[str] = Counter()
+    findings: Counter[str] = Counter()
     done = 0
     while done < studies:
         size = min(STUDIES_AT_ONCE, studies - done)
         study = null_study(random, noise, size, repeats)
         diagnoses = diagnose(study, budget_table(study), network_table(study))
-        found.update(rule for rule, _ in {(each.rule, each.options) for each in diagnoses})
-        found["any"] += len({each.options for each in diagnoses})
+        findings.update(rule for rule, _ in {(each.rule, each.options) for each in diagnoses})
+        findings["any"] += len({each.options for each in diagnoses})
         done += size
-    return {rule: 100 * number / studies for rule, number in found.items()}
+    return {rule: 100 * number / studies for rule, number in findings.items()}
 
 
 def table_lines(studies: int, repeats: int) -> Iterator[str]:
@@ -182,8 +155,8 @@ def table_lines(studies: int, repeats: int) -> Iterator[str]:
     yield "| noise | repeats | slower compute | any finding, % of null studies |"
     yield "|---|--:|--:|--:|"
     for name, noise in NOISES.items():
-        found = false_findings(noise, repeats, studies)
-        slower, anything = (found.get(rule, 0.0) for rule in ("slower compute", "any"))
+        shares = false_findings(noise, repeats, studies)
+        slower, anything = (shares.get(rule, 0.0) for rule in ("slower compute", "any"))
         yield f"| {name} | {repeats} | {slower:.1f} | {anything:.1f} |"
 
 

@@ -25,10 +25,11 @@ from benchmarks.arms import (
     write_json,
 )
 from benchmarks.reference_mode import ReferenceImages, epoch_batches
-from benchmarks.scenes import SIZES, alone, indents, reference_point
+from benchmarks.scenes import SIZES, indents, reference_config
 from unet_scaling.data.batches import to_floats
 from unet_scaling.data.loader import load_data
 from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import RunConfig
 
@@ -55,10 +56,10 @@ def work_of(kind: str, config: RunConfig) -> Callable[[], Measured]:
     if kind == REFERENCE:
         return lambda: timed(lambda: reference.batch(next(turns)))
     if "augmented" in kind:
-        data = load_data(config, alone())
+        data = load_data(config, single_worker())
         steps = cycle(range(data.steps_per_epoch))
         return lambda: timed(lambda: next(data.steps(0, NO_CLOCK, next(steps))))
-    source = load_data(config, alone()).source
+    source = load_data(config, single_worker()).source
     if "floats" in kind:
         return lambda: timed(lambda: to_floats(*source.gather(next(turns)), channels_last=True))
     return lambda: timed(lambda: source.gather(next(turns)))
@@ -73,7 +74,7 @@ def options_of(kind: str) -> dict[str, object]:
 def arms(root: Path, size: str, batch: int) -> list[Arm]:
     height, width = SIZES[size]
     folder = indents(root, 3 * batch, height, width)
-    configs = {kind: reference_point(folder, height, width, batch, **options_of(kind)) for kind in KINDS}
+    configs = {kind: reference_config(folder, height, width, batch, data=options_of(kind)) for kind in KINDS}
     return [Arm(kind, MODULE, kind, configs[kind], environment) for kind, environment in KINDS.items()]
 
 

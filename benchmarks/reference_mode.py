@@ -45,7 +45,7 @@ class PlainUNet(UNet):
                 module.__class__ = PlainPair
 
     def forward(self, images: Tensor) -> Tensor:
-        """As UNet.forward, for sizes that need no padding."""
+        """Return the same logits as UNet.forward, for sizes that need no padding."""
         levels: list[Tensor] = []
         features = images
         for level, pair in enumerate(self.encoder):
@@ -65,14 +65,14 @@ class ReferenceImages:
         self.manifest: Manifest = read_manifest(config.data.manifest_path)
 
     def pair(self, index: int) -> tuple[Floats, Floats]:
-        """Image and mask [1, height, width] of 0..1."""
+        """Return image and mask [1, height, width] of 0..1."""
         entry = self.manifest.pairs[index]
         image = self._opened(self.folder / "images" / entry.image.name, Image.Resampling.LANCZOS)
         mask = self._opened(self.folder / "masks" / entry.mask.name, Image.Resampling.NEAREST)
         return image / np.float32(255), (mask > 0).astype(np.float32)
 
     def batch(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """float32 images and masks [b, 1, height, width]."""
+        """Return float32 images and masks [b, 1, height, width]."""
         pairs = [self.pair(int(index)) for index in indices]
         return torch.from_numpy(np.stack([image for image, _ in pairs])), torch.from_numpy(
             np.stack([mask for _, mask in pairs])
@@ -102,7 +102,7 @@ class ReferenceTraining:
 
 
 def epoch_batches(config: RunConfig, images: ReferenceImages, epoch: int) -> Iterator[npt.NDArray[np.int64]]:
-    """The images of each step of one worker's epoch, as the project's own training takes them."""
+    """Yield the images of each step of one worker's epoch, as the project's own training takes them."""
     split = batches.split(len(images.manifest.pairs), config.data.test_share, config.data.split_seed)
     order = batches.epoch_order(split.train, config.data.passes_per_epoch, config.seed, epoch)
     for step in batches.worker_batches(order, 0, 1, config.training.batch_per_worker, 1):
@@ -111,7 +111,7 @@ def epoch_batches(config: RunConfig, images: ReferenceImages, epoch: int) -> Ite
 
 @torch.no_grad()
 def evaluate(model: nn.Module, config: RunConfig, images: ReferenceImages) -> float:
-    """IoU over the test images, one by one, counted in the training process."""
+    """Return the IoU over the test images, one by one, counted in the training process."""
     split = batches.split(len(images.manifest.pairs), config.data.test_share, config.data.split_seed)
     model.eval()
     intersection = union = 0.0
@@ -124,7 +124,7 @@ def evaluate(model: nn.Module, config: RunConfig, images: ReferenceImages) -> fl
 
 
 def train(config: RunConfig) -> dict[str, float]:
-    """A whole run of one worker; how long its epochs took, and what came of it."""
+    """Train a whole run of one worker; return how long its epochs took, its last loss and its IoU."""
     images, training = ReferenceImages(config), ReferenceTraining(config)
     trained, seconds, loss, first_step = 0, 0.0, float("nan"), 0.0
     for epoch in range(config.training.epochs):

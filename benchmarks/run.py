@@ -34,9 +34,8 @@ from benchmarks.arms import (
     write_json,
 )
 from benchmarks.reference_mode import train
-from benchmarks.scenes import SIZES, indents, reference_point
+from benchmarks.scenes import SIZES, indents, make_run_folder, reference_config
 from slurm.local import launch
-from tests.studies import make_run
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.record import read_record
@@ -44,7 +43,7 @@ from unet_scaling.study.record import read_record
 
 def own_run(folder: Path, config: RunConfig) -> Measured:
     """Launch the twin once; return what its record says."""
-    make_run(folder, config)
+    make_run_folder(folder, config)
     program = [str(PROJECT / config.framework / "train.py"), str(folder)]
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     code = launch(program, 1, folder / "output.log", cores_each=None)
@@ -131,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ |= {"OMP_NUM_THREADS": str(options.threads), "UNET_SCALING_CACHE": f"{root}/cache"}
         folder = indents(Path(root), options.images, *SIZES[options.files])
         chosen = {"epochs": options.epochs, "compile": options.compile}
-        config = reference_point(folder, *SIZES[options.size], options.batch, **chosen)
+        config = reference_config(folder, *SIZES[options.size], options.batch, training=chosen)
         samples = measured_in_turn(Path(root), config, options.rounds)
     print(f"{options.size} from {options.files}, batch {options.batch}, {options.threads} threads")
     print(shown(samples))

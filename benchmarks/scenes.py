@@ -1,36 +1,58 @@
-"""What the benchmarks train on: folders of synthetic indents, points on them, and a group of one worker."""
+"""What the benchmarks train on: folders of synthetic indents, and runs of the reference network on them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from tests.studies import make_point
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.data.synthetic import make
-from unet_scaling.group.group import Group
-from unet_scaling.group.identity import Identity
-from unet_scaling.study.config import RunConfig
+from unet_scaling.study.config import Framework, RunConfig
+from unet_scaling.study.study_file import config_path
 
 SIZES = {"64x48": (48, 64), "128x96": (96, 128), "256x192": (192, 256), "1024x768": (768, 1024)}
 SEED = 11
 
 
 def indents(root: Path, count: int, height: int, width: int) -> Path:
-    """A folder of synthetic indents that has been checked; made once in `root`."""
+    """Return a folder of synthetic indents that has been checked; made once in `root`."""
     folder = root / f"indents-{count}-{width}x{height}"
     if make(folder, count, height, width, SEED):
         write_manifest(check_folder(folder, "nonzero"), folder / "manifest.json")
     return folder
 
 
-def reference_point(folder: Path, height: int, width: int, batch: int, **options: Any) -> RunConfig:  # noqa: ANN401
-    """A point of the reference network on one worker."""
-    shape: dict[str, Any] = {"image_height": height, "image_width": width, "width": 8, "depth": 5}
-    return make_point(folder, batch_per_worker=batch, foreground="nonzero", **shape, **options)
+def reference_config(
+    folder: Path,
+    height: int,
+    width: int,
+    batch: int,
+    *,
+    framework: Framework = "pytorch_native",
+    workers: int = 1,
+    data: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Return a run of the reference network, with further options of its tables."""
+    shape = {"image_height": height, "image_width": width, "foreground": "nonzero"}
+    return RunConfig.model_validate(
+        {
+            "study": "benchmark",
+            "run": f"{framework}-w{workers}",
+            "framework": framework,
+            "workers": workers,
+            "repeat": 1,
+            "seed": 3,
+            "data": {"folder": str(folder), **shape, **(data or {})},
+            "model": {"width": 8, "depth": 5, **(model or {})},
+            "training": {"epochs": 1, "batch_per_worker": batch, "shared_devices": True, **(training or {})},
+        }
+    )
 
 
-def alone() -> Group:
-    """A group of one worker on the CPU: a sum over it is what it has."""
-    return Group(Identity(0, 1, 0, "none"), torch.device("cpu"), lambda tensor: tensor, {})
+def make_run_folder(folder: Path, config: RunConfig) -> Path:
+    """Make a folder that a training program can be started on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config_path(folder).write_text(config.model_dump_json())
+    return folder

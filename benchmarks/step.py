@@ -35,11 +35,12 @@ from benchmarks.arms import (
 )
 from benchmarks.convolutions import ConvolutionsAlone
 from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
-from benchmarks.scenes import SIZES, alone, indents, reference_point
+from benchmarks.scenes import SIZES, indents, reference_config
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.loader import Batch
 from unet_scaling.data.mask_bits import pack_bits
 from unet_scaling.group.allocator import KEEP_MEMORY, PRELOAD
+from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
@@ -113,7 +114,7 @@ class OwnTraining:
     """The project's own step, in a process alone: nothing to average, nothing to wait for."""
 
     def __init__(self, config: RunConfig, dtype: torch.dtype = torch.float32) -> None:
-        group = alone()
+        group = single_worker()
         self.model = build_model(config, group.device, nn.BatchNorm2d).to(dtype).train()
         optimizer = build_optimizer(self.model, config)
         self._step = local_step(self.model, optimizer, config)
@@ -233,7 +234,8 @@ def main() -> None:
     height, width = SIZES[options.size]
     with tempfile.TemporaryDirectory() as root:
         folder = indents(Path(root), 3 * options.batch, height, width)
-        config = reference_point(folder, height, width, options.batch, compile=options.compile)
+        chosen = {"compile": options.compile}
+        config = reference_config(folder, height, width, options.batch, training=chosen)
         if options.agree:
             print_agreement(config, options.steps)
             return

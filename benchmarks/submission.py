@@ -1,11 +1,12 @@
 """How long the submission's own Python takes on a study of 1,000 runs, Slurm excluded.
 
-    .venv/bin/python benchmarks/submission.py
+    .venv/bin/python -m benchmarks.submission
 
 Prints the median and range of interleaved repeats for each part. Slurm's answers are made up here; run
 folders, scripts and records are real files.
 """
 
+import argparse
 import json
 import statistics
 import tempfile
@@ -70,6 +71,8 @@ def render(folder: StudyFolder, config: RunConfig) -> str:
 
 
 def main() -> None:
+    formatter = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=formatter).parse_args()
     with tempfile.TemporaryDirectory() as root:
         measured = [parts(Path(root), number) for number in range(REPEATS)]
     totals = [sum(found.values()) for found in measured]

@@ -26,7 +26,7 @@ from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
 EPOCHS = 12
 OFTEN_SAVED = "checkpoint_minutes = 0.02\n"
 LOOK_SECONDS = 3.0
-PATIENCE_SECONDS = 1800.0
+LONGEST_SOAK_SECONDS = 1800.0
 DISK_MEBIBYTES = 256
 # Jobs stay in squeue to the end, so that one that was queued twice shows.
 SETTINGS = ("--set", "SlurmdTimeout=5", "--set", "MinJobAge=86400")
@@ -96,7 +96,7 @@ class Shape:
 def undisturbed(cluster: VirtualCluster, folder: Path, shape: Shape) -> dict[str, list[object]]:
     """What the runs come to where nothing happens."""
     sweep = shape.study(cluster, folder, "undisturbed")
-    done = sweep.submit("--wait", seconds=PATIENCE_SECONDS)
+    done = sweep.submit("--wait", seconds=LONGEST_SOAK_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr + sweep.account()
     return {path.name: trained(read_record(path / RECORD_NAME)) for path in sweep.run_folders()}
 
@@ -106,11 +106,11 @@ def submit_until_done(sweep: Sweep, outcome: Outcome, faults: Faults) -> list[st
     problems: list[str] = []
     faults.start()
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + LONGEST_SOAK_SECONDS
         while not nothing_left_to_do(sweep, outcome, problems):
             problems += jobs_twice_in_the_queue(sweep.cluster)
             if time.monotonic() > deadline:
-                problems.append(f"not done after {PATIENCE_SECONDS:.0f} s\n{sweep.account()}")
+                problems.append(f"not done after {LONGEST_SOAK_SECONDS:.0f} s\n{sweep.account()}")
             if problems:
                 break
             time.sleep(LOOK_SECONDS)

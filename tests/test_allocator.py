@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scenes import indents
 from slurm.local import launch
+from tests.studies import make_images
 from unet_scaling.group.allocator import GLIBC_PREFIX, KEEP_MEMORY, PRELOAD, SWITCH
 from unet_scaling.study.config import PROJECT
 
@@ -32,18 +32,20 @@ for _ in range(4):
     torch.ones(2**24)
 print((faults() - before) / 4)
 """
-# As a worker trains: a rehearsal, then steps.
+# As a worker trains: the warm-up step, then steps.
 TRAIN = """
 import sys
 from pathlib import Path
 import torch
-from benchmarks.scenes import alone, reference_point
+from tests.studies import make_point
 from unet_scaling.data.loader import load_data
+from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.training import build_model, build_optimizer, local_step
 
-point = reference_point(Path(sys.argv[1]), 128, 128, 4)
-data = load_data(point, alone())
+size = {"image_height": 128, "image_width": 128, "width": 8, "depth": 5}
+point = make_point(Path(sys.argv[1]), batch_per_worker=4, **size)
+data = load_data(point, single_worker())
 model = build_model(point, torch.device("cpu"), torch.nn.BatchNorm2d)
 step = local_step(model, build_optimizer(model, point), point)
 step.warm_up_step(data)
@@ -89,8 +91,8 @@ def test_a_tensor_of_the_next_step_gets_the_pages_of_the_last() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's variables")
-def test_a_step_after_the_rehearsal_maps_next_to_nothing(tmp_path: Path) -> None:
-    folder = str(indents(tmp_path, 10, 128, 128))
+def test_a_step_after_the_warm_up_step_maps_next_to_nothing(tmp_path: Path) -> None:
+    folder = str(make_images(tmp_path / "images", 10, 128, 128))
     cache = {"UNET_SCALING_CACHE": str(tmp_path / "cache")}
     assert printed_by(TRAIN, KEEP_MEMORY | cache, folder) < 64
     assert printed_by(TRAIN, KEEP_MEMORY | cache | {SWITCH: "0"}, folder) > 1024

@@ -11,7 +11,7 @@ from scipy import optimize  # type: ignore[import-untyped]
 
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
-from analysis.prediction.extrapolation import extrapolate, law_predictions
+from analysis.prediction.extrapolation import compare_laws, extrapolate, law_predictions
 from analysis.prediction.scaling_laws import (
     LAST_EFFICIENCY,
     LAWS,
@@ -21,9 +21,9 @@ from analysis.prediction.scaling_laws import (
     simple_law,
     term_matrix,
 )
+from analysis.prediction.simulation import LaunchNoise, interval_coverage, simulated_launches
 from analysis.prediction.step_time import STEP_TERMS, fit_designs, fit_step_time, refit
 from analysis.study import Study
-from benchmarks.prediction import compare_laws, coverage, simulated_launches
 from tests.records import write_run
 
 V100 = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
@@ -125,7 +125,7 @@ def test_throughput_is_never_negative_however_wild_the_points(tmp_path: Path) ->
 
 def test_intervals_hold_what_is_measured_in_most_studies() -> None:
     """As benchmarks/prediction.py shows at length: 92 to 99 % over all truths, here of 160 studies."""
-    held = coverage((1, 2, 4, 8, 14), 0.01, 0.0, launches=5, studies=20)
+    held = interval_coverage((1, 2, 4, 8, 14), LaunchNoise(0.01, 0.0, launches=5), studies=20)
     assert 0.9 <= np.mean(list(held.values())) <= 1
     narrow = [fit_step_time(*few).interval(counts_of([16])) for few in (quiet(0.001), quiet(0.05))]
     assert narrow[0][1] - narrow[0][0] < 0.2 * (narrow[1][1] - narrow[1][0])
@@ -133,7 +133,8 @@ def test_intervals_hold_what_is_measured_in_most_studies() -> None:
 
 def quiet(noise: float) -> tuple[Counts, tuple[Vector, ...]]:
     at = counts_of((1, 2, 4, 8))
-    return at, simulated_launches(at, (100, 10, 0, 0, 0), (noise, 0), 5, np.random.default_rng(2))
+    of_launches = LaunchNoise(noise, 0, launches=5)
+    return at, simulated_launches(at, (100, 10, 0, 0, 0), of_launches, np.random.default_rng(2))
 
 
 def test_more_launches_of_the_same_spread_narrow_the_interval() -> None:

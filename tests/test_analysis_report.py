@@ -221,7 +221,7 @@ def test_an_output_that_cannot_be_written_is_told_with_the_cure(
 ) -> None:
     (tmp_path / "taken").write_text("")
     monkeypatch.setattr("analysis.report.files._contents", lambda report, pictures: {"a": b""})
-    monkeypatch.setattr("analysis.report.files.draw", lambda report: None)
+    monkeypatch.setattr("analysis.report.files.draw_figures", lambda report: None)
     with pytest.raises(UserError, match="--output"):
         main([str(study), "--output", str(tmp_path / "taken")])
 

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.scenes import alone
 from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point
 from tests.studies import make_images, make_point
 from tests.trained import TrainedRuns, plain_config
 from unet_scaling.data.loader import Batch, load_data
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.data.prefetch import Prefetcher
+from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 
 STOPPED_WHILE_LOADING = """
 import os, signal, sys
-from benchmarks.scenes import alone
 from pathlib import Path
 from tests.studies import make_point
 from unet_scaling.data.loader import load_data
+from unet_scaling.group.group import single_worker
 from unet_scaling.group.signals import STOP_SIGNALS
 from unet_scaling.measure.phases import NO_CLOCK
 
@@ -36,7 +36,7 @@ if __name__ == "__main__":
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: None)
     point = make_point(Path(sys.argv[1]), loading="decode", loader_workers=2)
-    steps = load_data(point, alone()).steps(0, NO_CLOCK)
+    steps = load_data(point, single_worker()).steps(0, NO_CLOCK)
     next(steps)
     for number in STOP_SIGNALS:
         os.killpg(0, number)
@@ -45,15 +45,15 @@ if __name__ == "__main__":
 
 ENDED_WHILE_LOADING = """
 import sys
-from benchmarks.scenes import alone
 from pathlib import Path
 from tests.studies import make_point
 from unet_scaling.data.loader import load_data
+from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 
 if __name__ == "__main__":
     point = make_point(Path(sys.argv[1]), loading="decode", loader_workers=2)
-    steps = load_data(point, alone()).steps(0, NO_CLOCK)
+    steps = load_data(point, single_worker()).steps(0, NO_CLOCK)
     next(steps)
     print("over")
 """
@@ -61,7 +61,7 @@ if __name__ == "__main__":
 
 def batches(images: Path, **options: Any) -> list[Batch]:
     """All batches of two epochs; the first epoch is begun once before, as the warm-up step does."""
-    data = load_data(make_point(images, accumulate=2, **options), alone())
+    data = load_data(make_point(images, accumulate=2, **options), single_worker())
     next(data.steps(0, NO_CLOCK))
     return [batch for epoch in (0, 1) for step in data.steps(epoch, NO_CLOCK) for batch in step]
 
@@ -80,7 +80,7 @@ def test_every_way_of_loading_brings_the_same_batches(options: dict[str, Any], i
 
 def test_an_image_that_cannot_be_decoded_is_bad_data_in_any_process(tmp_path: Path) -> None:
     folder = make_images(tmp_path / "images", count=6)
-    data = load_data(make_point(folder, loading="decode"), alone())
+    data = load_data(make_point(folder, loading="decode"), single_worker())
     (folder / "images" / "003.png").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"003\.png") as caught:
         list(Prefetcher(data.source, 1).batches(np.array([[1, 2], [3, 4]])))
@@ -100,7 +100,7 @@ def test_decoding_refuses_a_changed_file_before_training(part: str, tmp_path: Pa
     folder = make_images(tmp_path / "images", count=6)
     change(folder / part / "003.png")
     with pytest.raises(UserError, match=f"{part}/003.png: has changed") as caught:
-        load_data(make_point(folder, loading="decode"), alone())
+        load_data(make_point(folder, loading="decode"), single_worker())
     assert caught.value.exit_code == EXIT_BAD_DATA
 
 
@@ -111,7 +111,7 @@ def test_decoding_refuses_a_manifest_with_another_checksum(tmp_path: Path) -> No
     manifest.write_text(manifest.read_text().replace(digest, "0" * 64))
     manifest.with_name("manifest.json.sha256").unlink()
     with pytest.raises(UserError, match=r"002\.png: has changed .* expected 000000000000"):
-        load_data(make_point(folder, loading="decode"), alone())
+        load_data(make_point(folder, loading="decode"), single_worker())
 
 
 @pytest.mark.parametrize("loading", ["decode", "cache"])
@@ -121,7 +121,7 @@ def test_files_that_change_while_a_run_lasts_are_named(
     """Seen by the times of their last change, which no program sets back, and by their content at the end."""
     monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
     folder = make_images(tmp_path / "images", count=6)
-    verification = load_data(make_point(folder, loading=loading), alone()).verification
+    verification = load_data(make_point(folder, loading=loading), single_worker()).verification
     verification.verify_changed()
     place = folder if loading == "decode" else tmp_path / "cache"
     changed = next(place.rglob("003.png" if loading == "decode" else "images.npy"))
@@ -136,7 +136,7 @@ def test_files_that_change_while_a_run_lasts_are_named(
 
 def test_a_file_that_is_gone_is_no_changed_file(tmp_path: Path) -> None:
     folder = make_images(tmp_path / "images", count=6)
-    verification = load_data(make_point(folder, loading="decode"), alone()).verification
+    verification = load_data(make_point(folder, loading="decode"), single_worker()).verification
     (folder / "images" / "001.png").unlink()
     with pytest.raises(UserError, match=r"001\.png: cannot be verified \(No such file") as caught:
         verification.verify_all()
@@ -147,7 +147,7 @@ def test_a_cache_removed_while_it_is_in_use_still_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
-    data = load_data(make_point(make_images(tmp_path / "images", count=6), loading="cache"), alone())
+    data = load_data(make_point(make_images(tmp_path / "images", count=6), loading="cache"), single_worker())
     shutil.rmtree(tmp_path / "cache")
     assert list(data.steps(0, NO_CLOCK))
     data.verification.verify_changed()
@@ -159,7 +159,7 @@ def test_decoded_images_that_are_cut_while_in_use_end_in_a_sentence(
 ) -> None:
     """Untreated, the kernel ends the worker by a bus error."""
     monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
-    data = load_data(make_point(make_images(tmp_path / "images", count=12), loading="cache"), alone())
+    data = load_data(make_point(make_images(tmp_path / "images", count=12), loading="cache"), single_worker())
     steps = data.steps(0, NO_CLOCK)
     next(steps)
     os.truncate(next((tmp_path / "cache").rglob("images.npy")), 200)
@@ -173,7 +173,7 @@ def test_decoded_images_that_a_file_server_lost_end_in_a_sentence(
 ) -> None:
     """NFS forgets an open file that another host removed."""
     monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
-    data = load_data(make_point(make_images(tmp_path / "images", count=12), loading="cache"), alone())
+    data = load_data(make_point(make_images(tmp_path / "images", count=12), loading="cache"), single_worker())
     steps = data.steps(0, NO_CLOCK)
     next(steps)
 

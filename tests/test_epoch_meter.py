@@ -10,8 +10,7 @@ from pyarrow import parquet
 from torch import nn
 
 from tests.studies import make_point
-from unet_scaling.group.group import Group
-from unet_scaling.group.identity import Identity
+from unet_scaling.group.group import single_worker
 from unet_scaling.measure import epoch_meter as module
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter
 from unet_scaling.run.recorder import Recorder
@@ -22,18 +21,13 @@ STEPS = 5
 POINT = make_point(Path("/images"))
 
 
-def alone() -> Group:
-    """A group of one: its sum over workers is what it has."""
-    return Group(Identity(0, 1, 0, "none"), torch.device("cpu"), lambda tensor: tensor, {})
-
-
 def model() -> nn.Module:
     return nn.Linear(2, 1)
 
 
 def measured(network: nn.Module) -> tuple[BudgetMeter, float]:
     """A meter after one epoch of real steps, and the seconds of that epoch."""
-    meter = BudgetMeter(alone(), POINT, network, STEPS, frozenset())
+    meter = BudgetMeter(single_worker(), POINT, network, STEPS, frozenset())
     layer = next(part for part in network.modules() if isinstance(part, nn.Linear))
     meter.begin()
     for _ in range(STEPS):
@@ -69,7 +63,7 @@ def test_the_longest_step_is_told_with_the_worker_that_worked_longest(
     monkeypatch.setattr(module, "MOST_GATHERED", most)
     phases = np.full((STEPS, len(Phase)), 0.01)
     phases[3, Phase.FORWARD] = 2.0
-    meter = BudgetMeter(alone(), POINT, model(), STEPS, frozenset())
+    meter = BudgetMeter(single_worker(), POINT, model(), STEPS, frozenset())
     budget = meter._budget(0, phases)
     assert budget is not None
     assert budget.longest_step == LongestStep(step=3, seconds=2.06, worker=0, work_seconds=2.05)
@@ -94,10 +88,10 @@ class Broken(Meter):
 def test_a_run_that_fails_leaves_its_steps_where_it_can(
     broken: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorder = Recorder(RunFolder(tmp_path, POINT, attempt=1), alone())
+    recorder = Recorder(RunFolder(tmp_path, POINT, attempt=1), single_worker())
     meter, seconds = measured(model())
     meter.measures(0, seconds)
-    recorder._meter = Broken(alone()) if broken else meter
+    recorder._meter = Broken(single_worker()) if broken else meter
     recorder.fail(RuntimeError("gone"))
     assert (tmp_path / "steps.parquet").exists() != broken
     assert ("no module named pyarrow" in capsys.readouterr().err) == broken

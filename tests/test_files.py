@@ -18,11 +18,11 @@ from unet_scaling.study.files import (
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between tries, which do not take their time here."""
-    pauses: list[float] = []
-    monkeypatch.setattr("unet_scaling.study.retry.time.sleep", pauses.append)
-    return pauses
+    slept: list[float] = []
+    monkeypatch.setattr("unet_scaling.study.retry.time.sleep", slept.append)
+    return slept
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, times: int, number: int) -> None:
@@ -40,16 +40,16 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int, number: int) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
 def test_an_error_that_passes_is_waited_for(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: list[float]
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     failing(monkeypatch, 2, number)
     write_atomically(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "new"
-    assert len(impatient) == 2
+    assert len(pauses) == 2
 
 
 def test_an_error_that_stays_is_raised_and_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: list[float]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     write_atomically(tmp_path / "file", "old")
     failing(monkeypatch, 100, errno.ENOSPC)
@@ -57,16 +57,16 @@ def test_an_error_that_stays_is_raised_and_leaves_the_old_file(
         write_atomically(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert impatient == list(files.PAUSES_SECONDS)
+    assert pauses == list(files.PAUSES_SECONDS)
 
 
 def test_an_error_that_waiting_does_not_cure_is_raised_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: list[float]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     failing(monkeypatch, 1, errno.EACCES)
     with pytest.raises(PermissionError):
         write_atomically(tmp_path / "file", "new")
-    assert impatient == []
+    assert pauses == []
 
 
 def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -> None:

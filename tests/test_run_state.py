@@ -2,16 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests.records import make_point, write_record, write_run
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.run_state import run_state
+from unet_scaling.study.run_state import Exclusion, State, run_state
 
 READS_BEYOND_THE_END = """
 import mmap, os, sys
@@ -70,3 +72,10 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     (run / RECORD_NAME).unlink()
     os.mkfifo(run / RECORD_NAME)
     assert run_state(run).state == "invalid"
+
+
+def test_the_glossary_explains_every_state_and_no_other() -> None:
+    text = (PROJECT / "docs" / "glossary.md").read_text()
+    section = text.split("## State of a run", 1)[1].split("\n## ", 1)[0]
+    explained = re.findall(r"^\| ([a-z ]+) \|", section, flags=re.MULTILINE)
+    assert explained == ["state", *get_args(State), "word", *get_args(Exclusion)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scenes import alone
 from tests.trained import TrainedRuns, plain_config
+from unet_scaling.group.group import single_worker
 from unet_scaling.measure import startup
 from unet_scaling.measure.startup import StartupClock, process_age
 from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
@@ -29,7 +29,7 @@ def test_parts_follow_the_marks() -> None:
     clock = StartupClock(opened=now)
     for part, seconds in zip(STARTUP_COLUMNS[1:], (1, 3, 6, 10, 15), strict=True):
         clock.mark(part, now + seconds)
-    found = clock.startup(alone())
+    found = clock.startup(single_worker())
     assert found is not None
     assert [getattr(found, column) for column in STARTUP_COLUMNS[1:]] == [[1.0], [2.0], [3.0], [4.0], [5.0]]
     age = process_age()
@@ -42,7 +42,7 @@ def test_where_a_process_does_not_know_its_start_there_is_none(monkeypatch: pyte
     clock = StartupClock(opened=time.perf_counter())
     for part in STARTUP_COLUMNS[1:]:
         clock.mark(part)
-    assert clock.startup(alone()) is None
+    assert clock.startup(single_worker()) is None
 
 
 @pytest.mark.slow

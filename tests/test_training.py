@@ -1,16 +1,20 @@
 """The rate as a function of configuration and epoch; models as a function of the seed."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
-from benchmarks.reference_mode import ReferenceTraining
-from benchmarks.step import agreement
 from tests.studies import make_point
 from unet_scaling.run.weights import weights_sha256
+from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.training import build_model, learning_rate
 
@@ -65,24 +69,33 @@ def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPat
         build_model(make_point(NOWHERE, compile=True), CPU, nn.SyncBatchNorm)
 
 
-def test_a_relu_in_place_gives_the_gradients_of_one_that_is_not() -> None:
-    point = make_point(NOWHERE, width=4, depth=2)
-    ours, plain = build_model(point, CPU, nn.SyncBatchNorm), ReferenceTraining(point).model
+def gradients_of_one_backward() -> list[Tensor | None]:
+    """The gradients of a new model in float64, on images that are always the same."""
+    model = build_model(make_point(NOWHERE, width=4, depth=2), CPU, nn.SyncBatchNorm).double()
     torch.manual_seed(1)
-    images = torch.rand(2, 1, 8, 8)
-    for model in (ours, plain):
-        model.double()(images.double()).square().sum().backward()
-    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        torch.testing.assert_close(one.grad, other.grad)
+    model(torch.rand(2, 1, 8, 8).double()).square().sum().backward()
+    return [parameter.grad for parameter in model.parameters()]
 
 
-def test_twenty_steps_are_those_of_reference_mode_but_for_rounding(images: Path) -> None:
+def test_a_relu_in_place_gives_the_gradients_of_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_place = gradients_of_one_backward()
+    of_a_copy = mock.Mock(side_effect=functional.relu)
+    monkeypatch.setattr(functional, "relu_", of_a_copy)
+    plain = gradients_of_one_backward()
+    assert of_a_copy.call_count == 6  # two in each of three ConvolutionPairs: none is left in place
+    for one, other in zip(in_place, plain, strict=True):
+        assert one is not None
+        assert other is not None
+        torch.testing.assert_close(one, other)
+
+
+def test_twenty_steps_are_those_of_reference_mode_but_for_rounding() -> None:
     """In float64. In float32 rounding decides: Adam divides gradients by their size, also noise."""
-    point = make_point(images, learning_rate=1e-3, batch_per_worker=4)
-    found = agreement(point, steps=20)
-    assert found["own in float64 against reference in float64"] < 1e-5
+    command = ["-m", "benchmarks.step", "--agree", "--steps", "20", "--size", "64x48", "--batch", "4"]
+    done = subprocess.run([sys.executable, *command], cwd=PROJECT, capture_output=True, text=True, check=True)
+    printed = re.search(r"own in float64 against reference in float64: (\S+) relative, over 20", done.stdout)
+    assert printed is not None, done.stdout
+    assert float(printed[1]) < 1e-5
 
 
 def test_synchronized_norm_on_a_cpu_is_refused() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.prediction.notes import UNSEEN_LINK, prediction_notes
-from analysis.prediction.scaling_laws import LAST_EFFICIENCY, Counts, Vector, simple_law
+from analysis.prediction.scaling_laws import LAST_EFFICIENCY, LAWS, Counts, Vector, simple_law
 from analysis.prediction.series import Series, all_series, count_range, median_known, why_unpredictable
 from analysis.prediction.step_time import STEP_TERMS, StepTime, fit_step_time
 from analysis.processes import parallel_map
@@ -21,9 +21,10 @@ from analysis.study import NAN, SERIES, Study
 
 # Handing fewer series to a process at a time costs more than it saves.
 SERIES_AT_ONCE = 10
-CHECK_COLUMNS = (*SERIES, "fitted_on", "workers", "predicted", "measured", "error")
+SPLIT = (*SERIES, "fitted_on", "workers")
+CHECK_COLUMNS = (*SPLIT, "predicted", "measured", "error")
 PREDICTION_COLUMNS = (
-    *SERIES, "fitted_on", "workers", "predicted", "predicted_low", "predicted_high", "measured", "error",
+    *SPLIT, "predicted", "predicted_low", "predicted_high", "measured", "error",
     "held_out", "why",
 )  # fmt: skip
 TERM_COLUMNS = tuple(f"{term}{end}" for term in STEP_TERMS for end in ("", "_low", "_high"))
@@ -84,6 +85,22 @@ def law_predictions(study: Study, law: str) -> pd.DataFrame:
         row for series in all_series(study) if not why_unpredictable(series) for row in _law_rows(series, law)
     ]
     return pd.DataFrame(rows, columns=list(CHECK_COLUMNS))
+
+
+def compare_laws(study: Study) -> pd.DataFrame:
+    """Return, by split and held-out count, the errors of all laws in per cent and the model's interval."""
+    model = extrapolate(study).predictions
+    table = model[model["held_out"].astype(bool)].set_index(list(SPLIT))
+    low, high, measured = (table[name] for name in ("predicted_low", "predicted_high", "measured"))
+    errors = {"model": table["error"]}
+    errors |= {law: law_predictions(study, law).set_index(list(SPLIT))["error"] for law in LAWS}
+    comparison = pd.DataFrame({law: 100 * error for law, error in errors.items()})
+    comparison["interval"] = [
+        f"[{100 * (least / value - 1):+.0f}, {100 * (most / value - 1):+.0f}]"
+        for least, most, value in zip(low, high, measured, strict=True)
+    ]
+    comparison["holds"] = np.where((low <= measured) & (measured <= high), "yes", "no")
+    return comparison.reset_index()
 
 
 def _of_series(series: Series) -> tuple[list[_Cells], _Cells]:

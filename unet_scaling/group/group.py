@@ -87,3 +87,8 @@ class Group:
             raise UserError(text, int(code))
         assert not isinstance(outcome, UserError)
         return outcome
+
+
+def single_worker() -> Group:
+    """Return a group of one worker on the CPU, without a framework: a sum is the tensor itself."""
+    return Group(Identity(0, 1, 0, "none"), torch.device("cpu"), lambda tensor: tensor, {})

@@ -41,7 +41,10 @@ def config_path(run_folder: Path) -> Path:
     """Return where the configuration of a run is, or is to be written; an older file keeps its name."""
     older = run_folder / OLDER_CONFIG_NAME
     newest = run_folder / CONFIG_NAME
-    return older if older.exists() and not newest.exists() else newest
+    try:
+        return older if older.exists() and not newest.exists() else newest
+    except OSError:
+        return newest  # reading it says why the folder may not be looked into
 
 
 def list_run_folders(study_folder: Path) -> list[Path]:
