@@ -166,7 +166,7 @@ def test_runs_without_a_start_do_not_tell_whether_they_were_alone(tmp_path: Path
 
 
 def test_the_table_names_what_withholds(tmp_path: Path) -> None:
-    table = fairness_table(write_in_order(tmp_path, "NNNHHH"))
+    table = fairness_table(fairness_checks(write_in_order(tmp_path, "NNNHHH")))
     assert list(table.columns) == ["check", "mark", "fact", "withholds"]
     assert table.loc[table["withholds"], "check"].tolist() == ["order interleaved in time"]
 

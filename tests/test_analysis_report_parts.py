@@ -37,12 +37,12 @@ def check_of(study: Study, name: str) -> Check:
 
 
 def marks(study: Study) -> dict[str, str]:
-    table = fairness_table(study)
+    table = fairness_table(fairness_checks(study))
     return dict(zip(table["check"], table["mark"], strict=True))
 
 
 def fact(study: Study, check: str) -> str:
-    table = fairness_table(study).set_index("check")
+    table = fairness_table(fairness_checks(study)).set_index("check")
     return str(table.loc[check, "fact"])
 
 

@@ -5,7 +5,7 @@ of the runs that are used what is equal, and marks also what no refusal can sett
 baseline.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import pandas as pd
@@ -29,7 +29,7 @@ from analysis.findings.software import check_software
 from analysis.findings.work import check_quiet, check_repeats, check_work
 from analysis.study import Study
 
-FAIRNESS_COLUMNS = ["check", "mark", "fact", "withholds"]
+_COLUMNS = ["check", "mark", "fact", "withholds"]
 
 Checks = Mapping[str, Callable[[Study], Check]]
 # Of the headers: nothing is known of logs without them.
@@ -56,9 +56,9 @@ OF_TABLES: Checks = {
 }
 
 
-def fairness_table(study: Study) -> pd.DataFrame:
-    """Return how fair the comparison is: columns check, mark ("yes", "no", "not known"), fact, withholds."""
-    return pd.DataFrame([asdict(check) for check in fairness_checks(study)], columns=FAIRNESS_COLUMNS)
+def fairness_table(checks: Sequence[Check]) -> pd.DataFrame:
+    """Return the table of these checks: check, mark ("yes", "no", "not known"), fact, withholds."""
+    return pd.DataFrame([asdict(check) for check in checks], columns=_COLUMNS)
 
 
 def fairness_checks(study: Study) -> list[Check]:

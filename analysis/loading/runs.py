@@ -58,7 +58,7 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
     """Return the run in a folder, or why it cannot be used by itself."""
     try:
         config = _usable_config(config_path(folder))
-    except UserError as error:
+    except (UserError, OSError) as error:  # OSError: a folder that may not be looked into
         return UnusableRun(LeftOut(name_of(folder), "invalid", escape_unprintable(str(error))))
     run = recorded_run(folder, config)
     if run.record is None or not run.state.is_complete:

@@ -1,7 +1,7 @@
 """Everything that a report says of a study, before any of it is written or printed."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import pandas as pd
@@ -14,7 +14,7 @@ from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import compare, withhold
 from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
-from analysis.findings.fairness_table import FAIRNESS_COLUMNS, fairness_checks
+from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
@@ -52,7 +52,7 @@ class Report:
     @cached_property
     def fairness(self) -> pd.DataFrame:
         """Return the checks as a table."""
-        return pd.DataFrame([asdict(check) for check in self.checks], columns=FAIRNESS_COLUMNS)
+        return fairness_table(self.checks)
 
     @cached_property
     def gpus(self) -> pd.DataFrame:
