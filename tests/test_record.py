@@ -304,3 +304,22 @@ def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     write(path, [header().model_copy(update={"format": 6})])
     assert "format" in read_record(path).problems[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "header", "format": 4, "point": {}, "point_sha256": DIGEST},
+        {"kind": "header", "format": 4, "point": {"data": None}, "rehearsal_seconds": 1},
+        {"kind": "epoch", "cpu": [None], "minor_faults": 1},
+        ["rehearsal_seconds", {"point_sha256": 1}],
+    ],
+    ids=["no tables", "no digest", "no counters", "no object"],
+)
+def test_a_line_that_only_looks_like_an_older_format_is_a_problem(line: object, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    text = json.dumps(line, separators=(",", ":")).encode()[:-1]
+    path.write_bytes(text + CHECKSUM_FORMAT % zlib.crc32(text) + b"\n")
+    problems = read_record(path).problems
+    assert len(problems) == 1
+    assert problems[0].startswith(f"{path}:1: ")

@@ -201,7 +201,12 @@ def _content(raw: bytes) -> bytes:
     """Return the JSON object of a line in the words of the newest format. Raises ValueError."""
     content = _without_checksum(raw)
     older = any(key in content for key in (b'"point_sha256"', b'"rehearsal_seconds"', b'"minor_faults"'))
-    return in_newest_words(content) if older else content
+    if not older:
+        return content
+    try:
+        return in_newest_words(content)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"the line is of no known format: {error!r}") from None
 
 
 def _parse(raw: bytes) -> RecordLine:
