@@ -14,11 +14,12 @@ from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.speedup import summarise
 from analysis.loading.arm_names import arm_names
 from analysis.loading.epoch_work import EpochWork, epoch_work
-from analysis.loading.older_layout import HEADER, Log
+from analysis.loading.older_layout import Log
 from analysis.loading.reference import load_reference, read_log
 from analysis.loading.reference_schedule import epochs_asked
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, LeftOut, Study
 from unet_scaling.study.errors import EXIT_USAGE, UserError
+from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
 V100 = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
 needs_v100 = pytest.mark.skipif(not V100.is_dir(), reason="the published V100 logs are not on this machine")
@@ -33,7 +34,7 @@ def log(
         f"{epoch},{time:.6f},0.500000,0.001000,{total:.6f},5.000000,{iou:.6f}"
         for epoch, time in enumerate(seconds)
     ]
-    return "\n".join([HEADER, *rows]) + "\n"
+    return "\n".join([OLDER_LOG_HEADER, *rows]) + "\n"
 
 
 TEXT_SUFFIXES = (".html", ".md", ".csv", ".svg")
@@ -64,7 +65,7 @@ def reference_log(layout: str, workers: int, kind: str = "", epochs: int = 200, 
         f"{epoch},{time:.6f},0.500000,{rate:.6f},{stated:.6f},1.500000,0.900000"
         for epoch, (time, rate) in enumerate(zip(times, rates, strict=True))
     ]
-    return "\n".join([HEADER, *rows]) + "\n"
+    return "\n".join([OLDER_LOG_HEADER, *rows]) + "\n"
 
 
 def write_sixteen(folder: Path, layout: str) -> None:
@@ -401,10 +402,10 @@ def test_the_notes_say_what_such_logs_cannot_support(tmp_path: Path) -> None:
         (("\n2,", "\n3,"), "epochs are not 0, 1, 2, ...: found 3 where 2 belongs"),
         (("1,10.000000,0.500000,", "1,10.000000,"), ":3: 6 columns, expected 7"),
         ((",loss,lr,", ",lr,loss,"), ":1: the columns must be"),
-        ((HEADER, ""), ":1: the columns must be"),
+        ((OLDER_LOG_HEADER, ""), ":1: the columns must be"),
         (("2,10.000000", "2,10.000000\x00"), ":4: time_per_epoch is"),
         (("\n2,10.000000", "\n" + "\x00" * 64 + "\n2,10.000000"), ":4: 1 columns, expected 7"),
-        (("\n1,", f"\n{HEADER}\n1,"), ":3: the epoch is '', no whole number"),
+        (("\n1,", f"\n{OLDER_LOG_HEADER}\n1,"), ":3: the epoch is '', no whole number"),
         (("\n1,", "\nslurmstepd: error: job killed\n1,"), ":3: 1 columns, expected 7"),
         (("\n1,10.000000", "\n1,10.0000002,10.000000"), ":3: 8 columns, expected 7"),
         (("\n1,10.000000", "\n\n1,10.000000"), ":3: 1 columns, expected 7"),
@@ -439,7 +440,7 @@ def test_a_value_of_the_whole_run_may_not_change_within_it(tmp_path: Path) -> No
     )
 
 
-@pytest.mark.parametrize("text", ["", HEADER + "\n"])
+@pytest.mark.parametrize("text", ["", OLDER_LOG_HEADER + "\n"])
 def test_a_log_without_epochs_is_reported(tmp_path: Path, text: str) -> None:
     assert "log_2.csv" in problem(read(tmp_path, text))
 

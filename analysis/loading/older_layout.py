@@ -13,8 +13,8 @@ from statistics import median
 
 from analysis.loading.reference_schedule import epochs_asked
 from unet_scaling.study.config import Framework
+from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
-HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 WHOLE_NUMBER = re.compile(r"[0-9]+")
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 SHORTEST_SECONDS = 1e-6  # six digits are written
@@ -90,9 +90,9 @@ def read_rows(path: Path) -> tuple[list[EpochRow], list[str]]:
     rows: list[EpochRow] = []
     problems: list[str] = []
     lines = path.read_bytes().decode("utf-8", errors="replace").splitlines(keepends=True)
-    if not lines or lines[0].rstrip("\r\n") != HEADER:
+    if not lines or lines[0].rstrip("\r\n") != OLDER_LOG_HEADER:
         found = lines[0].rstrip("\r\n") if lines else "an empty file"
-        return [], [f"{path}:1: the columns must be {HEADER}, found {found[:80]}"]
+        return [], [f"{path}:1: the columns must be {OLDER_LOG_HEADER}, found {found[:80]}"]
     for number, line in enumerate(lines[1:], start=2):
         try:
             rows.append(_parse(line))
@@ -105,7 +105,7 @@ def _parse(line: str) -> EpochRow:
     if not line.endswith("\n"):
         raise ValueError("the line is cut off")
     epoch, *cells = line.rstrip("\r\n").split(",")
-    names = HEADER.split(",")[1:]
+    names = OLDER_LOG_HEADER.split(",")[1:]
     if len(cells) != len(names):
         raise ValueError(f"{1 + len(cells)} columns, expected {1 + len(names)}")
     if not WHOLE_NUMBER.fullmatch(epoch):

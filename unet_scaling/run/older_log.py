@@ -1,8 +1,7 @@
 """log.csv of a complete run, in the layout of the older study, for tools that read that."""
 
 from unet_scaling.study.record_lines import Epoch, Result
-
-OLDER_LOG_HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
+from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
 
 def older_log(epochs: list[Epoch], result: Result) -> str:

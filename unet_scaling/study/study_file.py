@@ -18,6 +18,8 @@ CONFIG_NAME = "config.json"
 OLDER_CONFIG_NAME = "point.json"
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
+# First line of log.csv, in the layout of the older study; its first column has no name.
+OLDER_LOG_HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 PING_PONG_NAME = "ping_pong.json"
 PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
 
