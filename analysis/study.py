@@ -24,13 +24,14 @@ EPOCH_COLUMNS = (
 )  # fmt: skip
 EVALUATION_COLUMNS = (
     "run", "epochs", "training_seconds", "images", "true_positive", "false_positive", "false_negative",
-    "true_negative", "iou", "dice", "seconds",
+    "true_negative", "iou", "dice", "image_iou", "seconds", "weights_sha256",
 )  # fmt: skip
 GPU_COLUMNS = ("gpu_utilization", "gpu_memory_bytes", "gpu_power_watts", "gpu_energy_joules")
 BUDGET_COLUMNS = (
     "run", "worker", "host", "epochs", "seconds", "images", "steps", "worker_seconds", *PHASE_COLUMNS,
     "wire_seconds", "process_cpu_seconds", "training_cpu_seconds", "communication_cpu_seconds",
-    "helper_cpu_seconds", "waiting_seconds", "cores", "frequency_mhz", "no_budget", *GPU_COLUMNS,
+    "helper_cpu_seconds", "waiting_seconds", "cores", "frequency_mhz", "peak_memory_bytes", "no_budget",
+    *GPU_COLUMNS,
 )  # fmt: skip
 PROBE_COLUMNS = ("run", "bytes", "repeats", "median_seconds", "minimum_seconds")
 STARTUP_TABLE_COLUMNS = ("run", "worker", *STARTUP_COLUMNS)
@@ -83,6 +84,7 @@ class Run:
     devices: str
     cores_per_worker: str
     started_utc: str
+    peak_memory_bytes: float = NAN
     busy_share: float = NAN
     disturbed: str = ""
     stalls: str = ""

@@ -11,7 +11,7 @@ from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts, Pro
 from unet_scaling.study.record_lines import Epoch, WorkerFacts
 
 STEPS, EPOCHS = 6, 3
-QUIET = {"communication": 0.0, "runqueue": 0.0, "switches": 0.0}
+QUIET = {"communication": 0.0, "runqueue": 0.0}
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Steps:
 
     `sync` of a worker is wire and what it waits for others beyond it. `late` is what one worker alone takes
     at the end of an epoch. `contended` are CPU seconds of helper threads, of other processes and of
-    waiting for a core, and involuntary switches, of a step.
+    waiting for a core, of a step.
     """
 
     data_wait: float | Sequence[float] = 0.010
@@ -119,7 +119,6 @@ def _budget(steps: Steps, workers: int, scale: float) -> Budget:
 def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
     training = 0.9 * scale * steps.seconds(worker)
     communication = scale * steps.contended["communication"]
-    switches = round(scale * steps.contended["switches"])
     runqueue = steps.contended.get("runqueue")  # a kernel may not tell
     other = steps.contended.get("other")  # nor do older records
     return CpuFacts(
@@ -127,8 +126,7 @@ def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
         thread_seconds={"training": training, "communication": communication, "other": 0.0},
         training_runqueue_seconds=None if runqueue is None else scale * runqueue,
         other_seconds=None if other is None else scale * other,
-        training_involuntary_switches=switches,
-        major_faults=0,
         cores=steps.cores,
+        peak_memory_bytes=2**28 + worker,
         frequency_mhz=3000.0,
     )

@@ -184,21 +184,51 @@ def no_name_for_tests_only() -> list[str]:
 
 
 def recorded_fields_are_read() -> list[str]:
-    """Every field that a run records is named somewhere in the analysis."""
+    """Every field that a run records is named somewhere in the analysis, alone or with all of its line."""
     study = {module.path.name: module for module in modules("unet_scaling/study")}
     recorded = [study[name] for name in ("record_lines.py", "measurements.py")]
     # What judges a record for analysis and submission alike reads it, too.
     judges = ("disturbance.py", "record_checks.py", "run_state.py", "shared_devices.py")
     readers = (*modules("analysis"), *(study[name] for name in judges))
-    known = frozenset[str]().union(*(module.identifiers | module.strings for module in readers))
+    known = _names_read(readers)
+    read_whole = {line for module in recorded for name, line in _lists_of_fields(module) if name in known}
     return [
         f"{record.name}.{field.target.id}"
         for module in recorded
         for record in module.tree.body
-        if isinstance(record, ast.ClassDef)
+        if isinstance(record, ast.ClassDef) and record.name not in read_whole
         for field in record.body
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if field.target.id not in known
+    ]
+
+
+def _names_read(readers: Sequence[Module]) -> frozenset[str]:
+    """Return the names and strings of these modules; the strings also without a prefix that one removes."""
+    strings = frozenset[str]().union(*(module.strings for module in readers))
+    prefixes = {
+        call.args[0].value
+        for module in readers
+        for call in ast.walk(module.tree)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call.func.attr == "removeprefix" and isinstance(call.args[0], ast.Constant)
+    }
+    bare = {text.removeprefix(str(prefix)) for prefix in prefixes for text in strings}
+    return strings.union(bare, *(module.identifiers for module in readers))
+
+
+def _lists_of_fields(module: Module) -> list[tuple[str, str]]:
+    """Return the constants that hold the fields of a whole line, `X = tuple(... Line.model_fields ...)`."""
+    return [
+        (target.id, node.value.id)
+        for statement in module.tree.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+        for node in ast.walk(statement.value)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "model_fields"
+        and isinstance(node.value, ast.Name)
     ]
 
 

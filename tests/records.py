@@ -141,7 +141,6 @@ def make_result(header: Header, epochs: list[Epoch], iou: float | None) -> Resul
         iou=true_positive / union if union else None,
         dice=2 * true_positive / (union + true_positive) if union else None,
         image_iou=true_positive / union if union else None,
-        smoothed_jaccard=(true_positive + 1) / (union + 1),
         seconds=0.5,
         weights_sha256=digest(f"final weights of {header.config.run}"),
     )

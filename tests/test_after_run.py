@@ -22,7 +22,7 @@ def stopped(folder: Path, position: tuple[int, int], resumed: tuple[int, int] = 
     (folder / "config.json").write_text(point.model_dump_json())
     if (folder / RECORD_NAME).exists():
         set_record_aside(folder)
-    begun = Resumed(epoch=resumed[0], step=resumed[1], repeated_epochs=0) if resumed != (0, 0) else None
+    begun = Resumed(epoch=resumed[0], step=resumed[1]) if resumed != (0, 0) else None
     writer = RecordWriter(folder / RECORD_NAME)
     writer.write(make_header(point, resumed=begun))
     writer.write(End(status="stopped", reason="for this test", position=position))

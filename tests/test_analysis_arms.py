@@ -154,7 +154,7 @@ def test_two_runs_at_once_on_a_device_are_marked(tmp_path: Path) -> None:
 
 def test_of_a_resumed_run_only_the_epochs_of_its_last_attempt_count(tmp_path: Path) -> None:
     """Its last attempt trained for 1 s of 6."""
-    resumed = {"attempt": 2, "resumed": Resumed(epoch=2, step=0, repeated_epochs=0)}
+    resumed = {"attempt": 2, "resumed": Resumed(epoch=2, step=0)}
     write_at(tmp_path, {("pytorch_native", 1): 0}, **resumed)
     assert check_of(write_at(tmp_path, {("horovod", 1): 2}), ALONE).mark == "yes"
 

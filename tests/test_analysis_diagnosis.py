@@ -15,11 +15,11 @@ from tests.records import make_workers, write_run
 from unet_scaling.study.config import PROJECT, Framework
 from unet_scaling.study.record_lines import WorkerFacts
 
-BUSY_HELPER = {"communication": 0.05, "switches": 20.0}
+BUSY_HELPER = {"communication": 0.05}
 POLLING_HELPER = BUSY_HELPER | {"runqueue": 0.0}
-NO_CORE = {"communication": 0.0, "runqueue": 0.02, "switches": 0.0}
-OWN_HELPER = {"communication": 0.02, "runqueue": 0.02, "switches": 3000.0}
-OTHER_PROGRAM = {"communication": 0.0, "runqueue": 0.02, "switches": 0.0, "other": 0.02}
+NO_CORE = {"communication": 0.0, "runqueue": 0.02}
+OWN_HELPER = {"communication": 0.02, "runqueue": 0.02}
+OTHER_PROGRAM = {"communication": 0.0, "runqueue": 0.02, "other": 0.02}
 TWO_HOSTS = [*make_workers(2, host="node1"), *make_workers(2, host="node2")]
 FOUR = [each.model_copy(update={"worker": number}) for number, each in enumerate(TWO_HOSTS)]
 GPUS_ON_ONE_CORE = [each.model_copy(update={"cores": [0]}) for each in make_workers(2, device="H200")]

@@ -154,7 +154,7 @@ def attempt(number: int = 1, **changes: object) -> AttemptFacts:
     ],
 )
 def test_a_run_whose_attempts_differ_is_refused_naming_both(fact: str, change: dict[str, Any]) -> None:
-    run = header(attempt=2, resumed=Resumed(epoch=1, step=0, repeated_epochs=0), earlier=[attempt(**change)])
+    run = header(attempt=2, resumed=Resumed(epoch=1, step=0), earlier=[attempt(**change)])
     refused = refusals({"resumed": run, "other": header("horovod")})
     assert set(refused) == {"resumed"}
     assert f"{fact} is " in refused["resumed"]
@@ -166,7 +166,7 @@ def write_resumed(
     study: Path, earlier: dict[str, Any] | None, *, kept: bool = True, format_: int = 3
 ) -> None:
     """A run of format 3, resumed after its first epoch, with the record of its first attempt beside it."""
-    resumed = {"attempt": 2, "resumed": Resumed(epoch=1, step=0, repeated_epochs=0), "format": format_}
+    resumed = {"attempt": 2, "resumed": Resumed(epoch=1, step=0), "format": format_}
     point = make_point()
     folder = write_run(study, end=None, header={"format": format_, **(earlier or {})})
     set_record_aside(folder)
@@ -214,7 +214,7 @@ def test_an_attempt_that_trained_nothing_of_the_record_is_not_compared(tmp_path:
 def test_an_attempt_that_died_before_its_first_checkpoint_is_not_compared(tmp_path: Path) -> None:
     write_resumed(tmp_path, None)
     folder = tmp_path / make_point().run
-    middle = {"attempt": 2, "resumed": Resumed(epoch=1, step=0, repeated_epochs=0), "commit": "another"}
+    middle = {"attempt": 2, "resumed": Resumed(epoch=1, step=0), "commit": "another"}
     (folder / RECORD_NAME).unlink()
     write_record(folder, make_point(), header=middle, end=End(status="stopped"))
     set_record_aside(folder)
@@ -306,7 +306,7 @@ def test_equal_remarks_on_many_resumed_runs_are_one() -> None:
 
 
 def test_equal_remarks_on_many_moved_runs_are_one() -> None:
-    resumed = Resumed(epoch=1, step=0, repeated_epochs=0)
+    resumed = Resumed(epoch=1, step=0)
     earlier = [attempt(workers=make_workers(1, host="node7"))]
     moved = {f"run{each}": header(attempt=2, resumed=resumed, earlier=earlier) for each in range(5)}
     (told,) = [remark for remark in remarks(moved) if "resumed on other hosts" in remark]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import numpy as np
 import pytest
 
 import analysis.loading.load
@@ -14,13 +15,14 @@ from analysis.findings.comparison import compare
 from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, Study
+from tests.budgets import Steps, write_budget_run
 from tests.records import digest, make_point, write_run
 from unet_scaling.study.config import Framework
 from unet_scaling.study.errors import EXIT_USAGE, UserError
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import End, Resumed
 
-RESUMED = Resumed(epoch=1, step=0, repeated_epochs=0)
+RESUMED = Resumed(epoch=1, step=0)
 
 
 def reason(study: Study, run: str) -> str:
@@ -70,6 +72,16 @@ def test_every_evaluation_of_a_run_is_in_the_table(tmp_path: Path) -> None:
     assert (row["run"], row["epochs"], row["images"]) == ("pytorch_native-w01-r1", 3, 12)
     assert (row["iou"], row["true_positive"], row["false_positive"]) == (0.75, 750_000, 125_000)
     assert row["training_seconds"] == pytest.approx(2.88)
+    assert row["image_iou"] == 0.75
+    assert row["weights_sha256"] == digest("final weights of pytorch_native-w01-r1")
+
+
+def test_the_memory_of_a_run_is_that_of_its_largest_worker(tmp_path: Path) -> None:
+    write_budget_run(tmp_path, "pytorch_native", 2, 1, Steps())
+    write_run(tmp_path, "horovod", 2)  # without facts of its processors
+    runs = load_study(tmp_path).runs.set_index("framework")
+    assert runs.loc["pytorch_native", "peak_memory_bytes"] == 2**28 + 1
+    assert np.isnan(runs.loc["horovod", "peak_memory_bytes"])
 
 
 def test_the_headers_of_the_used_runs_are_kept_by_name(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_versions_that_one_framework_alone_recorded_are_one_sided(tmp_path: Path
 
 
 def test_attempts_of_which_one_framework_alone_left_no_record_are_one_sided(tmp_path: Path) -> None:
-    resumed = {"format": 2, "attempt": 2, "resumed": Resumed(epoch=1, step=0, repeated_epochs=0)}
+    resumed = {"format": 2, "attempt": 2, "resumed": Resumed(epoch=1, step=0)}
     found = check_of(write_pair(tmp_path, native={}, horovod=resumed), "same machine in all attempts")
     assert (found.mark, found.one_sided) == ("not known", True)
     assert "only the runs of native DDP recorded" in found.fact

@@ -117,8 +117,6 @@ def test_a_busy_thread_on_the_core_shows_in_the_processor_facts(run: Injected) -
     helpers = after.process_seconds - after.thread_seconds["training"]
     assert helpers / after.process_seconds > 0.3
     assert before.process_seconds - before.thread_seconds["training"] < helpers
-    # Not compared with the sound epoch: Horovod's own thread, polling MPI, already takes the core there.
-    assert after.training_involuntary_switches >= busy.steps
     assert after.training_runqueue_seconds is None or after.training_runqueue_seconds > 0
 
 

@@ -98,7 +98,7 @@ def test_a_near_limit_a_requeue_and_a_lost_node_change_nothing(
             assert first.end.reason.split(";")[0] == "asked to stop by SIGUSR2"
             assert second.header
             assert second.header.resumed
-            assert second.header.resumed.repeated_epochs == 0
+            assert second.header.resumed.epoch == len(first.epochs)
     require_undisturbed(sweep, undisturbed)
 
 

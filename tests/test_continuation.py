@@ -14,6 +14,7 @@ from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.run.continuation import require_same_facts
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_RESUME, EXIT_USAGE, UserError
+from unet_scaling.study.record import attempt_records, read_record
 from unet_scaling.study.record_lines import AttemptFacts, WorkerFacts
 
 FOLDER = Path("/logs/study/run")
@@ -108,4 +109,4 @@ def test_a_resumed_run_names_its_attempts_and_takes_no_other_images(tmp_path: Pa
     assert earlier[0].workers[1].process != resumed.header.workers[1].process
     assert earlier[0].workers[1].environment == resumed.header.workers[1].environment is not None
     assert resumed.header.resumed is not None
-    assert resumed.header.resumed.repeated_epochs == 0
+    assert resumed.header.resumed.epoch == len(read_record(attempt_records(run)[0]).epochs)

@@ -22,7 +22,7 @@ from unet_scaling.study.disturbance import DISTURBED_SHARE, Disturbance, disturb
 from unet_scaling.study.measurements import LongestStep
 from unet_scaling.study.record import Record, read_record
 
-LOADED = {"communication": 0.0, "runqueue": 0.05, "switches": 0.0, "other": 0.05}
+LOADED = {"communication": 0.0, "runqueue": 0.05, "other": 0.05}
 LONG = {"training": {"epochs": 13}}
 PUBLISHED = sorted(PROJECT.glob("logs/published_gap_*/*/run.jsonl"))
 # What Horovod's own polling thread takes of a worker's only core, under the MPI that lets it poll.
@@ -55,12 +55,12 @@ def test_a_launch_beside_another_program_is_disturbed_and_says_by_how_much(tmp_p
 
 
 def test_what_others_had_while_a_worker_slept_in_sync_disturbs_nobody(tmp_path: Path) -> None:
-    idle = {"communication": 0.0, "runqueue": 0.0, "switches": 0.0, "other": 0.01}
+    idle = {"communication": 0.0, "runqueue": 0.0, "other": 0.01}
     assert judged(tmp_path, Steps(sync=0.02, wire=0.02, contended=idle)).reason == ""
 
 
 def test_own_polling_threads_are_no_other_program(tmp_path: Path) -> None:
-    own = {"communication": 0.05, "runqueue": 0.05, "switches": 3000.0}
+    own = {"communication": 0.05, "runqueue": 0.05}
     assert judged(tmp_path, Steps(forward=0.08, contended=own)).reason == ""
 
 

@@ -13,7 +13,6 @@ from unet_scaling.study.config import FRAMEWORKS, PROJECT
 
 # Breaches of a rule that are still there: to be lowered with each one that is mended, and deleted at 0.
 BREACHES_LEFT = {
-    "recorded_fields_are_read": 14,
     "functions_are_small": 4,
 }
 

@@ -33,11 +33,6 @@ def test_nothing_there_and_nothing_found_has_no_iou() -> None:
     counts = PixelCounts(0, 0, 0, 10)
     assert counts.iou is None
     assert counts.dice is None
-    assert counts.smoothed_jaccard == 1.0
-
-
-def test_smoothed_jaccard_is_the_older_studys_formula() -> None:
-    assert PixelCounts(3, 2, 1, 4).smoothed_jaccard == (3 + 1) / (4 + 5 - 3 + 1)
 
 
 def test_image_iou_is_the_mean_over_images_that_have_one() -> None:

@@ -24,9 +24,7 @@ from unet_scaling.study.record import read_record
 from unet_scaling.study.run_state import RecordedRun, recorded_run
 from unet_scaling.study.study_file import read_config
 
-LOADED = Steps(
-    forward=0.08, contended={"communication": 0.0, "runqueue": 0.05, "switches": 0.0, "other": 0.05}
-)
+LOADED = Steps(forward=0.08, contended={"communication": 0.0, "runqueue": 0.05, "other": 0.05})
 STUDY = {
     "name": "tiny",
     "workers": [1],

@@ -21,7 +21,7 @@ from unet_scaling.study.measurements import (
 )
 from unet_scaling.study.older_records import DROPPED_CPU_COUNTERS, in_newest_words, older_digest
 from unet_scaling.study.record import CHECKSUM_FORMAT, Record, RecordWriter, line_with_checksum, read_record
-from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result, WorkerFacts
+from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result, Resumed, WorkerFacts
 
 DIGEST = "0" * 64
 
@@ -47,7 +47,7 @@ def result(epochs: int = 2, **changed: object) -> Result:
     fields: dict[str, object] = {
         "epochs": epochs, "training_seconds": 3.0, "images": 2, "true_positive": 1, "false_positive": 1,
         "false_negative": 0, "true_negative": 6, "iou": 0.5, "dice": 2 / 3, "image_iou": 0.5,
-        "smoothed_jaccard": 2 / 3, "seconds": 0.1, "weights_sha256": DIGEST,
+        "seconds": 0.1, "weights_sha256": DIGEST,
     }  # fmt: skip
     return Result.model_validate(fields | changed)
 
@@ -194,8 +194,7 @@ def budget(workers: int = 1) -> dict[str, object]:
 def cpu() -> CpuFacts:
     return CpuFacts(
         process_seconds=1.5, thread_seconds={"training": 1.0, "communication": 0.5},
-        training_runqueue_seconds=None, training_involuntary_switches=2, major_faults=0,
-        cores=1, frequency_mhz=None, peak_memory_bytes=2**28,
+        training_runqueue_seconds=None, cores=1, frequency_mhz=None, peak_memory_bytes=2**28,
     )  # fmt: skip
 
 
@@ -294,10 +293,30 @@ def test_a_record_of_the_first_format_is_still_read(tmp_path: Path) -> None:
     assert record.epochs[0].budget is None
 
 
-def test_counters_that_format_5_dropped_are_passed_over() -> None:
+def test_counters_that_older_records_have_are_passed_over() -> None:
     line = {"kind": "epoch", "cpu": [cpu().model_dump() | dict.fromkeys(DROPPED_CPU_COUNTERS, 1)]}
     newest = json.loads(in_newest_words(json.dumps(line).encode()))
     assert CpuFacts.model_validate(newest["cpu"][0]) == cpu()
+
+
+def test_an_early_record_of_format_5_is_still_read(tmp_path: Path) -> None:
+    """With the facts that nothing reads, which the format had in its first weeks."""
+    first, *others = whole()
+    assert isinstance(first, Header)
+    lines = [first.model_copy(update={"resumed": Resumed(epoch=0, step=1)}), *others]
+    dropped = {"header": ("resumed", "repeated_epochs"), "result": (None, "smoothed_jaccard")}
+    path = tmp_path / "run.jsonl"
+    with path.open("wb") as file:
+        for line in lines:
+            content = json.loads(line.model_dump_json())
+            if line.kind in dropped:
+                table, key = dropped[line.kind]
+                (content[table] if table else content)[key] = 0
+            text = json.dumps(content, separators=(",", ":")).encode()[:-1]
+            file.write(text + CHECKSUM_FORMAT % zlib.crc32(text) + b"\n")
+    record = read_record(path)
+    assert record.complete, record.problems
+    assert [record.header, *record.epochs, *record.results, record.end] == lines
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:

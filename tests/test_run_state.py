@@ -35,7 +35,9 @@ def test_a_bus_error_has_a_sentence(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     record = run / RECORD_NAME
     record.write_bytes(b"".join(record.read_bytes().splitlines(keepends=True)[:-1]))
-    assert run_state(run).reason == "no end line after 3 of 3 epochs: it failed or still runs; see output.log"
+    reason = run_state(run).reason
+    assert reason.startswith("no end line after 3 of 3 epochs: it failed or still runs")
+    assert "(worker 0 was process 1000 on node1); see output.log" in reason
     (tmp_path / "mapped").touch()
     command = [sys.executable, "-c", READS_BEYOND_THE_END, str(tmp_path / "mapped")]
     with (run / "output.log").open("wb") as output:

@@ -302,7 +302,7 @@ def test_disturbed_runs_are_submitted_again_on_request_and_their_records_kept(
     complete_all(submitter)
     fake.set_all("COMPLETED")
     folder = submitter.folder.path / "horovod-w01-r1"
-    busy = {"communication": 0.0, "runqueue": 0.05, "switches": 0.0, "other": 0.05}
+    busy = {"communication": 0.0, "runqueue": 0.05, "other": 0.05}
     loaded = write_budget_run(tmp_path / "loaded", "horovod", steps=Steps(forward=0.12, contended=busy))
     (folder / "run.jsonl").unlink()
     epochs = list(read_record(loaded / "run.jsonl").epochs)[:2]

@@ -38,7 +38,6 @@ def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch])
         iou=total.iou,
         dice=total.dice,
         image_iou=mean_image_iou(counts),
-        smoothed_jaccard=total.smoothed_jaccard,
         seconds=seconds,
         weights_sha256=weights_sha256(model),
     )

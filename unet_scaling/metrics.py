@@ -28,12 +28,6 @@ class PixelCounts:
         both = 2 * self.true_positive + self.false_positive + self.false_negative
         return 2 * self.true_positive / both if both else None
 
-    @property
-    def smoothed_jaccard(self) -> float:
-        """Return (TP + 1) / (TP + FP + FN + 1), which the older study calls IoU (its jaccard_coef)."""
-        union = self.true_positive + self.false_positive + self.false_negative
-        return (self.true_positive + 1) / (union + 1)
-
 
 def count_pixels(logits: Tensor, mask: Tensor) -> Tensor:
     """Return int64 [4]: true positive, false positive, false negative, true negative pixels.

@@ -31,8 +31,9 @@ def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     `worker_seconds`, the phases and CPU seconds are the worker's own, and so is `waiting_seconds`: how long
     its training thread was ready outside sync and had no core. `epochs` are those summed: neither warm-up nor
     `stalled`, so that one stall does not pass for the network or the computing of the whole run.
-    `cores` and `frequency_mhz` are means. Where one of these epochs has no budget, phases and wire are NaN
-    and `no_budget` says why: a part of the epochs would not sum to the run's seconds.
+    `cores` and `frequency_mhz` are means, `peak_memory_bytes` is the highest. Where one of these epochs has
+    no budget, phases and wire are NaN and `no_budget` says why: a part of the epochs would not sum to the
+    run's seconds.
     """
     assert record.header is not None
     used = [epoch for epoch in record.epochs if not epoch.warmup and epoch.epoch not in stalled]
@@ -77,10 +78,13 @@ def _processor(epochs: Sequence[Epoch], workers: int) -> Columns:
     """CPU and waiting seconds; NaN where one of the epochs does not say."""
     facts = [epoch.cpu for epoch in epochs if epoch.cpu is not None]
     if len(facts) < len(epochs):
-        return _unknown((*PROCESSOR, "waiting_seconds", "cores", "frequency_mhz"), workers)
+        return _unknown(
+            (*PROCESSOR, "waiting_seconds", "cores", "frequency_mhz", "peak_memory_bytes"), workers
+        )
     columns: Columns = {name: _numbers(facts, value).sum(axis=0) for name, value in PROCESSOR.items()}
     for name in ("cores", "frequency_mhz"):
         columns[name] = _numbers(facts, attrgetter(name)).mean(axis=0)
+    columns["peak_memory_bytes"] = _numbers(facts, attrgetter("peak_memory_bytes")).max(axis=0)
     columns["waiting_seconds"] = _waiting_seconds(epochs, workers)
     return columns
 

@@ -28,6 +28,7 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
         **_speed(run.epochs),
         **_quality(run.evaluations),
         **_machine(run.header),
+        peak_memory_bytes=float(run.budget["peak_memory_bytes"].astype(float).max()),
         busy_share=NAN if busy is None else busy,
         disturbed=run.disturbance.reason,
         stalls="; ".join(map(str, run.disturbance.stalls)),

@@ -148,5 +148,5 @@ def _evaluations(results: Sequence[Result]) -> Columns:
     }
 
 
-def _known(value: float | None) -> float:
+def _known(value: float | str | None) -> float | str:
     return NAN if value is None else value

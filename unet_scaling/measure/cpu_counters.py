@@ -1,4 +1,4 @@
-"""CPU time and scheduling of this process, by thread; Linux only.
+"""CPU time, scheduling and memory of this process; Linux only.
 
 CPU seconds of threads come from /proc/self/task: its schedstat where the kernel keeps one
 (nanoseconds), else its stat (clock ticks). Those of whole cores come from /proc/stat (clock ticks).
@@ -43,8 +43,7 @@ class Counters:
     process_seconds: float
     training_seconds: float
     training_runqueue_seconds: float | None
-    process: resource.struct_rusage
-    training: resource.struct_rusage
+    peak_memory_bytes: int
     threads: dict[int, tuple[str, float]]
     cores: frozenset[int]
     core_seconds: float | None
@@ -66,8 +65,7 @@ def read_counters() -> Counters | None:
         process_seconds=time.process_time(),
         training_seconds=time.thread_time(),
         training_runqueue_seconds=_runqueue_seconds(),
-        process=resource.getrusage(resource.RUSAGE_SELF),
-        training=resource.getrusage(resource.RUSAGE_THREAD),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBIBYTE,
         threads={task: thread for task in thread_ids() - {own} if (thread := _thread(task)) is not None},
         cores=cores,
         core_seconds=busy_seconds(cores),
@@ -101,10 +99,8 @@ def cpu_facts(before: Counters, after: Counters, communication: frozenset[int]) 
             before.training_runqueue_seconds, after.training_runqueue_seconds
         ),
         other_seconds=_other_seconds(before, after),
-        training_involuntary_switches=after.training.ru_nivcsw - before.training.ru_nivcsw,
-        major_faults=after.process.ru_majflt - before.process.ru_majflt,
         cores=len(os.sched_getaffinity(0)),
-        peak_memory_bytes=after.process.ru_maxrss * KIBIBYTE,
+        peak_memory_bytes=after.peak_memory_bytes,
         frequency_mhz=_frequency_mhz(),
     )
 

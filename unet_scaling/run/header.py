@@ -1,7 +1,6 @@
 """The header of a record: all that a run starts from, also where it goes on from a checkpoint."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 from torch import nn
 
@@ -13,7 +12,6 @@ from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import attempt_records, read_record
 from unet_scaling.study.record_lines import Header, Resumed, WorkerFacts
 
 # With which gradients travel under training.gradient_compression = "fp16".
@@ -48,13 +46,9 @@ def first_header(
     )
 
 
-def resumed_header(header: Header, folder: Path, progress: Progress) -> Header:
+def resumed_header(header: Header, progress: Progress) -> Header:
     """Return this header for an attempt that goes on from a checkpoint, with the attempts before it."""
-    # An attempt that was refused before its header has lost nothing.
-    begun = [record for record in map(read_record, attempt_records(folder)) if record.header]
-    recorded = len(begun[-1].epochs) if begun else 0
-    repeated = max(0, recorded - len(progress.epochs))
-    resumed = Resumed(epoch=progress.epoch, step=progress.step, repeated_epochs=repeated)
+    resumed = Resumed(epoch=progress.epoch, step=progress.step)
     return header.model_copy(update={"resumed": resumed, "earlier": progress.attempts})
 
 

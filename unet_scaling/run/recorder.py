@@ -104,7 +104,7 @@ class Recorder:
         return SafePoints(self._group, start, self._run.interruption, partial(self._save, trained), seconds)
 
     def _go_on_from(self, progress: Progress) -> None:
-        self._header = resumed_header(self._header, self._run.path, progress)
+        self._header = resumed_header(self._header, progress)
         self._group.run_on_all(partial(self._require_same_facts, progress))
         self._resumed_lines = progress.lines()
         self.epochs = list(progress.epochs)

@@ -79,7 +79,7 @@ class Budget(StrictModel):
 
 
 class CpuFacts(StrictModel):
-    """One worker's processor time and switches from the start of an epoch to its end."""
+    """One worker's processor time and memory from the start of an epoch to its end."""
 
     process_seconds: Duration = Field(description="CPU seconds of all threads")
     thread_seconds: dict[str, Duration] = Field(
@@ -90,8 +90,6 @@ class CpuFacts(StrictModel):
     other_seconds: Duration | None = Field(
         None, description="CPU seconds that the worker's cores gave to other processes, or lost to their host"
     )
-    training_involuntary_switches: NonNegativeInt = Field(description="of the training thread")
-    major_faults: NonNegativeInt = Field(description="pages of the process that were read from storage")
     cores: PositiveInt = Field(description="that the training thread may run on")
     peak_memory_bytes: PositiveInt | None = Field(None, description="of the process since it began")
     frequency_mhz: Annotated[FiniteFloat, Field(gt=0)] | None = Field(description="their mean, at the end")

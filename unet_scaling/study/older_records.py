@@ -1,7 +1,7 @@
-"""Convert lines of records in formats 1 to 4 to format 5.
+"""Convert lines of older records to what format 5 is now.
 
 Format 5 renamed keys: `point` and `point_sha256` of the header are `config` and `config_sha256`, and
-`rehearsal_seconds` of the startup is `warm_up_step_seconds`. It dropped counters that nothing reads. The
+`rehearsal_seconds` of the startup is `warm_up_step_seconds`. It dropped what nothing reads. The
 digest of a configuration covers since then only what differs from the defaults; before, it covered all but
 the options that came after format 1.
 """
@@ -38,33 +38,55 @@ DROPPED_CPU_COUNTERS = (
     "process_voluntary_switches",
     "process_involuntary_switches",
     "minor_faults",
+    "training_involuntary_switches",
+    "major_faults",
 )
+# A line without any of these needs no change; looking for them is faster than parsing JSON.
+KEYS_OF_OLDER_LINES = (
+    b'"point_sha256"', b'"rehearsal_seconds"', b'"major_faults"', b'"smoothed_jaccard"', b'"repeated_epochs"',
+)  # fmt: skip
 
 
 def in_newest_words(content: bytes) -> bytes:
-    """Return a line as format 5 would write it; a line that needs no change is returned as it is.
+    """Return a line as it would be written now.
 
     Raises ValueError where the configuration does not match the digest beside it.
     """
     line = json.loads(content)
-    if line.get("kind") == "header" and line.get("format", 0) <= NEWEST_OLDER_FORMAT and "point" in line:
-        return json.dumps(_header(line)).encode()
-    if line.get("kind") == "startup" and "rehearsal_seconds" in line:
-        line["warm_up_step_seconds"] = line.pop("rehearsal_seconds")
-        return json.dumps(line).encode()
-    if line.get("kind") == "epoch" and line.get("cpu"):
-        for counters in line["cpu"]:
-            for name in DROPPED_CPU_COUNTERS:
-                counters.pop(name, None)
-        return json.dumps(line).encode()
-    return content
+    convert = CONVERSIONS.get(line.get("kind"))
+    return json.dumps(convert(line)).encode() if convert else content
 
 
 def _header(line: dict[str, Any]) -> dict[str, Any]:
+    if line.get("resumed"):
+        line["resumed"].pop("repeated_epochs", None)
+    if line.get("format", 0) > NEWEST_OLDER_FORMAT or "point" not in line:
+        return line
     config = line.pop("point")
     if older_digest(config) != line.pop("point_sha256"):
         raise ValueError("the point was changed after the run: its SHA-256 differs")
     return line | {"config": config, "config_sha256": RunConfig.model_validate(config).digest()}
+
+
+def _startup(line: dict[str, Any]) -> dict[str, Any]:
+    if "rehearsal_seconds" in line:
+        line["warm_up_step_seconds"] = line.pop("rehearsal_seconds")
+    return line
+
+
+def _epoch(line: dict[str, Any]) -> dict[str, Any]:
+    for counters in line.get("cpu") or []:
+        for name in DROPPED_CPU_COUNTERS:
+            counters.pop(name, None)
+    return line
+
+
+def _result(line: dict[str, Any]) -> dict[str, Any]:
+    line.pop("smoothed_jaccard", None)
+    return line
+
+
+CONVERSIONS = {"header": _header, "startup": _startup, "epoch": _epoch, "result": _result}
 
 
 def older_digest(config: dict[str, Any]) -> str:

@@ -21,8 +21,9 @@ Format history
        longest_step in its budget
     5  renamed: `config` and `config_sha256` in the header were `point` and `point_sha256`, and
        `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default;
-       gradient_bytes in the header is new; without the voluntary switches, switches of the process and
-       minor faults in the cpu of an epoch
+       gradient_bytes in the header is new; without switches and page faults in the cpu of an epoch,
+       smoothed_jaccard in `result` and repeated_epochs in `resumed` (early records of format 5 still have
+       some of these)
 
 Older formats are read too (older_records.py).
 
@@ -45,7 +46,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from unet_scaling.study.files import PRIVATE, read_regular, retry_transient
 from unet_scaling.study.measurements import Probe, Startup
-from unet_scaling.study.older_records import in_newest_words
+from unet_scaling.study.older_records import KEYS_OF_OLDER_LINES, in_newest_words
 from unet_scaling.study.record_checks import record_contradictions
 from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result
 from unet_scaling.study.validation import StrictModel
@@ -200,8 +201,7 @@ def _without_checksum(raw: bytes) -> bytes:
 def _content(raw: bytes) -> bytes:
     """Return the JSON object of a line in the words of the newest format. Raises ValueError."""
     content = _without_checksum(raw)
-    older = any(key in content for key in (b'"point_sha256"', b'"rehearsal_seconds"', b'"minor_faults"'))
-    if not older:
+    if not any(key in content for key in KEYS_OF_OLDER_LINES):
         return content
     try:
         return in_newest_words(content)

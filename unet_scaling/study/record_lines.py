@@ -33,11 +33,10 @@ class WorkerFacts(StrictModel):
 
 
 class Resumed(StrictModel):
-    """The position from which this attempt went on, and what of an earlier attempt it repeated."""
+    """The position from which this attempt went on."""
 
     epoch: NonNegativeInt
     step: NonNegativeInt = Field(description="steps of that epoch done before")
-    repeated_epochs: NonNegativeInt = Field(description="whole epochs that had been recorded and were lost")
 
 
 class AttemptFacts(StrictModel):
@@ -124,7 +123,6 @@ class Result(StrictModel):
     iou: Share | None = Field(description="none where neither mask nor prediction has foreground")
     dice: Share | None
     image_iou: Share | None = Field(description="mean of the per-image IoU, over the images that have one")
-    smoothed_jaccard: Share = Field(description="the older study's (TP + 1) / (TP + FP + FN + 1)")
     seconds: PositiveSeconds
     weights_sha256: Digest
 

@@ -122,7 +122,9 @@ def _why_no_end(folder: Path, record: Record) -> str:
     if record.problems or record.header is None:
         return first_problem(record.problems)
     epochs = f"{len(record.epochs)} of {record.header.config.training.epochs} epochs"
-    return f"no end line after {epochs}: it failed or still runs; see {OUTPUT_NAME}"
+    first = record.header.workers[0]
+    runs = f"still runs (worker 0 was process {first.process} on {first.host})"
+    return f"no end line after {epochs}: it failed or {runs}; see {OUTPUT_NAME}"
 
 
 def _end_of_output(folder: Path) -> bytes:
