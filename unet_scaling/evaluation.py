@@ -24,9 +24,7 @@ def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch])
     average_batch_norm(model, group)
     group.wait_for_all()
     begin = synchronized_seconds(group.device)
-    own = _count_own_share(model, data, group)
-    with blocking:
-        counts = group.sum_over_workers(own).cpu()
+    counts = _count_pixels_of_all(model, data, group)
     seconds = max(group.gather_numbers(synchronized_seconds(group.device) - begin))
     _require_each_image_once(counts, data.test_pixels)
     total = total_counts(counts)
@@ -55,6 +53,13 @@ def average_batch_norm(model: nn.Module, group: Group) -> None:
     means = torch.split(flat, [buffer.numel() for buffer in statistics])
     for buffer, mean in zip(statistics, means, strict=True):
         buffer.copy_(mean.view_as(buffer))
+
+
+def _count_pixels_of_all(model: nn.Module, data: RunData, group: Group) -> Tensor:
+    """Return counts of pixels, int64 [test images, 4], on every worker."""
+    own = _count_own_share(model, data, group)
+    with blocking:
+        return group.sum_over_workers(own).cpu()
 
 
 def _count_own_share(model: nn.Module, data: RunData, group: Group) -> Tensor:

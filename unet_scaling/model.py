@@ -1,6 +1,7 @@
 """The reference U-Net: 487,145 parameters in 82 tensors at width 8 and depth 5."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -37,11 +38,10 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         widths = [width * 2**level for level in range(depth)]
-        sources = [channels, *widths[:-1]]
-        upwards = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
-        self.encoder = nn.ModuleList(
-            ConvolutionPair(source, target, norm) for source, target in zip(sources, widths, strict=True)
-        )
+        downwards = pairwise([channels, *widths])
+        upwards = list(pairwise(reversed(widths)))
+        # Seeds give the same weights only as long as the modules are made in this order.
+        self.encoder = nn.ModuleList(ConvolutionPair(flat, deep, norm) for flat, deep in downwards)
         self.upsampling = nn.ModuleList(nn.ConvTranspose2d(deep, flat, 2, stride=2) for deep, flat in upwards)
         self.decoder = nn.ModuleList(ConvolutionPair(deep, flat, norm) for deep, flat in upwards)
         self.head = nn.Conv2d(width, classes, 1)

@@ -56,24 +56,30 @@ def build_model(config: RunConfig, device: torch.device, synchronized_norm: Norm
     `synchronized_norm` is the framework's batch norm over all workers. Raises UserError where the device
     cannot have it, where the weights to start from do not fit, and where the node lacks a compiler.
     """
-    norms: dict[str, Norm] = {"local": nn.BatchNorm2d, "sync": synchronized_norm, "off": nn.Identity}
-    if config.model.batch_norm == "sync" and device.type == "cpu":
-        raise UserError(
-            "model.batch_norm = 'sync': both frameworks have it for GPUs only; use 'local' or 'off'"
-        )
-    _choose_fp32_precision(config.training.precision)
+    training = config.training
+    norm = _norm(config, device, synchronized_norm)
+    _choose_fp32_precision(training.precision)
     torch.manual_seed(config.seed)
-    norm = norms[config.model.batch_norm]
     model = UNet(config.data.channels, config.model.width, config.model.depth, norm=norm)
-    if config.training.initial_weights is not None:
-        load_weights(model, Path(config.training.initial_weights))
+    if training.initial_weights is not None:
+        load_weights(model, Path(training.initial_weights))
     model.to(device)
-    if config.training.channels_last:
+    if training.channels_last:
         _name_strides_as_gradients_will(model)
-    if config.training.compile:
+    if training.compile:
         _require_compiler()
         model.compile()
     return model
+
+
+def _norm(config: RunConfig, device: torch.device, synchronized_norm: Norm) -> Norm:
+    norms: dict[str, Norm] = {"local": nn.BatchNorm2d, "sync": synchronized_norm, "off": nn.Identity}
+    policy = config.model.batch_norm
+    if policy == "sync" and device.type == "cpu":
+        raise UserError(
+            "model.batch_norm = 'sync': both frameworks have it for GPUs only; use 'local' or 'off'"
+        )
+    return norms[policy]
 
 
 def _choose_fp32_precision(precision: str) -> None:

@@ -45,19 +45,21 @@ class Augmentation:
 
     def augment(self, images: Tensor, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Augment float32 images [b, C, H, W] of 0..1 and masks [b, 1, H, W], with a row of `draws` each."""
-        if self.is_off:
-            return images, masks
         if self.flips or self.crop < 1:
-            rows = self._kept(images.shape[2], draws[:, TOP], draws[:, FLIP_ROWS])
-            columns = self._kept(images.shape[3], draws[:, LEFT], draws[:, FLIP_COLUMNS])
+            rows, columns = self._kept_pixels(images, draws)
             images = _select(images, rows, columns)
             masks = _select(masks, rows, columns)
         if self.brightness or self.contrast:
             images = self._adjust(images, _signed(draws[:, BRIGHTNESS]), _signed(draws[:, CONTRAST]))
         return images, masks
 
+    def _kept_pixels(self, images: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Return the rows and columns [b, kept] of each image that are kept, in their new order."""
+        height, width = images.shape[2:]
+        rows = self._kept(height, draws[:, TOP], draws[:, FLIP_ROWS])
+        return rows, self._kept(width, draws[:, LEFT], draws[:, FLIP_COLUMNS])
+
     def _kept(self, length: int, offset: Draws, flip: Draws) -> Tensor:
-        """Return the rows or columns [b, kept] of each image that are kept, in their new order."""
         kept = max(1, round(self.crop * length))
         first = (offset * (length - kept + 1)).astype(np.int64)
         numbers = first[:, None] + np.arange(kept)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 Field = npt.NDArray[np.float32]
+Picture = npt.NDArray[np.uint8]
 # y, x and radius in pixels.
 Circle = tuple[float, float, float]
 
@@ -52,6 +53,11 @@ class Canvas:
         sine = np.float32(np.sin(angle))
         return columns * cosine + rows * sine, rows * cosine - columns * sine
 
+    def around_anywhere(self, largest_angle: float) -> tuple[Field, Field]:
+        """Draw a centre and a direction; return the coordinates of every pixel along and across it."""
+        y, x = self.anywhere()
+        return self.around(y, x, float(self.random.uniform(0, largest_angle)))
+
     def uniform(self, low: float, high: float) -> np.float32:
         """Draw a random number."""
         return np.float32(self.random.uniform(low, high))
@@ -66,19 +72,22 @@ class Canvas:
         return float(self.random.uniform(0, height)), float(self.random.uniform(0, width))
 
 
-def draw_indents(
-    height: int, width: int, seed: int, index: int
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def draw_indents(height: int, width: int, seed: int, index: int) -> tuple[Picture, Picture]:
     """Return image and mask (0 and 255), uint8 [height, width]; a pure function of the arguments."""
-    random = np.random.Generator(np.random.PCG64([seed, index]))
-    canvas = Canvas(random, np.zeros((height, width), np.float32), np.zeros((height, width), np.bool_))
+    canvas = _blank_canvas(height, width, seed, index)
     _add_texture(canvas)
-    for _ in range(random.integers(1, 6)):
+    for _ in range(canvas.random.integers(1, 6)):
         _add_scratch(canvas)
-    for _ in range(random.integers(3, 10)):
+    for _ in range(canvas.random.integers(3, 10)):
         _add_blob(canvas)
     _add_imprints(canvas)
     return _expose(canvas), canvas.foreground.astype(np.uint8) * np.uint8(255)
+
+
+def _blank_canvas(height: int, width: int, seed: int, index: int) -> Canvas:
+    size = (height, width)
+    random = np.random.Generator(np.random.PCG64([seed, index]))
+    return Canvas(random, brightness=np.zeros(size, np.float32), foreground=np.zeros(size, np.bool_))
 
 
 def _smooth_noise(canvas: Canvas, cell_height: float, cell_width: float) -> Field:
@@ -105,7 +114,7 @@ def _add_texture(canvas: Canvas) -> None:
 
 def _add_scratch(canvas: Canvas) -> None:
     """Add a thin line, brighter or darker than the surface, that fades towards its ends."""
-    along, across = canvas.around(*canvas.anywhere(), float(canvas.random.uniform(0, np.pi)))
+    along, across = canvas.around_anywhere(np.pi)
     length = np.float32(canvas.random.uniform(0.15, 0.8) * canvas.size)
     width = canvas.uniform(0.5, 1.6)
     contrast = canvas.contrast(0.2, 0.6)
@@ -116,7 +125,7 @@ def _add_scratch(canvas: Canvas) -> None:
 
 def _add_blob(canvas: Canvas) -> None:
     """Add a pore or a grain of dust: as dark or bright as a facet, but round."""
-    along, across = canvas.around(*canvas.anywhere(), float(canvas.random.uniform(0, np.pi)))
+    along, across = canvas.around_anywhere(np.pi)
     radius = canvas.random.uniform(0.01, 0.09) * canvas.size
     other_radius = radius * canvas.random.uniform(0.5, 1)
     distance = np.hypot(along / np.float32(radius), across / np.float32(other_radius))
@@ -153,17 +162,38 @@ def _add_imprint(canvas: Canvas, sides: int, circle: Circle, light: float) -> No
     along, across = canvas.around(y, x, angle)
     along = along * canvas.uniform(0.9, 1.1)
     normals = np.arange(sides) * 2 * np.pi / sides
-    heights = np.stack([along * np.float32(np.cos(n)) + across * np.float32(np.sin(n)) for n in normals])
-    second, outward = np.sort(heights, axis=0)[-2:]
+    distances = np.stack([_along_normal(along, across, normal) for normal in normals])
+    second, outward = np.sort(distances, axis=0)[-2:]
     apothem = np.float32(radius * np.cos(np.pi / sides))
-    # Elastic recovery draws the edges in between the corners.
-    bow = canvas.uniform(0, 0.12) * (1 - np.clip(second / apothem, 0, 1))
-    depth = 1 - outward / (apothem * (1 - bow))  # 1 at the tip, 0 at the edge
-    facing = canvas.uniform(0.4, 0.7) * np.cos(normals + angle - light).astype(np.float32)
-    shade = facing[np.argmax(heights, axis=0)] - canvas.uniform(0, 0.25) * depth
+    depth = _depth(canvas, outward, second, apothem)
+    facet = np.argmax(distances, axis=0)
+    shade = _shade(canvas, np.cos(normals + angle - light), facet, depth)
     ridges = _line(canvas, outward - second, 1.5)
     rim = _line(canvas, depth * apothem, 2)
     _press(canvas, depth > 0, shade + ridges, rim)
+
+
+def _along_normal(along: Field, across: Field, normal: float) -> Field:
+    """Return the distance of every pixel from the tip, in the direction of a facet's normal."""
+    distance: Field = along * np.float32(np.cos(normal)) + across * np.float32(np.sin(normal))
+    return distance
+
+
+def _depth(canvas: Canvas, outward: Field, second: Field, apothem: np.float32) -> Field:
+    """Return 1 at the tip, 0 at the edge and less outside, given the two largest distances of each pixel."""
+    # Elastic recovery draws the edges in between the corners.
+    bow = canvas.uniform(0, 0.12) * (1 - np.clip(second / apothem, 0, 1))
+    depth: Field = 1 - outward / (apothem * (1 - bow))
+    return depth
+
+
+def _shade(
+    canvas: Canvas, facing: npt.NDArray[np.float64], facet: npt.NDArray[np.intp], depth: Field
+) -> Field:
+    """Draw the brightness of the facets [sides] by how they face the light, a little darker at the tip."""
+    brightness = canvas.uniform(0.4, 0.7) * facing.astype(np.float32)
+    shade: Field = brightness[facet] - canvas.uniform(0, 0.25) * depth
+    return shade
 
 
 def _line(canvas: Canvas, distance: Field, width: float) -> Field:
@@ -179,15 +209,22 @@ def _press(canvas: Canvas, inside: npt.NDArray[np.bool_], facets: Field, rim: Fi
     canvas.foreground[:] |= inside
 
 
-def _expose(canvas: Canvas) -> npt.NDArray[np.uint8]:
-    """Return what the detector records: uneven illumination, contrast, focus, shot noise, 8 bit."""
-    random = canvas.random
-    along, across = canvas.around(*canvas.anywhere(), float(random.uniform(0, 2 * np.pi)))
+def _illuminate(canvas: Canvas) -> Field:
+    """Return the brightness under uneven light: a gradient, and darker away from a centre."""
+    along, across = canvas.around_anywhere(2 * np.pi)
     gradient = canvas.uniform(0, 0.3) * along / np.float32(canvas.size)
     vignette = canvas.uniform(0, 0.15) * (along**2 + across**2) / np.float32(canvas.size**2)
+    illuminated: Field = canvas.brightness + gradient - vignette
+    return illuminated
+
+
+def _expose(canvas: Canvas) -> Picture:
+    """Return what the detector records: illumination, contrast, shot noise, 8 bit."""
+    random = canvas.random
+    illuminated = _illuminate(canvas)
     level = random.uniform(80, 160)
     contrast = random.uniform(60, 110)
-    electrons = np.clip(level + contrast * (canvas.brightness + gradient - vignette), 2, 255)
+    electrons = np.clip(level + contrast * illuminated, 2, 255)
     noise = random.standard_normal(electrons.shape, dtype=np.float32) * np.sqrt(electrons)
     exposed = electrons + canvas.uniform(0.3, 0.9) * noise
     return np.asarray(np.clip(exposed, 0, 255), dtype=np.uint8)

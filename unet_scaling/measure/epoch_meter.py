@@ -139,23 +139,37 @@ class BudgetMeter(Meter):
 
     def _budget(self, epoch: int, own: Seconds) -> Budget | None:
         """Sum over the steps of all workers; None, on all alike, where phases of a worker are unknown."""
-        totals = np.zeros((self.group.size, len(Phase)))
-        wire = 0.0
-        longest: LongestStep | None = None
-        block = max(1, MOST_GATHERED // totals.size)
+        sums = _EpochSums(self.group.size)
+        block = max(1, MOST_GATHERED // sums.totals.size)
         for first in range(0, self._steps, block):
             phases = self.group.gather_array(own[first : first + block])
-            totals += phases.sum(axis=1)
-            wire += float(phases[:, :, Phase.SYNC].min(axis=0).sum())
-            longest = _longer(longest, _longest_step(phases, first))
+            sums.add(phases, first)
             if self._sample:
                 self._sample.add(epoch, first, phases)
-        return None if np.isnan(totals).any() else _to_budget(totals, wire, longest)
+        return sums.budget()
 
 
-def _to_budget(totals: Seconds, wire: float, longest: LongestStep | None) -> Budget:
-    columns = dict(zip(PHASE_COLUMNS, totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
-    return Budget(**columns, wire_seconds=round(wire, NANOSECOND_DIGITS), longest_step=longest)
+class _EpochSums:
+    """Sums over the steps of an epoch: seconds [workers, phases], the wire, and the longest step."""
+
+    def __init__(self, workers: int) -> None:
+        self.totals = np.zeros((workers, len(Phase)))
+        self._wire = 0.0
+        self._longest: LongestStep | None = None
+
+    def add(self, phases: Seconds, first: int) -> None:
+        """Add steps [workers, steps, phases], the first of which has this number."""
+        self.totals += phases.sum(axis=1)
+        self._wire += float(phases[:, :, Phase.SYNC].min(axis=0).sum())
+        self._longest = _longer(self._longest, _longest_step(phases, first))
+
+    def budget(self) -> Budget | None:
+        if np.isnan(self.totals).any():
+            return None
+        columns = dict(zip(PHASE_COLUMNS, self.totals.T.round(NANOSECOND_DIGITS).tolist(), strict=True))
+        return Budget(
+            **columns, wire_seconds=round(self._wire, NANOSECOND_DIGITS), longest_step=self._longest
+        )
 
 
 def _longest_step(phases: Seconds, first: int) -> LongestStep | None:

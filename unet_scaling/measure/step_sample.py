@@ -6,6 +6,8 @@ each step seen so far has the same chance.
 """
 
 import io
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,8 @@ from unet_scaling.study.random_streams import STEP_SAMPLE_STREAM
 STEPS_NAME = "steps.parquet"
 # About 1 MB.
 MOST_SAMPLED_ROWS = 20_000
+
+Column = npt.NDArray[np.generic]
 
 
 class StepSample:
@@ -45,30 +49,37 @@ class StepSample:
         import pyarrow
         from pyarrow import parquet
 
-        # From buffers: given an array, pyarrow would first import pandas, while all workers wait.
-        columns = {
-            name: pyarrow.Array.from_buffers(
-                pyarrow.from_numpy_dtype(column.dtype), len(column), [None, pyarrow.py_buffer(column)]
-            )
-            for name, column in self._columns().items()
-        }
-        table = pyarrow.table(columns)
+        columns = self._columns()
+        table = pyarrow.table({name: _arrow_array(pyarrow, column) for name, column in columns.items()})
         facts = {"format": "1", "steps_seen": str(self._seen), "steps_kept": str(len(self._kept))}
         buffer = io.BytesIO()
         parquet.write_table(table.replace_schema_metadata(facts), buffer)
         return buffer.getvalue()
 
-    def _columns(self) -> dict[str, npt.NDArray[np.generic]]:
+    def _columns(self) -> dict[str, Column]:
         kept = sorted(self._kept.values(), key=lambda step: step[:2])
         phases = np.stack([seconds for _, _, seconds in kept])
-        steps, workers, _ = phases.shape
+        workers = phases.shape[1]
         epochs = np.array([epoch for epoch, _, _ in kept], dtype=np.int32)
-        numbers = np.array([step for _, step, _ in kept], dtype=np.int64)
-        wire = phases[:, :, Phase.SYNC].min(axis=1)
-        return {
+        steps = np.array([step for _, step, _ in kept], dtype=np.int64)
+        keys: dict[str, Column] = {
             "epoch": np.repeat(epochs, workers),
-            "step": np.repeat(numbers, workers),
-            "worker": np.tile(np.arange(workers, dtype=np.int32), steps),
-            **{name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)},
-            "wire_seconds": np.repeat(wire, workers),
+            "step": np.repeat(steps, workers),
+            "worker": np.tile(np.arange(workers, dtype=np.int32), len(kept)),
         }
+        return keys | _phase_columns(phases)
+
+
+def _phase_columns(phases: Seconds) -> dict[str, Column]:
+    """Return the columns of seconds [steps, workers, phases]; the wire is the same for all workers."""
+    columns: dict[str, Column] = {
+        name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)
+    }
+    wire = phases[:, :, Phase.SYNC].min(axis=1)
+    return columns | {"wire_seconds": np.repeat(wire, phases.shape[1])}
+
+
+def _arrow_array(pyarrow: ModuleType, column: Column) -> Any:  # noqa: ANN401, imported late
+    # From buffers: given an array, pyarrow would first import pandas, while all workers wait.
+    arrow_type = pyarrow.from_numpy_dtype(column.dtype)
+    return pyarrow.Array.from_buffers(arrow_type, len(column), [None, pyarrow.py_buffer(column)])
