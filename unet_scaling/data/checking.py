@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -28,19 +28,15 @@ def check_folder(folder: Path, foreground: str = "nonzero") -> Manifest:
     """
     rule = parse_foreground(foreground)
     pairs, problems = find_pairs(folder)
-    entries: list[PairEntry] = []
-    first_masks: dict[int, str] = {}
+    result = _FolderCheck(problems)
     for checked in map_in_order(partial(_check_pair, folder, rule), pairs, "checking"):
-        problems += checked.problems
-        if checked.entry is not None:
-            entries.append(checked.entry)
-            first_masks = dict.fromkeys(checked.mask_values, checked.entry.mask.name) | first_masks
-    problems += _mask_problems(folder, rule, first_masks)
-    if not problems and not any(entry.foreground_pixels for entry in entries):
+        result.add(checked)
+    problems = result.problems + _mask_problems(folder, rule, result.first_masks)
+    if not problems and not any(entry.foreground_pixels for entry in result.entries):
         problems = [f"{folder / MASKS_FOLDER}: no mask has a foreground pixel under the rule {rule.text!r}"]
     if problems:
         raise UserError(_report(folder, problems), EXIT_BAD_DATA)
-    return Manifest(foreground=rule.text, pairs=entries)
+    return Manifest(foreground=rule.text, pairs=result.entries)
 
 
 @dataclass(frozen=True)
@@ -50,46 +46,61 @@ class _CheckedPair:
     mask_values: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class _FolderCheck:
+    """The pairs checked so far; `first_masks` names the first mask with each value."""
+
+    problems: list[str]
+    entries: list[PairEntry] = field(default_factory=list)
+    first_masks: dict[int, str] = field(default_factory=dict)
+
+    def add(self, checked: _CheckedPair) -> None:
+        self.problems.extend(checked.problems)
+        if checked.entry is not None:
+            self.entries.append(checked.entry)
+            for value in checked.mask_values:
+                self.first_masks.setdefault(value, checked.entry.mask.name)
+
+
+@dataclass(frozen=True)
+class _DecodedFile:
+    path: Path
+    entry: FileEntry
+    pixels: Pixels
+
+    @property
+    def size(self) -> str:
+        return f"{self.pixels.shape[1]} x {self.pixels.shape[0]}"
+
+
 def _check_pair(folder: Path, rule: Foreground, pair: FilePair) -> _CheckedPair:
     problems: list[str] = []
-    image = _read(folder / IMAGES_FOLDER / pair.image, problems)
-    mask = _read(folder / MASKS_FOLDER / pair.mask, problems)
+    image = _decode_file(folder / IMAGES_FOLDER / pair.image, problems)
+    mask = _decode_file(folder / MASKS_FOLDER / pair.mask, problems)
     if image is None or mask is None:
         return _CheckedPair(problems)
-    path = folder / MASKS_FOLDER / pair.mask
-    if _size(image[1]) != _size(mask[1]):
-        problems.append(f"{path}: has {_size(mask[1])} pixels, its image {_size(image[1])}")
+    if image.size != mask.size:
+        problems.append(f"{mask.path}: has {mask.size} pixels, its image {image.size}")
     try:
-        pixels = to_mask_values(path, mask[1])
+        pixels = to_mask_values(mask.path, mask.pixels)
     except UserError as error:
         return _CheckedPair([*problems, str(error)])
     values = tuple(np.unique(pixels).tolist())
-    return _CheckedPair(problems, _entry(pair, image[0], mask[0], pixels, values, rule), values)
-
-
-def _entry(
-    pair: FilePair,
-    image: FileEntry,
-    mask: FileEntry,
-    pixels: Pixels,
-    values: tuple[int, ...],
-    rule: Foreground,
-) -> PairEntry:
-    height, width = pixels.shape
-    return PairEntry(
+    entry = PairEntry(
         stem=pair.stem,
-        image=image,
-        mask=mask,
-        height=height,
-        width=width,
+        image=image.entry,
+        mask=mask.entry,
+        height=pixels.shape[0],
+        width=pixels.shape[1],
         mask_values=list(values[:MOST_VALUES_LISTED]),
         mask_value_count=len(values),
         foreground_pixels=int(rule.mask(pixels).sum(dtype=np.int64)),
     )
+    return _CheckedPair(problems, entry, values)
 
 
-def _read(path: Path, problems: list[str]) -> tuple[FileEntry, Pixels] | None:
-    """Return the file's entry and pixels, or None with the reason added to the problems."""
+def _decode_file(path: Path, problems: list[str]) -> _DecodedFile | None:
+    """Return a file with its pixels, or None with the reason added to the problems."""
     try:
         content = read_bytes(path)
         pixels = decode(path, content)
@@ -98,7 +109,7 @@ def _read(path: Path, problems: list[str]) -> tuple[FileEntry, Pixels] | None:
         return None
     digest = hashlib.sha256(content).hexdigest()
     entry = FileEntry(name=path.name, bytes=len(content), sha256=digest, mode=describe_mode(pixels))
-    return entry, pixels
+    return _DecodedFile(path, entry, pixels)
 
 
 def _mask_problems(folder: Path, rule: Foreground, first_masks: dict[int, str]) -> list[str]:
@@ -117,10 +128,6 @@ def _listed(values: list[int]) -> str:
     shown = ", ".join(map(str, values[:MOST_MASK_VALUES_SHOWN]))
     more = len(values) - MOST_MASK_VALUES_SHOWN
     return f"{shown} and {more} more values" if more > 0 else shown
-
-
-def _size(pixels: Pixels) -> str:
-    return f"{pixels.shape[1]} x {pixels.shape[0]}"
 
 
 def _report(folder: Path, problems: list[str]) -> str:

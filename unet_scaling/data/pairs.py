@@ -25,9 +25,9 @@ def find_pairs(folder: Path) -> tuple[list[FilePair], list[str]]:
 
     Hidden files are skipped. Raises UserError (65) where images/ or masks/ cannot be listed.
     """
-    images, image_problems = _by_stem(folder / IMAGES_FOLDER)
-    masks, mask_problems = _by_stem(folder / MASKS_FOLDER)
-    problems = image_problems + mask_problems
+    problems: list[str] = []
+    images = _by_stem(folder / IMAGES_FOLDER, problems)
+    masks = _by_stem(folder / MASKS_FOLDER, problems)
     problems += _without_partner(folder / IMAGES_FOLDER, images, masks, "has no mask")
     problems += _without_partner(folder / MASKS_FOLDER, masks, images, "has no image")
     pairs = [FilePair(stem, images[stem], masks[stem]) for stem in sorted(images.keys() & masks.keys())]
@@ -52,22 +52,19 @@ def list_sizes(folder: Path) -> dict[str, int]:
         ) from None
 
 
-def _by_stem(folder: Path) -> tuple[dict[str, str], list[str]]:
-    """Return the file of each stem, and the problems: foreign files, and stems that several files share."""
+def _by_stem(folder: Path, problems: list[str]) -> dict[str, str]:
+    """Return the file of each stem; add to the problems foreign files, and stems that several files share."""
     stems: dict[str, list[str]] = defaultdict(list)
-    problems = []
     for name in sorted(list_sizes(folder)):
         fault = _fault(folder / name)
         if fault:
             problems.append(f"{folder / ascii(name)}: {fault}")
         else:
             stems[Path(name).stem].append(name)
-    problems += [
-        f"{folder}: {' and '.join(names)} have the same stem {stem!r}; keep one of them"
-        for stem, names in stems.items()
-        if len(names) > 1
-    ]
-    return {stem: names[0] for stem, names in stems.items()}, problems
+    for stem, names in stems.items():
+        if len(names) > 1:
+            problems.append(f"{folder}: {' and '.join(names)} have the same stem {stem!r}; keep one of them")
+    return {stem: names[0] for stem, names in stems.items()}
 
 
 def _fault(path: Path) -> str:

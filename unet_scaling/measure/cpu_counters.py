@@ -139,10 +139,15 @@ def _thread_seconds(before: Counters, after: Counters, communication: frozenset[
         "training": min(after.training_seconds - before.training_seconds, total),
         "communication": by_name.pop(COMMUNICATION, 0.0),
     }
-    largest = sorted(by_name, key=lambda name: -by_name[name])[:NAMED_THREADS]
-    groups |= {name: by_name[name] for name in largest if by_name[name] > 0 and name not in groups}
+    groups |= {name: own for name, own in _largest(by_name).items() if name not in groups}
     groups["other"] = max(0.0, total - sum(groups.values()))
     return {name: round(seconds, MICROSECOND_DIGITS) for name, seconds in groups.items()}
+
+
+def _largest(seconds: dict[str, float]) -> dict[str, float]:
+    """Return the groups of threads with most CPU seconds, the largest first."""
+    names = sorted(seconds, key=lambda name: -seconds[name])[:NAMED_THREADS]
+    return {name: seconds[name] for name in names if seconds[name] > 0}
 
 
 def _seconds_by_name(before: Counters, after: Counters, communication: frozenset[int]) -> dict[str, float]:

@@ -107,13 +107,9 @@ def load_checkpoint(
     """
     candidates = group.gather_strings(" ".join(path.name for path in _newest_first(folder)))[0].split()
     for name in candidates:
-        state, problem = _read(folder / name, config_sha256, group.size)
-        problems = [text for text in group.gather_strings(problem) if text]
-        if not problems:
-            assert state is not None
+        state = _read_on_all(folder / name, config_sha256, group)
+        if state is not None:
             return _restored(folder / name, state, group, trained)
-        if group.rank == 0:
-            print(f"warning: {problems[0]}; trying the one before it", flush=True)
     if candidates:
         raise UserError(
             f"none of the checkpoints in {folder} can be used: {', '.join(candidates)}; "
@@ -121,6 +117,15 @@ def load_checkpoint(
             EXIT_BAD_DATA,
         )
     return None
+
+
+def _read_on_all(path: Path, config_sha256: str, group: Group) -> dict[str, Any] | None:
+    """Return the content of a checkpoint; None, on every worker alike, where one of them cannot use it."""
+    state, problem = _read(path, config_sha256, group.size)
+    problems = [text for text in group.gather_strings(problem) if text]
+    if problems and group.rank == 0:
+        print(f"warning: {problems[0]}; trying the one before it", flush=True)
+    return None if problems else state
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -156,9 +161,10 @@ def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Pro
     own = state["workers"][group.rank]
     trained.model.load_state_dict(state["model"] | own["buffers"])
     trained.optimizer.load_state_dict(state["optimizer"])
-    torch.set_rng_state(own["random"]["cpu"])
-    if "cuda" in own["random"]:
-        torch.cuda.set_rng_state(own["random"]["cuda"])
+    random = own["random"]
+    torch.set_rng_state(random["cpu"])
+    if "cuda" in random:
+        torch.cuda.set_rng_state(random["cuda"])
     progress = Progress.model_validate_json(state["progress"])
     return progress, EpochSoFar(own["loss"].to(group.device), own["seconds"])
 
@@ -187,11 +193,8 @@ def _require_space(folder: Path, needed: int) -> None:
 def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] | None, str]:
     """Return the content of a checkpoint, or None and why it cannot be used."""
     try:
-        state = unpack_state(read_verified(path))
-        _require_parts(state, CHECKPOINT_PARTS)
+        state = _read_parts(path)
         progress = Progress.model_validate_json(state["progress"])
-        for worker in state["workers"]:
-            _require_parts(worker, WORKER_PARTS)
     except (OSError, ValueError) as error:
         return None, f"{path} cannot be used: {one_line(error)}"
     if len(state["workers"]) != workers:
@@ -199,6 +202,15 @@ def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] 
     if progress.config_sha256 != config_sha256:
         return None, f"{path} is of another configuration"
     return state, ""
+
+
+def _read_parts(path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint that has all its parts. Raises OSError and ValueError."""
+    state = unpack_state(read_verified(path))
+    _require_parts(state, CHECKPOINT_PARTS)
+    for worker in state["workers"]:
+        _require_parts(worker, WORKER_PARTS)
+    return state
 
 
 def _require_parts(state: object, parts: dict[str, type]) -> None:

@@ -37,19 +37,8 @@ def require_same_facts(earlier: Sequence[AttemptFacts], now: AttemptFacts, folde
     """
     cure = f"remove {folder}/checkpoint-* to train from the start"
     before = _attempt_before(earlier, folder, cure)
-    if before.manifest_sha256 != now.manifest_sha256:
-        raise UserError(
-            f"the checkpoints in {folder} were trained on other images: attempt {before.attempt} had the "
-            f"manifest with SHA-256 {before.manifest_sha256}, now it is {now.manifest_sha256}; "
-            f"bring back the images and their manifest, or {cure}",
-            EXIT_BAD_DATA,
-        )
-    differing = _differing_machines(before, now) + _differing_versions(before, now)
-    if differing:
-        raise UserError(
-            f"the checkpoints in {folder} were made under other conditions: {'; '.join(differing)}; "
-            f"go on as attempt {before.attempt} did, or {cure}"
-        )
+    _require_same_images(before, now, folder, cure)
+    _require_same_conditions(before, now, folder, cure)
     return [
         f"{name} differs from attempt {before.attempt}: {fact(before)} then, {fact(now)} now"
         for name, fact in REMARKED.items()
@@ -65,6 +54,25 @@ def _attempt_before(earlier: Sequence[AttemptFacts], folder: Path, cure: str) ->
             EXIT_BAD_DATA,
         )
     return earlier[-1]
+
+
+def _require_same_images(before: AttemptFacts, now: AttemptFacts, folder: Path, cure: str) -> None:
+    if before.manifest_sha256 != now.manifest_sha256:
+        raise UserError(
+            f"the checkpoints in {folder} were trained on other images: attempt {before.attempt} had the "
+            f"manifest with SHA-256 {before.manifest_sha256}, now it is {now.manifest_sha256}; "
+            f"bring back the images and their manifest, or {cure}",
+            EXIT_BAD_DATA,
+        )
+
+
+def _require_same_conditions(before: AttemptFacts, now: AttemptFacts, folder: Path, cure: str) -> None:
+    differing = _differing_machines(before, now) + _differing_versions(before, now)
+    if differing:
+        raise UserError(
+            f"the checkpoints in {folder} were made under other conditions: {'; '.join(differing)}; "
+            f"go on as attempt {before.attempt} did, or {cure}"
+        )
 
 
 def _differing_machines(before: AttemptFacts, now: AttemptFacts) -> list[str]:

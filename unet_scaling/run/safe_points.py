@@ -107,8 +107,12 @@ class SafePoints:
         is_save_due = self._group.rank == 0 and now - self._saved_at >= self._seconds_between_saves
         step_seconds = (now - self._visited_at) / max(self._steps, 1)
         own = np.array([stops, diverged, is_save_due, step_seconds], dtype=np.float64)
-        maxima = self._group.gather_array(own).max(axis=0)
-        self._steps_apart = max(1, int(SECONDS_APART / max(maxima[3], POSITIVE_STEP_SECONDS)))
+        any_stops, any_diverged, any_save, slowest = self._group.gather_array(own).max(axis=0).tolist()
+        self._begin_interval(slowest)
+        return bool(any_stops), bool(any_diverged), bool(any_save)
+
+    def _begin_interval(self, step_seconds: float) -> None:
+        """Let the next safe point come after as many steps of this length as fit between two."""
+        self._steps_apart = max(1, int(SECONDS_APART / max(step_seconds, POSITIVE_STEP_SECONDS)))
         self._steps = 0
         self._visited_at = time.monotonic()
-        return bool(maxima[0]), bool(maxima[1]), bool(maxima[2])

@@ -5,6 +5,9 @@ from collections.abc import Iterator, Sequence
 from unet_scaling.study.measurements import Probe, Startup
 from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result
 
+# Lines that may stand between the header and what was trained.
+OPENINGS: tuple[list[type], ...] = ([], [Startup], [Probe], [Startup, Probe])
+
 
 def record_contradictions(lines: Sequence[RecordLine]) -> Iterator[str]:
     """Yield what is wrong with the order of the lines, or else with what they say of each other."""
@@ -22,8 +25,8 @@ def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
         yield "a record starts with its one header"
     if End in kinds[:-1]:
         yield "there is a line after the end"
-    opening = [kind for kind in (Startup, Probe) if kind in kinds]
-    if kinds[1 : 1 + len(opening)] != opening or any(kinds.count(kind) > 1 for kind in opening):
+    optional = [kind for kind in kinds if kind in (Startup, Probe)]
+    if optional not in OPENINGS or kinds[1 : 1 + len(optional)] != optional:
         yield "a startup and a probe come once, in this order, right after the header"
     numbers = [line.epoch for line in lines if isinstance(line, Epoch)]
     if numbers != list(range(len(numbers))):
