@@ -22,11 +22,11 @@ def main() -> None:
 def profile(arguments: dict[str, Any]) -> None:
     """Time every stage of a study's input on this machine, and recommend what to change."""
     # Imports torch, which --help does not need.
-    from unet_scaling.profile.profiler import ProfileOptions, print_profile, profile_study
+    from unet_scaling.profile.profiler import ProfileOptions, profile_study
+    from unet_scaling.profile.show import print_profile
 
     study = read_study(arguments.pop("study"), dict(arguments.pop("set")))
-    options = ProfileOptions(**arguments)
-    print_profile(profile_study(study, options), options)
+    print_profile(profile_study(study, ProfileOptions(**arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,10 +55,6 @@ def _parser() -> argparse.ArgumentParser:
         ),
     ):
         parser.add_argument(f"--{name}", type=_positive, default=default, metavar="N", help=text)
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE.json", help="a torch.profiler trace, for Perfetto"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
     return parser
 
 

@@ -44,14 +44,13 @@ def processes_to_try(throughput: Sequence[Throughput], host: HostCores, images_p
     left to training. Where no count keeps up, the fewest within a tenth of the best are returned; 0 where
     no loader processes were measured.
     """
-    measured = [count for count in throughput if count.processes > 0]
-    if not measured:
+    speeds = {count.processes: count.images_per_second.median for count in throughput if count.processes > 0}
+    if not speeds:
         return 0
-    processes = [count.processes for count in measured]
-    speeds = [count.images_per_second.median for count in measured]
-    most = min(max(1, host.cores_per_worker - 1), max(processes))
+    most = min(max(1, host.cores_per_worker - 1), max(speeds))
     candidates = np.arange(1, most + 1)
-    per_worker = np.interp(candidates * host.workers_per_host, processes, speeds) / host.workers_per_host
+    workers = host.workers_per_host
+    per_worker = np.interp(candidates * workers, list(speeds), list(speeds.values())) / workers
     wanted = min(images_per_second, NOTABLY_LOWER * per_worker.max())
     return int(candidates[np.argmax(per_worker >= wanted)])
 

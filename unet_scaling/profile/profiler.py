@@ -1,12 +1,9 @@
 """Profile the input of a study: the seconds of loading by stage, and what loader processes can hide."""
 
 import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from unet_scaling.profile.findings import conclude, processes_to_try
 from unet_scaling.profile.results import (
@@ -19,27 +16,22 @@ from unet_scaling.profile.results import (
     Steps,
     Throughput,
 )
-from unet_scaling.profile.show import print_tables
 from unet_scaling.profile.stages import time_stages
 from unet_scaling.profile.steps import (
     cores_of_one_worker,
     default_device,
     plain_step,
     time_steps,
-    write_trace,
 )
 from unet_scaling.profile.subject import Subject, open_subject
 from unet_scaling.profile.throughput import counts_to_try, measure_throughput
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import write_atomically
 
 # Shares of the time; throughput is measured three times.
 STAGES_SHARES: dict[LoadingName, float] = {"decode": 0.2, "cache": 0.1}
 THROUGHPUT_SHARE = 0.4
 STEPS_SHARE = 0.3
-# Columns of the tables where the output is no terminal.
-TABLES_WIDTH_CHARACTERS = 130
 
 
 @dataclass(frozen=True)
@@ -49,8 +41,6 @@ class ProfileOptions:
     samples: int = 128
     seconds: float = 60
     workers_per_host: int | None = None
-    trace: Path | None = None
-    json: Path | None = None
 
 
 def profile_study(study: StudyConfig, options: ProfileOptions) -> Profile:
@@ -58,8 +48,6 @@ def profile_study(study: StudyConfig, options: ProfileOptions) -> Profile:
 
     Raises UserError: 65 for data that do not match their manifest, 2 for options that cannot be met.
     """
-    _require_writable("--trace", options.trace)
-    _require_writable("--json", options.json)
     device = default_device()
     host = divide_host(study, options.workers_per_host, device)
     with open_subject(study, options.samples) as subject:
@@ -68,7 +56,7 @@ def profile_study(study: StudyConfig, options: ProfileOptions) -> Profile:
         counts, notes = counts_to_try(subject, host.cores)
         throughput = measure_throughput(subject, counts, THROUGHPUT_SHARE * options.seconds)
         with cores_of_one_worker(host.cores_per_worker):
-            steps = _time_steps(subject, device, host, throughput, options)
+            steps = _time_steps(subject, device, host, throughput, STEPS_SHARE * options.seconds)
     if device.type == "cpu":
         notes.append("steps are those of this CPU; run this where the training will run, for its device")
     measured = Measurements(
@@ -79,7 +67,7 @@ def profile_study(study: StudyConfig, options: ProfileOptions) -> Profile:
         steps=steps,
         notes=[*subject.notes, *notes],
     )
-    return Profile(**dict(measured), conclusions=conclude(measured))
+    return Profile(**vars(measured), conclusions=conclude(measured))
 
 
 def _time_stages(
@@ -96,28 +84,14 @@ def _time_steps(
     device: torch.device,
     host: HostCores,
     throughput: list[Throughput],
-    options: ProfileOptions,
+    seconds: float,
 ) -> Steps:
-    step = plain_step(subject.config, device)
     batch = subject.config.training.batch_per_worker
 
     def choose(compute_seconds: float) -> int:
         return processes_to_try(throughput, host, batch / compute_seconds)
 
-    steps = time_steps(subject, step, device, choose, STEPS_SHARE * options.seconds)
-    if options.trace is not None:
-        write_trace(options.trace, subject, step, device)
-    return steps
-
-
-def print_profile(profile: Profile, options: ProfileOptions) -> None:
-    """Print the tables, and write the JSON file where one was requested."""
-    width = None if sys.stdout.isatty() else TABLES_WIDTH_CHARACTERS
-    print_tables(profile, Console(highlight=False, soft_wrap=True, width=width))
-    if options.json is not None:
-        write_atomically(options.json, profile.model_dump_json(indent=1) + "\n")
-    for path in filter(None, (options.json, options.trace)):
-        print(f"written: {path}")
+    return time_steps(subject, plain_step(subject.config, device), device, choose, seconds)
 
 
 def divide_host(study: StudyConfig, workers_per_host: int | None, device: torch.device) -> HostCores:
@@ -132,9 +106,3 @@ def divide_host(study: StudyConfig, workers_per_host: int | None, device: torch.
     if workers > cores:
         raise UserError(f"--workers-per-host: found {workers}; this machine has {cores} cores, one for each")
     return HostCores(cores=cores, workers_per_host=workers, cores_per_worker=cores // workers)
-
-
-def _require_writable(option: str, path: Path | None) -> None:
-    """Raise UserError (2) before a minute of work rather than after it."""
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise UserError(f"{option} {path}: cannot be written; name a file in a folder that exists")

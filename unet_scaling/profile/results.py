@@ -1,20 +1,13 @@
-"""The content of the profiler's JSON file; seconds and images.
-
-Format history
-    1  first format
-    2  shrunk to what the conclusions need: no cold stages, threads, context switches and scaled batches
-"""
+"""The figures of a profile and what follows from them; seconds and images."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt
 
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.measurements import Duration, Share
-from unet_scaling.study.validation import StrictModel
 
 # Nine of ten samples lie between these two.
 PERCENTILES = (5, 95)
@@ -27,13 +20,14 @@ def loading_of(config: RunConfig) -> LoadingName:
     return "decode" if config.data.loading == "decode" else "cache"
 
 
-class Samples(StrictModel):
+@dataclass(frozen=True)
+class Samples:
     """Median of samples, with their 5th and 95th percentile."""
 
-    median: Duration
-    low: Duration
-    high: Duration
-    count: PositiveInt
+    median: float
+    low: float
+    high: float
+    count: int
 
     @classmethod
     def of(cls, values: Sequence[float] | npt.NDArray[np.float64]) -> Self:
@@ -41,24 +35,31 @@ class Samples(StrictModel):
         return cls(median=float(np.median(values)), low=low, high=high, count=len(values))
 
 
-class Throughput(StrictModel):
+@dataclass(frozen=True)
+class Throughput:
     """Images per second of this many loader processes, a sample a round; 0 loads in the main process."""
 
-    processes: NonNegativeInt
+    processes: int
     images_per_second: Samples
 
 
-class Steps(StrictModel):
-    """Training steps of one worker on its cores; seconds of a step of one batch."""
+@dataclass(frozen=True)
+class Steps:
+    """Training steps of one worker on its cores; seconds of a step of one batch.
+
+    `data_wait` is loading to uint8 tensors in main memory, `host_to_device` transfer and conversion,
+    `compute` forward, backward and optimizer. `in_line` is the whole step, each batch loaded when it is
+    needed, and `prefetched` the whole step with `loader_processes` on the same cores.
+    """
 
     device: str
-    threads: PositiveInt
-    data_wait: Samples = Field(description="loading to uint8 tensors in main memory")
-    host_to_device: Samples = Field(description="transfer and conversion to floats")
-    compute: Samples = Field(description="forward, backward and optimizer")
-    in_line: Samples = Field(description="the whole step, each batch loaded when it is needed")
-    loader_processes: NonNegativeInt = Field(description="that loaded ahead for `prefetched`")
-    prefetched: Samples = Field(description="the whole step, loader processes on the same cores")
+    threads: int
+    data_wait: Samples
+    host_to_device: Samples
+    compute: Samples
+    in_line: Samples
+    loader_processes: int
+    prefetched: Samples
 
     @property
     def loading_seconds(self) -> float:
@@ -74,23 +75,22 @@ class Steps(StrictModel):
         return min(self.data_wait.median, self.host_to_device.median + self.compute.median)
 
 
-class HostCores(StrictModel):
+@dataclass(frozen=True)
+class HostCores:
     """The cores that this process may use, and their division among the study's workers."""
 
-    cores: PositiveInt
-    workers_per_host: PositiveInt
-    cores_per_worker: PositiveInt
+    cores: int
+    workers_per_host: int
+    cores_per_worker: int
 
 
-class Measurements(StrictModel):
-    """All measured figures."""
+@dataclass(frozen=True)
+class Measurements:
+    """All measured figures; `stages` are seconds per image of every stage, in one process."""
 
-    format: Literal[2] = 2
     config: RunConfig
     host: HostCores
-    stages: dict[LoadingName, dict[str, Samples]] = Field(
-        description="seconds per image of every stage, files in the page cache, in one process"
-    )
+    stages: dict[LoadingName, dict[str, Samples]]
     throughput: list[Throughput]
     steps: Steps
     notes: list[str]
@@ -101,7 +101,7 @@ class Measurements(StrictModel):
 
     @property
     def loading(self) -> LoadingName:
-        """The way of loading of throughput and steps: the study's, the cache for images kept on a device."""
+        """Return how throughput and steps load: as the study, or by the cache for images kept on a device."""
         return loading_of(self.config)
 
     def seconds_per_image(self, loading: LoadingName) -> float:
@@ -109,21 +109,27 @@ class Measurements(StrictModel):
         return sum(samples.median for samples in self.stages[loading].values())
 
 
-class Conclusions(StrictModel):
-    """What follows from the figures."""
+@dataclass(frozen=True)
+class Conclusions:
+    """What follows from the figures.
 
-    input_bound: bool = Field(description="loading one batch takes longer than its step")
+    Shares are of a step that loads in line, `dominant_share` of the loading of an image. `hideable_share` is
+    what a perfect loader would hide, `hidden_share` what loader processes hid: below 0, what they cost.
+    """
+
+    input_bound: bool
     dominant_stage: str
-    dominant_share: Share = Field(description="of the loading of an image")
-    loading_share: Share = Field(description="of a step that loads in line")
-    hideable_share: Share = Field(description="of that step; what a perfect loader would hide")
-    hidden_share: FiniteFloat = Field(description="of that step; what loader processes hid, below 0: cost")
-    loader_processes: NonNegativeInt = Field(description="recommended for each worker")
+    dominant_share: float
+    loading_share: float
+    hideable_share: float
+    hidden_share: float
+    loader_processes: int
     advice: str
     warnings: list[str]
 
 
+@dataclass(frozen=True)
 class Profile(Measurements):
-    """The whole content of the JSON file."""
+    """The figures with their conclusions."""
 
     conclusions: Conclusions

@@ -1,5 +1,6 @@
 """Print a profile as tables and sentences."""
 
+import sys
 from collections.abc import Iterator
 
 from rich import box
@@ -10,21 +11,30 @@ from unet_scaling.profile.findings import as_milliseconds, counted
 from unet_scaling.profile.results import Profile, Samples
 from unet_scaling.profile.stages import STAGES
 
+# Columns of the tables where the output is no terminal.
+TABLES_WIDTH_CHARACTERS = 130
 
-def print_tables(profile: Profile, console: Console) -> None:
+
+def print_profile(profile: Profile) -> None:
     """Print stages, loader processes, steps, notes and warnings, with the advice last."""
+    width = None if sys.stdout.isatty() else TABLES_WIDTH_CHARACTERS
+    console = Console(highlight=False, soft_wrap=True, width=width)
+    console.print(_heading(profile))
+    for table in (_stage_table(profile), _throughput_table(profile), _step_table(profile)):
+        console.print(table)
+    for line in _sentences(profile):
+        console.print(line, markup=False)
+
+
+def _heading(profile: Profile) -> str:
     host = profile.host
     data = profile.config.data
-    console.print(
+    return (
         f"{profile.config.study}: {counted(profile.batch, 'image')} a batch, {data.image_width} x"
         f" {data.image_height} pixels, data.loading = '{profile.loading}'\n"
         f"{counted(host.cores, 'core')} here, {counted(host.workers_per_host, 'worker')} per host,"
         f" {counted(host.cores_per_worker, 'core')} for each\n"
     )
-    for table in (_stage_table(profile), _throughput_table(profile), _step_table(profile)):
-        console.print(table)
-    for line in _sentences(profile):
-        console.print(line, markup=False)
 
 
 def _table(title: str, first: str, *columns: str) -> Table:

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
 from unet_scaling.data.batches import to_floats, transfer
 from unet_scaling.data.decoding import collate, convert_pair, decode_pair, fit_pair, read_pair
+from unet_scaling.data.fitting import Bytes
 from unet_scaling.data.image_source import Indices, PackedBatch
+from unet_scaling.data.manifest import PairEntry
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.profile.results import LoadingName, Samples
 from unet_scaling.profile.subject import Subject
@@ -38,11 +39,9 @@ class StageClock:
 
     @contextmanager
     def stage(self, name: str, images: int = 1) -> Iterator[None]:
-        """Time one stage, and label it in a running torch.profiler."""
-        with record_function(name):
-            begin = synchronized_seconds(self.device)
-            yield
-            self.seconds[name].append((synchronized_seconds(self.device) - begin) / images)
+        begin = synchronized_seconds(self.device)
+        yield
+        self.seconds[name].append((synchronized_seconds(self.device) - begin) / images)
 
 
 def time_stages(
@@ -77,17 +76,19 @@ def load_batch(
 
 
 def _decode(subject: Subject, indices: Indices, clock: StageClock) -> PackedBatch:
-    folder = subject.folder
-    data = subject.config.data
-    loaded = []
-    for pair in (subject.manifest.pairs[index] for index in indices):
-        with clock.stage(READ):
-            contents = read_pair(folder, pair)
-        with clock.stage(DECODE):
-            pixels = decode_pair(folder, pair, *contents)
-        with clock.stage(CONVERT):
-            converted = convert_pair(folder, data, pair, *pixels)
-        with clock.stage(RESIZE):
-            loaded.append(fit_pair(data, *converted))
+    loaded = [_decode_one(subject, subject.manifest.pairs[index], clock) for index in indices]
     with clock.stage(COLLATE, len(indices)):
         return collate(loaded)
+
+
+def _decode_one(subject: Subject, pair: PairEntry, clock: StageClock) -> tuple[Bytes, Bytes]:
+    folder = subject.folder
+    data = subject.config.data
+    with clock.stage(READ):
+        contents = read_pair(folder, pair)
+    with clock.stage(DECODE):
+        pixels = decode_pair(folder, pair, *contents)
+    with clock.stage(CONVERT):
+        converted = convert_pair(folder, data, pair, *pixels)
+    with clock.stage(RESIZE):
+        return fit_pair(data, *converted)

@@ -9,13 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from unet_scaling.data.loader import Batch
-from unet_scaling.measure.phases import NO_CLOCK, PhaseClock, Seconds, phase_clock
+from unet_scaling.measure.phases import PhaseClock, Seconds, phase_clock
 from unet_scaling.measure.timing import synchronized_seconds
-from unet_scaling.profile.results import LOADING_NAMES, Samples, Steps
-from unet_scaling.profile.stages import StageClock, load_batch
+from unet_scaling.profile.results import Samples, Steps
 from unet_scaling.profile.subject import Subject
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import Phase
@@ -25,7 +23,6 @@ from unet_scaling.training import Step, build_model, build_optimizer, local_step
 FEWEST_STEPS = 2
 # More make no figure better.
 MOST_STEPS = 50
-STEP_LABEL = "training step"
 
 
 def default_device() -> torch.device:
@@ -66,23 +63,33 @@ def time_steps(
 
     `choose` returns the number of loader processes for a step whose computing takes so many seconds.
     """
-    phases = _phases(subject, step, device, 0, seconds / 2)
+    in_line = _parts(_phases(subject, step, device, 0, seconds / 2))
+    processes = choose(in_line["compute"].median)
+    prefetched = _phases(subject, step, device, processes, seconds / 2).sum(axis=1)
+    return Steps(
+        device=_device_name(device),
+        threads=torch.get_num_threads(),
+        loader_processes=processes,
+        prefetched=Samples.of(_mean_of_turns(prefetched, processes)),
+        **in_line,
+    )
+
+
+def _parts(phases: Seconds) -> dict[str, Samples]:
+    """Return the parts of steps [steps, phases] that load in line, by the names of `Steps`."""
     data_wait = phases[:, Phase.DATA_WAIT]
     host_to_device = phases[:, Phase.HOST_TO_DEVICE]
     in_line = phases.sum(axis=1)
-    compute = in_line - data_wait - host_to_device
-    processes = choose(float(np.median(compute)))
-    prefetched = _phases(subject, step, device, processes, seconds / 2).sum(axis=1)
-    return Steps(
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        threads=torch.get_num_threads(),
-        data_wait=Samples.of(data_wait),
-        host_to_device=Samples.of(host_to_device),
-        compute=Samples.of(compute),
-        in_line=Samples.of(in_line),
-        loader_processes=processes,
-        prefetched=Samples.of(_mean_of_turns(prefetched, processes)),
-    )
+    return {
+        "data_wait": Samples.of(data_wait),
+        "host_to_device": Samples.of(host_to_device),
+        "compute": Samples.of(in_line - data_wait - host_to_device),
+        "in_line": Samples.of(in_line),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def _mean_of_turns(seconds: Seconds, processes: int) -> Seconds:
@@ -116,18 +123,3 @@ def _one_step(step: Step, batches: Iterator[list[Batch]], clock: PhaseClock, dev
     clock.next_step()
     phases: Seconds = clock.seconds(synchronized_seconds(device) - begin)[0]
     return phases
-
-
-def write_trace(path: Path, subject: Subject, step: Step, device: torch.device) -> None:
-    """Write a torch.profiler trace of one batch loaded both ways, each followed by its step."""
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
-    with profile(activities=activities) as profiler:
-        for loading in LOADING_NAMES:
-            with record_function(f"loading: {loading}"):
-                batch = Batch(*load_batch(subject, loading, subject.batches[0], StageClock(device)))
-            with record_function(STEP_LABEL):
-                step.take([batch], NO_CLOCK)
-    # Renamed once it is whole; the suffix, which says whether it is compressed, stays.
-    hidden = path.with_name(f".{os.getpid()}.{path.name}")
-    profiler.export_chrome_trace(str(hidden))
-    hidden.replace(path)
