@@ -146,11 +146,13 @@ def test_a_checkpoint_of_another_configuration_is_not_used(tmp_path: Path) -> No
         load_checkpoint(tmp_path, GROUP, trained(0), digest("another"))
 
 
+PARTS: dict[str, object] = {"model": {}, "optimizer": {}, "workers": [], "progress": ""}
 CONTENTS: dict[str, tuple[object, str]] = {
     "nothing": (None, "it is empty"),
     "a list": ([1, 2], "it holds a list"),
     "weights alone": ({"weight": torch.ones(2)}, "its 'model' is a NoneType"),
-    "no workers": ({"model": {}, "optimizer": {}, "workers": [3], "progress": ""}, "validation error"),
+    "no worker": (PARTS | {"workers": [3]}, "it holds a int where a dictionary belongs"),
+    "no progress": (PARTS, "validation error"),
 }
 
 

@@ -26,6 +26,11 @@ class ConvolutionPair(nn.Module):
         return functional.relu_(self.norm2(self.convolution2(features)))
 
 
+def _convolution_pairs(channels: list[int], norm: Norm) -> nn.ModuleList:
+    """Return a pair from each of these numbers of channels to the next."""
+    return nn.ModuleList(ConvolutionPair(inputs, outputs, norm) for inputs, outputs in pairwise(channels))
+
+
 class UNet(nn.Module):
     """Encoder, decoder and a 1x1 head that gives one logit per pixel and class.
 
@@ -38,12 +43,13 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         widths = [width * 2**level for level in range(depth)]
-        downwards = pairwise([channels, *widths])
-        upwards = list(pairwise(reversed(widths)))
+        upwards = widths[::-1]
         # Seeds give the same weights only as long as the modules are made in this order.
-        self.encoder = nn.ModuleList(ConvolutionPair(flat, deep, norm) for flat, deep in downwards)
-        self.upsampling = nn.ModuleList(nn.ConvTranspose2d(deep, flat, 2, stride=2) for deep, flat in upwards)
-        self.decoder = nn.ModuleList(ConvolutionPair(deep, flat, norm) for deep, flat in upwards)
+        self.encoder = _convolution_pairs([channels, *widths], norm)
+        self.upsampling = nn.ModuleList(
+            nn.ConvTranspose2d(deep, flat, 2, stride=2) for deep, flat in pairwise(upwards)
+        )
+        self.decoder = _convolution_pairs(upwards, norm)
         self.head = nn.Conv2d(width, classes, 1)
         self.multiple = 2 ** (depth - 1)
 

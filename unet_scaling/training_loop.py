@@ -73,8 +73,8 @@ def _train_steps(
         meter.clock.next_step()
         done += 1
         if safe_points.is_due() and done < data.steps_per_epoch:
-            begun = EpochSoFar(loss, meter.pause())
-            safe_points.visit(Position(epoch, done), begun, step.guard.triggered())
+            so_far = EpochSoFar(loss, meter.pause())
+            safe_points.visit(Position(epoch, done), so_far, step.guard.triggered())
             meter.resume()
     return loss
 

@@ -127,13 +127,18 @@ def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -
         raise UserError(
             f"{cache}: no sound cache of {folder} ({error}); remove it and build it again", EXIT_BAD_DATA
         ) from None
+    _require_shapes(cached, manifest, data)
+    return cached
+
+
+def _require_shapes(cached: CachedImages, manifest: Manifest, data: Data) -> None:
+    """Raise UserError (65) unless the arrays, and the boxes themselves, are as data and options want them."""
     expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
     shapes = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
     if shapes != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
         raise UserError(
-            f"{cache}: the cache has shapes {shapes} instead of {expected}; remove it", EXIT_BAD_DATA
+            f"{cached.folder}: the cache has shapes {shapes} instead of {expected}; remove it", EXIT_BAD_DATA
         )
-    return cached
 
 
 def verification_of_cache(cache: Path, index: int, count: int) -> MappedVerification:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,7 @@ def check_folder(folder: Path, foreground: str = "nonzero") -> Manifest:
 class _CheckedPair:
     problems: list[str]
     entry: PairEntry | None = None
-    mask_values: tuple[int, ...] = ()
+    mask_values: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -85,18 +86,25 @@ def _check_pair(folder: Path, rule: Foreground, pair: FilePair) -> _CheckedPair:
         pixels = to_mask_values(mask.path, mask.pixels)
     except UserError as error:
         return _CheckedPair([*problems, str(error)])
-    values = tuple(np.unique(pixels).tolist())
-    entry = PairEntry(
-        stem=pair.stem,
+    values = np.unique(pixels).tolist()
+    foreground_pixels = int(rule.mask(pixels).sum(dtype=np.int64))
+    entry = _pair_entry(pair.stem, image, mask, values, foreground_pixels)
+    return _CheckedPair(problems, entry, values)
+
+
+def _pair_entry(
+    stem: str, image: _DecodedFile, mask: _DecodedFile, mask_values: list[int], foreground_pixels: int
+) -> PairEntry:
+    return PairEntry(
+        stem=stem,
         image=image.entry,
         mask=mask.entry,
-        height=pixels.shape[0],
-        width=pixels.shape[1],
-        mask_values=list(values[:MOST_VALUES_LISTED]),
-        mask_value_count=len(values),
-        foreground_pixels=int(rule.mask(pixels).sum(dtype=np.int64)),
+        height=mask.pixels.shape[0],
+        width=mask.pixels.shape[1],
+        mask_values=mask_values[:MOST_VALUES_LISTED],
+        mask_value_count=len(mask_values),
+        foreground_pixels=foreground_pixels,
     )
-    return _CheckedPair(problems, entry, values)
 
 
 def _decode_file(path: Path, problems: list[str]) -> _DecodedFile | None:

@@ -95,11 +95,14 @@ def _registry(store: Path, deposit: Deposit) -> pooch.Pooch:
             registry.urls[name] = repository.download_url(name)
         else:
             del registry.registry[name]
-    for name, known in deposit.known_checksums.items():
-        stated = registry.registry.get(name)
-        if stated != known:
-            raise ValueError(f"the record states {stated} for {name}, known is {known}")
+    _require_known_checksums(registry.registry, deposit)
     return registry
+
+
+def _require_known_checksums(stated: Mapping[str, str], deposit: Deposit) -> None:
+    for name, known in deposit.known_checksums.items():
+        if stated.get(name) != known:
+            raise ValueError(f"the record states {stated.get(name)} for {name}, known is {known}")
 
 
 def _is_archive(name: str) -> bool:

@@ -150,15 +150,19 @@ def _plain_tiff(page: tifffile.TiffPage, pixels: npt.NDArray[Any]) -> Pixels:
     """Return grey, RGB or RGBA with channels last and 0 black, however the TIFF stores it."""
     if pixels.dtype == np.bool_:
         pixels = np.where(pixels, np.uint8(255), np.uint8(0))
-    if pixels.dtype not in (np.uint8, np.uint16):
-        raise ValueError(f"its pixels are {pixels.dtype}; 8-bit and 16-bit unsigned are read")
-    if page.axes not in ("YX", "YXS", "SYX"):
-        raise ValueError(f"its axes are {page.axes}; one image of height and width is expected")
+    _require_readable(pixels.dtype, page.axes)
     if page.axes == "SYX":
         pixels = np.moveaxis(pixels, 0, -1)
     if page.photometric == tifffile.PHOTOMETRIC.MINISWHITE:
         pixels = np.iinfo(pixels.dtype).max - pixels
     return pixels if page.colormap is None else _with_palette(pixels, page.colormap)
+
+
+def _require_readable(pixel_type: np.dtype[Any], axes: str) -> None:
+    if pixel_type not in (np.uint8, np.uint16):
+        raise ValueError(f"its pixels are {pixel_type}; 8-bit and 16-bit unsigned are read")
+    if axes not in ("YX", "YXS", "SYX"):
+        raise ValueError(f"its axes are {axes}; one image of height and width is expected")
 
 
 def _with_palette(pixels: npt.NDArray[Any], colours: npt.NDArray[Any]) -> npt.NDArray[Any]:

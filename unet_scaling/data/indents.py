@@ -157,14 +157,11 @@ def _free_circle(canvas: Canvas, radius: float, occupied: list[Circle]) -> Circl
 
 def _add_imprint(canvas: Canvas, sides: int, circle: Circle, light: float) -> None:
     """Press a pyramid into the surface; each facet is as bright as it faces the light."""
-    y, x, radius = circle
     angle = float(canvas.random.uniform(0, 2 * np.pi))
-    along, across = canvas.around(y, x, angle)
-    along = along * canvas.uniform(0.9, 1.1)
     normals = np.arange(sides) * 2 * np.pi / sides
-    distances = np.stack([_along_normal(along, across, normal) for normal in normals])
+    distances = _distances(canvas, circle, angle, normals)
     second, outward = np.sort(distances, axis=0)[-2:]
-    apothem = np.float32(radius * np.cos(np.pi / sides))
+    apothem = np.float32(circle[2] * np.cos(np.pi / sides))
     depth = _depth(canvas, outward, second, apothem)
     facet = np.argmax(distances, axis=0)
     shade = _shade(canvas, np.cos(normals + angle - light), facet, depth)
@@ -173,10 +170,15 @@ def _add_imprint(canvas: Canvas, sides: int, circle: Circle, light: float) -> No
     _press(canvas, depth > 0, shade + ridges, rim)
 
 
-def _along_normal(along: Field, across: Field, normal: float) -> Field:
-    """Return the distance of every pixel from the tip, in the direction of a facet's normal."""
-    distance: Field = along * np.float32(np.cos(normal)) + across * np.float32(np.sin(normal))
-    return distance
+def _distances(canvas: Canvas, circle: Circle, angle: float, normals: npt.NDArray[np.float64]) -> Field:
+    """Return how far every pixel is from the tip in the direction of each normal, [sides, height, width]."""
+    y, x, _ = circle
+    along, across = canvas.around(y, x, angle)
+    along = along * canvas.uniform(0.9, 1.1)
+    cosines = np.cos(normals).astype(np.float32)[:, None, None]
+    sines = np.sin(normals).astype(np.float32)[:, None, None]
+    distances: Field = along * cosines + across * sines
+    return distances
 
 
 def _depth(canvas: Canvas, outward: Field, second: Field, apothem: np.float32) -> Field:

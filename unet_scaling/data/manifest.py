@@ -122,13 +122,17 @@ def read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); {cure}", EXIT_BAD_DATA) from None
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(key) for key in fault["loc"]) or "file"
         raise UserError(
-            f"{path} is not a sound manifest: {where}: {fault['msg']}; {cure}", EXIT_BAD_DATA
+            f"{path} is not a sound manifest: {_first_fault(error)}; {cure}", EXIT_BAD_DATA
         ) from None
     except ValueError as error:
         raise UserError(f"{error}; {cure}", EXIT_BAD_DATA) from None
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(key) for key in fault["loc"]) or "file"
+    return f"{where}: {fault['msg']}"
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
@@ -154,13 +158,14 @@ def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
 
 def _difference(expected: dict[str, int], sizes: dict[str, int]) -> str:
     """Name the first file that differs, and count those that do."""
-    differing = [name for name in expected.keys() | sizes.keys() if expected.get(name) != sizes.get(name)]
-    first = min(differing)
-    if first not in sizes:
-        fault = "is missing"
-    elif first not in expected:
-        fault = "is new"
-    else:
-        fault = f"has {sizes[first]} bytes instead of {expected[first]}"
+    names = expected.keys() | sizes.keys()
+    differing = sorted(name for name in names if expected.get(name) != sizes.get(name))
+    first = differing[0]
     count = f" ({len(differing)} files differ)" if len(differing) > 1 else ""
-    return f"{ascii(first)[1:-1]} {fault}{count}"
+    return f"{ascii(first)[1:-1]} {_how_it_differs(expected.get(first), sizes.get(first))}{count}"
+
+
+def _how_it_differs(expected_bytes: int | None, actual_bytes: int | None) -> str:
+    if actual_bytes is None:
+        return "is missing"
+    return "is new" if expected_bytes is None else f"has {actual_bytes} bytes instead of {expected_bytes}"

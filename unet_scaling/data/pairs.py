@@ -61,10 +61,16 @@ def _by_stem(folder: Path, problems: list[str]) -> dict[str, str]:
             problems.append(f"{folder / ascii(name)}: {fault}")
         else:
             stems[Path(name).stem].append(name)
-    for stem, names in stems.items():
-        if len(names) > 1:
-            problems.append(f"{folder}: {' and '.join(names)} have the same stem {stem!r}; keep one of them")
+    problems += _shared_stems(folder, stems)
     return {stem: names[0] for stem, names in stems.items()}
+
+
+def _shared_stems(folder: Path, stems: dict[str, list[str]]) -> list[str]:
+    return [
+        f"{folder}: {' and '.join(names)} have the same stem {stem!r}; keep one of them"
+        for stem, names in stems.items()
+        if len(names) > 1
+    ]
 
 
 def _fault(path: Path) -> str:

@@ -40,12 +40,7 @@ def unpack(archives: Sequence[Path], folder: Path, limits: Limits | None = None)
             (staging / part).mkdir()
         left = limits or Limits()
         for archive in archives:
-            try:
-                left = _unpack_one(archive, staging, left)
-            except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
-                raise UserError(
-                    f"{archive}: not unpacked: {error}; remove it and run again", EXIT_BAD_DATA
-                ) from None
+            left = _unpack_one(archive, staging, left)
         _require_both(archives, staging)
         _pair_stems(staging)
         for part in (MASKS_FOLDER, IMAGES_FOLDER):
@@ -53,7 +48,14 @@ def unpack(archives: Sequence[Path], folder: Path, limits: Limits | None = None)
 
 
 def _unpack_one(archive: Path, staging: Path, left: Limits) -> Limits:
-    """Return what the limits leave for the next archive."""
+    """Return what the limits leave for the next archive; UserError (65) where it cannot be unpacked."""
+    try:
+        return _extract_all(archive, staging, left)
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+        raise UserError(f"{archive}: not unpacked: {error}; remove it and run again", EXIT_BAD_DATA) from None
+
+
+def _extract_all(archive: Path, staging: Path, left: Limits) -> Limits:
     with gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
         for member in progress(_members(tar), 0, f"unpacking {archive.name}"):
             left = Limits(left.files - 1, left.bytes - member.size)
@@ -81,8 +83,8 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Path, archi
     path = PurePosixPath(checked.name)
     if path.name.startswith(".") or path.suffix.lower() not in SUFFIXES:
         return
-    names = [archive, *path.parts[:-1]]
-    part = MASKS_FOLDER if any("mask" in name.lower() for name in names) else IMAGES_FOLDER
+    in_mask_folder = any("mask" in name.lower() for name in (archive, *path.parts[:-1]))
+    part = MASKS_FOLDER if in_mask_folder else IMAGES_FOLDER
     if (staging / part / path.name).exists():
         raise ValueError(f"two files are named {path.name!r}")
     tar.extract(checked.replace(name=path.name), staging / part, filter="data")

@@ -168,15 +168,21 @@ def main() -> None:
 
     world = MPI.COMM_WORLD
     hosts = world.allgather(socket.gethostname())
+    pairs = _measure_pairs(world, hosts)
+    if world.Get_rank() == 0:
+        library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+        write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=pairs))
+
+
+def _measure_pairs(world: Any, hosts: Sequence[str]) -> list[HostPair]:  # noqa: ANN401
+    """Return the result of every pair, on every rank."""
     pairs: list[HostPair] = []
     for ranks in choose_pairs(hosts):
         # One pair at a time: the others must not use the network.
         world.Barrier()
         own = measure(world, ranks, hosts) if world.Get_rank() in ranks else None
         pairs += filter(None, world.allgather(own))
-    if world.Get_rank() == 0:
-        library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
-        write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=pairs))
+    return pairs
 
 
 if __name__ == "__main__":

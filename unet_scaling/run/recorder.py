@@ -92,16 +92,19 @@ class Recorder:
 
     def resume(self, trained: Trained) -> SafePoints:
         """Go back to the newest checkpoint, if there is one, and write the header."""
-        start = Start(Position(0, 0), EpochSoFar(torch.zeros((), device=self._group.device), 0.0))
-        checkpoint = load_checkpoint(self._run.path, self._group, trained, self._run.config.digest())
-        if checkpoint is not None:
-            progress, so_far = checkpoint
-            self._go_on_from(progress)
-            start = Start(Position(progress.epoch, progress.step), so_far)
+        start = self._start(trained)
         self._write(self._header)
         self._startup.mark("distribution_seconds")
         seconds = 60 * self._run.config.training.checkpoint_minutes
         return SafePoints(self._group, start, self._run.interruption, partial(self._save, trained), seconds)
+
+    def _start(self, trained: Trained) -> Start:
+        checkpoint = load_checkpoint(self._run.path, self._group, trained, self._run.config.digest())
+        if checkpoint is None:
+            return Start(Position(0, 0), EpochSoFar(torch.zeros((), device=self._group.device), 0.0))
+        progress, so_far = checkpoint
+        self._go_on_from(progress)
+        return Start(Position(progress.epoch, progress.step), so_far)
 
     def _go_on_from(self, progress: Progress) -> None:
         self._header = resumed_header(self._header, progress)

@@ -47,9 +47,12 @@ def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Itera
             yield f"{result.images} images evaluated, the test set has {header.test_images}"
     end = lines[-1]
     if isinstance(end, End) and end.status == "complete":
-        asked = header.config.training.epochs
         trained = sum(isinstance(line, Epoch) for line in lines)
-        if trained != asked:
-            yield f"complete with {trained} epochs, {asked} were asked for"
-        if not results or results[-1].epochs != asked:
-            yield "complete without an evaluation after the last epoch"
+        yield from _faults_of_completion(header.config.training.epochs, trained, results)
+
+
+def _faults_of_completion(asked: int, trained: int, results: Sequence[Result]) -> Iterator[str]:
+    if trained != asked:
+        yield f"complete with {trained} epochs, {asked} were asked for"
+    if not results or results[-1].epochs != asked:
+        yield "complete without an evaluation after the last epoch"
