@@ -46,32 +46,31 @@ def padding_boxes(manifest: Manifest, data: Data) -> npt.NDArray[np.int32]:
 
 
 def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False) -> tuple[Bytes, Bytes]:
-    """Image [height, width, channels] and mask [height, width] of 0 and 1 at the size of the study.
+    """Return image [height, width, channels] and mask [height, width] of 0 and 1, at the study's size.
 
     Raises UserError (65) for files that are not those of the manifest; `verified` compares checksums.
     """
     contents = read_pair(folder, pair)
     if verified:
-        for path, content, entry in zip(
-            pair_paths(folder, pair), contents, (pair.image, pair.mask), strict=True
-        ):
-            _require_same_content(path, content, entry)
+        image_path, mask_path = pair_paths(folder, pair)
+        _require_same_content(image_path, contents[0], pair.image)
+        _require_same_content(mask_path, contents[1], pair.mask)
     return fit_pair(data, *convert_pair(folder, data, pair, *decode_pair(folder, pair, *contents)))
 
 
 def pair_paths(folder: Path, pair: PairEntry) -> tuple[Path, Path]:
-    """The files of image and mask."""
+    """Return the files of image and mask."""
     return folder / IMAGES_FOLDER / pair.image.name, folder / MASKS_FOLDER / pair.mask.name
 
 
 def read_pair(folder: Path, pair: PairEntry) -> tuple[bytes, bytes]:
-    """The bytes of both files."""
+    """Return the bytes of both files."""
     image_path, mask_path = pair_paths(folder, pair)
     return read_bytes(image_path), read_bytes(mask_path)
 
 
 def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tuple[Pixels, Pixels]:
-    """The pixels of both files as they are stored, [h, w, 1, 3 or 4]."""
+    """Return the pixels of both files as they are stored, [h, w, 1, 3 or 4]."""
     image_path, mask_path = pair_paths(folder, pair)
     image_pixels = decode(image_path, image)
     mask_pixels = decode(mask_path, mask)
@@ -83,14 +82,14 @@ def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tup
 def convert_pair(
     folder: Path, data: Data, pair: PairEntry, image: Pixels, mask: Pixels
 ) -> tuple[Bytes, Bytes]:
-    """uint8 image [h, w, channels], and the mask [h, w] as 0 and 1 by the rule for foreground."""
+    """Return the uint8 image [h, w, channels], and the mask [h, w] as 0 and 1 by the foreground rule."""
     _, mask_path = pair_paths(folder, pair)
     values = to_mask_values(mask_path, mask)
     return to_image(image, data.channels, data.intensity), parse_foreground(data.foreground).mask(values)
 
 
 def fit_pair(data: Data, image: Bytes, mask: Bytes) -> tuple[Bytes, Bytes]:
-    """Both at the size of the study."""
+    """Return both at the size of the study."""
     size = (data.image_height, data.image_width)
     return fit_image(image, *size), fit_mask(mask, *size)
 

@@ -15,7 +15,7 @@ class ImageSource(Protocol):
 
     @property
     def boxes(self) -> npt.NDArray[np.int32]:
-        """int32 [n, 4]: top, left, height, width of each picture within its padding, in pixels."""
+        """Return int32 [n, 4]: top, left, height, width of each picture within its padding, in pixels."""
 
     def gather(self, indices: Indices) -> PackedBatch:
         """Return uint8 images [b, channels, height, width], stored channels-last, and packed masks.

@@ -41,7 +41,7 @@ class Canvas:
 
     @property
     def size(self) -> int:
-        """The shorter side, the unit of all lengths."""
+        """Return the shorter side, the unit of all lengths."""
         return int(min(self.brightness.shape))
 
     def around(self, y: float, x: float, angle: float) -> tuple[Field, Field]:

@@ -56,22 +56,22 @@ class RunData:
 
     @property
     def train_images(self) -> int:
-        """Images in the training split, each counted once."""
+        """Return the number of images in the training split, each counted once."""
         return len(self.split.train)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps: equal on all workers, what does not fill a step is left out."""
+        """Return the optimizer steps: equal on all workers, what does not fill a step is left out."""
         return self._order_length // self._images_per_step
 
     @property
     def images_per_epoch(self) -> int:
-        """Images that all workers together process in one epoch."""
+        """Return how many images all workers together process in one epoch."""
         return self.steps_per_epoch * self._images_per_step
 
     @property
     def test_pixels(self) -> list[int]:
-        """Pixels of each test image without its padding, in the order of the test split."""
+        """Return the pixels of each test image without its padding, in the order of the test split."""
         return [int(height * width) for _, _, height, width in self.source.boxes[self.split.test]]
 
     def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[list[Batch]]:
@@ -155,12 +155,16 @@ def load_data(config: RunConfig, group: Group) -> RunData:
     manifest = read_manifest(config.data.manifest_path)
     manifest.require_unchanged(folder)
     split = batches.split(len(manifest.pairs), config.data.test_share, config.data.split_seed)
-    training = config.training
-    if training.epochs > 0:
-        available = len(split.train) * config.data.passes_per_epoch
-        batches.require_enough(available, config.workers, training.batch_per_worker, training.accumulate)
+    _require_enough_images(config, len(split.train))
     source, verification = _open_images(manifest, folder, config, group)
     return RunData(source, verification, split, config, group, manifest.sha256)
+
+
+def _require_enough_images(config: RunConfig, train_images: int) -> None:
+    training = config.training
+    if training.epochs > 0:
+        available = train_images * config.data.passes_per_epoch
+        batches.require_enough(available, config.workers, training.batch_per_worker, training.accumulate)
 
 
 def _open_images(

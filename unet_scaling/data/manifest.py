@@ -59,7 +59,7 @@ class PairEntry(StrictModel):
 
     @property
     def foreground_share(self) -> float:
-        """Foreground pixels over all pixels of the mask, 0..1."""
+        """Return foreground pixels over all pixels of the mask, 0..1."""
         return self.foreground_pixels / (self.height * self.width)
 
     @model_validator(mode="after")
@@ -91,7 +91,7 @@ class Manifest(StrictModel):
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the file's text, which identifies the data."""
+        """Return the SHA-256 of the file's text, which identifies the data."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def require_unchanged(self, folder: Path) -> None:

@@ -34,7 +34,7 @@ class Verification:
 
     @property
     def bytes(self) -> int:
-        """The size of all files when they were hashed."""
+        """Return the size of all files when they were hashed."""
         return sum(attributes[0] for attributes in self._seen.values())
 
     def require_whole(self) -> None:

@@ -61,10 +61,16 @@ def _identity_by(launcher: Launcher, environment: Mapping[str, str]) -> Identity
     size = _number(environment, launcher.size)
     if rank >= size:
         raise UserError(f"{launcher.rank}={rank} is not below {launcher.size}={size}")
-    local_ranks = [_number(environment, name) for name in launcher.local_ranks if name in environment]
-    if size > 1 and not local_ranks:
+    return Identity(rank, size, _local_rank(launcher, environment, size), launcher.name)
+
+
+def _local_rank(launcher: Launcher, environment: Mapping[str, str], size: int) -> int:
+    for name in launcher.local_ranks:
+        if name in environment:
+            return _number(environment, name)
+    if size > 1:
         raise UserError(f"{launcher.name} set {launcher.rank}, but none of {', '.join(launcher.local_ranks)}")
-    return Identity(rank, size, local_ranks[0] if local_ranks else 0, launcher.name)
+    return 0
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -69,10 +69,11 @@ def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[s
     """Return a sentence for each version that differs from worker 0's, naming the first worker that does."""
     sentences = []
     for name in sorted(set().union(*versions_by_rank)):
-        of_ranks = [versions_of_one.get(name, "none") for versions_of_one in versions_by_rank]
-        other = next((rank for rank, version in enumerate(of_ranks) if version != of_ranks[0]), None)
-        if other is not None:
-            named = [f"{of_ranks[rank]} on worker {rank} ({workers[rank].host})" for rank in (0, other)]
+        by_rank = [versions_of_worker.get(name, "none") for versions_of_worker in versions_by_rank]
+        differing = [rank for rank, version in enumerate(by_rank) if version != by_rank[0]]
+        if differing:
+            compared = (0, differing[0])
+            named = [f"{by_rank[rank]} on worker {rank} ({workers[rank].host})" for rank in compared]
             sentences.append(f"{name} is {' and '.join(named)}")
     return sentences
 

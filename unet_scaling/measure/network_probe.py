@@ -44,9 +44,8 @@ def _probe_size(group: Group, size: int) -> tuple[int, float, float]:
     message = torch.zeros(size // 4, device=group.device)
     # The first also opens connections and grows buffers; it only says how often to repeat.
     first = max(group.gather_numbers(_seconds(group, message)))
-    repeats = min(
-        MOST_ALL_REDUCE_REPEATS, max(FEWEST_ALL_REDUCE_REPEATS, int(ALL_REDUCE_SECONDS_PER_SIZE / first))
-    )
+    fitting = int(ALL_REDUCE_SECONDS_PER_SIZE / first)
+    repeats = min(MOST_ALL_REDUCE_REPEATS, max(FEWEST_ALL_REDUCE_REPEATS, fitting))
     times = [_seconds(group, message) for _ in range(repeats)]
     median = max(group.gather_numbers(statistics.median(times)))
     return repeats, median, max(group.gather_numbers(min(times)))

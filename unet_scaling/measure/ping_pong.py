@@ -147,12 +147,10 @@ def _one_way_seconds(world: Any, pair: tuple[int, int], size: int) -> tuple[int,
 def _repeated(
     round_trip: Callable[[], float], exchange: Callable[[int], int], leads: bool
 ) -> tuple[int, float, float]:
-    first = round_trip()
-    wanted = min(
-        MOST_ROUND_TRIP_REPEATS, max(FEWEST_ROUND_TRIP_REPEATS, int(ROUND_TRIP_SECONDS_PER_SIZE / first))
-    )
-    wanted_by_other = exchange(wanted)
-    repeats = wanted if leads else wanted_by_other
+    fitting = int(ROUND_TRIP_SECONDS_PER_SIZE / round_trip())
+    own_choice = min(MOST_ROUND_TRIP_REPEATS, max(FEWEST_ROUND_TRIP_REPEATS, fitting))
+    other_choice = exchange(own_choice)
+    repeats = own_choice if leads else other_choice
     times = [round_trip() / 2 for _ in range(repeats)]
     return repeats, statistics.median(times), min(times)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unet_scaling.profile.findings import as_milliseconds, counted
-from unet_scaling.profile.results import Profile, Samples
+from unet_scaling.profile.results import Conclusions, Profile, Samples
 from unet_scaling.profile.stages import STAGES
 
 # Columns of the tables where the output is no terminal.
@@ -108,14 +108,15 @@ def _sentences(profile: Profile) -> Iterator[str]:
     )
     bound = "yes" if conclusions.input_bound else "no"
     yield f"input-bound: {bound}; loading is {conclusions.loading_share:.1%} of a step"
-    yield (
-        f"loader processes with cores of their own can hide {conclusions.hideable_share:.1%} of a step;"
-        f" {profile.steps.loader_processes} on these cores hid {conclusions.hidden_share:.1%}"
-        + (" (more than can be hidden: noise)" if _is_noise(profile) else "")
-    )
+    yield _prefetch_sentence(profile.steps.loader_processes, conclusions)
     yield f"recommended data.loader_workers with data.loading = 'decode': {conclusions.loader_processes}"
     yield f"advice: {conclusions.advice}"
 
 
-def _is_noise(profile: Profile) -> bool:
-    return profile.conclusions.hidden_share > profile.conclusions.hideable_share
+def _prefetch_sentence(loader_processes: int, conclusions: Conclusions) -> str:
+    noise = " (more than can be hidden: noise)"
+    return (
+        f"loader processes with cores of their own can hide {conclusions.hideable_share:.1%} of a step;"
+        f" {loader_processes} on these cores hid {conclusions.hidden_share:.1%}"
+        f"{noise if conclusions.hidden_share > conclusions.hideable_share else ''}"
+    )

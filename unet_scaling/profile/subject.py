@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def source(self) -> ImageSource:
-        """The images as the study loads them; those that it keeps on a device come from the cache."""
+        """Return the images as the study loads them; those that it keeps on a device come from the cache."""
         return self.decoded if loading_of(self.config) == "decode" else self.cached
 
     def run_data(self, device: torch.device, loader_processes: int, steps: int) -> RunData:

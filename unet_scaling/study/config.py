@@ -206,11 +206,16 @@ def _run_name(framework: Framework, workers: int, repeat: int, options: Options,
     name = "-".join([framework, f"w{workers:02d}", *values, f"r{repeat}"])
     if len(name) <= LONGEST_NAME:
         return name
+    raise _too_long(len(name), options, source)
+
+
+def _too_long(characters: int, options: Options, source: str) -> UserError:
+    """Return the error that names the option with most of these characters."""
     (table, key), value = max(options.items(), key=lambda option: len(_plain(option[1])))
-    raise UserError(
+    return UserError(
         f"{source}: {table}.{key}: found {str(value)[:40]!r}, one of an axis, with which the name of a run "
-        f"has {len(name)} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes; for a path, "
-        "a link of a short name"
+        f"has {characters} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes; for a "
+        "path, a link of a short name"
     )
 
 

@@ -37,10 +37,13 @@ def failure_reason(folder: Path, after: int = 0) -> str:
     newest = max((report.attempt for report in reports), default=0)
     if newest <= after:
         return ""
-    of_newest = sorted((report for report in reports if report.attempt == newest), key=attrgetter("utc"))
-    first = of_newest[0]
+    return _reason_of_attempt([report for report in reports if report.attempt == newest])
+
+
+def _reason_of_attempt(reports: Sequence[FailureReport]) -> str:
+    first = min(reports, key=attrgetter("utc"))
     reason = f"worker {first.worker} on {first.host}: {first.message}"
-    return reason + _without_report(of_newest) if first.error == WAITED else reason
+    return reason + _without_report(reports) if first.error == WAITED else reason
 
 
 def _read(path: Path) -> FailureReport:

@@ -216,5 +216,5 @@ def _parse(raw: bytes) -> RecordLine:
     except ValidationError as error:
         fault: dict[str, Any] = dict(error.errors(include_url=False)[0])
         where = ".".join(str(part) for part in fault["loc"]) or "line"
-        found = json.dumps(fault["input"], default=str)[:80]
-        raise ValueError(f"{where}: {fault['msg']}, found {found}") from None
+        value = json.dumps(fault["input"], default=str)[:80]
+        raise ValueError(f"{where}: {fault['msg']}, found {value}") from None
