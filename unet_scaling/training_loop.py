@@ -40,8 +40,7 @@ def train_epoch(
     Raises UserError (70) where a loss or gradient is not finite, and StoppedError where the run was asked to
     stop: on every worker alike.
     """
-    for parameters in step.optimizer.param_groups:
-        parameters["lr"] = learning_rate(step.config, epoch)
+    rate = _set_learning_rate(step, epoch)
     step.model.train()
     loss = _train_steps(step, data, epoch, meter, safe_points, group.rank == 0)
     own_seconds = meter.end()
@@ -54,10 +53,18 @@ def train_epoch(
         images=data.images_per_epoch,
         steps=data.steps_per_epoch,
         loss=mean_loss,
-        learning_rate=step.optimizer.param_groups[0]["lr"],
+        learning_rate=rate,
         warmup=safe_points.is_first(epoch),
         **vars(meter.measures(epoch, own_seconds)),
     )
+
+
+def _set_learning_rate(step: Step, epoch: int) -> float:
+    """Set the rate of this epoch; return the one that the optimizer has then."""
+    groups = step.optimizer.param_groups
+    for parameters in groups:
+        parameters["lr"] = learning_rate(step.config, epoch)
+    return float(groups[0]["lr"])
 
 
 def _train_steps(
@@ -73,10 +80,17 @@ def _train_steps(
         meter.clock.next_step()
         done += 1
         if safe_points.is_due() and done < data.steps_per_epoch:
-            so_far = EpochSoFar(loss, meter.pause())
-            safe_points.visit(Position(epoch, done), so_far, step.guard.triggered())
-            meter.resume()
+            _visit_safe_point(safe_points, Position(epoch, done), loss, meter, step)
     return loss
+
+
+def _visit_safe_point(
+    safe_points: SafePoints, position: Position, loss: Tensor, meter: Meter, step: Step
+) -> None:
+    """Stop the clock while the workers agree whether to go on, and save where it is time."""
+    so_far = EpochSoFar(loss, meter.pause())
+    safe_points.visit(position, so_far, step.guard.triggered())
+    meter.resume()
 
 
 def _mean_loss(step: Step, data: RunData, group: Group, epoch: int, loss: Tensor) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from unet_scaling.data.fitting import Bytes
 from unet_scaling.data.foreground import Foreground, parse_foreground
 from unet_scaling.data.images import Pixels, decode, describe_mode, read_bytes, to_mask_values
 from unet_scaling.data.manifest import MOST_VALUES_LISTED, FileEntry, Manifest, PairEntry
@@ -82,18 +83,24 @@ def _check_pair(folder: Path, rule: Foreground, pair: FilePair) -> _CheckedPair:
         return _CheckedPair(problems)
     if image.size != mask.size:
         problems.append(f"{mask.path}: has {mask.size} pixels, its image {image.size}")
+    grey = _grey_values(mask, problems)
+    if grey is None:
+        return _CheckedPair(problems)
+    values = np.unique(grey).tolist()
+    return _CheckedPair(problems, _pair_entry(pair.stem, image, mask, values, rule.mask(grey)), values)
+
+
+def _grey_values(mask: _DecodedFile, problems: list[str]) -> Pixels | None:
+    """Return the values of a mask, or None with the reason added to the problems."""
     try:
-        pixels = to_mask_values(mask.path, mask.pixels)
+        return to_mask_values(mask.path, mask.pixels)
     except UserError as error:
-        return _CheckedPair([*problems, str(error)])
-    values = np.unique(pixels).tolist()
-    foreground_pixels = int(rule.mask(pixels).sum(dtype=np.int64))
-    entry = _pair_entry(pair.stem, image, mask, values, foreground_pixels)
-    return _CheckedPair(problems, entry, values)
+        problems.append(str(error))
+        return None
 
 
 def _pair_entry(
-    stem: str, image: _DecodedFile, mask: _DecodedFile, mask_values: list[int], foreground_pixels: int
+    stem: str, image: _DecodedFile, mask: _DecodedFile, mask_values: list[int], foreground: Bytes
 ) -> PairEntry:
     return PairEntry(
         stem=stem,
@@ -103,7 +110,7 @@ def _pair_entry(
         width=mask.pixels.shape[1],
         mask_values=mask_values[:MOST_VALUES_LISTED],
         mask_value_count=len(mask_values),
-        foreground_pixels=foreground_pixels,
+        foreground_pixels=int(foreground.sum(dtype=np.int64)),
     )
 
 

@@ -6,6 +6,7 @@ each step seen so far has the same chance.
 """
 
 import io
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -59,15 +60,18 @@ class StepSample:
     def _columns(self) -> dict[str, Column]:
         kept = sorted(self._kept.values(), key=lambda step: step[:2])
         phases = np.stack([seconds for _, _, seconds in kept])
-        workers = phases.shape[1]
-        epochs = np.array([epoch for epoch, _, _ in kept], dtype=np.int32)
-        steps = np.array([step for _, step, _ in kept], dtype=np.int64)
-        keys: dict[str, Column] = {
-            "epoch": np.repeat(epochs, workers),
-            "step": np.repeat(steps, workers),
-            "worker": np.tile(np.arange(workers, dtype=np.int32), len(kept)),
-        }
-        return keys | _phase_columns(phases)
+        positions = [(epoch, step) for epoch, step, _ in kept]
+        return _key_columns(positions, workers=phases.shape[1]) | _phase_columns(phases)
+
+
+def _key_columns(positions: Sequence[tuple[int, int]], workers: int) -> dict[str, Column]:
+    """Return epoch, step and worker of every row, given epoch and step of each step that was kept."""
+    epochs, steps = zip(*positions, strict=True)
+    return {
+        "epoch": np.repeat(np.array(epochs, dtype=np.int32), workers),
+        "step": np.repeat(np.array(steps, dtype=np.int64), workers),
+        "worker": np.tile(np.arange(workers, dtype=np.int32), len(positions)),
+    }
 
 
 def _phase_columns(phases: Seconds) -> dict[str, Column]:

@@ -25,7 +25,7 @@ from unet_scaling.profile.steps import (
 )
 from unet_scaling.profile.subject import Subject, open_subject
 from unet_scaling.profile.throughput import counts_to_try, measure_throughput
-from unet_scaling.study.config import StudyConfig
+from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 
 # Shares of the time; throughput is measured three times.
@@ -51,23 +51,22 @@ def profile_study(study: StudyConfig, options: ProfileOptions) -> Profile:
     device = default_device()
     host = divide_host(study, options.workers_per_host, device)
     with open_subject(study, options.samples) as subject:
-        with cores_of_one_worker(host.cores_per_worker):
-            stages = _time_stages(subject, device, options.seconds)
-        counts, notes = counts_to_try(subject, host.cores)
-        throughput = measure_throughput(subject, counts, THROUGHPUT_SHARE * options.seconds)
-        with cores_of_one_worker(host.cores_per_worker):
-            steps = _time_steps(subject, device, host, throughput, STEPS_SHARE * options.seconds)
+        measured = _measure(study.configs()[0], subject, host, device, options.seconds)
+    return Profile(**vars(measured), conclusions=conclude(measured))
+
+
+def _measure(
+    config: RunConfig, subject: Subject, host: HostCores, device: torch.device, seconds: float
+) -> Measurements:
+    with cores_of_one_worker(host.cores_per_worker):
+        stages = _time_stages(subject, device, seconds)
+    counts, notes = counts_to_try(subject, host.cores)
+    throughput = measure_throughput(subject, counts, THROUGHPUT_SHARE * seconds)
+    with cores_of_one_worker(host.cores_per_worker):
+        steps = _time_steps(subject, device, host, throughput, STEPS_SHARE * seconds)
     if device.type == "cpu":
         notes.append("steps are those of this CPU; run this where the training will run, for its device")
-    measured = Measurements(
-        config=study.configs()[0],
-        host=host,
-        stages=stages,
-        throughput=throughput,
-        steps=steps,
-        notes=[*subject.notes, *notes],
-    )
-    return Profile(**vars(measured), conclusions=conclude(measured))
+    return Measurements(config, host, stages, throughput, steps, [*subject.notes, *notes])
 
 
 def _time_stages(

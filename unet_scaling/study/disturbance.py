@@ -131,11 +131,11 @@ def _stalled_epochs(epochs: Sequence[Epoch]) -> list[Stall]:
 
 def _stalled_worker(stalled: Epoch, epochs: Sequence[Epoch]) -> int | None:
     """Return the worker whose own work, without sync, was that much longer: the others waited for it."""
-    all_work = [work for epoch in epochs if (work := _own_work(epoch)) is not None]
     stalled_work = _own_work(stalled)
-    if stalled_work is None or not all_work:
+    if stalled_work is None:
         return None
-    usual = [median(worker) for worker in zip(*all_work, strict=True)]
+    all_work = filter(None, map(_own_work, epochs))
+    usual = [median(of_worker) for of_worker in zip(*all_work, strict=True)]
     longer = [work - expected for work, expected in zip(stalled_work, usual, strict=True)]
     most = max(longer)
     beyond = stalled.seconds - median(epoch.seconds for epoch in epochs)

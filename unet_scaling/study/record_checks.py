@@ -25,12 +25,16 @@ def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
         yield "a record starts with its one header"
     if End in kinds[:-1]:
         yield "there is a line after the end"
-    optional = [kind for kind in kinds if kind in (Startup, Probe)]
-    if optional not in OPENINGS or kinds[1 : 1 + len(optional)] != optional:
+    if not _is_opening_in_order(kinds):
         yield "a startup and a probe come once, in this order, right after the header"
     numbers = [line.epoch for line in lines if isinstance(line, Epoch)]
     if numbers != list(range(len(numbers))):
         yield f"epochs are not 0, 1, 2, ...: {numbers}"
+
+
+def _is_opening_in_order(kinds: Sequence[type]) -> bool:
+    optional = [kind for kind in kinds if kind in (Startup, Probe)]
+    return optional in OPENINGS and kinds[1 : 1 + len(optional)] == optional
 
 
 def _faults_of_header(header: Header) -> Iterator[str]:
