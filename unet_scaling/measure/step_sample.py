@@ -21,7 +21,7 @@ STEPS_NAME = "steps.parquet"
 # About 1 MB.
 MOST_SAMPLED_ROWS = 20_000
 
-Column = npt.NDArray[np.generic]
+_Column = npt.NDArray[np.generic]
 
 
 class StepSample:
@@ -57,14 +57,14 @@ class StepSample:
         parquet.write_table(table.replace_schema_metadata(facts), buffer)
         return buffer.getvalue()
 
-    def _columns(self) -> dict[str, Column]:
+    def _columns(self) -> dict[str, _Column]:
         kept = sorted(self._kept.values(), key=lambda step: step[:2])
         phases = np.stack([seconds for _, _, seconds in kept])
         positions = [(epoch, step) for epoch, step, _ in kept]
         return _key_columns(positions, workers=phases.shape[1]) | _phase_columns(phases)
 
 
-def _key_columns(positions: Sequence[tuple[int, int]], workers: int) -> dict[str, Column]:
+def _key_columns(positions: Sequence[tuple[int, int]], workers: int) -> dict[str, _Column]:
     """Return epoch, step and worker of every row, given epoch and step of each step that was kept."""
     epochs, steps = zip(*positions, strict=True)
     return {
@@ -74,16 +74,16 @@ def _key_columns(positions: Sequence[tuple[int, int]], workers: int) -> dict[str
     }
 
 
-def _phase_columns(phases: Seconds) -> dict[str, Column]:
+def _phase_columns(phases: Seconds) -> dict[str, _Column]:
     """Return the columns of seconds [steps, workers, phases]; the wire is the same for all workers."""
-    columns: dict[str, Column] = {
+    columns: dict[str, _Column] = {
         name: phases[:, :, phase].ravel() for phase, name in enumerate(PHASE_COLUMNS)
     }
     wire = phases[:, :, Phase.SYNC].min(axis=1)
     return columns | {"wire_seconds": np.repeat(wire, phases.shape[1])}
 
 
-def _arrow_array(pyarrow: ModuleType, column: Column) -> Any:  # noqa: ANN401, imported late
+def _arrow_array(pyarrow: ModuleType, column: _Column) -> Any:  # noqa: ANN401, imported late
     # From buffers: given an array, pyarrow would first import pandas, while all workers wait.
     arrow_type = pyarrow.from_numpy_dtype(column.dtype)
     return pyarrow.Array.from_buffers(arrow_type, len(column), [None, pyarrow.py_buffer(column)])
