@@ -1,6 +1,7 @@
 """Checkpoints: what comes back is what was saved, or the one before it, or an error."""
 
 import io
+import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.records import digest, make_epochs, make_point
+from tests.records import digest, make_epochs, make_header, make_point, make_result
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity
 from unet_scaling.run.checkpoint import (
@@ -169,6 +170,18 @@ def test_what_is_no_checkpoint_is_named_in_one_line(
         load_checkpoint(tmp_path, GROUP, trained(0), POINT)
     assert error.value.exit_code == EXIT_BAD_DATA
     assert said in capsys.readouterr().out
+
+
+def test_a_checkpoint_with_facts_that_are_no_longer_recorded_is_used(tmp_path: Path) -> None:
+    path = save(tmp_path, trained(1), 1)
+    result = make_result(make_header(make_point()), [], 0.5)
+    state = torch.load(path, weights_only=True)
+    older = json.loads(state["progress"])
+    older["results"] = [result.model_dump(mode="json") | {"smoothed_jaccard": 0.5}]
+    _rewrite(path, state | {"progress": json.dumps(older)})
+    loaded = load_checkpoint(tmp_path, GROUP, trained(0), POINT)
+    assert loaded is not None
+    assert loaded[0].results == [result]
 
 
 @pytest.mark.parametrize("workers", [0, 3])

@@ -23,6 +23,7 @@ from unet_scaling.group.group import Group
 from unet_scaling.run.weights import one_line, unpack_state
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
+from unet_scaling.study.older_records import progress_in_newest_words
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Result
 from unet_scaling.study.validation import StrictModel
 
@@ -165,7 +166,7 @@ def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Pro
     torch.set_rng_state(random["cpu"])
     if "cuda" in random:
         torch.cuda.set_rng_state(random["cuda"])
-    progress = Progress.model_validate_json(state["progress"])
+    progress = _progress(state)
     return progress, EpochSoFar(own["loss"].to(group.device), own["seconds"])
 
 
@@ -194,7 +195,7 @@ def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] 
     """Return the content of a checkpoint, or None and why it cannot be used."""
     try:
         state = _read_parts(path)
-        progress = Progress.model_validate_json(state["progress"])
+        progress = _progress(state)
     except (OSError, ValueError) as error:
         return None, f"{path} cannot be used: {one_line(error)}"
     if len(state["workers"]) != workers:
@@ -211,6 +212,10 @@ def _read_parts(path: Path) -> dict[str, Any]:
     for worker in state["workers"]:
         _require_parts(worker, WORKER_PARTS)
     return state
+
+
+def _progress(state: dict[str, Any]) -> Progress:
+    return Progress.model_validate_json(progress_in_newest_words(state["progress"]))
 
 
 def _require_parts(state: object, parts: dict[str, type]) -> None:

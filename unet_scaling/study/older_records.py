@@ -13,7 +13,7 @@ from typing import Any
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import OPTION_TABLES
 
-# A line of format 5 needs no change.
+# Headers up to this format name the configuration otherwise.
 NEWEST_OLDER_FORMAT = 4
 # What the digests of formats 1 to 4 left out where it had its default. No option is ever added here.
 OPTIONS_OUTSIDE_OLDER_DIGESTS = (
@@ -52,9 +52,22 @@ def in_newest_words(content: bytes) -> bytes:
 
     Raises ValueError where the configuration does not match the digest beside it.
     """
-    line = json.loads(content)
-    convert = CONVERSIONS.get(line.get("kind"))
-    return json.dumps(convert(line)).encode() if convert else content
+    return json.dumps(_newest_line(json.loads(content))).encode()
+
+
+def progress_in_newest_words(content: str) -> str:
+    """Return the progress of a checkpoint, whose epochs and results are lines of a record, likewise."""
+    if not any(key.decode() in content for key in KEYS_OF_OLDER_LINES):
+        return content
+    progress = json.loads(content)
+    for lines in ("epochs", "results"):
+        progress[lines] = [_newest_line(line) for line in progress.get(lines, [])]
+    return json.dumps(progress)
+
+
+def _newest_line(line: dict[str, Any]) -> dict[str, Any]:
+    convert = CONVERSIONS.get(line.get("kind", ""))
+    return convert(line) if convert else line
 
 
 def _header(line: dict[str, Any]) -> dict[str, Any]:
