@@ -11,8 +11,6 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.texts import duration
 
-SECONDS_PER_HOUR = 3600
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -36,7 +34,7 @@ def cluster_cost(
         nodes = [max(nodes)] * len(nodes)
     hours = NOTHING
     for each, node_count in zip(seconds, nodes, strict=True):
-        hours += each.times(node_count / SECONDS_PER_HOUR)
+        hours += each.times(node_count / 3600)
     lines = [
         f"about {_hours(hours)}, {source_text(configs, basis)}",
         limit_text,

@@ -114,7 +114,7 @@ def run_seconds(config: RunConfig, basis: Basis, images: Images) -> Range:
 
 def _evaluations(config: RunConfig) -> int:
     every = config.training.evaluate_every
-    return 1 + ((config.training.epochs - 1) // every if every else 0)
+    return 1 + (max(0, config.training.epochs - 1) // every if every else 0)
 
 
 def _work_seconds(
@@ -172,7 +172,8 @@ def _speed_options(config: RunConfig) -> tuple[object, ...]:
 def _startup_seconds(record: Record) -> float:
     if record.startup is None:
         return 0.0
-    return sum(max(getattr(record.startup, column)) for column in STARTUP_COLUMNS)
+    parts: list[list[float]] = [getattr(record.startup, column) for column in STARTUP_COLUMNS]
+    return sum(map(max, parts))
 
 
 def source_text(configs: Sequence[RunConfig], basis: Basis) -> str:

@@ -26,7 +26,7 @@ MIDDLE_OF_GREY_8_BIT = 127
 # A batch is never suggested larger than the default.
 LARGEST_BATCH: int = Training.model_fields["batch_per_worker"].default
 # Fewer steps would measure the pauses between epochs.
-FEWEST_STEPS = 8
+FEWEST_STEPS_PER_EPOCH = 8
 # Larger images would take most GPUs' memory at the usual batch.
 LONGEST_SIDE_PIXELS = 1024
 
@@ -47,7 +47,7 @@ class ImageFacts:
     @property
     def training_images(self) -> int:
         """Return how many images are left when those for evaluation are taken out."""
-        share = Data.model_fields["test_share"].default
+        share: float = Data.model_fields["test_share"].default
         return self.images - min(self.images - 1, max(1, round(self.images * share)))
 
 
@@ -113,7 +113,7 @@ def suggested_size(height: int, width: int) -> tuple[int, int]:
 def suggested_batch(training_images: int, workers: int) -> int:
     """Return the largest power of two up to 16 with at least 8 steps per epoch at this worker count."""
     batch = LARGEST_BATCH
-    while batch > 1 and training_images // (workers * batch) < FEWEST_STEPS:
+    while batch > 1 and training_images // (workers * batch) < FEWEST_STEPS_PER_EPOCH:
         batch //= 2
     return batch
 
@@ -159,12 +159,12 @@ def _data_choices(facts: ImageFacts) -> list[Choice]:
 
 def _batch_choices(facts: ImageFacts, workers: int, asked: int | None) -> list[Choice]:
     batch = asked or suggested_batch(facts.training_images, workers)
-    passes = -(-FEWEST_STEPS * workers * batch // facts.training_images)
+    passes = -(-FEWEST_STEPS_PER_EPOCH * workers * batch // facts.training_images)
     steps = facts.training_images * passes // (workers * batch)
     why = f"{count(steps, 'step')} per epoch on {count(workers, 'worker')}, of {facts.training_images} images"
     choices = [Choice("training.batch_per_worker", batch, why)]
     if passes > 1:
-        why = f"one pass gives {count(workers, 'worker')} fewer than {FEWEST_STEPS} steps"
+        why = f"one pass gives {count(workers, 'worker')} fewer than {FEWEST_STEPS_PER_EPOCH} steps"
         choices.append(Choice("data.passes_per_epoch", passes, why))
     return choices
 

@@ -75,7 +75,7 @@ def test_the_nearest_run_of_the_same_framework_and_options_is_used() -> None:
         measured(config(1), 10.0),
         measured(config(8), 40.0),
         measured(config(2, "horovod"), 1.0),
-        measured(config(4, training={"batch_per_worker": 1}), 1.0),
+        measured(config(4, batch_per_worker=1), 1.0),
     ]
     seconds = run_seconds(config(6), Basis(tuple(runs), "runs"), IMAGES)
     assert seconds == run_seconds(config(6), Basis((runs[1],), "run"), IMAGES)
@@ -99,9 +99,9 @@ def test_larger_images_take_longer_by_their_pixels() -> None:
 
 
 def test_a_record_gives_the_speed_of_its_epochs_after_the_warm_up(tmp_path: Path) -> None:
-    point = config()
-    path = write_record(make_run(tmp_path / "run", point), point)
-    record = read_record(path if isinstance(path, Path) else tmp_path / "run" / "run.jsonl")
+    point = config(epochs=3)
+    write_record(make_run(tmp_path / "run", point), point)
+    record = read_record(tmp_path / "run" / "run.jsonl")
     timed = [epoch for epoch in record.epochs if not epoch.warmup]
     found = measured_run(record)
     assert found is not None
@@ -118,7 +118,7 @@ def study(tmp_path: Path) -> StudyConfig:
             "name": "sweep",
             "workers": [1, 4],
             "repeats": 1,
-            "data": {"folder": str(data), "image_height": 32, "image_width": 32},
+            "data": {"folder": str(data), "image_height": 32, "image_width": 32, "foreground": "255"},
             "training": {"epochs": 3, "batch_per_worker": 2},
             "model": {"width": 2, "depth": 2},
         }
@@ -240,7 +240,7 @@ def test_a_real_probe_times_steps_of_the_study(
 ) -> None:
     monkeypatch.setattr("slurm.estimate_basis.PROBE_SECONDS", 1)
     data = make_images(tmp_path / "images", 8, 64, 48)
-    table = {"folder": str(data), "image_height": 64, "image_width": 48}
+    table = {"folder": str(data), "image_height": 64, "image_width": 48, "foreground": "255"}
     basis = basis_of_probe(study.model_copy(update={"data": table}), 1, on_gpus=True)
     assert basis.runs[0].trained_per_second > 0
     assert basis.runs[0].startup_seconds > 0

@@ -8,7 +8,7 @@ import pytest
 
 from slurm.commands import new
 from slurm.new_study import (
-    FEWEST_STEPS,
+    FEWEST_STEPS_PER_EPOCH,
     mask_values,
     suggested_batch,
     suggested_foreground,
@@ -149,8 +149,8 @@ def test_sizes_are_whole_at_every_level_of_the_network() -> None:
 @pytest.mark.parametrize("workers", [1, 2, 14, 64])
 def test_the_batch_leaves_enough_steps_to_the_largest_worker_count(workers: int) -> None:
     batch = suggested_batch(896, workers)
-    assert 896 // (workers * batch) >= FEWEST_STEPS
-    assert batch == 16 or 896 // (workers * 2 * batch) < FEWEST_STEPS
+    assert 896 // (workers * batch) >= FEWEST_STEPS_PER_EPOCH
+    assert batch == 16 or 896 // (workers * 2 * batch) < FEWEST_STEPS_PER_EPOCH
 
 
 def test_few_images_are_seen_several_times_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

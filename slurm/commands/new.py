@@ -90,7 +90,7 @@ def command_line() -> CommandLine:
 
 
 def _add_cluster_options(parser: CommandLine) -> None:
-    parser.add_argument("--cluster", action="store_true", help="insist on a cluster file: fail without Slurm")
+    parser.add_argument("--cluster", action="store_true", help="fail where there is no Slurm to ask")
     parser.add_argument("--partition", help="default: the one with most GPUs in service")
     parser.add_argument("--account", help="default: yours, by sacctmgr")
     parser.add_argument("--time", metavar="LIMIT", help="of one job; default: 02:00:00, or the partition's")
@@ -180,11 +180,9 @@ def _study(arguments: argparse.Namespace, place: Place, ask: Ask) -> list[Choice
     if data == Path():
         raise UserError("--data FOLDER: name the folder that holds images/ and masks/; see unet-scaling data")
     facts = survey_images(data.expanduser(), arguments.foreground)
-    workers, why = arguments.workers, "as asked for"
-    if workers is None:
-        usual = ",".join(map(str, worker_counts(place.largest)))
-        workers = _counts(ask("Worker counts", usual))
-        why = place.why
+    usual = ",".join(map(str, worker_counts(place.largest)))
+    workers = arguments.workers or _counts(ask("Worker counts", usual))
+    why = "as asked for" if arguments.workers else place.why
     epochs = arguments.epochs or int(ask("Epochs", str(USUAL_EPOCHS)))
     repeats = arguments.repeats or int(ask("Repeats", str(StudyConfig.model_fields["repeats"].default)))
     return study_choices(facts, workers, why, epochs, repeats, arguments.batch)

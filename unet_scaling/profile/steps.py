@@ -89,7 +89,7 @@ def _parts(phases: Seconds) -> dict[str, Samples]:
 
 
 def device_name(device: torch.device) -> str:
-    return torch.cuda.getdevice_name(device) if device.type == "cuda" else "cpu"
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def _mean_of_turns(seconds: Seconds, processes: int) -> Seconds:
