@@ -2,6 +2,7 @@
 
 import getpass
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -97,14 +98,19 @@ def read_nodes(answer: str) -> dict[str, tuple[NodeFacts, ...]]:
 
 def read_gpus(gres: str) -> dict[str, int]:
     """Return the GPUs by type of a list such as `gpu:a100:4(S:0-1),nvme:1`, empty for `(null)`."""
-    gpus: dict[str, int] = {}
+    gpus: Counter[str] = Counter()
     for resource in re.sub(r"\([^)]*\)", "", gres).split(","):
         name, *words = resource.strip().split(":")
         if name == "gpu":
-            counts = [int(word) for word in words if word.isdigit()]
-            kind = next((word for word in words if not word.isdigit()), "")
-            gpus[kind] = gpus.get(kind, 0) + (counts[-1] if counts else 1)
-    return {kind: count for kind, count in gpus.items() if count}
+            gpus += _gpus_of(words)
+    return dict(gpus)
+
+
+def _gpus_of(words: list[str]) -> Counter[str]:
+    """Return the GPUs of `a100:4`, `4` or nothing, which stands for one."""
+    counts = [int(word) for word in words if word.isdigit()]
+    kind = next((word for word in words if not word.isdigit()), "")
+    return Counter({kind: counts[-1] if counts else 1})
 
 
 def read_binding(configuration: str) -> bool:

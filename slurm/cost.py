@@ -24,23 +24,26 @@ def cluster_cost(
     cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool, basis: Basis | None
 ) -> Cost:
     """Return what these runs cost: the upper end of the estimate, or without one what the limit allows."""
-    limit_hours = limit_node_hours(cluster, configs, one_allocation)
     limit_text = estimate(cluster, configs, one_allocation)
     seconds, why_not = _all_seconds(configs, basis)
     if basis is None or not seconds:
-        return Cost(limit_hours, f"{limit_text}{why_not}")
-    nodes = [geometry(cluster, config.workers).nodes for config in configs]
-    if one_allocation:
-        nodes = [max(nodes)] * len(nodes)
-    hours = NOTHING
-    for each, node_count in zip(seconds, nodes, strict=True):
-        hours += each.times(node_count / 3600)
+        return Cost(limit_node_hours(cluster, configs, one_allocation), f"{limit_text}{why_not}")
+    hours = _node_hours(cluster, configs, seconds, one_allocation)
     lines = [
         f"about {_hours(hours)}, {source_text(configs, basis)}",
         limit_text,
         *_beyond_limit(cluster, seconds, one_allocation),
     ]
     return Cost(hours.high, "\n".join(lines))
+
+
+def _node_hours(
+    cluster: Cluster, configs: Sequence[RunConfig], seconds: Sequence[Range], one_allocation: bool
+) -> Range:
+    """Return the node-hours of runs of these seconds; one allocation holds its nodes during all of them."""
+    nodes = [geometry(cluster, config.workers).nodes for config in configs]
+    held = [max(nodes)] * len(nodes) if one_allocation else nodes
+    return sum((each.times(share / 3600) for each, share in zip(seconds, held, strict=True)), NOTHING)
 
 
 def _hours(hours: Range) -> str:

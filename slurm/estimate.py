@@ -7,6 +7,7 @@ from statistics import median
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.record import Record
+from unet_scaling.study.record_lines import Epoch, Result
 from unet_scaling.study.texts import count, duration
 
 
@@ -21,18 +22,24 @@ class Range:
     def __add__(self, other: "Range") -> "Range":
         return Range(self.low + other.low, self.expected + other.expected, self.high + other.high)
 
+    def __mul__(self, other: "Range") -> "Range":
+        return Range(self.low * other.low, self.expected * other.expected, self.high * other.high)
+
     def times(self, factor: float) -> "Range":
-        return Range(self.low * factor, self.expected * factor, self.high * factor)
+        return self * Range(factor, factor, factor)
 
 
 NOTHING = Range(0.0, 0.0, 0.0)
-EXACTLY = Range(1.0, 1.0, 1.0)
+# Launches of one point differ by 2 to 5 % on a quiet machine, and by more on one that others use.
+AT_THE_SAME_POINT = Range(0.9, 1.0, 1.1)
 # The speed of a worker in a larger group, as a share of that in the measured one. Below a half no worker
 # count is worth its workers; the efficiency floor of studies is 0.7.
 IN_A_LARGER_GROUP = Range(0.5, 0.75, 1.0)
 IN_A_SMALLER_GROUP = Range(1.0, 1.0, 2.0)
 # The speed with a framework of which nothing was measured, as a share of that of another, or of none.
 WITH_ANOTHER_FRAMEWORK = Range(0.5, 1.0, 1.25)
+# The start of a run in terms of that of a probe, which decodes fewer images and joins no group.
+STARTUP_AFTER_A_PROBE = Range(0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Basis:
-    """The runs that an estimate is made from, and what they are called; `images` of the data they used."""
+    """The runs that an estimate is made from, and what they are called."""
 
     runs: tuple[MeasuredRun, ...]
     source: str
@@ -68,18 +75,32 @@ def measured_run(record: Record) -> MeasuredRun | None:
     header = record.header
     if header is None or not record.complete or not record.epochs or not record.results:
         return None
-    timed = [epoch for epoch in record.epochs if not epoch.warmup] or list(record.epochs)
-    trained = sum(epoch.images for epoch in timed) / sum(epoch.seconds for epoch in timed)
-    evaluated = sum(each.images for each in record.results) / sum(each.seconds for each in record.results)
-    pixels = pixels_per_image(header.config)
+    config = header.config
     return MeasuredRun(
-        config=header.config,
-        framework=header.config.framework,
-        workers=header.config.workers,
-        trained_per_second=trained * pixels,
-        evaluated_per_second=evaluated * pixels,
+        config=config,
+        framework=config.framework,
+        workers=config.workers,
+        trained_per_second=_pixels_per_second(config, _timed(record.epochs)),
+        evaluated_per_second=_pixels_per_second(config, record.results),
         startup_seconds=_startup_seconds(record),
     )
+
+
+def _timed(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
+    """Return the epochs after the warm-up, or all where there are no others."""
+    return [epoch for epoch in epochs if not epoch.warmup] or epochs
+
+
+def _pixels_per_second(config: RunConfig, parts: Sequence[Epoch] | Sequence[Result]) -> float:
+    images = sum(part.images for part in parts)
+    return images * pixels_per_image(config) / sum(part.seconds for part in parts)
+
+
+def _startup_seconds(record: Record) -> float:
+    if record.startup is None:
+        return 0.0
+    parts: list[list[float]] = [getattr(record.startup, column) for column in STARTUP_COLUMNS]
+    return sum(map(max, parts))
 
 
 def pixels_per_image(config: RunConfig) -> int:
@@ -98,18 +119,18 @@ def run_seconds(config: RunConfig, basis: Basis, images: Images) -> Range:
     Raises ValueError where the basis has no run of this network.
     """
     runs = _nearest(config, _usable(config, basis.runs))
-    if not runs:
-        raise ValueError(f"the basis has no run of the network of {config.run}")
-    startup = median(run.startup_seconds for run in runs)
     passes = config.data.passes_per_epoch * config.training.epochs
-    pixels = pixels_per_image(config)
-    trained = _work_seconds(
-        config, runs, images.train * passes * pixels, [run.trained_per_second for run in runs]
-    )
-    evaluated = _work_seconds(
-        config, runs, images.test * _evaluations(config) * pixels, [run.evaluated_per_second for run in runs]
-    )
-    return Range(startup, startup, startup) + trained + evaluated
+    trained = _work_seconds(config, runs, images.train * passes, [run.trained_per_second for run in runs])
+    evaluations = images.test * _evaluations(config)
+    evaluated = _work_seconds(config, runs, evaluations, [run.evaluated_per_second for run in runs])
+    return _start(runs) + trained + evaluated
+
+
+def _start(runs: Sequence[MeasuredRun]) -> Range:
+    """Return the seconds of a run before its first epoch."""
+    seconds = [run.startup_seconds for run in runs]
+    likeness = STARTUP_AFTER_A_PROBE if runs[0].framework is None else AT_THE_SAME_POINT
+    return Range(min(seconds), median(seconds), max(seconds)) * likeness
 
 
 def _evaluations(config: RunConfig) -> int:
@@ -118,22 +139,24 @@ def _evaluations(config: RunConfig) -> int:
 
 
 def _work_seconds(
-    config: RunConfig, runs: Sequence[MeasuredRun], pixels: float, rates: Sequence[float]
+    config: RunConfig, runs: Sequence[MeasuredRun], images: int, rates: Sequence[float]
 ) -> Range:
-    """Return the seconds for so many pixels, at the speeds of these runs of one worker count."""
+    """Return the seconds for so many images, at the pixels per second of these runs of one worker count."""
     speed = _worker_speed(config, runs[0])
-    workers = config.workers / runs[0].workers
-    slow, middle, fast = (pixels / (rate * workers) for rate in (min(rates), median(rates), max(rates)))
-    return Range(fast / speed.high, middle / speed.expected, slow / speed.low)
+    work = images * pixels_per_image(config) * runs[0].workers / config.workers
+    return Range(
+        work / (max(rates) * speed.high),
+        work / (median(rates) * speed.expected),
+        work / (min(rates) * speed.low),
+    )
 
 
 def _worker_speed(config: RunConfig, run: MeasuredRun) -> Range:
     """Return the speed of a worker as a share of that in the measured run."""
-    framework = EXACTLY if run.framework == config.framework else WITH_ANOTHER_FRAMEWORK
-    group = EXACTLY
-    if config.workers != run.workers:
-        group = IN_A_LARGER_GROUP if config.workers > run.workers else IN_A_SMALLER_GROUP
-    return Range(framework.low * group.low, framework.expected * group.expected, framework.high * group.high)
+    framework = AT_THE_SAME_POINT if run.framework == config.framework else WITH_ANOTHER_FRAMEWORK
+    if config.workers == run.workers:
+        return framework
+    return framework * (IN_A_LARGER_GROUP if config.workers > run.workers else IN_A_SMALLER_GROUP)
 
 
 def _usable(config: RunConfig, runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
@@ -142,21 +165,19 @@ def _usable(config: RunConfig, runs: Iterable[MeasuredRun]) -> list[MeasuredRun]
 
 
 def _nearest(config: RunConfig, runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs most like this one, all of one worker count and one framework."""
-    if not runs:
-        return []
+    """Return the runs most like this one, all of one framework, worker count and set of options."""
+    nearest = min(runs, key=lambda run: _distance(config, run))
+    return [run for run in runs if _point(run) == _point(nearest)]
 
-    def distance(run: MeasuredRun) -> tuple[bool, bool, float]:
-        apart = max(run.workers, config.workers) / min(run.workers, config.workers)
-        return (
-            run.framework != config.framework,
-            _speed_options(run.config) != _speed_options(config),
-            apart,
-        )
 
-    nearest = min(map(distance, runs))
-    like = [run for run in runs if distance(run) == nearest]
-    return [run for run in like if (run.workers, run.framework) == (like[0].workers, like[0].framework)]
+def _distance(config: RunConfig, run: MeasuredRun) -> tuple[bool, bool, float]:
+    """Return how unlike a run is: by its framework, then by options, then by the number of workers."""
+    apart = max(run.workers, config.workers) / min(run.workers, config.workers)
+    return run.framework != config.framework, _speed_options(run.config) != _speed_options(config), apart
+
+
+def _point(run: MeasuredRun) -> tuple[object, ...]:
+    return run.framework, run.workers, _speed_options(run.config)
 
 
 def _speed_options(config: RunConfig) -> tuple[object, ...]:
@@ -167,13 +188,6 @@ def _speed_options(config: RunConfig) -> tuple[object, ...]:
         training.channels_last, training.gradient_compression, training.cores_per_worker,
         config.data.loading, config.data.loader_workers, config.pytorch_native, config.horovod,
     )  # fmt: skip
-
-
-def _startup_seconds(record: Record) -> float:
-    if record.startup is None:
-        return 0.0
-    parts: list[list[float]] = [getattr(record.startup, column) for column in STARTUP_COLUMNS]
-    return sum(map(max, parts))
 
 
 def source_text(configs: Sequence[RunConfig], basis: Basis) -> str:

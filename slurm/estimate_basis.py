@@ -49,19 +49,22 @@ def basis_of_probe(study: StudyConfig, cores: int, on_gpus: bool) -> Basis:
     `on_gpus`: the runs will have GPUs, which this machine may lack; the estimate says so then.
     Raises UserError with its words where it cannot, such as for images that were never checked.
     """
-    cores = min(cores, len(os.sched_getaffinity(0)))
-    command = [sys.executable, "-m", "unet_scaling.profile.probe", str(PROBE_SECONDS), str(cores)]
     begin = time.monotonic()
+    probed = _probe(study, min(cores, len(os.sched_getaffinity(0))))
+    basis = basis_of_probed(study.configs()[0], probed, time.monotonic() - begin)
+    if on_gpus and probed.device == "cpu":
+        return replace(basis, source=f"{basis.source}, without the GPUs that will make the runs faster,")
+    return basis
+
+
+def _probe(study: StudyConfig, cores: int) -> Probed:
+    command = [sys.executable, "-m", "unet_scaling.profile.probe", str(PROBE_SECONDS), str(cores)]
     done = subprocess.run(
         command, cwd=PROJECT, input=study.model_dump_json(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise UserError(f"--probe: {done.stderr.strip().removeprefix('error: ')}", done.returncode)
-    probed = Probed.model_validate_json(done.stdout)
-    basis = basis_of_probed(study.configs()[0], probed, time.monotonic() - begin)
-    if on_gpus and probed.device == "cpu":
-        return replace(basis, source=f"{basis.source}, without the GPUs that will make the runs faster,")
-    return basis
+    return Probed.model_validate_json(done.stdout)
 
 
 def basis_of_probed(config: RunConfig, probed: Probed, process_seconds: float) -> Basis:

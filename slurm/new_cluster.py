@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import chain
 
 from slurm.cluster import DAY_SECONDS
 from slurm.cluster_facts import NodeFacts, PartitionFacts, SlurmFacts
@@ -30,10 +29,6 @@ class NodeShape:
     workers: int
     nodes: tuple[NodeFacts, ...]
 
-    @property
-    def cores_per_worker(self) -> int:
-        return max(1, min(node.cores for node in self.nodes) // self.workers)
-
 
 def default_partition(facts: SlurmFacts) -> PartitionFacts:
     """Return the partition with the most GPUs in service; where there are none, the site's default.
@@ -59,15 +54,15 @@ def find_partition(facts: SlurmFacts, name: str) -> PartitionFacts:
 def node_shape(partition: PartitionFacts) -> NodeShape:
     """Return the nodes that together hold most workers when each holds equally many."""
     nodes = [node for node in partition.nodes if node.in_service]
-    types = sorted(set(chain.from_iterable(node.gpus for node in nodes)))
-    shapes = [
-        NodeShape(kind, gpus, tuple(node for node in nodes if node.gpus.get(kind, 0) >= gpus))
-        for kind in types
-        for gpus in sorted({node.gpus[kind] for node in nodes if kind in node.gpus})
-    ]
+    kinds = sorted({(kind, gpus) for node in nodes for kind, gpus in node.gpus.items()})
+    shapes = [_shape_of(nodes, kind, gpus) for kind, gpus in kinds]
     if shapes:
         return max(shapes, key=lambda shape: (shape.workers * len(shape.nodes), shape.workers))
     return NodeShape(None, max(1, min(node.sockets for node in nodes)), tuple(nodes))
+
+
+def _shape_of(nodes: Sequence[NodeFacts], kind: str, gpus: int) -> NodeShape:
+    return NodeShape(kind, gpus, tuple(node for node in nodes if node.gpus.get(kind, 0) >= gpus))
 
 
 def accounts_for(facts: SlurmFacts, partition: PartitionFacts) -> tuple[str, ...]:
@@ -98,20 +93,15 @@ def cluster_choices(
 ) -> list[Choice]:
     """Return the keys of the cluster file. Raises UserError for a limit longer than the partition's."""
     shape = node_shape(partition)
-    choices = [
+    return [
         *_launcher(facts, installed_mpi()),
-        *_node_choices(partition, shape, facts.binds_cores),
+        *_node_choices(partition, shape),
+        *_core_choices(partition, shape, facts.binds_cores),
         Choice("partition", partition.name, _why_partition(facts, partition)),
         *_limit_choices(partition, limit_seconds),
+        *_account_choices(accounts_for(facts, partition), account),
+        *_exclusive_choices(shape, exclusive),
     ]
-    if account:
-        others = [name for name in accounts_for(facts, partition) if name != account]
-        also = f"; also yours: {', '.join(others)}" if others else ""
-        choices.append(Choice("account", account, f"by sacctmgr{also}"))
-    if exclusive:
-        why = "no other job on the nodes, so that the times measured are of this study alone"
-        choices.append(Choice("options", ["--exclusive"], f"{why}; {_memory(shape)}"))
-    return choices
 
 
 def installed_mpi() -> str | None:
@@ -140,19 +130,35 @@ def _launcher(facts: SlurmFacts, mpi: str | None) -> list[Choice]:
     return [Choice("launcher", "mpiexec", why)]
 
 
-def _node_choices(partition: PartitionFacts, shape: NodeShape, binds_cores: bool) -> list[Choice]:
+def _account_choices(accounts: Sequence[str], account: str | None) -> list[Choice]:
+    if not account:
+        return []
+    others = [name for name in accounts if name != account]
+    why = "by sacctmgr" if account in accounts else "as asked for"
+    also = f"; also yours: {', '.join(others)}" if others else ""
+    return [Choice("account", account, f"{why}{also}")]
+
+
+def _exclusive_choices(shape: NodeShape, exclusive: bool) -> list[Choice]:
+    why = "no other job on the nodes, so that the times measured are of this study alone"
+    return [Choice("options", ["--exclusive"], f"{why}; {_memory(shape)}")] if exclusive else []
+
+
+def _node_choices(partition: PartitionFacts, shape: NodeShape) -> list[Choice]:
     nodes = most_nodes(partition, shape)
-    per_node = shape.cores_per_worker
-    if partition.max_cores_per_node is not None:
-        per_node = min(per_node, max(1, partition.max_cores_per_node // shape.workers))
-    least = min(node.cores for node in shape.nodes)
-    choices = [
+    return [
         Choice("gpus_per_node", shape.workers, _why_workers(partition, shape)),
-        Choice("cores_per_worker", per_node, f"{least} cores of a node, shared by {shape.workers}"),
         Choice("gres", _gres(shape), _why_gres(shape)),
         Choice("max_nodes", nodes, _why_nodes(partition, shape)),
         Choice("ping_pong", nodes > 1, "it explains the times of runs on several nodes, in a minute a job"),
     ]
+
+
+def _core_choices(partition: PartitionFacts, shape: NodeShape, binds_cores: bool) -> list[Choice]:
+    least = min(node.cores for node in shape.nodes)
+    allowed = min(least, partition.max_cores_per_node or least)
+    why = f"the {allowed} cores that a job gets of a node, shared by {count(shape.workers, 'worker')}"
+    choices = [Choice("cores_per_worker", max(1, allowed // shape.workers), why)]
     if not binds_cores:
         choices.append(Choice("pin_cores", True, "TaskPlugin of this Slurm binds no process to its cores"))
     return choices

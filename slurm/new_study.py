@@ -140,33 +140,38 @@ def study_choices(
 
 
 def _data_choices(facts: ImageFacts) -> list[Choice]:
-    height, width = suggested_size(facts.height, facts.width)
     kinds = f"{count(facts.sizes, 'size')}, in the middle {facts.height} x {facts.width}"
-    step = 2 ** (Model().depth - 1)
     share = f"{100 * facts.foreground_share:.1f} % of the pixels"
     return [
         Choice("data.folder", _plain_path(facts.folder), f"{count(facts.images, 'image')} of {kinds} pixels"),
-        Choice(
-            "data.image_height",
-            height,
-            f"a multiple of {step}, which the network halves {Model().depth - 1} times",
-        ),
-        Choice("data.image_width", width, "likewise; images of other proportions are padded"),
+        *_size_choices(facts),
         Choice("data.channels", 3 if facts.in_colour else 1, "as most of the images are"),
         Choice("data.foreground", facts.foreground, f"the rule of its manifest: {share}"),
     ]
 
 
+def _size_choices(facts: ImageFacts) -> list[Choice]:
+    height, width = suggested_size(facts.height, facts.width)
+    halvings = Model().depth - 1
+    why = f"a multiple of {2**halvings}, which the network halves {halvings} times"
+    return [
+        Choice("data.image_height", height, why),
+        Choice("data.image_width", width, "likewise; images of other proportions are padded"),
+    ]
+
+
 def _batch_choices(facts: ImageFacts, workers: int, asked: int | None) -> list[Choice]:
     batch = asked or suggested_batch(facts.training_images, workers)
+    group = count(workers, "worker")
     passes = -(-FEWEST_STEPS_PER_EPOCH * workers * batch // facts.training_images)
-    steps = facts.training_images * passes // (workers * batch)
-    why = f"{count(steps, 'step')} per epoch on {count(workers, 'worker')}, of {facts.training_images} images"
-    choices = [Choice("training.batch_per_worker", batch, why)]
-    if passes > 1:
-        why = f"one pass gives {count(workers, 'worker')} fewer than {FEWEST_STEPS_PER_EPOCH} steps"
-        choices.append(Choice("data.passes_per_epoch", passes, why))
-    return choices
+    steps = count(facts.training_images * passes // (workers * batch), "step")
+    why = f"{steps} per epoch on {group}, of {facts.training_images} images"
+    return [Choice("training.batch_per_worker", batch, why), *_pass_choices(passes, group)]
+
+
+def _pass_choices(passes: int, group: str) -> list[Choice]:
+    why = f"one pass gives {group} fewer than {FEWEST_STEPS_PER_EPOCH} steps"
+    return [Choice("data.passes_per_epoch", passes, why)] if passes > 1 else []
 
 
 def _plain_path(folder: Path) -> str:

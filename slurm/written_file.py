@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm.reference import FileKind
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.keys import as_toml
+from unet_scaling.study.keys import Key, as_toml
 
 COMMENT_WIDTH_CHARACTERS = 100
 
@@ -37,20 +37,17 @@ def file_text(kind: FileKind, title: str, choices: Sequence[Choice], folder: Pat
     that the model does not have.
     """
     chosen = {choice.key: choice for choice in choices}
-    schema = os.path.relpath(kind.schema_path, folder)
-    lines = [f"#:schema {schema}", *_comment(title)]
+    lines = [f"#:schema {os.path.relpath(kind.schema_path, folder)}", *_comment(title)]
     for table, keys in kind.tables().items():
-        block = [
-            line
-            for key in keys
-            if key.dotted in chosen
-            for line in _lines(chosen.pop(key.dotted), key.meaning)
-        ]
-        if block:
-            lines += ["", f"[{table}]", *block[1:]] if table else block
+        lines += _table_lines(table, [(chosen.pop(key.dotted), key) for key in keys if key.dotted in chosen])
     if chosen:
         raise ValueError(f"a {kind.name} file has no key {', '.join(chosen)}")
     return "\n".join(lines) + "\n"
+
+
+def _table_lines(table: str, entries: Sequence[tuple[Choice, Key]]) -> list[str]:
+    block = [line for choice, key in entries for line in _lines(choice, key.meaning)]
+    return ["", f"[{table}]", *block[1:]] if table and block else block
 
 
 def require_new(paths: Sequence[Path]) -> None:

@@ -63,13 +63,17 @@ def main() -> None:
     require_new([study_path, cluster_path])
     ask = _ask_terminal if sys.stdin.isatty() and not arguments.yes else _take_default
     place = _place(arguments, ask)
-    study = _study(arguments, place, ask)
-    study_kind, cluster_kind = file_kinds()
-    write_new(study_path, file_text(study_kind, _title(arguments.name), study, arguments.into))
-    if place.choices:
-        title = f"Where study {arguments.name} runs, as Slurm described it to unet-scaling new."
-        write_new(cluster_path, file_text(cluster_kind, title, place.choices, arguments.into))
+    _write(study_path, _study(arguments, place, ask), cluster_path, place.choices)
     _verify_and_tell(study_path, cluster_path if place.choices else None)
+
+
+def _write(study: Path, choices: Sequence[Choice], cluster: Path, where: Sequence[Choice]) -> None:
+    study_kind, cluster_kind = file_kinds()
+    title = f"Study {study.stem}, by unet-scaling new. More keys: docs/study.md, or unet-scaling explain."
+    write_new(study, file_text(study_kind, title, choices, study.parent))
+    if where:
+        title = f"Where study {study.stem} runs, as Slurm described it to unet-scaling new."
+        write_new(cluster, file_text(cluster_kind, title, where, cluster.parent))
 
 
 def command_line() -> CommandLine:
@@ -80,9 +84,11 @@ def command_line() -> CommandLine:
     parser.add_argument(
         "--workers", type=_counts, metavar="N,N", help="default: 1, 2, 4, ... to what there is"
     )
-    parser.add_argument("--epochs", type=int, help=f"default: {USUAL_EPOCHS}")
-    parser.add_argument("--repeats", type=int, help="default: that of every study")
-    parser.add_argument("--batch", type=int, metavar="IMAGES", help="per worker; default: by the images")
+    parser.add_argument("--epochs", type=_positive, help=f"default: {USUAL_EPOCHS}")
+    parser.add_argument("--repeats", type=_positive, help="default: that of every study")
+    parser.add_argument(
+        "--batch", type=_positive, metavar="IMAGES", help="per worker; default: by the images"
+    )
     _add_cluster_options(parser)
     parser.add_argument("--into", type=Path, default=Path(), metavar="FOLDER", help="default: this folder")
     parser.add_argument("--yes", action="store_true", help="ask nothing: take every default")
@@ -108,8 +114,14 @@ def require_plain_name(name: str) -> None:
 
 def _counts(text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of worker counts such as 1,2,4")
+        raise UserError(f"--workers: found {text!r}; allowed: worker counts such as 1,2,4")
     return [int(each) for each in text.split(",")]
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
 
 
 def _take_default(_question: str, default: str) -> str:
@@ -176,20 +188,28 @@ def _on_this_machine() -> Place:
 
 
 def _study(arguments: argparse.Namespace, place: Place, ask: Ask) -> list[Choice]:
-    data = arguments.data or Path(ask("Folder with images/ and masks/", ""))
-    if data == Path():
-        raise UserError("--data FOLDER: name the folder that holds images/ and masks/; see unet-scaling data")
-    facts = survey_images(data.expanduser(), arguments.foreground)
+    facts = survey_images(_data_folder(arguments, ask), arguments.foreground)
     usual = ",".join(map(str, worker_counts(place.largest)))
     workers = arguments.workers or _counts(ask("Worker counts", usual))
     why = "as asked for" if arguments.workers else place.why
-    epochs = arguments.epochs or int(ask("Epochs", str(USUAL_EPOCHS)))
-    repeats = arguments.repeats or int(ask("Repeats", str(StudyConfig.model_fields["repeats"].default)))
+    epochs = arguments.epochs or _ask_count("Epochs", USUAL_EPOCHS, ask)
+    usual_repeats = StudyConfig.model_fields["repeats"].default
+    repeats = arguments.repeats or _ask_count("Repeats", usual_repeats, ask)
     return study_choices(facts, workers, why, epochs, repeats, arguments.batch)
 
 
-def _title(name: str) -> str:
-    return f"Study {name}, by unet-scaling new. More keys: docs/study.md, or unet-scaling explain."
+def _data_folder(arguments: argparse.Namespace, ask: Ask) -> Path:
+    folder: Path = arguments.data or Path(ask("Folder with images/ and masks/", ""))
+    if folder == Path():
+        raise UserError("--data FOLDER: name the folder that holds images/ and masks/; see unet-scaling data")
+    return folder.expanduser()
+
+
+def _ask_count(question: str, usual: int, ask: Ask) -> int:
+    answer = ask(question, str(usual))
+    if not re.fullmatch(r"[1-9]\d*", answer):
+        raise UserError(f"{question}: found {answer!r}; allowed: a number such as {usual}")
+    return int(answer)
 
 
 def _verify_and_tell(study: Path, cluster: Path | None) -> None:

@@ -49,10 +49,22 @@ def command_line() -> CommandLine:
 
 def submit_to_slurm(arguments: argparse.Namespace) -> None:
     """Submit the study of the command line, or show every script."""
+    submitter = _submitter(arguments)
+    if arguments.dry_run:
+        submitter.dry_run()
+    elif arguments.wait:
+        submit_and_wait(submitter)
+    else:
+        submitter.submit()
+        name = submitter.folder.path.name
+        submitter.console.print(f"watch it with: slurm/submission.sh status {name} --watch")
+
+
+def _submitter(arguments: argparse.Namespace) -> Submitter:
     console = new_console()
     folder = study_folder(arguments, console)
     cluster = read_cluster(arguments.cluster)
-    submitter = Submitter(
+    return Submitter(
         folder=folder,
         cluster=cluster,
         places=Places(PROJECT, Path(sys.executable)),
@@ -63,13 +75,6 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
         basis=estimate_basis(arguments, folder, cluster.cores_per_worker, on_gpus=bool(cluster.gres)),
         budget_node_hours=arguments.budget,
     )
-    if arguments.dry_run:
-        submitter.dry_run()
-    elif arguments.wait:
-        submit_and_wait(submitter)
-    else:
-        submitter.submit()
-        console.print(f"watch it with: slurm/submission.sh status {folder.path.name} --watch")
 
 
 def submit_and_wait(submitter: Submitter) -> None:
