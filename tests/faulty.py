@@ -9,6 +9,7 @@ import platform
 import resource
 import runpy
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling.group.identity import identify
 from unet_scaling.run import safe_points
-from unet_scaling.study import errors
+from unet_scaling.study import errors, files
 from unet_scaling.training import Step
 
 
@@ -63,6 +64,8 @@ def before_a_step(take: Callable[..., Any], number: int, happens: Callable[..., 
 
 # Longer than any time-out here, and not for ever.
 STALL_SECONDS = 300
+# Far longer than a step of a tiny model, far shorter than any time-out here.
+PAUSE_SECONDS = 4
 
 
 def fail(*_: Any) -> None:
@@ -80,8 +83,17 @@ def send(number: signal.Signals) -> Callable[..., None]:
     return lambda *_: os.kill(os.getpid(), number)
 
 
+def pause(*_: Any) -> None:
+    """Stop this process with all its threads; another process continues it."""
+    subprocess.Popen(["sh", "-c", f"sleep {PAUSE_SECONDS}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def fill_the_disk(_: list[Any]) -> None:
-    """Of the run folder, which the test made a small one; SECONDS_FULL later there is room again, if ever."""
+    """Of the run folder, which the test made a small one; SECONDS_FULL later there is room again, if ever.
+
+    Where there will be none, each file is tried again once: that no try helps shows as well.
+    """
     filler = Path(sys.argv[1]) / FILLER_NAME
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
@@ -89,6 +101,8 @@ def fill_the_disk(_: list[Any]) -> None:
     seconds = os.environ.get(SECONDS_FULL_VARIABLE)
     if seconds:
         threading.Timer(float(seconds), filler.unlink).start()
+    else:
+        files.PAUSES_SECONDS = files.PAUSES_SECONDS[:1]  # type: ignore[assignment]
 
 
 def limit_file_size(*_: Any) -> None:
@@ -112,6 +126,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "exception": fail,
     "kill": send(signal.SIGKILL),
     "stop": send(signal.SIGSTOP),
+    "pause": pause,
     "sleep": lambda *_: time.sleep(STALL_SECONDS),
     "SIGTERM": send(signal.SIGTERM),
     "SIGUSR2": send(signal.SIGUSR2),

@@ -13,6 +13,7 @@ from unet_scaling.run.failure import reporting_errors
 from unet_scaling.run.interruption import STOP_AT_VARIABLE
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import UserError, report_name
+from unet_scaling.study.record import Record
 
 pytestmark = pytest.mark.slow
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -41,6 +42,13 @@ def test_a_signal_to_one_worker_stops_all_in_order_and_nothing_changes(
     assert steps_done(resumed) == STEPS + 4
     assert trained(resumed.record) == undisturbed[framework]
     assert checkpoints(run) == []
+    assert len(processes_of_attempts(resumed.record)) == 2 * point.workers
+
+
+def processes_of_attempts(record: Record) -> set[int]:
+    """Processes of all workers of all attempts that the record of the last one names."""
+    assert record.header is not None
+    return {worker.process for facts in record.header.attempts() for worker in facts.workers}
 
 
 def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(images: Path, tmp_path: Path) -> None:

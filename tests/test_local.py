@@ -94,17 +94,17 @@ def test_a_second_submission_runs_nothing_and_touches_nothing(done: tuple[Path, 
     assert {path: path.read_bytes() for path in logs.rglob("*") if path.is_file()} == before
 
 
-def test_an_unfinished_run_is_run_again_and_its_record_kept(
+def test_an_unfinished_run_of_a_renamed_study_is_run_again_and_its_record_kept(
     done: tuple[Path, Path, str], tmp_path: Path
 ) -> None:
     study, logs, _ = done
-    copy = tmp_path / "logs"
-    shutil.copytree(logs, copy)
-    run = copy / "tiny" / "horovod-w01-r1"
+    shutil.copytree(logs / "tiny", tmp_path / "elsewhere" / "renamed")
+    run = tmp_path / "elsewhere" / "renamed" / "horovod-w01-r1"
     lines = (run / "run.jsonl").read_text().splitlines(keepends=True)
     (run / "run.jsonl").write_text("".join(lines[:2]))
-    outcome = submit(study, copy)
+    outcome = submit(study, tmp_path / "elsewhere", "--name", "renamed")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert "renamed was renamed: its runs go on as those of study tiny" in " ".join(outcome.stdout.split())
     assert "3 complete already" in outcome.stdout
     record = read_record(run / "run.jsonl")
     assert record.complete
@@ -232,17 +232,6 @@ def test_unchecked_images_are_said_once_before_any_run(tmp_path: Path) -> None:
         assert outcome.stderr.count(cause) == 1
         assert not list(tmp_path.glob("logs/*/*/output.log"))
         (data / "manifest.json").unlink(missing_ok=True)
-
-
-def test_a_renamed_study_folder_goes_on(done: tuple[Path, Path, str], tmp_path: Path) -> None:
-    study, logs, _ = done
-    shutil.copytree(logs / "tiny", tmp_path / "elsewhere" / "renamed")
-    (tmp_path / "elsewhere" / "renamed" / "horovod-w01-r1" / "run.jsonl").unlink()
-    outcome = submit(study, tmp_path / "elsewhere", "--name", "renamed")
-    assert outcome.returncode == 0, outcome.stderr
-    assert "renamed was renamed: its runs go on as those of study tiny" in " ".join(outcome.stdout.split())
-    assert "3 complete already" in outcome.stdout
-    assert read_record(tmp_path / "elsewhere" / "renamed" / "horovod-w01-r1" / "run.jsonl").complete
 
 
 def test_moved_images_are_named_with_the_way_to_go_on(
