@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling.group.identity import identify
-from unet_scaling.run import safe_points
+from unet_scaling.run import recorder, safe_points
 from unet_scaling.study import errors, files
 from unet_scaling.training import Step
 
@@ -64,6 +64,8 @@ def before_a_step(take: Callable[..., Any], number: int, happens: Callable[..., 
 
 # Longer than any time-out here, and not for ever.
 STALL_SECONDS = 300
+# Longer than a launcher takes to end the others once a worker has left.
+SLOW_REMOVAL_SECONDS = 4
 # Far longer than a step of a tiny model, far shorter than any time-out here.
 PAUSE_SECONDS = 4
 
@@ -117,6 +119,17 @@ def flip_a_file(*_: Any) -> None:
     path.write_bytes(content)
 
 
+def slow_the_removal(*_: Any) -> None:
+    """Of checkpoints, as on a busy file system: another worker could have left meanwhile."""
+    remove = recorder.remove_checkpoints  # type: ignore[attr-defined]
+
+    def slowly(folder: Path) -> None:
+        time.sleep(SLOW_REMOVAL_SECONDS)
+        remove(folder)
+
+    recorder.remove_checkpoints = slowly  # type: ignore[attr-defined]
+
+
 def claim_another_python(*_: Any) -> None:
     platform.python_version = lambda: "3.99.0"
 
@@ -135,6 +148,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "full disk": fill_the_disk,
     "file size": limit_file_size,
     "flip a file": flip_a_file,
+    "slow removal": slow_the_removal,
     "another python": claim_another_python,
 }
 
