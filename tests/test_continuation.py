@@ -85,11 +85,13 @@ def test_a_checkpoint_that_does_not_say_its_images_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_resumed_run_names_its_attempts_and_takes_no_other_images(tmp_path: Path) -> None:
-    images, run = make_images(tmp_path / "images", count=47), tmp_path / "run"
+    images = make_images(tmp_path / "images", count=47)
+    run = tmp_path / "run"
     point = fault_point(images, "pytorch_native", workers=1)
     stopped = attempt(run, point, Fault("SIGUSR2", 5, worker=0, every_step_is_safe=True))
     assert stopped.codes == {0: EXIT_RESUME}
-    picture, manifest = images / "images" / "003.png", images / "manifest.json"
+    picture = images / "images" / "003.png"
+    manifest = images / "manifest.json"
     before = {path: path.read_bytes() for path in (picture, manifest, images / "manifest.json.sha256")}
     ImageOps.flip(Image.open(picture)).save(picture)
     write_manifest(check_folder(images, "255"), manifest)

@@ -103,7 +103,8 @@ def test_a_worker_that_never_comes_is_named_with_those_that_came(images: Path, t
 def test_where_worker_0_never_comes_the_others_say_where_they_looked(
     framework: str, images: Path, tmp_path: Path
 ) -> None:
-    port, point = free_port(), rendezvous_by_tcp(images, framework, timeout_seconds=3)
+    port = free_port()
+    point = rendezvous_by_tcp(images, framework, timeout_seconds=3)
     ((code, text),) = finish([start(make_run(tmp_path / "run", point), 1, port)])
     assert code == 2
     assert f"worker 1 of 2 on {socket.gethostname()} could not join the group at 127.0.0.1:{port}" in text
