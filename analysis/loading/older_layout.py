@@ -30,7 +30,7 @@ SHORTEST_SECONDS = 1e-6
 _LARGEST = 1e12
 _ABOVE_ZERO = 1 / _LARGEST
 # Of each column the least and the largest value; times in seconds.
-LIMITS = {
+_LIMITS = {
     "time_per_epoch": (SHORTEST_SECONDS, _LARGEST),
     "loss": (-_LARGEST, _LARGEST),
     "lr": (_ABOVE_ZERO, _LARGEST),
@@ -38,7 +38,7 @@ LIMITS = {
     "test_time": (0.0, _LARGEST),
     "iou": (0.0, 1.0),
 }
-_COLUMNS = 1 + len(LIMITS)
+_COLUMNS = 1 + len(_LIMITS)
 # Times are written with six decimals: each is off by up to half of the last.
 _TIME_ROUNDING_SECONDS = 0.5e-6
 # Share of the training time outside epochs. The TensorFlow sibling's runs have up to 2.8 %; at 5 % of 200
@@ -52,7 +52,7 @@ ENOUGH_EPOCHS = 2 * WARMUP_EPOCHS
 
 @dataclass(frozen=True)
 class Log:
-    """One usable log; `rows` has one row per epoch: epoch, and the columns of LIMITS."""
+    """One usable log; `rows` has one row per epoch: epoch, and the columns of _LIMITS."""
 
     name: str
     framework: Framework
@@ -88,7 +88,7 @@ def read_rows(path: Path) -> pd.DataFrame:
     cells = _cells(text)
     invalid = sorted(_invalid_cells(cells), key=itemgetter(0))
     _require_none([f"{path}:{line}: {problem}" for line, problem in invalid])
-    rows = cells[["epoch", *LIMITS]].astype(float)
+    rows = cells[["epoch", *_LIMITS]].astype(float)
     _require_none([f"{path}: {problem}" for problem in _contradictions(rows)])
     return rows
 
@@ -100,7 +100,7 @@ def _require_none(problems: Sequence[str]) -> None:
 
 def _cells(text: str) -> pd.DataFrame:
     """Return the cells as text, by line; NaN where a line has fewer, "more" is the first one too many."""
-    names = ["epoch", *LIMITS, "more"]
+    names = ["epoch", *_LIMITS, "more"]
     cells = pd.read_csv(
         io.StringIO(text),
         header=None,
@@ -125,7 +125,7 @@ def _invalid_cells(cells: pd.DataFrame) -> Iterator[tuple[Hashable, str]]:
     for line, epoch in whole["epoch"].items():
         if not epoch.isdecimal() or not epoch.isascii():
             yield line, f"the epoch is {epoch!r}, no whole number"
-    for name, limits in LIMITS.items():
+    for name, limits in _LIMITS.items():
         yield from _invalid_numbers(whole[name], *limits)
 
 
