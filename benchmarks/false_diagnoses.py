@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from analysis.budget.diagnosis import diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
-from analysis.simulation import study_of
 from analysis.study import BUDGET_COLUMNS, Study
 from benchmarks.records import header_of
+from benchmarks.simulation import study_of
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
 from unet_scaling.study.record_lines import Header
 
