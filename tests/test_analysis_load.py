@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -81,7 +80,7 @@ def test_the_memory_of_a_run_is_that_of_its_largest_worker(tmp_path: Path) -> No
     write_run(tmp_path, "horovod", 2)  # without facts of its processors
     runs = load_study(tmp_path).runs.set_index("framework")
     assert runs.loc["pytorch_native", "peak_memory_bytes"] == 2**28 + 1
-    assert np.isnan(runs.loc["horovod", "peak_memory_bytes"])
+    assert pd.isna(runs.loc["horovod", "peak_memory_bytes"])
 
 
 def test_the_headers_of_the_used_runs_are_kept_by_name(tmp_path: Path) -> None:
