@@ -202,9 +202,9 @@ def test_a_name_in_both_kinds_of_files_is_explained_for_both() -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("training.rate_scalin", "nearest are training.rate_scaling"),
-        ("learningrate", "nearest are learning_rate"),
-        ("partitoin", "nearest are partition"),
+        ("training.rate_scalin", "did you mean training.rate_scaling"),
+        ("learningrate", "did you mean learning_rate"),
+        ("partitoin", r"did you mean partition\?"),
         ("zzzz", "unet-scaling explain lists them all"),
         ("", "unet-scaling explain lists them all"),
     ],

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from slurm.cluster import Cluster, geometry, prologue_path, read_cluster
-from slurm.commands.options import add_study, new_console
+from slurm.commands.options import add_study
 from slurm.preflight import check_inputs, estimate, require_throughput
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.command_line import CommandLine
@@ -60,14 +60,17 @@ def check_study(arguments: argparse.Namespace) -> None:
     require_throughput(study)
     configs = study.configs()
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    _require_unchanged_images(configs)
+    workers = ", ".join(map(str, study.workers))
+    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; images unchanged")
+    if cluster:
+        print(f"{arguments.cluster}: {_fits(cluster, configs)}")
+
+
+def _require_unchanged_images(configs: list[RunConfig]) -> None:
     check_inputs(configs)
     for folder, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
         read_manifest(manifest).require_unchanged(Path(folder))
-    console = new_console()
-    workers = ", ".join(map(str, study.workers))
-    console.print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; images unchanged")
-    if cluster:
-        console.print(f"{arguments.cluster}: {_fits(cluster, configs)}")
 
 
 def _fits(cluster: Cluster, configs: list[RunConfig]) -> str:
