@@ -92,6 +92,7 @@ def test_every_key_has_its_meaning_and_an_example_that_reader_and_schema_accept(
 ) -> None:
     monkeypatch.setenv("WORK", str(tmp_path))
     assert key.meaning
+    assert key.example
     assert key.allowed
     lines = [key.example]
     if key.name == "loader_workers":  # decodes ahead, and says so

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.cluster import Cluster, geometry, prologue_path, read_cluster
+from slurm.cluster import Cluster, prologue_path, read_cluster
 from slurm.commands.options import add_study
 from slurm.preflight import check_inputs, estimate, require_throughput
 from unet_scaling.data.manifest import read_manifest
@@ -75,7 +75,5 @@ def _require_unchanged_images(configs: list[RunConfig]) -> None:
 
 def _fits(cluster: Cluster, configs: list[RunConfig]) -> str:
     """Return what the study would cost there at most; raises UserError where a worker count does not fit."""
-    for config in configs:
-        geometry(cluster, config.workers)
     prologue_path(cluster)
     return estimate(cluster, configs, one_allocation=False)
