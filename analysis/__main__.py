@@ -17,8 +17,6 @@ Writes to the report folder:
   scaling.svg      the overview picture, and every other figure; each also as PNG
 and prints the points, what was left out, the recommendation and the verdict. It may be repeated at any
 time: runs that are not complete are left out and listed.
-
-Exit codes: 0 fine; 2 wrong usage; 65 no usable run.
 """
 
 import argparse
@@ -33,6 +31,7 @@ from analysis.report.assemble import make_report
 from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.files import write_report
 from analysis.study import NAMES, Study
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
 
 # Options that state what the records of a study hold, and older logs do not.
@@ -41,7 +40,7 @@ REFERENCE_OPTIONS = ("images", "batch", "names")
 
 def main(arguments: list[str] | None = None) -> int:
     """Write and print the report that the command line asks for."""
-    options = _parser().parse_args(arguments)
+    options = command_line().parse_args(arguments)
     source: Path = options.reference or options.study
     study = _reference(options) if options.reference else load_study(_only_records(options))
     _require_runs(study, source)
@@ -79,10 +78,8 @@ def _require_runs(study: Study, source: Path) -> None:
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def command_line() -> CommandLine:
+    parser = CommandLine("python -m analysis", __doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("study", nargs="?", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
     source.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of logs in the older layout")
