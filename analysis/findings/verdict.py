@@ -79,11 +79,12 @@ def _of_series(study: Study, runs: pd.DataFrame, series: tuple[str, str, str], r
 
 
 def _sentence(row: Row) -> str:
-    claim = f"At {count(row['workers'], 'worker')} {_claim(row)} ({_evidence(row)})"
+    claim = f"At {count(row['workers'], 'worker')} {claim_of(row)} ({_evidence(row)})"
     return f"{claim}{_advice(row)}{_other_medians(row)}" if row["outcome"] == NO_DIFFERENCE else claim
 
 
-def _claim(row: Row) -> str:
+def claim_of(row: Row) -> str:
+    """Return the outcome of a comparison in words; it has enough repeats for one."""
     if row["outcome"] == NO_DIFFERENCE:
         interval = f"[{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
         return (
