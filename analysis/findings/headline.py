@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from analysis.findings.candidates import Candidate
+from analysis.findings.candidates import Candidate, CandidateSet
 from analysis.findings.comparison import NO_DIFFERENCE, SUGGESTED
 from analysis.findings.device_words import DeviceWords
 from analysis.findings.phrases import (
@@ -49,28 +49,35 @@ def _scale(advice: Recommendation, words: DeviceWords) -> str:
     chosen = advice.chosen
     names = " or ".join(point.series for point in chosen)
     speeds = [f"{number(point.row['speedup_common'], '~2')}x" for point in chosen]
-    iou = listed(dict.fromkeys(signed(point.row["difference"]) for point in chosen))
-    costs = listed(dict.fromkeys(words.cost(point.row) for point in chosen))
-    action = f"Use {names} on {words.of(chosen[0].workers)}: {listed(dict.fromkeys(speeds))}, IoU {iou}, {costs} a training"
-    return "; ".join([action, *_qualified(advice, words)])
+    ious = [f"IoU {signed(point.row['difference'])}" for point in chosen]
+    costs = [f"{words.cost(point.row)} a training" for point in chosen]
+    numbers = ", ".join(listed(dict.fromkeys(texts)) for texts in (speeds, ious, costs))
+    return "; ".join([f"Use {names} on {words.of(chosen[0].workers)}: {numbers}", *_qualified(advice, words)])
 
 
 def _qualified(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
     """Yield what the action does not say: how sure the framework is, and faster points that fail."""
     best = advice.chosen[0]
-    candidates = advice.candidates
-    others = [point for point in candidates.others(best) if point.workers == best.workers]
+    others = [point for point in advice.candidates.others(best) if point.workers == best.workers]
     if not others:
-        other = next(name for key, name in candidates.study.names.items() if key != best.framework)
-        where = f" on {words.of(best.workers)}" if candidates.others(best) else ""
-        yield f"{other} has no usable run{where}"
+        yield _not_measured(best, advice.candidates, words)
     elif len(advice.chosen) > 1:
-        row = candidates.comparison(*advice.chosen)
-        known = row is None or row["outcome"] == NO_DIFFERENCE
-        yield NO_DIFFERENCE if known else "no verdict on which is faster"
+        yield _no_faster_one(advice)
     else:
         yield from _suggested(advice, others)
     yield from _faster_that_fail(advice, words)
+
+
+def _not_measured(best: Candidate, candidates: CandidateSet, words: DeviceWords) -> str:
+    other = next(name for key, name in candidates.study.names.items() if key != best.framework)
+    where = f" on {words.of(best.workers)}" if candidates.others(best) else ""
+    return f"{other} has no usable run{where}"
+
+
+def _no_faster_one(advice: Recommendation) -> str:
+    row = advice.candidates.comparison(*advice.chosen)
+    known = row is None or row["outcome"] == NO_DIFFERENCE
+    return NO_DIFFERENCE if known else "no verdict on which is faster"
 
 
 def _suggested(advice: Recommendation, others: list[Candidate]) -> Iterator[str]:

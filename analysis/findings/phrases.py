@@ -87,17 +87,20 @@ def compared_clause(candidates: CandidateSet, words: DeviceWords) -> str:
 
 
 def measured_so_far(candidates: CandidateSet, words: DeviceWords) -> str:
-    """Return the speed of each series on its most workers: "DDP 1.11x and Horovod 1.74x on 2 workers"."""
-    largest: dict[str, Candidate] = {}
-    for point in sorted(candidates.candidates, key=lambda point: point.workers):
-        largest[point.series] = point
-    points = [largest[series] for series in sorted(largest)]
+    """Return the speed of each series on its most workers: "Horovod 1.74x, native DDP 1.11x on 2 workers"."""
+    points = _largest_of_each_series(candidates)
     speeds = [f"{point.series} {_speed(point, candidates)}" for point in points]
     counts = [words.of(point.workers) for point in points]
     if len(set(counts)) == 1:
         return f"{first_of(speeds, 'setting', MOST_SERIES)} on {counts[0]}"
     shown = [f"{speed} on {workers}" for speed, workers in zip(speeds, counts, strict=True)]
     return first_of(shown, "setting", MOST_SERIES)
+
+
+def _largest_of_each_series(candidates: CandidateSet) -> list[Candidate]:
+    ascending = sorted(candidates.candidates, key=lambda point: point.workers)
+    largest = {point.series: point for point in ascending}
+    return [largest[series] for series in sorted(largest)]
 
 
 def _speed(point: Candidate, candidates: CandidateSet) -> str:

@@ -99,18 +99,27 @@ def _recommendation(options: str, candidates: CandidateSet, baseline_doubt: str)
 
 
 def _no_larger_count(options: str, candidates: CandidateSet, baseline_doubt: str) -> Recommendation:
-    why = tuple(disqualifications(candidates))
-    larger = candidates.larger
     best = candidates.best
+    larger = candidates.larger
     if best and larger and all(point.standing == "excluded" for point in larger):
-        by_speed = baseline_doubt and any(point.criterion == "efficiency" for point in larger)
-        doubts: tuple[str, ...] = (baseline_doubt,) if by_speed else ()
-        sentence = _do_not_scale_out(candidates) + _in_doubt(doubts)
-        return Recommendation(options, sentence, None, 1, why, candidates, (best,), doubts)
-    doubts = _doubts(larger[0] if larger else candidates.candidates[0], candidates.comparisons, "")
+        return _one_worker(options, candidates, best, baseline_doubt)
+    doubts = _doubts((larger or candidates.candidates)[0], candidates.comparisons, "")
     lacking = _lacking(candidates) or _not_qualifying(candidates)
-    sentence = f"No recommendation: {lacking}"
-    return Recommendation(options, sentence, None, None, why, candidates, (), doubts, lacking)
+    why = tuple(disqualifications(candidates))
+    return Recommendation(
+        options, f"No recommendation: {lacking}", None, None, why, candidates, doubts=doubts, lacking=lacking
+    )
+
+
+def _one_worker(
+    options: str, candidates: CandidateSet, best: Candidate, baseline_doubt: str
+) -> Recommendation:
+    """Return not to scale out; a doubt about the baseline concerns it where an efficiency is the reason."""
+    by_speed = any(point.criterion == "efficiency" for point in candidates.larger)
+    doubts = (baseline_doubt,) if baseline_doubt and by_speed else ()
+    sentence = _do_not_scale_out(candidates) + _in_doubt(doubts)
+    why = tuple(disqualifications(candidates))
+    return Recommendation(options, sentence, None, 1, why, candidates, (best,), doubts)
 
 
 def _do_not_scale_out(candidates: CandidateSet) -> str:

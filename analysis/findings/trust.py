@@ -23,17 +23,20 @@ class _Reason:
 
 def trust_tile(advice: Recommendation, checks: Sequence[Check]) -> Tile:
     """Return how far the numbers of these options may be trusted."""
-    checks = [check for check in checks if _concerns(check, advice.options)]
-    known = [check for check in checks if check.mark != NOT_KNOWN]
-    met = sum(check.mark == YES for check in known)
-    value = f"{met} of {count(len(known), 'check')} met"
+    own = [check for check in checks if _concerns(check, advice.options)]
     if not advice.candidates.study.provenance_known:
         unknown = "logs in the older layout do not say which code, machine and data they are of"
-        return Tile("Trust", value, unknown, "unknown", (_repeats(advice).text,))
-    reasons = [_quiet(checks), _repeats(advice), _steady(advice), *_fair(checks)]
+        return Tile("Trust", _met(own), unknown, "unknown", (_repeats(advice).text,))
+    reasons = [_quiet(own), _repeats(advice), _steady(advice), *_fair(own)]
     worst = max((reason.light for reason in reasons), key=LIGHTS.index)
-    weak = [reason.text for reason in reasons if reason.light == worst]
-    return Tile("Trust", value, "; ".join(weak), worst, tuple(reason.text for reason in reasons))
+    weakest = "; ".join(reason.text for reason in reasons if reason.light == worst)
+    return Tile("Trust", _met(own), weakest, worst, tuple(reason.text for reason in reasons))
+
+
+def _met(checks: Sequence[Check]) -> str:
+    """Return how many of the checks that the records can answer are met."""
+    known = [check.mark for check in checks if check.mark != NOT_KNOWN]
+    return f"{known.count(YES)} of {count(len(known), 'check')} met"
 
 
 def _concerns(check: Check, options: str) -> bool:

@@ -164,5 +164,5 @@ def _measured(study: Study, framework: Framework, runs: pd.DataFrame, workers: i
     """Return the speed-up so far, or the throughput where there is no baseline."""
     throughput = runs.groupby("workers")[study.throughput].median()
     if 1 not in throughput.index or workers == 1:
-        return f"{study.short_names[framework]} {throughput[workers]:.3g} {study.unit.replace(' ', '')}"
-    return f"{study.short_names[framework]} {throughput[workers] / throughput[1]:.2f}x"
+        return f"{study.names[framework]} {throughput[workers]:.3g} {study.unit.replace(' ', '')}"
+    return f"{study.names[framework]} {throughput[workers] / throughput[1]:.2f}x"

@@ -22,9 +22,9 @@ LEAST_WIDTH = 130
 MOST_CONSOLE_ROWS = 60
 MOST_LINES = 20
 MOST_DIAGNOSES = 3
-MOST_ANSWERS = 4
+MOST_PRINTED = 4
 WITH_INTERVAL = ("speed-up", "IoU")
-STYLES: Mapping[Kind, str] = {"scale": "green", "stay": "cyan", "undecided": "yellow", "unfair": "red"}
+ANSWER_STYLES: Mapping[Kind, str] = {"scale": "green", "stay": "cyan", "undecided": "yellow", "unfair": "red"}
 DOUBTS = "Not equal in this comparison"
 
 
@@ -52,9 +52,9 @@ def _print_answers(report: Report, console: Console) -> None:
     """Print what a reader can act on, of each set of options."""
     if report.compared_options:
         console.print(f"{clean(report.compared_options)}\n", markup=False, soft_wrap=True, style="bold")
-    for answer in report.answers[:MOST_ANSWERS]:
+    for answer in report.answers[:MOST_PRINTED]:
         _print_answer(answer, console)
-    more = len(report.answers) - MOST_ANSWERS
+    more = len(report.answers) - MOST_PRINTED
     if more > 0:
         console.print(f"and {more:,} more answers in report.html\n", markup=False)
 
@@ -62,7 +62,7 @@ def _print_answers(report: Report, console: Console) -> None:
 def _print_answer(answer: Answer, console: Console) -> None:
     """Print a headline, its tiles, and the first next step."""
     headline = clean(labelled(answer.options, answer.headline))
-    console.print(headline, style=f"bold {STYLES[answer.kind]}", markup=False, soft_wrap=True)
+    console.print(headline, style=f"bold {ANSWER_STYLES[answer.kind]}", markup=False, soft_wrap=True)
     lines = [f"{tile.title} [{tile.light}] {tile.value}: {tile.detail}" for tile in answer.tiles]
     lines += [f"Next: {step}" for step in answer.next_steps[:1]]
     for line in lines:
