@@ -18,7 +18,7 @@ from analysis.findings.phrases import (
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.statistics.intervals import FEWEST_REPEATS
-from analysis.text import count, listed, number
+from analysis.text import capitalised, count, listed, number
 
 # scale: train on more workers; stay: on 1; undecided: evidence is missing; unfair: a check forbids the claim.
 Kind = Literal["scale", "stay", "undecided", "unfair"]
@@ -135,7 +135,7 @@ def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str
         else f"only {one} was measured"
     )
     open_question = f"whether to scale out is undecided: {lacking}"
-    return f"{compared}; {open_question}" if compared else f"Undecided: {lacking}"
+    return f"{capitalised(compared)}; {open_question}" if compared else f"Undecided: {lacking}"
 
 
 def _unfair(advice: Recommendation, words: DeviceWords) -> str:

@@ -19,7 +19,7 @@ Criterion = Literal[
     "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline"
 ]
 REPEATS_NEEDED = f"at least {FEWEST_REPEATS} repeats ({RECOMMENDED_REPEATS} recommended)"
-# N workers cannot do more than N times the work of one; 1.005 is what rounds to 1.00.
+# N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
 MOST_EFFICIENCY = 1.005
 # Significant digits of a number in a sentence: intervals are rarely narrower than 1 %.
 DIGITS = "~3"
