@@ -1,6 +1,7 @@
 """The answer of a study: a headline that claims no more than the evidence, in studies where that is easy."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from analysis.report.assemble import Report, make_report
 from tests.records import make_workers, write_run
 from tests.report_studies import START, write_one_after_the_other, write_study
 from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.options import Criteria
 from unet_scaling.study.record_lines import End
 
 # Launches of a point differ by so much.
@@ -214,6 +216,35 @@ def test_diverged_runs_at_the_largest_count_stand_in_the_headline(tmp_path: Path
     answer = answer_of(tmp_path)
     assert answer.headline.startswith("Use native DDP on 2 workers: ")
     assert "4 workers with native DDP are faster, but 1 of its 6 runs diverged" in answer.headline
+
+
+def test_a_largest_count_of_which_every_run_diverged_is_not_forgotten(tmp_path: Path) -> None:
+    write_points(tmp_path, {"pytorch_native": {1: (100.0, 0.8), 2: (195.0, 0.8)}})
+    for repeat in (1, 2, 3):
+        write_run(tmp_path, "pytorch_native", 8, repeat, end=DIVERGED)
+    answer = answer_of(tmp_path)
+    assert answer.headline.startswith("Use native DDP on 2 workers: ")
+    assert answer.headline.endswith("; every run diverged on 8 workers with native DDP")
+    assert not any("largest measured" in step for step in answer.next_steps)
+
+
+def test_three_repeats_only_suggest_the_faster_framework(tmp_path: Path) -> None:
+    points = both({1: (100, 0.8), 2: (195, 0.8)}, {1: (100, 0.8), 2: (170, 0.8)})
+    answer = answer_of(write_points(tmp_path, points, repeats=3))
+    assert answer.headline.startswith("Use native DDP on 2 workers: ")
+    assert answer.headline.endswith("; 3 repeats suggest which is faster")
+    assert tile_of(answer, "Trust").light == "caution"
+
+
+def test_a_low_floor_does_not_make_slower_than_one_worker_worth_it(tmp_path: Path) -> None:
+    write_points(tmp_path, both({1: (100, 0.8), 2: (80, 0.8)}))
+    study = replace(load_study(tmp_path), criteria=Criteria(efficiency_floor=0.3))
+    (answer,) = make_report(study).answers
+    assert answer.kind == "stay"
+    assert answer.headline == (
+        "Do not scale out: 2 workers are slower than 1 (0.80x), "
+        "and an efficiency of 0.40 is below the floor of 0.5"
+    )
 
 
 def test_a_count_that_is_slower_than_one_is_not_called_faster(tmp_path: Path) -> None:

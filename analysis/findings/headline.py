@@ -6,6 +6,7 @@ from typing import Literal
 from analysis.findings.candidates import Candidate, CandidateSet
 from analysis.findings.comparison import NO_DIFFERENCE, SUGGESTED
 from analysis.findings.device_words import DeviceWords
+from analysis.findings.evidence import lost_points
 from analysis.findings.phrases import (
     as_fast,
     compared_clause,
@@ -36,7 +37,16 @@ def kind_of(advice: Recommendation) -> Kind:
 def headline(advice: Recommendation, words: DeviceWords) -> str:
     """Return the line that a reader can act on."""
     makers = {"scale": _scale, "stay": _stay, "undecided": _undecided, "unfair": _unfair}
-    return makers[kind_of(advice)](advice, words)
+    kind = kind_of(advice)
+    return "; ".join([makers[kind](advice, words), *_lost(advice, words)])
+
+
+def _lost(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
+    """Yield the larger counts that have no number at all, as their runs diverged."""
+    lost = [(series, workers) for series, workers, _ in lost_points(advice.candidates)]
+    larger = [point for point in lost if point[1] > (advice.workers or 1)]
+    if larger:
+        yield f"every run diverged on {listed(f'{words.of(n)} with {series}' for series, n in larger[:2])}"
 
 
 def _impossible(advice: Recommendation) -> Candidate | None:
@@ -138,10 +148,10 @@ def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str
     return f"{capitalised(compared)}; {open_question}" if compared else f"Undecided: {lacking}"
 
 
-def _unfair(advice: Recommendation, words: DeviceWords) -> str:
+def _unfair(advice: Recommendation, _words: DeviceWords) -> str:
     impossible = _impossible(advice)
     if impossible and not advice.doubts:
         return f"No fair baseline: {impossible.reason}"
     first, *more = advice.doubts
     rest = f" (and {count(len(more), 'more reason')})" if more else ""
-    return f"No fair comparison, as {first}{rest}; measured: {measured_so_far(advice.candidates, words)}"
+    return f"No fair comparison, as {first}{rest}"
