@@ -50,7 +50,8 @@ def _full_nodes(study: Study) -> Array:
     runs = timed(study).runs
     groups = runs["run"].map(full).groupby([runs[name] for name in POINT], sort=False, dropna=False)
     equal = (groups.count() == groups.size()) & (groups.min() == groups.max())
-    return groups.min().where(equal).to_numpy(dtype=np.float64)
+    nodes: Array = np.asarray(groups.min().where(equal), dtype=np.float64)
+    return nodes
 
 
 def _workers_of_nodes(header: Header) -> list[int]:
