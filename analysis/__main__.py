@@ -13,7 +13,8 @@ Writes to the report folder:
   runs.csv, epochs.parquet, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
                    the tables behind it; docs/report.md explains every column
   left_out.csv     every run that is not used, and why
-  summary.md       the points as a Markdown table, for papers
+  summary.md, .tex the points as a table, for papers; citation.bib: what to cite
+  summary.json     answers, verdicts, points and provenance, for programs
   application.md   text, table and figures for an application for compute time
   scaling.svg      the overview picture, and every other figure; each also as PNG
 and prints the points, what was left out, the recommendation and the verdict. It may be repeated at any
