@@ -111,10 +111,12 @@ def test_a_study_against_itself_has_no_difference_and_is_said_to_be_the_same(bef
     assert "Nothing that the records say." in comparison_markdown(comparison)
 
 
-def test_launches_of_equal_throughput_are_no_difference(tmp_path: Path) -> None:
-    """Means of 3 and of 5 equal logarithms differ by their rounding."""
-    a, b = (write_side(tmp_path / name, 77.7, spread=[0.0] * runs) for name, runs in (("a", 3), ("b", 5)))
-    assert one_row(a, b)["outcome"] == "no significant difference"
+def test_equal_numbers_are_no_difference() -> None:
+    """The mean of 3 times 0.1 is not that of 5 times 0.1: it differs by its rounding."""
+    assert np.mean([0.1] * 3) != np.mean([0.1] * 5)
+    (contrast,) = unpaired_contrasts(sample(np.full((1, 3), 0.1)), sample(np.full((1, 5), 0.1)))
+    row = corrected([contrast]).iloc[0]
+    assert [row["p_adjusted"], row["low"], row["high"]] == pytest.approx([1.0, 0.0, 0.0], abs=1e-12)
 
 
 def test_an_option_that_changed_is_shown_and_its_points_are_compared(tmp_path: Path) -> None:
@@ -154,9 +156,13 @@ def test_an_option_of_both_frameworks_may_change_within_an_axis_of_another(tmp_p
 
 
 def test_the_data_folder_names_a_place_and_separates_no_points(before: Path, tmp_path: Path) -> None:
-    comparison = compared(before, write_side(tmp_path / "b", options={"data": {"folder": "/scratch/nuclei"}}))
-    assert len(comparison.points) == 1
-    assert differing(comparison) == {"data.folder": ("/data/nuclei", "/scratch/nuclei")}
+    """One point of B was read from the place of A, one from another."""
+    write_side(before, workers=(2,))
+    after = write_side(tmp_path / "b", options={"data": {"folder": "/scratch/nuclei"}})
+    write_side(after, workers=(2,))
+    comparison = compared(before, after)
+    assert comparison.points["workers"].tolist() == [1, 2]
+    assert differing(comparison) == {"data.folder": ("/data/nuclei", "/scratch/nuclei, /data/nuclei")}
 
 
 def test_software_machine_and_variables_that_differ_are_shown_with_both_values(tmp_path: Path) -> None:
@@ -225,7 +231,7 @@ def test_iou_of_another_test_set_is_refused_with_both_values(
     assert (row["iou_outcome"], row["outcome"]) == ("refused", "B faster")
     assert fact in row["iou_remarks"]
     assert np.isnan([row["iou_difference"], row["iou_difference_low"]]).all()
-    assert any(text.startswith("IoU is not compared: ") and fact in text for text in comparison.headlines)
+    assert any(text.startswith("IoU: not compared: ") and fact in text for text in comparison.headlines)
 
 
 def test_too_few_launches_have_no_interval_and_say_how_many_are_needed(before: Path, tmp_path: Path) -> None:
@@ -233,14 +239,25 @@ def test_too_few_launches_have_no_interval_and_say_how_many_are_needed(before: P
     (row,) = comparison.points.to_dict("records")
     assert (row["outcome"], row["iou_outcome"]) == ("not enough repeats", "not enough repeats")
     assert np.isnan([row["ratio_low"], row["coverage"], row["p_adjusted"], row["iou_difference_low"]]).all()
-    text = "B / A 1.500 measured, of launches 5 in A, 1 in B; at least 3 of each are needed, 5 recommended"
-    assert text in comparison.headlines[0]
+    assert comparison.headlines[0] == (
+        "not enough repeats (at least 3 of each study are needed, 5 recommended): "
+        "native DDP on 1 worker: B / A 1.500 of 5 launches in A, 1 in B"
+    )
 
 
 def test_three_launches_only_suggest(before: Path, tmp_path: Path) -> None:
     comparison = compared(before, write_side(tmp_path / "after", 150.0, spread=SPREAD[:3]))
     assert comparison.points["outcome"].tolist() == ["suggests B faster"]
     assert comparison.headlines[0].startswith("a few launches suggest that B (after) is 50 % faster")
+
+
+def test_many_points_without_a_difference_are_counted(before: Path, tmp_path: Path) -> None:
+    workers = (1, 2, 3, 4, 5)
+    a, b = (write_side(tmp_path / name, workers=workers, spread=SPREAD[:3]) for name in "ab")
+    assert compared(a, b).headlines == [
+        "no significant difference at 5 of 5 points",
+        "IoU: no significant difference at 5 of 5 points",
+    ]
 
 
 def test_seeds_that_differ_are_compared_unpaired(before: Path, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pandas as pd
 from analysis.compare.facts import OPTION, ComparedFact, compared_facts
 from analysis.compare.iou import iou_differences
 from analysis.compare.matching import Matching, match_points
-from analysis.compare.sentences import headlines, remarks_on
+from analysis.compare.remarks import remarks_on
+from analysis.compare.sentences import headlines
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.compare.throughput import throughput_ratios
 from analysis.text import count, first_of

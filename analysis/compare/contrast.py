@@ -74,12 +74,10 @@ NO_CONTRAST = Contrast(NAN)
 
 def unpaired_contrasts(a: Sample, b: Sample) -> list[Contrast]:
     """Return B minus A at each point; swapping the studies changes nothing but the sign."""
-    streams = [[each.replicates(stream) for stream in (0, 1)] for each in (a, b)]
-    (first, other_first), (second, other_second) = streams
-    low, high = bounds(np.concatenate([second - other_first, other_second - first], axis=-1))
+    one, other = (b.replicates(stream) - a.replicates(1 - stream) for stream in (0, 1))
+    low, high = bounds(np.concatenate([one, other], axis=-1))
     intervals = zip(low.tolist(), high.tolist(), strict=True)
-    pairs = zip(a.of_points(), b.of_points(), intervals, strict=True)
-    return [_unpaired(of_a, of_b, interval) for of_a, of_b, interval in pairs]
+    return list(map(_unpaired, a.of_points(), b.of_points(), intervals))
 
 
 def paired_contrasts(differences: Sequence[Array]) -> list[Contrast]:
@@ -89,16 +87,26 @@ def paired_contrasts(differences: Sequence[Array]) -> list[Contrast]:
 
 
 def _unpaired(a: Array, b: Array, interval: Interval) -> Contrast:
-    median = float(np.median(b) - np.median(a)) if len(a) and len(b) else NAN
     fewest = min(len(a), len(b))
+    median = float(np.median(b) - np.median(a)) if fewest else NAN
     if fewest < FEWEST_REPEATS:
         return Contrast(median, fewest=fewest)
-    shares = [float(values.var(ddof=1)) / len(values) for values in (a, b)]
-    weights = sum(share**2 / (len(values) - 1) for share, values in zip(shares, (a, b), strict=True))
-    freedom = sum(shares) ** 2 / weights if weights > 0 else float(fewest - 1)
-    spread = float(a.var(ddof=1) + b.var(ddof=1))
-    needed = _launches_needed(median, spread, fewest)
-    return Contrast(median, interval, float(b.mean() - a.mean()), sum(shares) ** 0.5, freedom, fewest, needed)
+    mean = float(b.mean() - a.mean())
+    error, freedom = _welch(a, b)
+    needed = _launches_needed(median, _variance(a) + _variance(b), fewest)
+    return Contrast(median, interval, mean, error, freedom, fewest, needed)
+
+
+def _welch(a: Array, b: Array) -> tuple[float, float]:
+    """Return the standard error of a difference of means, and its degrees of freedom (Welch 1947)."""
+    of_a, of_b = (_variance(values) / len(values) for values in (a, b))
+    squares = of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1)
+    freedom = (of_a + of_b) ** 2 / squares if squares > 0 else float(min(len(a), len(b)) - 1)
+    return (of_a + of_b) ** 0.5, freedom
+
+
+def _variance(values: Array) -> float:
+    return float(values.var(ddof=1))
 
 
 def _paired(values: Array, interval: Interval) -> Contrast:
@@ -106,7 +114,7 @@ def _paired(values: Array, interval: Interval) -> Contrast:
     median = float(np.median(values)) if pairs else NAN
     if pairs < FEWEST_REPEATS:
         return Contrast(median, fewest=pairs)
-    variance = float(values.var(ddof=1))
+    variance = _variance(values)
     needed = _launches_needed(median, variance, pairs)
     return Contrast(
         median, interval, float(values.mean()), (variance / pairs) ** 0.5, pairs - 1.0, pairs, needed
@@ -127,14 +135,17 @@ def corrected(contrasts: Sequence[Contrast], possible: Interval = ANY) -> pd.Dat
     An interval excludes 0 only where that holds for all points together; none reaches beyond what is
     `possible`. NaN where a study has fewer than 3 launches.
     """
-    probability = np.array([_probability(contrast) for contrast in contrasts], dtype=np.float64)
+    columns = _holm_of_known(np.array(list(map(_probability, contrasts)), dtype=np.float64))
+    table = pd.DataFrame(list(map(_interval, contrasts, columns[0])), columns=["low", "high"], dtype=float)
+    return table.clip(*possible).assign(p_adjusted=columns[1], comparisons=columns[2])
+
+
+def _holm_of_known(probability: Array) -> Array:
+    """Return significance, adjusted probability and number of comparisons, (3, points)."""
     known = np.flatnonzero(np.isfinite(probability))
-    columns = np.full((3, len(contrasts)), NAN)
+    columns = np.full((3, len(probability)), NAN)
     columns[:, known] = holm(probability[known])
-    rows = zip(contrasts, columns[0], strict=True)
-    ends = [_interval(contrast, significance) for contrast, significance in rows]
-    low, high = np.clip(np.array(ends, dtype=np.float64).reshape(-1, 2).T, *possible)
-    return pd.DataFrame({"low": low, "high": high, "p_adjusted": columns[1], "comparisons": columns[2]})
+    return columns
 
 
 def _probability(contrast: Contrast) -> float:

@@ -112,16 +112,18 @@ def _software(headers: Sequence[Header]) -> _Values:
 
 def _machine(headers: Sequence[Header]) -> _Values:
     workers = [worker for header in headers for facts in header.attempts() for worker in facts.workers]
-    values: dict[str, list[str | None]] = {
-        name: [value(worker) for worker in workers] for name, value in _OF_WORKERS.items()
-    }
-    values["workers on each host"] = [workers_per_host(header) for header in headers]
+    of_workers = {name: [value(worker) for worker in workers] for name, value in _OF_WORKERS.items()}
+    nodes = {"workers on each host": [workers_per_host(header) for header in headers]}
+    of_jobs = {name: [header.job.get(name, "no Slurm") for header in headers] for name in _JOB_VARIABLES}
+    return {**of_workers, **nodes, **_transports(headers), **of_jobs}
+
+
+def _transports(headers: Sequence[Header]) -> _Values:
+    values: dict[str, list[str | None]] = {}
     for framework, name in NAMES.items():
         own = [header.transport for header in headers if header.config.framework == framework]
         for key in dict.fromkeys(key for transport in own for key in transport):
             values[f"{name}: {key}"] = [transport.get(key) for transport in own]
-    for variable in _JOB_VARIABLES:
-        values[variable] = [header.job.get(variable, "no Slurm") for header in headers]
     return values
 
 
@@ -148,14 +150,18 @@ def _environment(first: Sequence[Header], second: Sequence[Header]) -> Iterator[
     """Yield the variables and the allocator of all workers where both studies recorded them."""
     for kind in SETTINGS:
         both = [_recorded(kind, headers) for headers in (first, second)]
-        if not all(both):
+        if all(both):
+            yield from _variables(kind, both)
+        else:
             found = [("recorded",) if recorded else () for recorded in both]
             yield ComparedFact("environment", f"{kind} of the workers", *found)
-            continue
-        names = {name for recorded in both for values in recorded for name in values} - TIMEOUT_VARIABLES
-        for name in sorted(names):
-            values = [_distinct(each.get(name, NOT_SET) for each in recorded) for recorded in both]
-            yield ComparedFact("environment", f"{kind} {clean(name)}", *values)
+
+
+def _variables(kind: str, both: Sequence[Sequence[dict[str, str]]]) -> Iterator[ComparedFact]:
+    names = {name for recorded in both for values in recorded for name in values} - TIMEOUT_VARIABLES
+    for name in sorted(names):
+        values = [_distinct(each.get(name, NOT_SET) for each in recorded) for recorded in both]
+        yield ComparedFact("environment", f"{kind} {clean(name)}", *values)
 
 
 def _recorded(kind: str, headers: Sequence[Header]) -> list[dict[str, str]]:

@@ -62,26 +62,25 @@ def iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -
     """
     points = [_samples(a, b, match) for match in matches]
     contrasts = _contrasts(points)
-    table = pd.DataFrame(
-        {
-            "seeds_a": [len(point.a) for point in points],
-            "seeds_b": [len(point.b) for point in points],
-            "seeds_paired": [len(point.common) if point.paired else 0 for point in points],
-            "iou_a": [_median(point.a) for point in points],
-            "iou_b": [_median(point.b) for point in points],
-            "iou_difference": [contrast.median for contrast in contrasts],
-        }
-    )
     intervals = corrected(contrasts, _POSSIBLE)
-    table[["iou_difference_low", "iou_difference_high", "iou_p_adjusted"]] = intervals[
-        ["low", "high", "p_adjusted"]
-    ]
-    table["iou_outcome"] = [
-        _outcome(point, low, high)
-        for point, low, high in zip(points, intervals["low"], intervals["high"], strict=True)
-    ]
-    table["iou_remarks"] = [_remarks(point) for point in points]
-    return table
+    return pd.DataFrame(list(map(_medians, points))).assign(
+        iou_difference=[contrast.median for contrast in contrasts],
+        iou_difference_low=intervals["low"],
+        iou_difference_high=intervals["high"],
+        iou_p_adjusted=intervals["p_adjusted"],
+        iou_outcome=list(map(_outcome, points, intervals["low"], intervals["high"])),
+        iou_remarks=list(map(_remarks, points)),
+    )
+
+
+def _medians(point: IouSamples) -> dict[str, float]:
+    return {
+        "seeds_a": len(point.a),
+        "seeds_b": len(point.b),
+        "seeds_paired": len(point.common) if point.paired else 0,
+        "iou_a": _median(point.a),
+        "iou_b": _median(point.b),
+    }
 
 
 def _samples(a: StudySide, b: StudySide, match: PointMatch) -> IouSamples:
@@ -109,16 +108,10 @@ def _diverged(side: StudySide, point: StudyPoint) -> int:
 
 def _contrasts(points: Sequence[IouSamples]) -> list[Contrast]:
     """Return the contrast of each point; none where the comparison is refused."""
-    paired = [number for number, point in enumerate(points) if point.paired and not point.refused]
-    apart = [number for number, point in enumerate(points) if not point.paired and not point.refused]
-    found = [NO_CONTRAST] * len(points)
-    for numbers, contrasts in (
-        (paired, paired_contrasts([points[number].differences for number in paired])),
-        (apart, _unpaired([points[number] for number in apart])),
-    ):
-        for number, contrast in zip(numbers, contrasts, strict=True):
-            found[number] = contrast
-    return found
+    allowed = [point for point in points if not point.refused]
+    paired = iter(paired_contrasts([point.differences for point in allowed if point.paired]))
+    apart = iter(_unpaired([point for point in allowed if not point.paired]))
+    return [NO_CONTRAST if point.refused else next(paired if point.paired else apart) for point in points]
 
 
 def _unpaired(points: Sequence[IouSamples]) -> list[Contrast]:

@@ -37,14 +37,17 @@ def match_points(a: StudySide, b: StudySide) -> Matching:
     points may differ in it. In every other option they must agree, but for those that only guard a run or
     name a place, unless a study varies them.
     """
-    varied = tuple(dict.fromkeys((*a.study.axes, *b.study.axes)))
-    places = frozenset(OPERATIONAL) - set(varied)
-    ignored = {name: changed_options(a.points, b.points, name) | places for name in FRAMEWORKS}
+    ignored = _ignored(a, b)
     of_b = {_key(point, ignored): point for point in b.points}
     found = [(point, of_b.pop(_key(point, ignored), None)) for point in a.points]
-    matches = [_match(a, first, second, varied, ignored) for first, second in found if second]
+    matches = [PointMatch(first, second, *_label(a, b, first, ignored)) for first, second in found if second]
     only_a = [first for first, second in found if not second]
     return Matching(tuple(matches), tuple(only_a), tuple(of_b.values()))
+
+
+def _ignored(a: StudySide, b: StudySide) -> Ignored:
+    places = frozenset(OPERATIONAL) - {*a.study.axes, *b.study.axes}
+    return {name: changed_options(a.points, b.points, name) | places for name in FRAMEWORKS}
 
 
 def changed_options(a: Sequence[StudyPoint], b: Sequence[StudyPoint], framework: str) -> frozenset[str]:
@@ -73,8 +76,6 @@ def _key(point: StudyPoint, ignored: Ignored) -> Hashable:
     return point.framework, point.workers, settings
 
 
-def _match(
-    a: StudySide, first: StudyPoint, second: StudyPoint, varied: Sequence[str], ignored: Ignored
-) -> PointMatch:
-    axes = [axis for axis in varied if axis not in ignored[first.framework]]
-    return PointMatch(first, second, *a.label(first, axes))
+def _label(a: StudySide, b: StudySide, point: StudyPoint, ignored: Ignored) -> tuple[str, str]:
+    varied = dict.fromkeys((*a.study.axes, *b.study.axes))
+    return a.label(point, [axis for axis in varied if axis not in ignored[point.framework]])

@@ -1,11 +1,10 @@
 """Where a difference of IoU would have no meaning: the fact that forbids it, with both values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.findings.headers import COUNTS
-from unet_scaling.study.record_lines import Header
 
 # They decide which pixels of which images an IoU is of.
 TEST_SET_OPTIONS = (
@@ -21,22 +20,22 @@ def why_no_difference(a: StudySide, b: StudySide, match: PointMatch) -> str:
 
 
 def _other_test_set(a: StudySide, b: StudySide, match: PointMatch) -> Iterator[str]:
-    first = _test_sets(a.headers([match.a]))
-    second = _test_sets(b.headers([match.b]))
-    for name, value, other in zip(("data manifest", "test images"), first, second, strict=True):
-        if value != other:
-            yield f"{name}: A {value}, B {other}"
-    for key in TEST_SET_OPTIONS:
-        if match.a.settings[key] != match.b.settings[key]:
-            yield f"{key}: A {match.a.settings[key]}, B {match.b.settings[key]}"
-    pixels = [_pixels(side, point) for side, point in ((a, match.a), (b, match.b))]
-    if first == second and len({*pixels}) > 1:
-        yield f"evaluated pixels: A {pixels[0]}, B {pixels[1]}"
+    first = _test_set(a, match.a)
+    second = _test_set(b, match.b)
+    for name, value in first.items():
+        if value != second[name]:
+            yield f"{name}: A {value}, B {second[name]}"
 
 
-def _test_sets(headers: Sequence[Header]) -> tuple[str, str]:
-    """Return the manifest and the number of test images: a study has refused runs that differ in them."""
-    return headers[0].manifest_sha256[:16], f"{headers[0].test_images:,}"
+def _test_set(side: StudySide, point: StudyPoint) -> dict[str, str]:
+    """Return what an IoU is of, by name; a study has refused runs that differ in it."""
+    header, *_ = side.headers([point])
+    return {
+        "data manifest": header.manifest_sha256[:16],
+        "test images": f"{header.test_images:,}",
+        **{key: point.settings[key] for key in TEST_SET_OPTIONS},
+        "evaluated pixels": _pixels(side, point),
+    }
 
 
 def _pixels(side: StudySide, point: StudyPoint) -> str:

@@ -5,18 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
-from analysis.compare.facts import ComparedFact
 from analysis.compare.iou import A_HIGHER, B_HIGHER, REFUSED
 from analysis.compare.sides import StudySide
 from analysis.compare.throughput import A_FASTER, B_FASTER, SUGGESTIONS
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
-from analysis.findings.machines import clocks_differ, with_clocks
-from analysis.findings.order import start_times
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import NAMES
-from analysis.text import Row, count, first_of, listed, series_name
+from analysis.text import Row, count, interval, listed, number, series_name
 
-# A sentence names so many points; compare.csv has the others.
+# Points of one outcome are named up to this many; of more the tables tell.
 _MOST_POINTS = 4
 # More launches are out of reach: the number would only pretend to a plan.
 _MOST_ADVISED = 100
@@ -33,30 +30,37 @@ def headlines(a: StudySide, b: StudySide, points: pd.DataFrame) -> list[str]:
 
 
 def _of_throughput(a: StudySide, b: StudySide, rows: Rows) -> Iterator[str]:
-    claims = (A_FASTER, B_FASTER, *SUGGESTIONS)
-    for outcome in (*claims, WITHHELD):
-        for row in rows:
-            if row["outcome"] == outcome:
-                yield _claim(a, b, row)
-    yield from _together(rows, "outcome", NO_DIFFERENCE, _no_difference)
-    yield from _together(rows, "outcome", NOT_ENOUGH, _too_few)
+    for outcome in (A_FASTER, B_FASTER, *SUGGESTIONS, WITHHELD):
+        yield from (_claim(a, b, row) for row in rows if row["outcome"] == outcome)
+    yield from _together(rows, "outcome", NO_DIFFERENCE, "", _no_difference)
+    needed = f" (at least {FEWEST_REPEATS} of each study are needed, {RECOMMENDED_REPEATS} recommended)"
+    yield from _together(rows, "outcome", NOT_ENOUGH, needed, _too_few)
 
 
 def _claim(a: StudySide, b: StudySide, row: Row) -> str:
-    faster, slower = (b, a) if row["ratio_low"] > 1 else (a, b)
-    low, high = sorted(_percent(row[name]) for name in ("ratio_low", "ratio_high"))
-    digits = 0 if low >= 1 else 1
-    by = f"{_percent(row['ratio']):.{digits}f} % faster than {slower.letter}"
-    verb = "measured" if row["outcome"] == WITHHELD else "is"
-    claim = f"{faster.title} {verb} {by} [{low:.{digits}f}, {high:.{digits}f}] with {point_name_of(row)}"
     if row["outcome"] == WITHHELD:
-        return f"no verdict on speed: {claim}, but {row['doubts']}"
+        return f"no verdict on speed: {_faster(a, b, row, 'measured')}, but {row['doubts']}"
+    claim = _faster(a, b, row)
     if row["outcome"] in SUGGESTIONS:
         return f"a few launches suggest that {claim} ({_evidence(row)}; {RECOMMENDED_REPEATS} can show it)"
     return f"{claim} ({_evidence(row)})"
 
 
-def point_name_of(row: Row) -> str:
+def _faster(a: StudySide, b: StudySide, row: Row, verb: str = "is") -> str:
+    """Return "B (after) is 12 % faster than A [9, 15] with native DDP on 4 workers"."""
+    faster, slower = (b, a) if row["ratio_low"] > 1 else (a, b)
+    low, high = sorted(_percent(row[name]) for name in ("ratio_low", "ratio_high"))
+    form = ".0f" if low >= 1 else ".1f"
+    percent = f"{number(_percent(row['ratio']), form)} % faster than {slower.letter}"
+    return f"{faster.title} {verb} {percent} {interval(low, high, form)} with {_point_name(row)}"
+
+
+def _percent(ratio: float) -> float:
+    """Return how much faster the faster study is."""
+    return 100 * math.expm1(abs(math.log(ratio)))
+
+
+def _point_name(row: Row) -> str:
     """Return "native DDP, bucket_cap_mb=5, precision=bf16 on 4 workers"."""
     return f"{series_label(row)} on {count(row['workers'], 'worker')}"
 
@@ -66,22 +70,22 @@ def series_label(row: Row) -> str:
     return ", ".join(filter(None, (series_name(row, NAMES), row["options"])))
 
 
-def _percent(ratio: float) -> float:
-    """Return how much faster the faster study is."""
-    return 100 * math.expm1(abs(math.log(ratio)))
-
-
 def _evidence(row: Row) -> str:
     launches = f"{row['launches_a']} and {row['launches_b']} launches"
     corrected = f"; corrected for {row['comparisons']:.0f} comparisons" if row["comparisons"] > 1 else ""
     return f"{100 * row['coverage']:.0f} % interval, {launches}{corrected}"
 
 
-def _together(rows: Rows, column: str, outcome: str, text: Callable[[Row], str]) -> Iterator[str]:
-    """Yield one sentence on all points of this outcome."""
-    found = [f"{point_name_of(row)}{text(row)}" for row in rows if row[column] == outcome]
-    if found:
-        yield f"{outcome}: {first_of(found, 'point', _MOST_POINTS, separator='; ')}"
+def _together(
+    rows: Rows, column: str, outcome: str, advice: str, numbers: Callable[[Row], str]
+) -> Iterator[str]:
+    """Yield one sentence on all points of this outcome, with their numbers unless they are many."""
+    found = [row for row in rows if row[column] == outcome]
+    if len(found) > _MOST_POINTS:
+        yield f"{outcome} at {len(found)} of {count(len(rows), 'point')}{advice}"
+    elif found:
+        points = "; ".join(f"{_point_name(row)}{numbers(row)}" for row in found)
+        yield f"{outcome}{advice}: {points}"
 
 
 def _no_difference(row: Row) -> str:
@@ -89,88 +93,34 @@ def _no_difference(row: Row) -> str:
     needed = row["launches_needed"]
     if math.isnan(needed):
         return ratio
-    number = f"about {needed:.0f}" if needed <= _MOST_ADVISED else f"more than {_MOST_ADVISED}"
-    return f"{ratio} ({number} launches of each would show it, if it is true)"
+    launches = f"about {needed:.0f}" if needed <= _MOST_ADVISED else f"more than {_MOST_ADVISED}"
+    return f"{ratio} ({launches} launches of each would show it, if it is true)"
 
 
 def _too_few(row: Row) -> str:
-    have = f"{row['launches_a']} in A, {row['launches_b']} in B"
-    needed = f"at least {FEWEST_REPEATS} of each are needed, {RECOMMENDED_REPEATS} recommended"
-    return f": B / A {row['ratio']:.3f} measured, of launches {have}; {needed}"
+    return f": B / A {row['ratio']:.3f} of {row['launches_a']} launches in A, {row['launches_b']} in B"
 
 
 def _of_iou(a: StudySide, b: StudySide, rows: Rows) -> Iterator[str]:
+    margin = min(side.study.criteria.iou_margin for side in (a, b))
     for row in rows:
-        if row["iou_outcome"] in (A_HIGHER, B_HIGHER):
-            higher = (a if row["iou_outcome"] == A_HIGHER else b).title
-            size = _within_margin(row, min(side.study.criteria.iou_margin for side in (a, b)))
-            yield f"IoU is higher in {higher} with {point_name_of(row)}: B - A {_difference(row)}{size}"
-    equal = [row for row in rows if row["iou_outcome"] == NO_DIFFERENCE]
-    if equal:
-        found = [f"{point_name_of(row)}: B - A {_difference(row)}" for row in equal]
-        yield f"IoU: {NO_DIFFERENCE}: {first_of(found, 'point', _MOST_POINTS, separator='; ')}"
-    refused = dict.fromkeys(row["iou_remarks"] for row in rows if row["iou_outcome"] == REFUSED)
-    if refused:
-        yield f"IoU is not compared: {listed(refused)}"
-    few = [point_name_of(row) for row in rows if row["iou_outcome"] == NOT_ENOUGH]
-    if few:
-        needed = f"at least {FEWEST_REPEATS} of each study are needed"
-        yield f"IoU: not enough seeds, {needed}: {first_of(few, 'point', _MOST_POINTS, separator='; ')}"
+        higher = {A_HIGHER: a, B_HIGHER: b}.get(row["iou_outcome"])
+        if higher:
+            yield f"IoU is higher in {higher.title} with {_point_name(row)}{_difference(row, margin)}"
+    yield from (f"IoU: {text}" for text in _without_higher(rows))
 
 
-def _within_margin(row: Row, margin: float) -> str:
-    """Return that a difference is smaller than the studies care for; else nothing."""
-    inside = -margin < row["iou_difference_low"] and row["iou_difference_high"] < margin
-    return f", within the margin of {margin:g}" if inside else ""
+def _without_higher(rows: Rows) -> Iterator[str]:
+    needed = f" (at least {FEWEST_REPEATS} seeds of each study are needed)"
+    yield from _together(rows, "iou_outcome", NO_DIFFERENCE, "", _difference)
+    yield from _together(rows, "iou_outcome", NOT_ENOUGH, needed, lambda _: "")
+    reasons = dict.fromkeys(row["iou_remarks"] for row in rows if row["iou_outcome"] == REFUSED)
+    if reasons:
+        yield f"not compared: {listed(reasons)}"
 
 
-def _difference(row: Row) -> str:
+def _difference(row: Row, margin: float = 0.0) -> str:
+    """Return the difference with its interval, and whether all of it is smaller than the studies care for."""
     low, high = (row[f"iou_difference_{end}"] for end in ("low", "high"))
-    return f"{row['iou_difference']:+.4f} [{low:+.4f}, {high:+.4f}]"
-
-
-def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) -> Iterator[str]:
-    """Yield what no ratio tells by itself: how many things differ, when both studies ran, shared launches."""
-    yield from _copies(a, b)
-    if len(differing) > 1:
-        yield f"the studies differ in {len(differing)} facts: a ratio is that of all of them together"
-    if not a.study.provenance_known:
-        yield "logs in the older layout do not say what differs: code, versions, machine and data are unknown"
-    yield from _apart(a, b)
-    yield from _clocks(a, b)
-    for side in (a, b):
-        if len(side.study.left_out):
-            left_out = count(len(side.study.left_out), "run")
-            yield f"{side.letter} leaves out {left_out}: python -m analysis {side.folder} says why"
-        yield from (f"{side.letter}: {note}" for note in side.study.notes)
-
-
-def _copies(a: StudySide, b: StudySide) -> Iterator[str]:
-    """Yield how many launches stand in both studies: they are no evidence that two things are equal."""
-    first, second = ({_launch(side, run) for run in side.study.headers} for side in (a, b))
-    if first & second:
-        yield f"{count(len(first & second), 'launch')} stand in both studies: they are the same measurement"
-
-
-def _launch(side: StudySide, run: str) -> tuple[object, ...]:
-    header = side.study.headers[run]
-    row = side.study.runs[side.study.runs["run"] == run].iloc[0]
-    return header.config_sha256, header.started_utc, row["hosts"], row["images_per_second"], row["iou"]
-
-
-def _apart(a: StudySide, b: StudySide) -> Iterator[str]:
-    """Yield when both studies ran, where one ran before the other."""
-    times = [start_times(side.study.runs).dropna() for side in (a, b)]
-    if any(started.empty for started in times):
-        return
-    first, second = times
-    if first.max() < second.min() or second.max() < first.min():
-        spans = [f"{started.min():%Y-%m-%d %H:%M} to {started.max():%Y-%m-%d %H:%M}" for started in times]
-        changed = "what changed on the machine between them is part of every ratio"
-        yield f"A ran {spans[0]}, B {spans[1]} (UTC): {changed}"
-
-
-def _clocks(a: StudySide, b: StudySide) -> Iterator[str]:
-    first, second = (float(with_clocks(side.study)["mhz"].median()) for side in (a, b))
-    if clocks_differ(first, second):
-        yield f"the median clock of the cores was {first:,.0f} MHz in A, {second:,.0f} MHz in B"
+    inside = f", within the margin of {margin:g}" if -margin < low and high < margin else ""
+    return f": B - A {row['iou_difference']:+.4f} [{low:+.4f}, {high:+.4f}]{inside}"

@@ -1,6 +1,7 @@
 """Show a comparison of two studies: on the console, as Markdown, and as CSV."""
 
 from collections.abc import Sequence
+from itertools import compress
 
 import pandas as pd
 from rich import box
@@ -60,7 +61,7 @@ COMPARE_COLUMNS = {
     "iou_outcome": "A higher, B higher, no significant difference, not enough repeats, or refused",
     "iou_remarks": "why it is refused, or how seeds were compared and how many runs diverged",
 }
-IOU_OUTCOME = "IoU"
+OUTCOMES = ("speed", "IoU")
 
 
 def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
@@ -135,9 +136,9 @@ def _points_grid(comparison: StudyComparison) -> Grid:
         number_column(f"A,\n{unit}", "throughput_a", "~4", bounded=False),
         number_column(f"B,\n{unit}", "throughput_b", "~4", bounded=False),
         number_column("B / A", "ratio", ".3f"),
-        text_column("speed", "outcome"),
+        text_column(OUTCOMES[0], "outcome"),
         number_column("IoU, B - A", "iou_difference", "+.4f"),
-        text_column(IOU_OUTCOME, "iou_outcome"),
+        text_column(OUTCOMES[1], "iou_outcome"),
     ]
     return make_grid("compare", "Throughput and IoU", comparison.points, columns, "compare.csv")
 
@@ -160,11 +161,7 @@ def print_comparison(comparison: StudyComparison, console: Console) -> None:
     _print_lines(console, "Points of one study only", only_lines(comparison))
     _print_lines(console, "Notes", comparison.notes)
     console.print()
-    for text in comparison.headlines[:MOST_LINES]:
-        console.print(clean(sentence(text)), style="bold", markup=False, soft_wrap=True)
-    if len(comparison.headlines) > MOST_LINES:
-        more = f"and {len(comparison.headlines) - MOST_LINES:,} more in compare.md"
-        console.print(more, markup=False, soft_wrap=True)
+    _print_cut(console, [sentence(text) for text in comparison.headlines], "bold")
 
 
 def _print_facts(comparison: StudyComparison, console: Console) -> None:
@@ -179,22 +176,29 @@ def _print_facts(comparison: StudyComparison, console: Console) -> None:
 def _print_lines(console: Console, title: str, lines: Sequence[str]) -> None:
     if lines:
         console.print(f"\n{title}", markup=False)
+    _print_cut(console, [f"  - {line}" for line in lines])
+
+
+def _print_cut(console: Console, lines: Sequence[str], style: str = "") -> None:
     for line in lines[:MOST_LINES]:
-        console.print(f"  - {clean(line)}", markup=False, soft_wrap=True)
+        console.print(clean(line), style=style, markup=False, soft_wrap=True)
     if len(lines) > MOST_LINES:
         console.print(f"  and {len(lines) - MOST_LINES:,} more in compare.md", markup=False)
 
 
+def _add_column(table: ConsoleTable, heading: Cell) -> None:
+    number = heading.kind == "number"
+    table.add_column(heading.text, justify="right" if number else "left", no_wrap=number)
+
+
 def _console_table(grid: Grid) -> ConsoleTable:
-    """Return a table as wide as the console has room for: the sentences below say the outcomes of IoU."""
-    shown = [place for place, heading in enumerate(grid.headings) if heading.text != IOU_OUTCOME]
+    """Return a table without the outcomes: the console has no room for them, and the answers tell them."""
+    shown = [heading.text not in OUTCOMES for heading in grid.headings]
     table = ConsoleTable(box=box.SIMPLE_HEAD)
-    for place in shown:
-        number = grid.headings[place].kind == "number"
-        heading = grid.headings[place].text
-        table.add_column(heading, justify="right" if number else "left", no_wrap=number)
+    for heading in compress(grid.headings, shown):
+        _add_column(table, heading)
     for row in grid.rows[:MOST_CONSOLE_ROWS]:
-        table.add_row(*(escape(str(row[place])) for place in shown))
+        table.add_row(*(escape(str(cell)) for cell in compress(row, shown)))
     if len(grid.rows) > MOST_CONSOLE_ROWS:
         table.caption = f"{len(grid.rows) - MOST_CONSOLE_ROWS:,} further rows are in compare.md"
     return table

@@ -27,14 +27,9 @@ def throughput_ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch])
 
     Disturbed launches count only where fewer than 3 others of their point remain; then nothing is claimed.
     """
-    samples = [
-        _sample(side, points)
-        for side, points in ((a, [match.a for match in matches]), (b, [match.b for match in matches]))
-    ]
-    contrasts = unpaired_contrasts(*samples)
+    samples = _sample(a, [match.a for match in matches]), _sample(b, [match.b for match in matches])
     table = _medians(samples)
-    table["coverage"] = [_coverage(fewest) for fewest in table[["launches_a", "launches_b"]].min(axis=1)]
-    _add_ratios(table, contrasts)
+    _add_ratios(table, unpaired_contrasts(*samples))
     table["doubts"] = [_disturbed(a, b, match) for match in matches]
     table["outcome"] = _outcomes(table)
     return table
@@ -43,13 +38,15 @@ def throughput_ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch])
 def _sample(side: StudySide, points: Sequence[StudyPoint]) -> Sample:
     """Return the logarithms of the throughputs of the launches that count for speed."""
     runs = timed(side.study).runs
-    numbers = {run: number for number, point in enumerate(points) for run in point.runs}
-    point = runs["run"].map(numbers)
-    runs = runs[point.notna()]
+    runs = runs[runs["run"].isin([run for point in points for run in point.runs])]
     values = np.log(runs[side.study.throughput].to_numpy(dtype=np.float64))
-    members: Integers = np.asarray(point.dropna(), dtype=np.int64)
-    launches = Launches(members, len(points), runs["repeat"].to_numpy(dtype=np.int64))
-    return Sample(launches, values, block_deviations(side.study, runs["run"].to_list()))
+    return Sample(_launches(runs, points), values, block_deviations(side.study, runs["run"].to_list()))
+
+
+def _launches(runs: pd.DataFrame, points: Sequence[StudyPoint]) -> Launches:
+    numbers = {run: number for number, point in enumerate(points) for run in point.runs}
+    point: Integers = np.asarray(runs["run"].map(numbers), dtype=np.int64)
+    return Launches(point, len(points), runs["repeat"].to_numpy(dtype=np.int64))
 
 
 def _medians(samples: Sequence[Sample]) -> pd.DataFrame:
@@ -62,6 +59,7 @@ def _medians(samples: Sequence[Sample]) -> pd.DataFrame:
 
 def _add_ratios(table: pd.DataFrame, contrasts: Sequence[Contrast]) -> None:
     intervals = corrected(contrasts)
+    table["coverage"] = [_coverage(contrast.fewest) for contrast in contrasts]
     table["ratio"] = table["throughput_b"] / table["throughput_a"]
     table["ratio_low"] = np.exp(intervals["low"])
     table["ratio_high"] = np.exp(intervals["high"])

@@ -5,7 +5,7 @@ worker mixes what is lost inside a node with what is lost between nodes. Against
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -31,27 +31,37 @@ def add_node_scaling(points: pd.DataFrame, study: Study, differences: Difference
     node or none on several.
     """
     nodes = _full_nodes(study)
-    baseline = _one_node(points, nodes)
-    known = np.flatnonzero(np.isfinite(nodes) & (baseline != _NONE))
+    speedup = _speedup(points, _one_node(points, nodes), differences)
+    for end, values in zip(_BOUNDS, speedup, strict=True):
+        points[f"node_speedup{end}"] = np.where(np.isfinite(nodes), values, NAN)
+        points[f"node_efficiency{end}"] = values / nodes
+
+
+def _speedup(points: pd.DataFrame, baseline: Integers, differences: Differences) -> Array:
+    """Return speed-up and its bounds against the rows of `baseline`, (3, points)."""
+    known = np.flatnonzero(baseline != _NONE)
     throughput = points["throughput"].to_numpy(dtype=np.float64)
     speedup = np.full((3, len(points)), NAN)
     speedup[0, known] = throughput[known] / throughput[baseline[known]]
     speedup[1:, known] = np.exp(bounds(differences(known, baseline[known])))
-    for end, values in zip(_BOUNDS, speedup, strict=True):
-        points[f"node_speedup{end}"] = values
-        points[f"node_efficiency{end}"] = values / nodes
+    return speedup
 
 
 def _full_nodes(study: Study) -> Array:
     """Return on how many full nodes the runs of each point ran; NaN where a node was not full."""
-    counts = {run: _workers_of_nodes(header) for run, header in study.headers.items()}
-    most = max((max(workers) for workers in counts.values()), default=1)
-    full = {run: float(len(workers)) for run, workers in counts.items() if most > 1 and {*workers} == {most}}
     runs = timed(study).runs
+    full = _full_nodes_of_runs(study.headers)
     groups = runs["run"].map(full).groupby([runs[name] for name in POINT], sort=False, dropna=False)
     equal = (groups.count() == groups.size()) & (groups.min() == groups.max())
     nodes: Array = np.asarray(groups.min().where(equal), dtype=np.float64)
     return nodes
+
+
+def _full_nodes_of_runs(headers: Mapping[str, Header]) -> dict[str, float]:
+    """Return on how many nodes each run ran that had only full ones, where nodes hold several workers."""
+    workers = {run: _workers_of_nodes(header) for run, header in headers.items()}
+    most = max((max(each) for each in workers.values()), default=1)
+    return {run: float(len(each)) for run, each in workers.items() if most > 1 and {*each} == {most}}
 
 
 def _workers_of_nodes(header: Header) -> list[int]:

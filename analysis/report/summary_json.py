@@ -13,6 +13,7 @@ from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
 from analysis.report.provenance import origins
 from analysis.report.tables import TABLES
+from analysis.study import Study
 from analysis.text import clean
 
 # Counted up when a key is removed, renamed or changes its meaning; new keys may come at any time.
@@ -27,14 +28,9 @@ def summary_json(report: Report) -> str:
 
     What is not known is null, never NaN, 0 or -1.
     """
-    study = report.study
     content = {
         "schema_version": SCHEMA_VERSION,
-        "study": study.name,
-        "throughput_unit": study.unit,
-        "iou_scope": study.iou_scope,
-        "frameworks": study.names,
-        "criteria": study.criteria.model_dump(),
+        **_subject(report.study),
         "answers": [dataclasses.asdict(answer) for answer in report.answers],
         "recommendations": [_recommendation(advice) for advice in report.recommendations],
         "verdicts": [dataclasses.asdict(verdict) for verdict in report.verdicts],
@@ -42,10 +38,20 @@ def summary_json(report: Report) -> str:
         "checks": report.fairness.to_dict("records"),
         "doubts": report.doubts,
         "notes": report.notes,
+    }
+    return json.dumps(_plain(content), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+def _subject(study: Study) -> Mapping[str, object]:
+    return {
+        "study": study.name,
+        "throughput_unit": study.unit,
+        "iou_scope": study.iou_scope,
+        "frameworks": study.names,
+        "criteria": study.criteria.model_dump(),
         "left_out": study.left_out[["run", "state", "reason"]].to_dict("records"),
         "provenance": {origin.name: origin.values for origin in origins(study)},
     }
-    return json.dumps(_plain(content), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
 def _recommendation(advice: Recommendation) -> Mapping[str, object]:
