@@ -4,12 +4,10 @@ from pathlib import Path
 
 from analysis.report.application import application_text
 from analysis.report.assemble import Report
-from analysis.report.citation import citation_bibtex
+from analysis.report.exports import export_files
 from analysis.report.figure_files import FigureFiles, draw_figures
 from analysis.report.html import page
-from analysis.report.latex import summary_latex
 from analysis.report.markdown import summary_markdown
-from analysis.report.summary_json import summary_json
 from analysis.report.tables import table_files
 from unet_scaling.study.files import READABLE, write_atomically
 
@@ -33,14 +31,11 @@ def write_report(report: Report, folder: Path) -> list[Path]:
 
 
 def _contents(report: Report, figures: FigureFiles) -> dict[str, bytes]:
-    contents = table_files(report)
+    contents = table_files(report) | export_files(report)
     for name, drawn in figures.drawn.items():
         contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
     return contents | {
         "summary.md": summary_markdown(report).encode(),
-        "summary.tex": summary_latex(report).encode(),
-        "summary.json": summary_json(report).encode(),
-        "citation.bib": citation_bibtex(report.study).encode(),
         "application.md": application_text(report, figures).encode(),
         "report.html": page(report, figures).encode(),
     }
