@@ -25,7 +25,7 @@ from tests.report_studies import write_one_after_the_other, write_study
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
 GOLDEN = Path(__file__).with_name("golden") / "summary.md"
-TEXTS = {"report.html", "summary.md", "application.md"}
+TEXTS = {"report.html", "summary.md", "summary.tex", "summary.json", "citation.bib", "application.md"}
 FIGURES = {
     "scaling",
     "speedup",

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from analysis.report.application import application_text
 from analysis.report.assemble import Report
+from analysis.report.exports import export_files
 from analysis.report.figure_files import FigureFiles, draw_figures
 from analysis.report.html import page
 from analysis.report.markdown import summary_markdown
@@ -31,7 +32,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
 
 
 def _contents(report: Report, figures: FigureFiles) -> dict[str, bytes]:
-    contents = table_files(report)
+    contents = table_files(report) | export_files(report)
     for name, drawn in figures.drawn.items():
         contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
     return (

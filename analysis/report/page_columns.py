@@ -55,7 +55,8 @@ def speed_columns(report: Report) -> list[Column]:
 
 def of_points(report: Report) -> list[Column]:
     common = number_column("efficiency against the best 1-worker point", "efficiency_common", ".1%")
-    return [*speed_columns(report), common]
+    of_nodes = number_column("efficiency against 1 full node", "node_efficiency", ".1%")
+    return [*speed_columns(report), common, of_nodes]
 
 
 def of_pairs(report: Report) -> list[Column]:

@@ -46,6 +46,8 @@ TABLES = (
             "images_per_epoch": "of all workers together",
             "seconds_per_epoch": "median of the epochs after the warm-up",
             "nodes": "distinct hosts of a run",
+            "node_speedup ±": "of full nodes: throughput over that of the same series on 1 full node",
+            "node_efficiency ±": "the same, divided by the nodes: what is lost between nodes alone",
             "unknown": "why a number of this row is not known",
             "options, knobs": "",
         },
