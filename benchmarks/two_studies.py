@@ -10,11 +10,11 @@ import argparse
 from collections.abc import Iterator
 
 import numpy as np
-from analysis.simulation import NULL_CELLS, SIMULATION_SEED, NullCell
 
 from analysis.arrays import Array
 from analysis.compare.contrast import Sample, corrected, unpaired_contrasts
 from analysis.statistics.launches import Launches
+from benchmarks.simulation import NULL_CELLS, SIMULATION_SEED, NullCell
 
 # Launches of A, launches of B, points that are corrected for each other.
 DESIGNS = ((3, 3, 1), (4, 4, 1), (5, 5, 1), (5, 5, 5), (10, 10, 1), (3, 10, 1))
