@@ -47,7 +47,7 @@ class FigureFiles:
     def in_section(self, anchor: str) -> tuple[Drawing, ...]:
         """Return the figures of a section of the page."""
         return tuple(
-            Drawing(name, figure.inline, clean(figure.caption))
+            Drawing(name, (figure.inline,), clean(figure.caption))
             for name, figure in self.drawn.items()
             if figure.section == anchor
         )

@@ -38,7 +38,7 @@ class Table:
     `file` is written as its ending says, CSV or Parquet. `make` returns the table. `columns` describes every
     column, in the order of the file: "a, b" are two columns with one description, "x ±" is x with its
     interval, x_low and x_high. `about` is a sentence for docs/report.md. Without `page` the page does not
-    show it.
+    show it; with `second_page` it does so in two sections.
     """
 
     file: str
@@ -46,6 +46,7 @@ class Table:
     columns: Mapping[str, str]
     about: str = ""
     page: PageTable | None = None
+    second_page: PageTable | None = None
 
     @property
     def names(self) -> list[str]:
@@ -59,6 +60,11 @@ class Table:
         table = _with_arm_names(made[[*self.names, *axes]], report.study)
         return as_parquet(table) if self.file.endswith(".parquet") else as_csv(table)
 
+    @property
+    def pages(self) -> list[PageTable]:
+        """Return how the page shows it, in each section that does."""
+        return [page for page in (self.page, self.second_page) if page]
+
     def grid(self, report: Report, page: PageTable) -> Grid:
         """Return the table as the page shows it."""
         made = self.make(report)
@@ -66,7 +72,9 @@ class Table:
         caption = page.caption.format(native=native, horovod=horovod)
         caption = caption[:1].upper() + caption[1:]
         rows = page.rows(made) if len(made) else made
-        return make_grid(PurePath(self.file).stem, caption, rows, page.columns(report), self.file)
+        stem = PurePath(self.file).stem
+        name = stem if page is self.page else f"{stem}-{page.section}"
+        return make_grid(name, caption, rows, page.columns(report), self.file)
 
 
 def column_names(key: str) -> list[str]:

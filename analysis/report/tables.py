@@ -81,6 +81,7 @@ TABLES = (
             shown.of_losses,
             shown.losses_of_points,
         ),
+        PageTable("runs", "Every run that is used", shown.of_runs),
     ),
     Table(
         "epochs.parquet",
@@ -129,6 +130,18 @@ TABLES = (
         PageTable(
             "against", "{native} against {horovod} at every worker count that both have", shown.of_pairs
         ),
+    ),
+    Table(
+        "diagnosis.csv",
+        lambda report: diagnosis_table(report.diagnoses),
+        {
+            "rule": "its name",
+            "options, framework, knobs, workers": "the point",
+            "at_stake": "share of the workers' time that it is about",
+            "finding, evidence, try_next": "what is so, the numbers that show it, the knob or study to try",
+        },
+        "One row per finding, most at stake first.",
+        PageTable("budget", "Causes of the lost efficiency, most at stake first", shown.of_diagnoses),
     ),
     Table(
         "budget.csv",
@@ -191,17 +204,6 @@ TABLES = (
             shown.of_ping_pongs,
             pair_table,
         ),
-    ),
-    Table(
-        "diagnosis.csv",
-        lambda report: diagnosis_table(report.diagnoses),
-        {
-            "rule": "its name",
-            "options, framework, knobs, workers": "the point",
-            "at_stake": "share of the workers' time that it is about",
-            "finding, evidence, try_next": "what is so, the numbers that show it, the knob or study to try",
-        },
-        "One row per finding, most at stake first.",
     ),
     Table(
         "iou.csv",
@@ -348,5 +350,5 @@ def table_files(report: Report) -> dict[str, bytes]:
 
 def grids(report: Report, section: str) -> tuple[Grid, ...]:
     """Return the tables that a section of the page shows."""
-    pages = [(table, table.page) for table in TABLES if table.page and table.page.section == section]
+    pages = [(table, page) for table in TABLES for page in table.pages if page.section == section]
     return tuple(table.grid(report, page) for table, page in pages)
