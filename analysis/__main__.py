@@ -15,8 +15,8 @@ Writes to the report folder:
   summary.md       the points as a Markdown table, for papers
   application.md   text, table and figures for an application for compute time
   scaling.svg      the overview picture, and every other figure; each also as PNG
-and prints the points, what was left out, the recommendation and the verdict. It may be repeated at any
-time: runs that are not complete are left out and listed.
+and prints the answer, the points, what was left out, the recommendation and the verdict. It may be
+repeated at any time: runs that are not complete are left out and listed.
 
 Exit codes: 0 fine; 2 wrong usage; 65 no usable run.
 """
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_report(report, folder)
     except OSError as error:
         raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
-    print_report(report)
+    print_report(report, folder=folder)
     print(f"\nreport: {folder}")
     return EXIT_OK
 

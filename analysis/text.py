@@ -86,6 +86,11 @@ def unit_of(seconds: "pd.Series[float]") -> tuple[float, str]:
     return next(((size, name) for least, size, name in UNITS_SECONDS if longest >= least), (1.0, "s"))
 
 
+def unit_of_value(seconds: float) -> tuple[float, str]:
+    """Return the (seconds, name) of the unit in which one duration reads best."""
+    return unit_of(pd.Series([seconds]))
+
+
 def listed(parts: Iterable[str]) -> str:
     """Return "a, b and c"."""
     *most, last = [*parts] or [UNKNOWN]

@@ -96,21 +96,22 @@ def printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_the_command_writes_the_report_beside_the_runs(small_report: Path) -> None:
     pictures = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")}
-    assert {path.name for path in small_report.iterdir()} == TEXTS | pictures | {
-        table.file for table in TABLES
-    }
+    tables = {table.file for table in TABLES}
+    assert {path.name for path in small_report.iterdir()} == TEXTS | pictures | tables | {"tiny.toml"}
 
 
-def test_the_command_prints_table_advice_verdict_and_place(
+def test_the_command_prints_answer_table_advice_verdict_and_place(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analysis.__main__.write_report", lambda report, folder: [])
     main([str(study), "--output", str(tmp_path / "out")])
     shown = capsys.readouterr().out
-    places = [
-        shown.index(part) for part in ("93.5 %", "Recommendation", "not enough repeats for", "report: ")
-    ]
+    parts = ("Speed [", "Trust [", "Next: ", "report: ", "93.5 %", "Recommendation", "not enough repeats for")
+    places = [shown.index(part) for part in parts]
     assert places == sorted(places)
+    assert shown.startswith(
+        "No fair comparison, as the fairness table says no to: one run at a time on a core"
+    )
     assert shown.endswith(f"report: {tmp_path / 'out'}\n")
 
 

@@ -1,25 +1,16 @@
 """The answer of a study: for each set of options a headline, four tiles, and what to do next."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
+from analysis.findings.check import Check
+from analysis.findings.device_words import DeviceWords, device_words
+from analysis.findings.headline import Kind, headline, kind_of
+from analysis.findings.next_steps import next_steps
 from analysis.findings.recommendation import Recommendation
-
-# scale: train on more workers; stay: on 1; undecided: evidence is missing; unfair: a check forbids the claim.
-Kind = Literal["scale", "stay", "undecided", "unfair"]
-Light = Literal["good", "caution", "bad", "unknown"]
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One aspect of an answer: a short value, a sentence with interval and unit, a light and its reasons."""
-
-    title: str
-    value: str
-    detail: str
-    light: Light
-    reasons: tuple[str, ...] = ()
+from analysis.findings.tiles import Tile, cost_tile, iou_tile, speed_tile
+from analysis.findings.trust import trust_tile
 
 
 @dataclass(frozen=True)
@@ -33,12 +24,21 @@ class Answer:
     next_steps: tuple[str, ...]
 
 
-def answers_of(recommendations: Iterable[Recommendation]) -> list[Answer]:
-    """Return one answer for each set of options, the most decided first."""
-    return [_answer(advice) for advice in recommendations]
+def answers_of(recommendations: Iterable[Recommendation], checks: Sequence[Check]) -> list[Answer]:
+    """Return one answer for each set of options, the most decided first.
+
+    Nothing is decided here: `recommendations` and the fairness `checks` of the same study are put in words.
+    """
+    answers = [_answer(advice, checks, device_words(advice.candidates.study)) for advice in recommendations]
+    return sorted(answers, key=lambda answer: get_args(Kind).index(answer.kind))
 
 
-def _answer(advice: Recommendation) -> Answer:
-    kind: Kind = "undecided" if advice.workers is None else "stay" if advice.workers == 1 else "scale"
-    tiles = tuple(Tile(title, "", "", "unknown") for title in ("Speed", "IoU", "Time and cost", "Trust"))
-    return Answer(advice.options, kind, advice.sentence, tiles, ())
+def _answer(advice: Recommendation, checks: Sequence[Check], words: DeviceWords) -> Answer:
+    tiles = (
+        speed_tile(advice, words),
+        iou_tile(advice, words),
+        cost_tile(advice, words),
+        trust_tile(advice, checks),
+    )
+    steps = tuple(next_steps(advice, checks))
+    return Answer(advice.options, kind_of(advice), headline(advice, words), tiles, steps)

@@ -51,7 +51,8 @@ def _other_framework(best: Candidate, candidates: CandidateSet) -> Iterator[str]
         row = candidates.comparison(best, point)
         if row is not None:
             fails = f"; {point.series}: {point.short}" if point.reason else ""
-            yield f"on {workers} {row['outcome']}: DDP / Horovod {with_interval(row, 'ratio', '~4')}{fails}"
+            ratio = with_interval(row, "ratio", "~4")
+            yield f"on {workers} {row['outcome']}: native DDP / Horovod {ratio}{fails}"
 
 
 def _other_name(best: Candidate, candidates: CandidateSet) -> str:

@@ -21,6 +21,7 @@ from analysis.text import (
     sentence,
     series_name,
     unit_of,
+    unit_of_value,
     with_interval,
 )
 
@@ -71,7 +72,7 @@ def _recommended(row: Row, advice: Recommendation) -> bool:
 
 
 def _in_words(report: Report, row: Row) -> str:
-    size, unit = unit_of(pd.Series([row["training_seconds"]]))
+    size, unit = unit_of_value(row["training_seconds"])
     time = with_interval(row, "training_seconds", "~3", size)
     return (
         f"On {count(int(row['workers']), 'worker')} {series_name(row, report.study.names)} processes "

@@ -8,6 +8,7 @@ from analysis.report.figure_files import FigureFiles, draw_figures
 from analysis.report.html import page
 from analysis.report.links import RunLinks, run_links
 from analysis.report.markdown import summary_markdown
+from analysis.report.reproduction import study_file
 from analysis.report.tables import table_files
 from unet_scaling.study.files import READABLE, write_atomically
 
@@ -34,8 +35,12 @@ def _contents(report: Report, figures: FigureFiles, links: RunLinks) -> dict[str
     contents = table_files(report)
     for name, drawn in figures.drawn.items():
         contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
-    return contents | {
-        "summary.md": summary_markdown(report).encode(),
-        "application.md": application_text(report, figures).encode(),
-        "report.html": page(report, figures, links).encode(),
-    }
+    return (
+        contents
+        | study_file(report.study)
+        | {
+            "summary.md": summary_markdown(report).encode(),
+            "application.md": application_text(report, figures).encode(),
+            "report.html": page(report, figures, links).encode(),
+        }
+    )
