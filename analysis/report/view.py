@@ -1,6 +1,5 @@
 """Parts of the page as plain values: sections, tables of cells, figures. The template renders them."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +10,6 @@ from analysis.text import UNKNOWN, Row, clean, interval_of, number, series_name
 
 # A page of more rows is slow to open, and nobody reads them there.
 _MOST_ROWS = 200
-VIEW_BOX = re.compile(r'viewBox="0 0 (?P<width>[0-9.]+) (?P<height>[0-9.]+)"')
-# Width over height from which a figure takes the whole width of the page: panels side by side.
-_WIDE_RATIO = 1.7
 _EMPTY = ("", UNKNOWN)
 BADGES = {
     "yes": "yes",
@@ -58,17 +54,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the page: its name, its SVG (of our own making, not escaped) and its caption."""
+    """A figure of the page: its name, the SVG of its panels (of our own making, not escaped), its caption.
+
+    A unit of an SVG is a pixel; it has its own width and height.
+    """
 
     name: str
-    svg: str
+    panels: tuple[str, ...]
     caption: str
-
-    @property
-    def wide(self) -> bool:
-        """Return whether it has several panels side by side."""
-        box = VIEW_BOX.search(self.svg)
-        return box is not None and float(box["width"]) > _WIDE_RATIO * float(box["height"])
 
 
 @dataclass(frozen=True)
