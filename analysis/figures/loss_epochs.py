@@ -1,19 +1,18 @@
 """Training loss against epochs, one line per point."""
 
-from matplotlib.figure import Figure
-
 from analysis.figures.drawing.captions import caption_text
 from analysis.figures.drawing.curve_chart import curve_alternative, curve_sentence, undrawn_counts_sentence
 from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.loss import loss_figure, loss_missing
+from analysis.figures.drawing.layout import Panel
+from analysis.figures.drawing.loss import loss_missing, loss_panels
 
 TITLE = "loss against epochs"
 SECTION = "loss"
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw the loss of every epoch; a panel for each framework and set of options."""
-    return loss_figure(inputs, "Training loss against epochs", "trained", "epochs")
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return the loss of every epoch; a panel for each framework and set of options."""
+    return loss_panels(inputs, "training loss against epochs", "trained", "epochs")
 
 
 def missing(inputs: Inputs) -> str | None:

@@ -1,7 +1,5 @@
 """Training loss against seconds of training, one line per point."""
 
-from matplotlib.figure import Figure
-
 from analysis.figures.drawing.captions import caption_text
 from analysis.figures.drawing.curve_chart import (
     TIME_SENTENCE,
@@ -10,15 +8,16 @@ from analysis.figures.drawing.curve_chart import (
     undrawn_counts_sentence,
 )
 from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.loss import loss_figure, loss_missing
+from analysis.figures.drawing.layout import Panel
+from analysis.figures.drawing.loss import loss_missing, loss_panels
 
 TITLE = "loss against seconds"
 SECTION = "loss"
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw the loss over training time; a panel for each framework and set of options."""
-    return loss_figure(inputs, "Training loss against training time", "elapsed", "seconds of training")
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return the loss over training time; a panel for each framework and set of options."""
+    return loss_panels(inputs, "training loss against training time", "elapsed", "seconds of training")
 
 
 def missing(inputs: Inputs) -> str | None:

@@ -86,7 +86,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure of the page: its name, its panels (SVG of our own making, not escaped) and its caption."""
+    """A figure of the page: its name, the SVG of its panels (of our own making, not escaped), its caption.
+
+    A unit of an SVG is a pixel; it has its own width and height.
+    """
 
     name: str
     panels: tuple[str, ...]
