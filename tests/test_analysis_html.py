@@ -10,7 +10,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from analysis.findings.answer import Answer, Kind, Light, Tile
+from analysis.findings.answer import Answer
+from analysis.findings.headline import Kind
+from analysis.findings.tiles import Light, Tile
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.report.assemble import make_report
@@ -18,7 +20,17 @@ from analysis.report.figure_files import FigureFiles, draw_figures
 from analysis.report.files import write_report
 from analysis.report.html import page
 from analysis.study import LeftOut, Study, left_out_table
-from tests.page_checks import BROKEN_WORDS, CONTRAST, DESK, PAPER, PHONE, SIZES, ZOOMED, open_page
+from tests.page_checks import (
+    BROKEN_WORDS,
+    CONTRAST,
+    DESK,
+    OVERPRINTED,
+    PAPER,
+    PHONE,
+    SIZES,
+    ZOOMED,
+    open_page,
+)
 from tests.records import make_workers, write_run
 from tests.report_studies import write_study
 from unet_scaling.study.config import FRAMEWORKS
@@ -290,6 +302,28 @@ def test_keys_reach_the_evidence(browser: Any, plain: Path) -> None:
 def test_texts_have_the_sizes_of_one_scale(browser: Any, plain: Path) -> None:
     sizes = open_page(browser, plain, DESK).evaluate(SIZES)
     assert {size for size, drawn, _ in sizes if not drawn} == TYPE_SCALE
+    assert {size for size, drawn, _ in sizes if drawn} <= TYPE_SCALE
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("name", ["plain", "older"])
+def test_no_text_of_a_figure_is_cut_or_overprinted(
+    browser: Any, request: pytest.FixtureRequest, name: str, size: dict[str, int]
+) -> None:
+    opened = open_page(browser, request.getfixturevalue(name), size)
+    opened.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert opened.locator("figure svg text").count() > 50
+    assert opened.evaluate(OVERPRINTED) == []
+
+
+def test_a_figure_on_a_phone_scrolls_rather_than_shrinking_its_texts_below_10_pixels(
+    browser: Any, plain: Path
+) -> None:
+    opened = open_page(browser, plain, PHONE)
+    sizes = opened.evaluate(SIZES)
+    assert min(size for size, drawn, _ in sizes if drawn) >= 10
+    panel = opened.locator(".panel").first
+    assert panel.evaluate("each => each.scrollWidth > each.clientWidth")
 
 
 def test_paper_shows_what_is_folded_on_the_screen_and_no_empty_pages(browser: Any, plain: Path) -> None:
@@ -302,6 +336,7 @@ def test_paper_shows_what_is_folded_on_the_screen_and_no_empty_pages(browser: An
         opened.locator(".swatch").first.evaluate("each => getComputedStyle(each).printColorAdjust") == "exact"
     )
     height = opened.evaluate("document.documentElement.scrollHeight")
+    assert opened.evaluate("document.documentElement.scrollWidth") <= PAPER["width"]
     pages = len(PDF_PAGE.findall(opened.pdf(prefer_css_page_size=True)))
     assert height / PAPER["height"] - 1 < pages < 1.3 * height / PAPER["height"] + 1
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.findings.answer import Answer, Kind, Light, Tile
+from analysis.findings.answer import Answer
+from analysis.findings.headline import Kind
+from analysis.findings.tiles import Light, Tile
 from analysis.report.assemble import Report
 from analysis.report.figure_files import MAIN, FigureFiles
 from analysis.report.links import RunLinks
@@ -19,6 +21,8 @@ from analysis.report.tables import TABLES
 from analysis.text import clean, count, repeats_text, sentence
 
 TEMPLATE = "report.html.jinja"
+# Of a tile that is not good; with more, the figures would leave the first screen.
+MOST_REASONS = 2
 # Colour is never alone: each kind of answer and each light has its word, and the template its shape.
 KIND_WORDS: dict[Kind, str] = {
     "scale": "Scale out",
@@ -36,14 +40,23 @@ LIGHT_WORDS: dict[Light, str] = {
 
 @dataclass(frozen=True)
 class ShownTile:
-    """A tile of an answer as the page shows it: clean texts, and the word of its light."""
+    """A tile of an answer as the page shows it: clean texts, and the word of its light.
+
+    What speaks against the answer is shown, as far as there is room; the other reasons are folded.
+    """
 
     title: str
     value: str
     detail: str
     light: Light
     word: str
-    reasons: tuple[str, ...]
+    shown: tuple[str, ...]
+    folded: tuple[str, ...]
+
+    @property
+    def folded_line(self) -> str:
+        """Return how many reasons are folded."""
+        return count(len(self.folded), "more reason" if self.shown else "reason")
 
 
 @dataclass(frozen=True)
@@ -111,13 +124,16 @@ def _shown_answer(report: Report, answer: Answer) -> ShownAnswer:
 
 
 def _shown_tile(tile: Tile) -> ShownTile:
+    reasons = tuple(map(sentence, tile.reasons))
+    most = 0 if tile.light == "good" else MOST_REASONS
     return ShownTile(
         title=clean(tile.title),
         value=clean(tile.value),
         detail=sentence(tile.detail) if tile.detail else "",
         light=tile.light,
         word=LIGHT_WORDS[tile.light],
-        reasons=tuple(map(sentence, tile.reasons)),
+        shown=reasons[:most],
+        folded=reasons[most:],
     )
 
 

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import pandas as pd
@@ -22,13 +22,15 @@ class PageTable:
     """How the page shows a table.
 
     `section` is the anchor of its section; `caption` may name the frameworks as {native} and {horovod};
-    `columns` gives its columns; `rows` what of the file's table is shown.
+    `columns` gives its columns; `rows` what of the file's table is
+    shown; with `leads` it stands before the figures of its section.
     """
 
     section: str
     caption: str
     columns: Callable[[Report], Sequence[Column]]
     rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
+    leads: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Table:
         rows = page.rows(made) if len(made) else made
         stem = PurePath(self.file).stem
         name = stem if page is self.page else f"{stem}-{page.section}"
-        return make_grid(name, caption, rows, page.columns(report), self.file)
+        grid = make_grid(name, caption, rows, page.columns(report), self.file)
+        return replace(grid, leads=page.leads)
 
 
 def column_names(key: str) -> list[str]:

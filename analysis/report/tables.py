@@ -50,7 +50,7 @@ TABLES = (
             "options, knobs": "",
         },
         "One row per point.",
-        PageTable("points", "Throughput and scaling of every point", shown.of_points),
+        PageTable("points", "Throughput and scaling of every point", shown.of_points, leads=True),
     ),
     Table(
         "runs.csv",
@@ -141,7 +141,9 @@ TABLES = (
             "finding, evidence, try_next": "what is so, the numbers that show it, the knob or study to try",
         },
         "One row per finding, most at stake first.",
-        PageTable("budget", "Causes of the lost efficiency, most at stake first", shown.of_diagnoses),
+        PageTable(
+            "budget", "Causes of the lost efficiency, most at stake first", shown.of_diagnoses, leads=True
+        ),
     ),
     Table(
         "budget.csv",

@@ -9,10 +9,12 @@ from operator import itemgetter
 import pandas as pd
 
 from analysis.study import Names
-from analysis.text import UNKNOWN, Row, clean, interval_of, number, series_name
+from analysis.text import UNKNOWN, Row, clean, count, interval_of, number, series_name
 
 # A page of more rows is slow to open, and nobody reads them there.
 _MOST_ROWS = 200
+# Two rows of a wide page; more of one figure would hide what comes after it.
+_MOST_PANELS = 4
 _EMPTY = ("", UNKNOWN)
 BADGES = {
     "yes": "yes",
@@ -62,7 +64,8 @@ GridGroup = tuple[str, tuple[GridRow, ...]]
 class Grid:
     """A table of the page: caption, headings with their kind, rows, its file, and a line on rows cut.
 
-    `groups` are the rows under the options that they have in common, in order.
+    `groups` are the rows under the options that they have in common, in order. `leads`: it stands before
+    the figures of its section.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Grid:
     groups: tuple[GridGroup, ...]
     file: str
     more: str = ""
+    leads: bool = False
 
     @property
     def rows(self) -> tuple[GridRow, ...]:
@@ -94,6 +98,21 @@ class Drawing:
     name: str
     panels: tuple[str, ...]
     caption: str
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Return the panels that are shown without a click."""
+        return self.panels[:_MOST_PANELS]
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """Return the panels that are folded."""
+        return self.panels[_MOST_PANELS:]
+
+    @property
+    def folded_line(self) -> str:
+        """Return how many panels are folded."""
+        return count(len(self.folded), "more panel")
 
 
 @dataclass(frozen=True)
