@@ -4,6 +4,8 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import unquote
@@ -32,7 +34,7 @@ from tests.page_checks import (
     open_page,
 )
 from tests.records import make_workers, write_run
-from tests.report_studies import write_study
+from tests.report_studies import START, write_study
 from unet_scaling.study.config import FRAMEWORKS
 
 pytestmark = pytest.mark.slow
@@ -68,20 +70,18 @@ def write_page(study: Study, folder: Path) -> Path:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a study with two sets of options, and with more runs left out than are shown unfolded."""
     folder = write_study(tmp_path_factory.mktemp("plain") / "study")
-    for framework in FRAMEWORKS:
-        for workers in (1, 2):
-            for repeat in (1, 2, 3):
-                options = {"training": {"precision": "bf16"}}
-                speed = 150.0 * workers + repeat
-                write_run(
-                    folder,
-                    framework,
-                    workers,
-                    repeat,
-                    images_per_second=speed,
-                    options=options,
-                    label="-precision=bf16",
-                )
+    points = product((1, 2, 3), FRAMEWORKS, (1, 2))
+    for begun, (repeat, framework, workers) in enumerate(points):
+        write_run(
+            folder,
+            framework,
+            workers,
+            repeat,
+            images_per_second=150.0 * workers + repeat,
+            options={"training": {"precision": "bf16"}},
+            label="-precision=bf16",
+            header={"started_utc": f"{START + timedelta(hours=2, minutes=begun):%Y-%m-%dT%H:%M:%SZ}"},
+        )
     for repeat in range(6, 20):
         write_run(folder, repeat=repeat, end=None)
     write_report(make_report(load_study(folder)), folder / "report")
@@ -232,7 +232,7 @@ def test_every_link_leads_to_a_file_or_the_folder_of_a_run(browser: Any, plain: 
     )
     missing = [place for place in set(places) if not (plain.parent / unquote(place)).exists()]
     assert missing == []
-    assert {"../horovod-w01-r1/", "../pytorch_native-w01-r19/", "summary.csv", "speedup.svg"} <= set(places)
+    assert {"../horovod-w01-r1/", "../pytorch_native-w01-r19/", "summary.csv", "scaling.svg"} <= set(places)
     assert "../" not in kinds.read_text()
 
 
