@@ -21,7 +21,7 @@ from analysis.text import (
 )
 
 # Of more series a sentence names the two ends only.
-MOST_SERIES = 2
+MOST_SERIES_NAMED = 2
 IOU_WORDS = {"yes": "not inferior", "no": "inferior", "not shown": "undecided"}
 MARK_WORDS = {"yes": "met", "no": "not met", "not known": "not known"}
 
@@ -32,11 +32,16 @@ def speed_conclusion(report: Report) -> str:
     if known.empty:
         return _throughputs(report)
     most = int(known["workers"].max())
-    rows = known[known["workers"] == most].sort_values("speedup", ascending=False).to_dict("records")
-    named = rows if len(rows) <= MOST_SERIES else [rows[0], rows[-1]]
-    many = f", of {len(rows)} series" if len(rows) > MOST_SERIES else ""
-    speeds = " and ".join(_speed(report, row) for row in named)
-    return f"On {count(most, 'worker')} the speed-up is {speeds}{many}."
+    fastest_first = known[known["workers"] == most].sort_values("speedup", ascending=False)
+    speeds = [_speed(report, row) for row in fastest_first.to_dict("records")]
+    return f"On {count(most, 'worker')} the speed-up is {_ends(speeds)}."
+
+
+def _ends(parts: Sequence[str]) -> str:
+    """Return the parts; of many the first and the last, and how many there are."""
+    if len(parts) <= MOST_SERIES_NAMED:
+        return listed(parts)
+    return f"{parts[0]} and {parts[-1]}, of {len(parts)} series"
 
 
 def _speed(report: Report, row: Row) -> str:
@@ -81,18 +86,21 @@ def overhead_conclusion(report: Report) -> str:
 
 def iou_conclusion(report: Report) -> str:
     """Return at which worker counts IoU is inferior to 1 worker; counts of points where series differ."""
-    judged = report.iou[report.iou["non_inferior"].isin(list(IOU_WORDS)) & (report.iou["workers"] > 1)]
+    judged = report.iou[report.iou["workers"] > 1]
     if judged.empty:
         return "Nothing can be said about IoU on more than 1 worker."
-    findings = {
-        _series(report, rows.to_dict("records")[0]): _iou_by_workers(rows)
-        for _, rows in judged.groupby(SERIES, sort=False)
-    }
+    findings = _iou_of_series(report, judged)
     if len(set(findings.values())) == 1:
         return sentence(next(iter(findings.values())))
-    if len(findings) <= MOST_SERIES:
+    if len(findings) <= MOST_SERIES_NAMED:
         return sentence("; ".join(f"{name}: {finding}" for name, finding in findings.items()))
     return sentence(_iou_by_points(judged))
+
+
+def _iou_of_series(report: Report, judged: pd.DataFrame) -> dict[str, str]:
+    """Return the finding of each series, by its name."""
+    series = [rows for _, rows in judged.groupby(SERIES, sort=False)]
+    return {_series(report, rows.iloc[0].to_dict()): _iou_by_workers(rows) for rows in series}
 
 
 def _iou_by_points(rows: pd.DataFrame) -> str:
@@ -159,7 +167,7 @@ def fairness_conclusion(report: Report) -> str:
     marks = report.fairness["mark"]
     counts = [f"{(marks == mark).sum()} {word}" for mark, word in MARK_WORDS.items() if (marks == mark).any()]
     unmet = report.fairness.loc[marks == "no", "check"].tolist()
-    named = f" Not met: {first_of(unmet, 'requirement', MOST_SERIES)}." if unmet else ""
+    named = f" Not met: {first_of(unmet, 'requirement', MOST_SERIES_NAMED)}." if unmet else ""
     return f"Of {len(marks)} requirements {listed(counts)}.{named}"
 
 

@@ -70,14 +70,17 @@ class Table:
     def grid(self, report: Report, page: PageTable) -> Grid:
         """Return the table as the page shows it."""
         made = self.make(report)
-        native, horovod = report.study.names.values()
-        caption = page.caption.format(native=native, horovod=horovod)
-        caption = caption[:1].upper() + caption[1:]
         rows = page.rows(made) if len(made) else made
         stem = PurePath(self.file).stem
         name = stem if page is self.page else f"{stem}-{page.section}"
-        grid = make_grid(name, caption, rows, page.columns(report), self.file)
+        grid = make_grid(name, _caption(report, page), rows, page.columns(report), self.file)
         return replace(grid, leads=page.leads)
+
+
+def _caption(report: Report, page: PageTable) -> str:
+    native, horovod = report.study.names.values()
+    caption = page.caption.format(native=native, horovod=horovod)
+    return caption[:1].upper() + caption[1:]
 
 
 def column_names(key: str) -> list[str]:

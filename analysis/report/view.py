@@ -187,11 +187,17 @@ def make_grid(
     labels = _group_labels(shown)
     if labels is None:
         columns = [text_column("options", "options"), *columns]
-    filled = list(_numbered(_filled_columns(shown, columns)))
-    headings = tuple(heading for heading, _ in filled)
-    rows = zip(*(cells for _, cells in filled), strict=True)
-    groups = _grouped(labels or [""] * len(shown), rows)
+    headings, cells = _transposed(_numbered(_filled_columns(shown, columns)))
+    groups = _grouped(labels or [""] * len(shown), zip(*cells, strict=True))
     return Grid(name, caption, headings, groups, file, _cut(len(table), file))
+
+
+def _transposed(
+    columns: Iterable[tuple[Cell, Sequence[Cell]]],
+) -> tuple[tuple[Cell, ...], list[Sequence[Cell]]]:
+    """Return the headings, and the cells of each column."""
+    filled = list(columns)
+    return tuple(heading for heading, _ in filled), [cells for _, cells in filled]
 
 
 def _group_labels(table: pd.DataFrame) -> list[str] | None:
