@@ -26,17 +26,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
 GOLDEN = Path(__file__).with_name("golden") / "summary.md"
 TEXTS = {"report.html", "summary.md", "application.md"}
-FIGURES = {
-    "scaling",
-    "speedup",
-    "efficiency",
-    "deviation",
-    "throughput",
-    "iou",
-    "loss_epochs",
-    "loss_seconds",
-    "cost",
-}
+FIGURES = {"scaling", "ratio", "iou_difference", "loss", "cost"}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.arrays import Array
-from analysis.figures.drawing.artists import Label, markers, text_beside
+from analysis.figures.drawing.artists import markers
 from analysis.figures.drawing.axes import from_zero, logarithmic
 from analysis.figures.drawing.captions import (
     alternative_text,
@@ -18,6 +18,7 @@ from analysis.figures.drawing.captions import (
     on_workers,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, write_beside
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import MUTED
 from analysis.figures.drawing.titles import title_marks
@@ -170,18 +171,12 @@ def _number_points(axes: Axes, rows: pd.DataFrame, panel: Sequence[DrawnSeries])
     for series in panel:
         native = series.framework == "pytorch_native"
         for row in series.rows(rows).to_dict("records"):
-            label = Label(row["hours"], row["seconds"], str(row["workers"]), series.style.text_colour)
-            place = axes.transData.transform((label.x, label.y)) + NUMBER_PX * (-1 if native else 1)
+            mark = (row["hours"], row["seconds"])
+            place = axes.transData.transform(mark) + NUMBER_PX * (-1 if native else 1)
             if all(np.abs(place - other).max() > NUMBER_PX for other in written):
                 written.append(place)
-                _write_number(axes, label, below=native)
-
-
-def _write_number(axes: Axes, label: Label, *, below: bool) -> None:
-    if below:
-        text_beside(axes, label, (-8, -5), ha="right", va="top")
-    else:
-        text_beside(axes, label, (8, 5), ha="left", va="bottom")
+                label = Label(*mark, str(row["workers"]), series.style.text_colour)
+                write_beside(axes, label, (-8, -5) if native else (8, 5))
 
 
 def _unit(seconds: "pd.Series[float]") -> Unit:

@@ -9,8 +9,6 @@ from matplotlib.axes import Axes
 
 from analysis.arrays import Array
 from analysis.figures.drawing.artists import (
-    Label,
-    end_labels,
     interval_bars,
     last_known,
     line_with_gaps,
@@ -27,6 +25,7 @@ from analysis.figures.drawing.captions import (
     value_text,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import DASHED
 from analysis.figures.drawing.titles import title_marks

@@ -28,7 +28,7 @@ MOST_ROWS = 30
 # Of a row with a name of one line, and of two.
 ROW_PX = (21, 36)
 # Of a line of a name; a name that is longer than two is cut, and whole beside the pointer.
-MOST_NAME_PX = 230
+MOST_NAME_PX = 190
 GAP_PX = 10
 OUTCOME_STYLES = {
     NATIVE_FASTER: FRAMEWORK_STYLES["pytorch_native"],

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures.drawing.artists import Label, end_labels, markers, series_sides, sideways
+from analysis.figures.drawing.artists import markers, series_sides, sideways
 from analysis.figures.drawing.axes import logarithmic, worker_axis
 from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series, on_workers
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.titles import title_marks
 from analysis.study import POINT, STEP_QUANTILES
@@ -25,9 +26,9 @@ STEPS_SENTENCE = (
 STEP_TIMES = [*STEP_QUANTILES, "work_seconds"]
 # Shares of a panel's width by which a series stands beside its worker count, its dots beside that, and all
 # labels to the right of the last worker count.
-SERIES_STEP = 0.022
-DOTS_STEP = 0.016
-LABEL_STEP = 0.03
+SERIES_STEP = 0.012
+DOTS_STEP = 0.01
+LABEL_STEP = 0.01
 
 
 def draw(inputs: Inputs) -> list[Panel]:

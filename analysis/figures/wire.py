@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.budget.network_floor import name_of_floor
-from analysis.figures.drawing.artists import Label, end_labels, interval_bars, line_with_gaps, series_sides
+from analysis.figures.drawing.artists import interval_bars, line_with_gaps, series_sides
 from analysis.figures.drawing.axes import logarithmic, worker_axis
 from analysis.figures.drawing.captions import (
     alternative_text,
@@ -19,6 +19,7 @@ from analysis.figures.drawing.captions import (
     value_text,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import DOTTED
 from analysis.text import chart_number

@@ -10,13 +10,9 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from analysis.figures.drawing.artists import (
-    Label,
-    end_labels,
-    guide_line,
     interval_bars,
     last_known,
     line_with_gaps,
-    say_unknown,
     series_sides,
     single_runs,
 )
@@ -29,6 +25,7 @@ from analysis.figures.drawing.captions import (
     value_text,
 )
 from analysis.figures.drawing.inputs import MOST_SINGLE_RUNS, DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels, guide_line, say_unknown
 from analysis.figures.drawing.layout import Panel
 
 Guide = Callable[[Axes, Inputs, str], list[Label]]

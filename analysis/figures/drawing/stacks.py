@@ -12,7 +12,7 @@ from analysis.arrays import Array
 from analysis.figures.drawing.axes import from_zero, percent_axis
 from analysis.figures.drawing.captions import on_workers
 from analysis.figures.drawing.layout import Panel
-from analysis.figures.drawing.style import INK, MUTED, PAPER, TEXT_PX, PartStyle, text_width
+from analysis.figures.drawing.style import INK, MUTED, PAPER, PartStyle, text_width
 from analysis.figures.drawing.titles import title_marks
 
 # More would not fit on a printed page.
@@ -20,6 +20,9 @@ MOST_PANELS = 8
 # Of the distance between two bars.
 BAR_WIDTH = 0.62
 BESIDE = 0.09
+# Height from which a part has room for its number.
+NUMBERED_PX = 15
+NUMBER_MARGIN_PX = 4
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,6 @@ def _draw_bars(axes: Axes, chart: StackChart, table: pd.DataFrame, x: Array) -> 
 def _write_number(axes: Axes, bar: Rectangle, text: str, colour: str) -> None:
     """Write the number of a part into its bar where it fits."""
     (left, bottom), (right, top) = axes.transData.transform(bar.get_bbox())
-    if abs(top - bottom) > TEXT_PX and right - left > text_width(text):
+    if abs(top - bottom) > NUMBERED_PX and right - left > text_width(text) + NUMBER_MARGIN_PX:
         x, y = bar.get_center()
         axes.text(x, y, text, color=colour, ha="center", va="center")
