@@ -1,5 +1,7 @@
 """Training loss against epochs and against seconds of training, one line per point."""
 
+import pandas as pd
+
 from analysis.figures.drawing.captions import caption_text
 from analysis.figures.drawing.curve_chart import (
     TIME_SENTENCE,
@@ -25,9 +27,7 @@ HORIZONTAL = {"trained": "epochs", "elapsed": "seconds of training"}
 def draw(inputs: Inputs) -> list[Panel]:
     """Return the loss against both, side by side, for each framework and set of options."""
     curves = loss_curves(inputs)
-    loss = curves.medians["loss"].dropna()
-    falls = bool((loss > 0).all()) and loss.max() >= WIDE_LOSS_RATIO * loss.min()
-    log = bool(curves.medians["trained"].max() >= FEWEST_LOG_EPOCHS and falls)
+    log = _is_wide(curves.medians)
     charts = [
         CurveChart(f"loss against {name}", column, "loss", name, log_x=log, log_y=log)
         for column, name in HORIZONTAL.items()
@@ -49,3 +49,10 @@ def caption(inputs: Inputs) -> str:
 def alternative(inputs: Inputs) -> str:
     """Return the last loss of every series at its most workers."""
     return curve_alternative("Training loss against epochs and seconds. Last loss", inputs, "loss")
+
+
+def _is_wide(medians: pd.DataFrame) -> bool:
+    """Return whether the loss falls so far, over so many epochs, that linear axes would hide most of it."""
+    loss = medians["loss"].dropna()
+    falls = bool((loss > 0).all()) and loss.max() >= WIDE_LOSS_RATIO * loss.min()
+    return bool(medians["trained"].max() >= FEWEST_LOG_EPOCHS and falls)

@@ -57,10 +57,14 @@ def line_with_gaps(
     known = points[points[column].notna()].sort_values("workers").to_dict("records")
     title_marks(line, [f"{series.name} {on_workers(row['workers'])}: {text(row)}" for row in known])
     axes.add_line(line)
-    colour = series.style.colour
+    _bridge_gaps(axes, series, values)
+
+
+def _bridge_gaps(axes: Axes, series: DrawnSeries, values: "pd.Series[float]") -> None:
     for start, stop in pairwise(np.flatnonzero(values.notna())):
         if stop > start + 1:
             bridge = values.iloc[np.array([start, stop])]
+            colour = series.style.colour
             axes.plot(bridge.index, bridge, color=colour, linestyle=DOTTED, linewidth=1.4, zorder=3)
 
 

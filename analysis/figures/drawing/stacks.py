@@ -1,7 +1,8 @@
 """Stacked bars over the workers, a panel for each series or comparison: the chart of three figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -110,21 +111,29 @@ def _total_title(chart: StackChart, row: Mapping[object, float]) -> str:
 
 
 def _draw_bars(axes: Axes, chart: StackChart, table: pd.DataFrame, x: Array) -> None:
-    """Stack positive parts upwards and negative ones downwards."""
-    up = np.zeros(len(table))
-    down = np.zeros(len(table))
-    for part, style in chart.parts.items():
-        values = table[part].to_numpy(dtype=np.float64)
-        base = np.where(values >= 0, up, down)
-        bars = axes.bar(
-            x, values, BAR_WIDTH, base, color=style.colour, edgecolor=PAPER, linewidth=0.8, label=style.name
-        )
-        for bar, workers in zip(bars, table["workers"], strict=True):
-            text = chart.number(bar.get_height())
-            title_marks(bar, [f"{style.name} {on_workers(workers)}: {text}"])
-            _write_number(axes, bar, text, style.number_colour)
-        up += np.maximum(values, 0)
-        down += np.minimum(values, 0)
+    values = table[[*chart.parts]].to_numpy(dtype=np.float64)
+    bases = _bases(values)
+    for part, style in enumerate(chart.parts.values()):
+        look: dict[str, Any] = {"color": style.colour, "edgecolor": PAPER, "linewidth": 0.8}
+        bars = axes.bar(x, values[:, part], BAR_WIDTH, bases[:, part], label=style.name, **look)
+        _name_bars(axes, chart, style, zip(bars, table["workers"], strict=True))
+
+
+def _bases(values: Array) -> Array:
+    """Return where the bars of values [counts, parts] begin: positive stacked upwards, negative downwards."""
+    up = np.maximum(values, 0)
+    down = np.minimum(values, 0)
+    return np.where(values >= 0, up.cumsum(axis=1) - up, down.cumsum(axis=1) - down)
+
+
+def _name_bars(
+    axes: Axes, chart: StackChart, style: PartStyle, bars: Iterable[tuple[Rectangle, int]]
+) -> None:
+    """Name each bar of a part beside the pointer, and write its number into it."""
+    for bar, workers in bars:
+        text = chart.number(bar.get_height())
+        title_marks(bar, [f"{style.name} {on_workers(workers)}: {text}"])
+        _write_number(axes, bar, text, style.number_colour)
 
 
 def _write_number(axes: Axes, bar: Rectangle, text: str, colour: str) -> None:
