@@ -39,6 +39,7 @@ from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.prediction.extrapolation import PREDICTION_COLUMNS, extrapolate
+from analysis.report.figure_files import MAIN, section_of
 from analysis.study import NAMES, Study
 from analysis.text import chart_number, printable
 from tests.records import write_run
@@ -271,11 +272,23 @@ def test_a_wide_range_of_workers_is_drawn_log_log(tmp_path: Path) -> None:
     assert speedup.get_ylim()[1] > 64
 
 
-def test_at_most_six_sets_of_options_are_drawn_and_the_caption_says_so(tables: Inputs) -> None:
+def eight_options(tables: Inputs) -> Inputs:
     def eightfold(table: pd.DataFrame) -> pd.DataFrame:
         return pd.concat([table.assign(options=f"batch={each}") for each in range(8)], ignore_index=True)
 
-    many = changed(tables, eightfold)
+    return changed(tables, eightfold)
+
+
+def test_the_first_figure_is_the_scaling_or_of_several_options_their_ratios(tables: Inputs) -> None:
+    def first(inputs: Inputs) -> list[str]:
+        return [name for name in FIGURES if section_of(inputs, name) == MAIN]
+
+    assert first(tables) == ["scaling"]
+    assert first(eight_options(tables)) == ["ratio"]
+
+
+def test_at_most_six_sets_of_options_are_drawn_and_the_caption_says_so(tables: Inputs) -> None:
+    many = eight_options(tables)
     scaling = draw("scaling", many)
     assert len(scaling.axes) == 2 * 6
     assert "2 more sets of options" in caption("scaling", many)
