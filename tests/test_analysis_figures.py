@@ -39,6 +39,7 @@ from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.prediction.extrapolation import PREDICTION_COLUMNS, extrapolate
+from analysis.report.figure_files import MAIN, section_of
 from analysis.study import NAMES, Study
 from analysis.text import chart_number, printable
 from tests.records import write_run
@@ -46,7 +47,7 @@ from unet_scaling.study.config import PROJECT, Framework
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
 ALL = [
-    "scaling", "ratio", "iou_difference", "loss_epochs", "loss_seconds", "cost", "time_to_iou", "prediction",
+    "scaling", "ratio", "iou_difference", "loss", "cost", "time_to_iou", "prediction",
 ]  # fmt: skip
 # Their records have neither budget nor start-up, and no file of single steps.
 UNRECORDED = {"budget", "waterfall", "difference", "wire", "steps", "startup"}
@@ -271,11 +272,23 @@ def test_a_wide_range_of_workers_is_drawn_log_log(tmp_path: Path) -> None:
     assert speedup.get_ylim()[1] > 64
 
 
-def test_at_most_six_sets_of_options_are_drawn_and_the_caption_says_so(tables: Inputs) -> None:
+def eight_options(tables: Inputs) -> Inputs:
     def eightfold(table: pd.DataFrame) -> pd.DataFrame:
         return pd.concat([table.assign(options=f"batch={each}") for each in range(8)], ignore_index=True)
 
-    many = changed(tables, eightfold)
+    return changed(tables, eightfold)
+
+
+def test_the_first_figure_is_the_scaling_or_of_several_options_their_ratios(tables: Inputs) -> None:
+    def first(inputs: Inputs) -> list[str]:
+        return [name for name in FIGURES if section_of(inputs, name) == MAIN]
+
+    assert first(tables) == ["scaling"]
+    assert first(eight_options(tables)) == ["ratio"]
+
+
+def test_at_most_six_sets_of_options_are_drawn_and_the_caption_says_so(tables: Inputs) -> None:
+    many = eight_options(tables)
     scaling = draw("scaling", many)
     assert len(scaling.axes) == 2 * 6
     assert "2 more sets of options" in caption("scaling", many)
@@ -292,17 +305,17 @@ def test_many_repeats_are_thinned_and_the_caption_says_so(tables: Inputs) -> Non
 
 def test_loss_lines_are_capped(tmp_path: Path) -> None:
     tables = tables_of(write_study(tmp_path, range(1, 10), repeats=1))
-    for axes, name in zip(draw("loss_epochs", tables).axes, NAMES.values(), strict=True):
+    for axes, name in zip(draw("loss", tables).axes[::2], NAMES.values(), strict=True):
         assert len(axes.lines) == MOST_COUNTS
         assert {f"{name}, 1", f"{name}, 9"} <= {line.get_label() for line in axes.lines}
-    assert "Not every worker count is drawn" in caption("loss_epochs", tables)
+    assert "Not every worker count is drawn" in caption("loss", tables)
 
 
 def test_loss_lines_are_medians_over_cumulative_time(drawn: dict[str, Figure], study: Study) -> None:
     names = study.runs.loc[(study.runs["framework"] == "horovod") & (study.runs["workers"] == 2), "run"]
     epochs = study.epochs[study.epochs["run"].isin(names)]
     elapsed = epochs.assign(elapsed=epochs.groupby("run")["seconds"].cumsum()).groupby("epoch")["elapsed"]
-    line = line_of(drawn["loss_seconds"].axes[1], "Horovod, 2")
+    line = line_of(drawn["loss"].axes[3], "Horovod, 2")
     assert list(np.asarray(line.get_xdata(), dtype=float)) == pytest.approx(list(elapsed.median()))
     assert values_of(line) == pytest.approx([0.7, 0.35, 0.7 / 3])
 
@@ -423,7 +436,7 @@ def test_a_panel_is_as_wide_as_its_column_at_scale_one_and_speaks(panels: dict[s
 
 
 def test_panels_side_by_side_are_of_one_height(panels: dict[str, str]) -> None:
-    for name in ("scaling", "loss_epochs"):
+    for name in ("scaling", "loss"):
         heights = {ElementTree.fromstring(panels[f"{name}-{number}"]).attrib["height"] for number in (0, 1)}
         assert len(heights) == 1, name
 

@@ -26,17 +26,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
 GOLDEN = Path(__file__).with_name("golden") / "summary.md"
 TEXTS = {"report.html", "summary.md", "application.md"}
-FIGURES = {
-    "scaling",
-    "speedup",
-    "efficiency",
-    "deviation",
-    "throughput",
-    "iou",
-    "loss_epochs",
-    "loss_seconds",
-    "cost",
-}
+FIGURES = {"scaling", "ratio", "iou_difference", "loss", "cost"}
 
 
 @pytest.fixture
@@ -282,7 +272,7 @@ def test_the_application_names_framework_workers_efficiency_and_cost(full_report
     assert f"an efficiency of {float(best['efficiency']):.1%}".replace("%", " %") in text
     assert "worker-hours, 100 trainings" in text
     assert "![" in text
-    assert "(speedup.svg)" in text
+    assert "(scaling.svg)" in text
 
 
 def test_every_no_of_the_fairness_table_stands_beside_the_verdict(

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.arrays import Array
-from analysis.figures.drawing.artists import Label, markers, text_beside
+from analysis.figures.drawing.artists import markers
 from analysis.figures.drawing.axes import from_zero, logarithmic
 from analysis.figures.drawing.captions import (
     alternative_text,
@@ -18,6 +18,7 @@ from analysis.figures.drawing.captions import (
     on_workers,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, write_beside
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import MUTED
 from analysis.figures.drawing.titles import title_marks
@@ -143,11 +144,12 @@ def _set_axes(axes: Axes, rows: pd.DataFrame) -> None:
 
 
 def _draw_series(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
+    x = rows["hours"]
+    y = rows["seconds"]
     colour = series.style.colour
-    style = series.line_style
-    axes.plot(rows["hours"], rows["seconds"], color=colour, linestyle=style, linewidth=1.2, alpha=0.5)
-    axes.vlines(rows["hours"], rows["seconds_low"], rows["seconds_high"], color=colour, linewidth=1.6)
-    axes.hlines(rows["seconds"], rows["hours_low"], rows["hours_high"], color=colour, linewidth=1.6)
+    axes.plot(x, y, color=colour, linestyle=series.line_style, linewidth=1.2, alpha=0.5)
+    axes.vlines(x, rows["seconds_low"], rows["seconds_high"], color=colour, linewidth=1.6)
+    axes.hlines(y, rows["hours_low"], rows["hours_high"], color=colour, linewidth=1.6)
     for in_front, part in rows.groupby("pareto"):
         filled = bool(in_front)
         marks = markers(axes, series, part["hours"], part["seconds"], filled=filled, label=series.name)
@@ -168,20 +170,17 @@ def _number_points(axes: Axes, rows: pd.DataFrame, panel: Sequence[DrawnSeries])
     """
     written: list[Array] = []
     for series in panel:
-        native = series.framework == "pytorch_native"
-        for row in series.rows(rows).to_dict("records"):
-            label = Label(row["hours"], row["seconds"], str(row["workers"]), series.style.text_colour)
-            place = axes.transData.transform((label.x, label.y)) + NUMBER_PX * (-1 if native else 1)
+        away = -1 if series.framework == "pytorch_native" else 1
+        for label in _numbers(series, rows):
+            place = axes.transData.transform((label.x, label.y)) + away * NUMBER_PX
             if all(np.abs(place - other).max() > NUMBER_PX for other in written):
                 written.append(place)
-                _write_number(axes, label, below=native)
+                write_beside(axes, label, (8 * away, 5 * away))
 
 
-def _write_number(axes: Axes, label: Label, *, below: bool) -> None:
-    if below:
-        text_beside(axes, label, (-8, -5), ha="right", va="top")
-    else:
-        text_beside(axes, label, (8, 5), ha="left", va="bottom")
+def _numbers(series: DrawnSeries, rows: pd.DataFrame) -> Iterator[Label]:
+    for row in series.rows(rows).to_dict("records"):
+        yield Label(row["hours"], row["seconds"], str(row["workers"]), series.style.text_colour)
 
 
 def _unit(seconds: "pd.Series[float]") -> Unit:

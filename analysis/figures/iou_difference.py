@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures.drawing.artists import Label
 from analysis.figures.drawing.captions import caption_text
 from analysis.figures.drawing.inputs import Inputs
+from analysis.figures.drawing.labels import Label
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.quantity import (
     Quantity,

@@ -9,8 +9,6 @@ from matplotlib.axes import Axes
 
 from analysis.arrays import Array
 from analysis.figures.drawing.artists import (
-    Label,
-    end_labels,
     interval_bars,
     last_known,
     line_with_gaps,
@@ -27,6 +25,7 @@ from analysis.figures.drawing.captions import (
     value_text,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import DASHED
 from analysis.figures.drawing.titles import title_marks
@@ -118,10 +117,15 @@ def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[DrawnSeries]) -> None:
     predictions = pd.concat([_shown(inputs, series) for series in panel])
     counts = sorted({int(workers) for workers in [*points["workers"], *predictions["workers"]]})
     worker_axis(axes, counts)
+    set_axis = logarithmic if is_wide(counts) else from_zero
+    set_axis(axes, "y", _heights(points, predictions))
+
+
+def _heights(points: pd.DataFrame, predictions: pd.DataFrame) -> Array:
+    """Return all throughputs that a panel has room for."""
     values = pd.concat([points["throughput"], points["throughput_high"], predictions["predicted"]])
     ends = predictions["predicted_high"].clip(upper=LARGEST_RISE * values.max())
-    set_axis = logarithmic if is_wide(counts) else from_zero
-    set_axis(axes, "y", pd.concat([values, ends]).to_numpy(dtype=np.float64))
+    return np.asarray(pd.concat([values, ends]), dtype=np.float64)
 
 
 def _draw_series(axes: Axes, inputs: Inputs, series: DrawnSeries) -> list[Label]:

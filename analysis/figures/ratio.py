@@ -28,7 +28,7 @@ MOST_ROWS = 30
 # Of a row with a name of one line, and of two.
 ROW_PX = (21, 36)
 # Of a line of a name; a name that is longer than two is cut, and whole beside the pointer.
-MOST_NAME_PX = 230
+MOST_NAME_PX = 190
 GAP_PX = 10
 OUTCOME_STYLES = {
     NATIVE_FASTER: FRAMEWORK_STYLES["pytorch_native"],
@@ -120,33 +120,39 @@ def _value(row: Row) -> str:
     return f"{chart_number(row['ratio'], '.3f')}{interval_text(row, 'ratio', '.3f')}"
 
 
-def _set_axes(axes: Axes, inputs: Inputs, lines: list[Row | str]) -> None:
+def _set_axes(axes: Axes, inputs: Inputs, lines: Sequence[Row | str]) -> None:
+    _make_room(axes, lines)
     rows = [line for line in lines if not isinstance(line, str)]
-    names = [line for row in rows for line in _short_name(row).split("\n")]
-    headings = [line for line in lines if isinstance(line, str)]
-    widest_name = max(text_width(each, bold=True) for each in [*names, *headings])
-    widest_value = max(text_width(_value(row)) for row in rows)
-    keep_free(axes, left=widest_name + 2 * GAP_PX, right=widest_value + 2 * GAP_PX)
     ends = [row[f"ratio{end}"] for row in rows for end in ("", "_low", "_high")]
     logarithmic(axes, "x", np.array([1.0, *ends], dtype=np.float64))
-    axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_yticks([])
+    axes.set(ylim=(len(lines) - 0.5, -0.5), yticks=[], xlabel=" / ".join(inputs.study.short_names.values()))
     axes.spines["left"].set_visible(False)
     axes.axvline(1, color=MUTED, linewidth=1.2)
-    axes.set_xlabel(" / ".join(inputs.study.short_names.values()))
+
+
+def _make_room(axes: Axes, lines: Sequence[Row | str]) -> None:
+    """Narrow the axes until names fit to their left, and numbers to their right."""
+    names = [line if isinstance(line, str) else _short_name(line) for line in lines]
+    numbers = [_value(line) for line in lines if not isinstance(line, str)]
+    widest_name = max(text_width(part, bold=True) for name in names for part in name.split("\n"))
+    keep_free(axes, left=widest_name + 2 * GAP_PX, right=max(map(text_width, numbers)) + 2 * GAP_PX)
 
 
 def _draw_line(axes: Axes, y: int, line: Row | str) -> None:
     if isinstance(line, str):
         _write(axes, line, y, -GAP_PX, weight="bold")
         return
-    style = OUTCOME_STYLES.get(line["outcome"])
-    colour = style.colour if style else MUTED
-    axes.hlines(y, line["ratio_low"], line["ratio_high"], color=colour, linewidth=1.8)
-    (mark,) = axes.plot(line["ratio"], y, style.marker if style else "D", color=colour, markersize=7)
-    title_marks(mark, [_text(line)])
     _write(axes, _short_name(line), y, -GAP_PX)
     _write(axes, _value(line), y, GAP_PX)
+    _draw_mark(axes, y, line)
+
+
+def _draw_mark(axes: Axes, y: int, row: Row) -> None:
+    style = OUTCOME_STYLES.get(row["outcome"])
+    colour = style.colour if style else MUTED
+    axes.hlines(y, row["ratio_low"], row["ratio_high"], color=colour, linewidth=1.8)
+    (mark,) = axes.plot(row["ratio"], y, style.marker if style else "D", color=colour, markersize=7)
+    title_marks(mark, [_text(row)])
 
 
 def _write(axes: Axes, text: str, y: int, beside_px: int, weight: str = "normal") -> None:

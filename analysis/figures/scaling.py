@@ -5,13 +5,13 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures.drawing.artists import Label
+from analysis.figures.drawing.axes import is_wide
 from analysis.figures.drawing.captions import caption_text
 from analysis.figures.drawing.inputs import Inputs
+from analysis.figures.drawing.labels import Label, guide_line
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.quantity import (
     Quantity,
-    proportional_guide,
     quantity_alternative,
     quantity_panel,
     quantity_sentences,
@@ -62,7 +62,10 @@ def _speedup_known(inputs: Inputs) -> bool:
 
 
 def _ideal(axes: Axes, inputs: Inputs, options: str) -> list[Label]:
-    return [proportional_guide(axes, inputs, options, 1.0)]
+    """Draw the ideal: as many times the speed of 1 worker as there are workers."""
+    counts = inputs.counts(options)
+    ends = [float(counts[0]) if is_wide(counts) else 0.0, float(counts[-1])]
+    return [guide_line(axes, ends, ends, "ideal")]
 
 
 def _label(point: "pd.Series[Any]") -> str:

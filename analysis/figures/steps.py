@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures.drawing.artists import Label, end_labels, markers, series_sides, sideways
+from analysis.figures.drawing.artists import markers, series_sides, sideways
 from analysis.figures.drawing.axes import logarithmic, worker_axis
 from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series, on_workers
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.titles import title_marks
 from analysis.study import POINT, STEP_QUANTILES
@@ -25,9 +26,9 @@ STEPS_SENTENCE = (
 STEP_TIMES = [*STEP_QUANTILES, "work_seconds"]
 # Shares of a panel's width by which a series stands beside its worker count, its dots beside that, and all
 # labels to the right of the last worker count.
-SERIES_STEP = 0.022
-DOTS_STEP = 0.016
-LABEL_STEP = 0.03
+SERIES_STEP = 0.012
+DOTS_STEP = 0.01
+LABEL_STEP = 0.01
 
 
 def draw(inputs: Inputs) -> list[Panel]:
@@ -79,16 +80,19 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _panel(options: str, panel: Sequence[DrawnSeries], steps: pd.DataFrame) -> Panel:
     def draw(axes: Axes) -> None:
-        shown = steps[steps["options"] == options]
-        worker_axis(axes, sorted(set(shown["workers"].astype(int))))
-        logarithmic(axes, "y", shown[STEP_TIMES].to_numpy(dtype=np.float64).ravel())
-        for series, side in zip(panel, series_sides(len(panel)), strict=True):
-            rows = series.rows(shown)
-            _draw_workers(axes, series, rows, side)
-            _draw_quantiles(axes, series, _points(rows), side)
-        end_labels(axes, [_label(axes, series, _points(series.rows(shown))) for series in panel])
+        _draw_panel(axes, panel, steps[steps["options"] == options])
 
     return Panel("Time of single steps, ms", draw, options, panel)
+
+
+def _draw_panel(axes: Axes, panel: Sequence[DrawnSeries], shown: pd.DataFrame) -> None:
+    worker_axis(axes, sorted(set(shown["workers"].astype(int))))
+    logarithmic(axes, "y", shown[STEP_TIMES].to_numpy(dtype=np.float64).ravel())
+    for series, side in zip(panel, series_sides(len(panel)), strict=True):
+        rows = series.rows(shown)
+        _draw_workers(axes, series, rows, side)
+        _draw_quantiles(axes, series, _points(rows), side)
+    end_labels(axes, [_label(axes, series, _points(series.rows(shown))) for series in panel])
 
 
 def _label(axes: Axes, series: DrawnSeries, points: pd.DataFrame) -> Label:
@@ -104,10 +108,10 @@ def _draw_quantiles(axes: Axes, series: DrawnSeries, points: pd.DataFrame, side:
     x = sideways(axes, points["workers"], side * SERIES_STEP)
     axes.vlines(x, points["p05_seconds"], points["p95_seconds"], color=colour, linewidth=1.8)
     axes.vlines(x, points["p25_seconds"], points["p75_seconds"], color=colour, linewidth=7, alpha=0.4)
-    (longest,) = axes.plot(x, points["maximum_seconds"], "x", color=colour, markersize=6, linestyle="none")
     medians = markers(axes, series, x, points["median_seconds"], filled=True, label=series.name)
-    for marks, name in ((longest, "maximum"), (medians, "median")):
-        title_marks(marks, _titles(series, points, name))
+    title_marks(medians, _titles(series, points, "median"))
+    (longest,) = axes.plot(x, points["maximum_seconds"], "x", color=colour, markersize=6, linestyle="none")
+    title_marks(longest, _titles(series, points, "maximum"))
 
 
 def _titles(series: DrawnSeries, points: pd.DataFrame, name: str) -> Iterator[str]:

@@ -76,23 +76,35 @@ def _panel(series: DrawnSeries, row: "pd.Series[Any]") -> Panel:
 
 def _draw_bars(axes: Axes, row: "pd.Series[Any]") -> None:
     """Draw the parts from the top down, and below them their sum with its interval."""
-    parts = {part: style for part, style in BUDGET_PARTS.items() if abs(row[part]) >= LEAST_BAR_SHARE}
-    steps = np.cumsum([0.0, *(float(row[part]) for part in parts)])
+    parts = [part for part in BUDGET_PARTS if abs(row[part]) >= LEAST_BAR_SHARE]
+    styles = [BUDGET_PARTS[part] for part in parts]
+    shares = row[parts].to_numpy(dtype=np.float64)
     bounds = row[["deviation_low", "deviation_high"]].to_numpy(dtype=np.float64)
-    _set_axes(axes, [*(style.name for style in parts.values()), "1 - efficiency"], np.append(steps, bounds))
-    for y, (part, style) in enumerate(parts.items()):
-        _draw_bar(axes, y, steps[y], float(row[part]), style)
-        axes.plot([steps[y + 1]] * 2, [y, y + 1], color=MUTED, linewidth=0.9)
-    _draw_bar(axes, len(parts), 0.0, float(row["deviation"]), WHOLE, beyond=float(np.nanmax([0, *bounds])))
-    axes.hlines(len(parts), *bounds, color=INK, linewidth=1.6)
+    _set_axes(axes, [*styles, WHOLE], np.concatenate([[0.0], shares.cumsum(), bounds]))
+    _draw_parts(axes, styles, shares)
+    _draw_whole(axes, len(parts), float(row["deviation"]), bounds)
 
 
-def _set_axes(axes: Axes, names: Sequence[str], ends: Array) -> None:
+def _draw_parts(axes: Axes, styles: Sequence[PartStyle], shares: Array) -> None:
+    """Draw a bar for each part, and a line from its end down to the next."""
+    ends = shares.cumsum()
+    for y, style in enumerate(styles):
+        _draw_bar(axes, y, float(ends[y] - shares[y]), float(shares[y]), style)
+    below = np.arange(len(ends))
+    axes.vlines(ends, below, below + 1, color=MUTED, linewidth=0.9)
+
+
+def _draw_whole(axes: Axes, y: int, deviation: float, bounds: Array) -> None:
+    _draw_bar(axes, y, 0.0, deviation, WHOLE, beyond=float(bounds[1]))
+    axes.hlines(y, *bounds, color=INK, linewidth=1.6)
+
+
+def _set_axes(axes: Axes, styles: Sequence[PartStyle], ends: Array) -> None:
     from_zero(axes, "x", ends)
     percent_axis(axes, "x")
     keep_free(axes, right=NUMBER_ROOM_PX)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(styles)), [style.name for style in styles])
+    axes.set_ylim(len(styles) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.axvline(0, color=MUTED, linewidth=1)
 

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.budget.network_floor import name_of_floor
-from analysis.figures.drawing.artists import Label, end_labels, interval_bars, line_with_gaps, series_sides
+from analysis.figures.drawing.artists import interval_bars, line_with_gaps, series_sides
 from analysis.figures.drawing.axes import logarithmic, worker_axis
 from analysis.figures.drawing.captions import (
     alternative_text,
@@ -19,6 +19,7 @@ from analysis.figures.drawing.captions import (
     value_text,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import DOTTED
 from analysis.text import chart_number
@@ -68,19 +69,28 @@ def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
 
 def _panel(options: str, panel: Sequence[DrawnSeries], network: pd.DataFrame) -> Panel:
     def draw(axes: Axes) -> None:
-        shown = network[network["options"] == options]
-        counts = sorted(set(shown["workers"].astype(int)))
-        worker_axis(axes, counts)
-        logarithmic(axes, "y", shown[[*MILLISECONDS]].to_numpy(dtype=np.float64))
-        for series, side in zip(panel, series_sides(len(panel)), strict=True):
-            rows = series.rows(shown)
-            line_with_gaps(axes, series, counts, rows, "wire", _wire_text)
-            interval_bars(axes, series, rows, "wire", side)
-            _draw_floor(axes, series, rows)
-        last = [(series, series.rows(shown).iloc[-1]) for series in panel]
-        end_labels(axes, [label for series, row in last for label in _labels(series, row)])
+        _draw_panel(axes, panel, network[network["options"] == options])
 
     return Panel("Wire of a step, and one message of all gradients (dotted), ms", draw, options, panel)
+
+
+def _draw_panel(axes: Axes, panel: Sequence[DrawnSeries], shown: pd.DataFrame) -> None:
+    counts = sorted(set(shown["workers"].astype(int)))
+    worker_axis(axes, counts)
+    logarithmic(axes, "y", shown[[*MILLISECONDS]].to_numpy(dtype=np.float64))
+    labels: list[Label] = []
+    for series, side in zip(panel, series_sides(len(panel)), strict=True):
+        labels += _draw_series(axes, series, series.rows(shown), counts, side)
+    end_labels(axes, labels)
+
+
+def _draw_series(
+    axes: Axes, series: DrawnSeries, rows: pd.DataFrame, counts: Sequence[int], side: float
+) -> Iterator[Label]:
+    line_with_gaps(axes, series, counts, rows, "wire", _wire_text)
+    interval_bars(axes, series, rows, "wire", side)
+    _draw_floor(axes, series, rows)
+    return _labels(series, rows.iloc[-1])
 
 
 def _wire_text(row: Mapping[Any, Any]) -> str:

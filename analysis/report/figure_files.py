@@ -92,7 +92,7 @@ def _figure_file(inputs: Inputs, name: str) -> FigureFile:
     figure = FIGURES[name]
     drawn = draw(name, inputs)
     return FigureFile(
-        section=_section(inputs, name),
+        section=section_of(inputs, name),
         svg=image(drawn, "svg"),
         png=image(drawn, "png"),
         panels=tuple(_panels(inputs, name)),
@@ -106,7 +106,7 @@ def _panels(inputs: Inputs, name: str) -> Iterator[str]:
         yield inline_svg(panel, f"figure-{name}-{number}")
 
 
-def _section(inputs: Inputs, name: str) -> str:
+def section_of(inputs: Inputs, name: str) -> str:
     """Return where a figure stands: speed-up and IoU first; of several sets of options, their ratios."""
     several = len(inputs.options) > 1 and FIGURES["ratio"].missing(inputs) is None
     return MAIN if name == ("ratio" if several else "scaling") else FIGURES[name].SECTION

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures.drawing.artists import Label, end_labels, tip_labels
 from analysis.figures.drawing.axes import from_zero, in_panel, logarithmic, whole_numbers_from_zero
 from analysis.figures.drawing.captions import alternative_text, facts_of_series, on_workers
 from analysis.figures.drawing.curves import MOST_RUN_CURVES, Curves, counts_drawn
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels, tip_labels
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import DASHED, MUTED
 from analysis.figures.drawing.titles import title_marks
@@ -113,11 +113,11 @@ def _set_axes(axes: Axes, chart: CurveChart, table: pd.DataFrame) -> None:
     y = table[chart.y].to_numpy(dtype=np.float64)
     axes.set_xlabel(chart.x_label)
     if chart.log_x:
-        logarithmic(axes, "x", x, above=0.18)
+        logarithmic(axes, "x", x)
     elif chart.x == "trained":
-        whole_numbers_from_zero(axes, "x", 1.15 * x)
+        whole_numbers_from_zero(axes, "x", x)
     else:
-        from_zero(axes, "x", 1.15 * x)
+        from_zero(axes, "x", x)
     if chart.log_y:
         logarithmic(axes, "y", y, below=0.14)
     else:

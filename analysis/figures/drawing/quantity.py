@@ -10,13 +10,9 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from analysis.figures.drawing.artists import (
-    Label,
-    end_labels,
-    guide_line,
     interval_bars,
     last_known,
     line_with_gaps,
-    say_unknown,
     series_sides,
     single_runs,
 )
@@ -29,6 +25,7 @@ from analysis.figures.drawing.captions import (
     value_text,
 )
 from analysis.figures.drawing.inputs import MOST_SINGLE_RUNS, DrawnSeries, Inputs
+from analysis.figures.drawing.labels import Label, end_labels, say_unknown
 from analysis.figures.drawing.layout import Panel
 
 Guide = Callable[[Axes, Inputs, str], list[Label]]
@@ -73,27 +70,25 @@ class Quantity:
 
 def quantity_panel(inputs: Inputs, quantity: Quantity, options: str) -> Panel:
     """Return the panel of one quantity over the workers, under one set of options."""
-    series = inputs.panels[options]
 
     def draw(axes: Axes) -> None:
-        draw_quantity(axes, inputs, quantity, series)
+        worker_axis(axes, inputs.counts(options))
+        _value_axis(axes, inputs, quantity, options)
+        guide = quantity.guide(axes, inputs, options)
+        labels = _draw_lines(axes, inputs, quantity, options)
+        end_labels(axes, guide + labels, least_free=LABELS_PX)
 
-    return Panel(quantity.title, draw, options, series)
+    return Panel(quantity.title, draw, options, inputs.panels[options])
 
 
-def draw_quantity(axes: Axes, inputs: Inputs, quantity: Quantity, panel: Sequence[DrawnSeries]) -> None:
-    """Draw single runs, intervals, medians and the guide of one quantity in the panel of these series."""
-    options = panel[0].options
-    worker_axis(axes, inputs.counts(options))
-    _value_axis(axes, inputs, quantity, options)
-    labels = quantity.guide(axes, inputs, options)
-    unknown = []
-    for series, side in zip(panel, series_sides(len(panel)), strict=True):
-        label = _draw_series(axes, inputs, quantity, series, side)
-        labels += label
-        unknown += [] if label else [series.name]
+def _draw_lines(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) -> list[Label]:
+    """Draw all series of a panel, and which of them are not known; return the labels of the others."""
+    panel = inputs.panels[options]
+    sides = zip(panel, series_sides(len(panel)), strict=True)
+    labels = {series.name: _draw_series(axes, inputs, quantity, series, side) for series, side in sides}
+    unknown = [name for name, label in labels.items() if label is None]
     say_unknown(axes, unknown, nothing=len(unknown) == len(panel))
-    end_labels(axes, labels, least_free=LABELS_PX)
+    return [label for label in labels.values() if label]
 
 
 def quantity_sentences(inputs: Inputs, columns: Sequence[str]) -> Iterator[str]:
@@ -117,29 +112,25 @@ def quantity_alternative(opening: str, inputs: Inputs, quantity: Quantity) -> st
     )
 
 
-def proportional_guide(axes: Axes, inputs: Inputs, options: str, of_one_worker: float) -> Label:
-    """Draw the ideal: what one worker does, times the workers."""
-    counts = inputs.counts(options)
-    start = float(counts[0]) if is_wide(counts) else 0.0
-    ends = [start, float(counts[-1])]
-    return guide_line(axes, ends, [of_one_worker * end for end in ends], "ideal")
-
-
 def _draw_series(
     axes: Axes, inputs: Inputs, quantity: Quantity, series: DrawnSeries, side: float
-) -> list[Label]:
-    """Draw one line with its runs and bars; return the label of its last point, none where none is known."""
+) -> Label | None:
+    """Draw one line with its runs and bars; return the label of its last point, None where none is known."""
     column = quantity.column
     points = series.rows(inputs.points)
     runs = series.rows(inputs.runs)
     single_runs(axes, series, runs[runs["repeats"] > 1], column, side, inputs.study.unit)
     interval_bars(axes, series, points, column, side)
     line_with_gaps(axes, series, inputs.counts(series.options), points, column, quantity.text)
-    last = last_known(points, column)
+    return _end_label(quantity, series, points)
+
+
+def _end_label(quantity: Quantity, series: DrawnSeries, points: pd.DataFrame) -> Label | None:
+    last = last_known(points, quantity.column)
     if last is None:
-        return []
+        return None
     text = quantity.label(last)
-    return [Label(float(last["workers"]), float(last[column]), text, series.style.text_colour)]
+    return Label(float(last["workers"]), float(last[quantity.column]), text, series.style.text_colour)
 
 
 def _value_axis(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) -> None:

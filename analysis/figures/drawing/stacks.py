@@ -1,7 +1,8 @@
 """Stacked bars over the workers, a panel for each series or comparison: the chart of three figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from analysis.arrays import Array
 from analysis.figures.drawing.axes import from_zero, percent_axis
 from analysis.figures.drawing.captions import on_workers
 from analysis.figures.drawing.layout import Panel
-from analysis.figures.drawing.style import INK, MUTED, PAPER, TEXT_PX, PartStyle, text_width
+from analysis.figures.drawing.style import INK, MUTED, PAPER, PartStyle, text_width
 from analysis.figures.drawing.titles import title_marks
 
 # More would not fit on a printed page.
@@ -20,6 +21,9 @@ MOST_PANELS = 8
 # Of the distance between two bars.
 BAR_WIDTH = 0.62
 BESIDE = 0.09
+# Height from which a part has room for its number.
+NUMBERED_PX = 15
+NUMBER_MARGIN_PX = 4
 
 
 @dataclass(frozen=True)
@@ -107,26 +111,34 @@ def _total_title(chart: StackChart, row: Mapping[object, float]) -> str:
 
 
 def _draw_bars(axes: Axes, chart: StackChart, table: pd.DataFrame, x: Array) -> None:
-    """Stack positive parts upwards and negative ones downwards."""
-    up = np.zeros(len(table))
-    down = np.zeros(len(table))
-    for part, style in chart.parts.items():
-        values = table[part].to_numpy(dtype=np.float64)
-        base = np.where(values >= 0, up, down)
-        bars = axes.bar(
-            x, values, BAR_WIDTH, base, color=style.colour, edgecolor=PAPER, linewidth=0.8, label=style.name
-        )
-        for bar, workers in zip(bars, table["workers"], strict=True):
-            text = chart.number(bar.get_height())
-            title_marks(bar, [f"{style.name} {on_workers(workers)}: {text}"])
-            _write_number(axes, bar, text, style.number_colour)
-        up += np.maximum(values, 0)
-        down += np.minimum(values, 0)
+    values = table[[*chart.parts]].to_numpy(dtype=np.float64)
+    bases = _bases(values)
+    for part, style in enumerate(chart.parts.values()):
+        look: dict[str, Any] = {"color": style.colour, "edgecolor": PAPER, "linewidth": 0.8}
+        bars = axes.bar(x, values[:, part], BAR_WIDTH, bases[:, part], label=style.name, **look)
+        _name_bars(axes, chart, style, zip(bars, table["workers"], strict=True))
+
+
+def _bases(values: Array) -> Array:
+    """Return where the bars of values [counts, parts] begin: positive stacked upwards, negative downwards."""
+    up = np.maximum(values, 0)
+    down = np.minimum(values, 0)
+    return np.where(values >= 0, up.cumsum(axis=1) - up, down.cumsum(axis=1) - down)
+
+
+def _name_bars(
+    axes: Axes, chart: StackChart, style: PartStyle, bars: Iterable[tuple[Rectangle, int]]
+) -> None:
+    """Name each bar of a part beside the pointer, and write its number into it."""
+    for bar, workers in bars:
+        text = chart.number(bar.get_height())
+        title_marks(bar, [f"{style.name} {on_workers(workers)}: {text}"])
+        _write_number(axes, bar, text, style.number_colour)
 
 
 def _write_number(axes: Axes, bar: Rectangle, text: str, colour: str) -> None:
     """Write the number of a part into its bar where it fits."""
     (left, bottom), (right, top) = axes.transData.transform(bar.get_bbox())
-    if abs(top - bottom) > TEXT_PX and right - left > text_width(text):
+    if abs(top - bottom) > NUMBERED_PX and right - left > text_width(text) + NUMBER_MARGIN_PX:
         x, y = bar.get_center()
         axes.text(x, y, text, color=colour, ha="center", va="center")

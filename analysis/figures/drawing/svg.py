@@ -143,12 +143,14 @@ def _localise(element: ElementTree.Element, name: str) -> None:
     element.attrib.clear()
     for key, value in attributes.items():
         if key == "id":
-            value = f"{name}-{value}"
+            element.set(key, f"{name}-{value}")
         elif key in (f"{{{XLINK}}}href", "href"):
-            key = "href"
-            value = f"#{name}-{value.removeprefix('#')}"
+            element.set("href", f"#{name}-{value.removeprefix('#')}")
         else:
-            value = REFERENCE.sub(rf"url(#{name}-\1)", value)
-            value = COLOUR.sub(lambda match: f"var({VARIABLES[match[0]]}, {match[0]})", value)
-            value = FONT.sub(PAGE_FONT, value)
-        element.set(key, value)
+            element.set(key, _restyled(value, name))
+
+
+def _restyled(value: str, name: str) -> str:
+    value = REFERENCE.sub(rf"url(#{name}-\1)", value)
+    value = COLOUR.sub(lambda match: f"var({VARIABLES[match[0]]}, {match[0]})", value)
+    return FONT.sub(PAGE_FONT, value)
