@@ -111,8 +111,13 @@ def labelled(label: str, text: str) -> str:
 
 def sentence(text: str) -> str:
     """Return a text that starts with a capital and ends with a full stop."""
-    text = clean(text)
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    text = capitalised(clean(text))
+    return text + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def capitalised(text: str) -> str:
+    """Return a text that starts with a capital; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def repeats_text(repeats: "pd.Series[int]") -> str:

@@ -1,6 +1,7 @@
 """The answer of a study: a headline that claims no more than the evidence, in studies where that is easy."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 from analysis.findings.answer import Answer
 from analysis.findings.tiles import Tile
 from analysis.loading.load import load_study
+from analysis.loading.reference import load_reference
 from analysis.report.assemble import Report, make_report
 from tests.records import make_workers, write_run
 from tests.report_studies import START, write_one_after_the_other, write_study
 from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.options import Criteria
 from unet_scaling.study.record_lines import End
 
 # Launches of a point differ by so much.
@@ -175,7 +178,7 @@ def test_the_faster_framework_with_a_lower_iou_is_not_the_one_to_use(tmp_path: P
 def test_one_worker_alone_says_nothing_of_scaling(tmp_path: Path) -> None:
     answer = answer_of(write_points(tmp_path, both({1: (110, 0.8)}, {1: (100, 0.8)})))
     assert answer.kind == "undecided"
-    assert "on 1 worker native DDP is 10 % faster than Horovod" in answer.headline
+    assert "On 1 worker native DDP is 10 % faster than Horovod" in answer.headline
     assert "only 1 worker was measured" in answer.headline
     assert tile_of(answer, "IoU").light == "unknown"
     assert answer.next_steps[-1] == "add larger worker counts to the study"
@@ -191,7 +194,7 @@ def test_one_framework_alone_is_no_choice_between_two(tmp_path: Path) -> None:
 def test_one_count_without_baseline_answers_speed_and_leaves_scaling_open(tmp_path: Path) -> None:
     answer = answer_of(write_points(tmp_path, both({8: (880, 0.8)}, {8: (800, 0.8)})))
     assert answer.kind == "undecided"
-    assert answer.headline.startswith("on 8 workers native DDP is 10 % faster than Horovod [")
+    assert answer.headline.startswith("On 8 workers native DDP is 10 % faster than Horovod [")
     assert (
         "whether to scale out is undecided: no usable run of native DDP and Horovod on 1 worker"
         in answer.headline
@@ -213,6 +216,35 @@ def test_diverged_runs_at_the_largest_count_stand_in_the_headline(tmp_path: Path
     answer = answer_of(tmp_path)
     assert answer.headline.startswith("Use native DDP on 2 workers: ")
     assert "4 workers with native DDP are faster, but 1 of its 6 runs diverged" in answer.headline
+
+
+def test_a_largest_count_of_which_every_run_diverged_is_not_forgotten(tmp_path: Path) -> None:
+    write_points(tmp_path, {"pytorch_native": {1: (100.0, 0.8), 2: (195.0, 0.8)}})
+    for repeat in (1, 2, 3):
+        write_run(tmp_path, "pytorch_native", 8, repeat, end=DIVERGED)
+    answer = answer_of(tmp_path)
+    assert answer.headline.startswith("Use native DDP on 2 workers: ")
+    assert answer.headline.endswith("; every run diverged on 8 workers with native DDP")
+    assert not any("largest measured" in step for step in answer.next_steps)
+
+
+def test_three_repeats_only_suggest_the_faster_framework(tmp_path: Path) -> None:
+    points = both({1: (100, 0.8), 2: (195, 0.8)}, {1: (100, 0.8), 2: (170, 0.8)})
+    answer = answer_of(write_points(tmp_path, points, repeats=3))
+    assert answer.headline.startswith("Use native DDP on 2 workers: ")
+    assert answer.headline.endswith("; 3 repeats suggest which is faster")
+    assert tile_of(answer, "Trust").light == "caution"
+
+
+def test_a_low_floor_does_not_make_slower_than_one_worker_worth_it(tmp_path: Path) -> None:
+    write_points(tmp_path, both({1: (100, 0.8), 2: (80, 0.8)}))
+    study = replace(load_study(tmp_path), criteria=Criteria(efficiency_floor=0.3))
+    (answer,) = make_report(study).answers
+    assert answer.kind == "stay"
+    assert answer.headline == (
+        "Do not scale out: 2 workers are slower than 1 (0.80x), "
+        "and an efficiency of 0.40 is below the floor of 0.5"
+    )
 
 
 def test_a_count_that_is_slower_than_one_is_not_called_faster(tmp_path: Path) -> None:
@@ -257,6 +289,40 @@ def test_the_most_decided_answer_comes_first(tmp_path: Path) -> None:
     report = report_of(tmp_path)
     assert [answer.kind for answer in report.answers] == ["scale", "undecided"]
     assert "not every one has a decided answer" in report.compared_options
+
+
+def test_a_speedup_whose_interval_holds_one_is_not_called_faster(tmp_path: Path) -> None:
+    write_points(tmp_path, both({1: (100, 0.8)}))
+    write_points(tmp_path, both({2: (105, 0.2)}), noise=(0.9, 1.1, 0.95, 1.0, 1.05))
+    answer = answer_of(tmp_path)
+    assert answer.headline == (
+        "Do not scale out: 2 workers are not shown to be faster than 1 (1.1x), "
+        "but IoU falls from 0.80 to 0.20"
+    )
+
+
+def test_a_refused_baseline_leaves_scaling_open(tmp_path: Path) -> None:
+    write_points(tmp_path, both({1: (100, 0.8), 2: (190, 0.8)}, {2: (150, 0.8)}))
+    write_points(tmp_path, {"horovod": {1: (100, 0.8)}}, header={"test_images": 30})
+    answer = answer_of(tmp_path)
+    assert answer.kind == "undecided"
+    assert answer.headline.startswith("On 2 workers native DDP is ")
+    assert answer.headline.endswith("scale out is undecided: no usable run of Horovod on 1 worker")
+    assert any(step.startswith("add 1 to workers in the study, for Horovod") for step in answer.next_steps)
+
+
+def test_older_logs_say_what_they_show_and_that_it_decides_nothing(tmp_path: Path) -> None:
+    for name, seconds in (("log_1", 80.0), ("log_14", 8.0), ("log_hvd_1", 80.0), ("log_hvd_14", 10.0)):
+        rows = [f"{epoch},{seconds},0.5,0.001,{3 * seconds},1.0,0.9" for epoch in range(3)]
+        header = ",time_per_epoch,loss,lr,training_time,test_time,iou"
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows, ""]))
+    (answer,) = make_report(load_reference(tmp_path)).answers
+    assert answer.kind == "undecided"
+    assert answer.headline == (
+        "Undecided: one run per point and no provenance; the logs show Horovod 8.00x, native DDP 10.00x on "
+        "14 workers"
+    )
+    assert {tile_of(answer, title).light for title in ("Speed", "IoU", "Trust")} == {"unknown"}
 
 
 @pytest.mark.parametrize("study", ["published_gap_controller", "published_gap_openmpi"])

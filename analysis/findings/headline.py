@@ -6,6 +6,7 @@ from typing import Literal
 from analysis.findings.candidates import Candidate, CandidateSet
 from analysis.findings.comparison import NO_DIFFERENCE, SUGGESTED
 from analysis.findings.device_words import DeviceWords
+from analysis.findings.evidence import lost_points
 from analysis.findings.phrases import (
     as_fast,
     compared_clause,
@@ -18,7 +19,7 @@ from analysis.findings.phrases import (
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.statistics.intervals import FEWEST_REPEATS
-from analysis.text import count, listed, number
+from analysis.text import capitalised, count, listed, number
 
 # scale: train on more workers; stay: on 1; undecided: evidence is missing; unfair: a check forbids the claim.
 Kind = Literal["scale", "stay", "undecided", "unfair"]
@@ -36,7 +37,16 @@ def kind_of(advice: Recommendation) -> Kind:
 def headline(advice: Recommendation, words: DeviceWords) -> str:
     """Return the line that a reader can act on."""
     makers = {"scale": _scale, "stay": _stay, "undecided": _undecided, "unfair": _unfair}
-    return makers[kind_of(advice)](advice, words)
+    kind = kind_of(advice)
+    return "; ".join([makers[kind](advice, words), *_lost(advice, words)])
+
+
+def _lost(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
+    """Yield the larger counts that have no number at all, as their runs diverged."""
+    lost = [(series, workers) for series, workers, _ in lost_points(advice.candidates)]
+    larger = [point for point in lost if point[1] > (advice.workers or 1)]
+    if larger:
+        yield f"every run diverged on {listed(f'{words.of(n)} with {series}' for series, n in larger[:2])}"
 
 
 def _impossible(advice: Recommendation) -> Candidate | None:
@@ -135,13 +145,13 @@ def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str
         else f"only {one} was measured"
     )
     open_question = f"whether to scale out is undecided: {lacking}"
-    return f"{compared}; {open_question}" if compared else f"Undecided: {lacking}"
+    return f"{capitalised(compared)}; {open_question}" if compared else f"Undecided: {lacking}"
 
 
-def _unfair(advice: Recommendation, words: DeviceWords) -> str:
+def _unfair(advice: Recommendation, _words: DeviceWords) -> str:
     impossible = _impossible(advice)
     if impossible and not advice.doubts:
         return f"No fair baseline: {impossible.reason}"
     first, *more = advice.doubts
     rest = f" (and {count(len(more), 'more reason')})" if more else ""
-    return f"No fair comparison, as {first}{rest}; measured: {measured_so_far(advice.candidates, words)}"
+    return f"No fair comparison, as {first}{rest}"

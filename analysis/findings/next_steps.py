@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from analysis.findings.candidates import CandidateSet
 from analysis.findings.check import BASELINE, NO, QUIET, Check
+from analysis.findings.evidence import lost_points
 from analysis.findings.headline import kind_of
 from analysis.findings.phrases import compared_rows
 from analysis.findings.recommendation import Recommendation
@@ -62,7 +63,7 @@ def _by_kind(advice: Recommendation) -> Iterator[str]:
     kind = kind_of(advice)
     if not candidates.larger:
         yield "add larger worker counts to the study"
-    elif kind == "scale" and advice.workers == candidates.most_workers:
+    elif kind == "scale" and advice.workers == candidates.most_workers and not any(lost_points(candidates)):
         yield f"add larger worker counts to the study: {advice.workers} is the largest measured and qualifies"
     elif kind == "stay":
         yield from _against_what_stops(candidates)

@@ -7,7 +7,7 @@ from analysis.findings.candidates import Candidate, CandidateSet
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH
 from analysis.findings.device_words import DeviceWords
 from analysis.findings.repeats import more_repeats, repeats_for_verdict
-from analysis.findings.standing import MOST_EFFICIENCY
+from analysis.findings.standing import MOST_EFFICIENCY, least_efficiency
 from analysis.findings.verdict import claim_of
 from analysis.text import Row, first_of, number
 
@@ -51,7 +51,7 @@ def why_not(point: Candidate, candidates: CandidateSet) -> str:
         return f"IoU falls from {before} to {number(point.row['iou'], '.2f')}"
     if point.standing == "excluded" and point.criterion == "efficiency":
         efficiency = number(point.row["efficiency_common"], ".2f")
-        floor = candidates.study.criteria.efficiency_floor
+        floor = least_efficiency(point.workers, candidates.study.criteria)
         return f"an efficiency of {efficiency} is below the floor of {floor:g}"
     return point.short
 

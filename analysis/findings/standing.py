@@ -19,7 +19,7 @@ Criterion = Literal[
     "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline"
 ]
 REPEATS_NEEDED = f"at least {FEWEST_REPEATS} repeats ({RECOMMENDED_REPEATS} recommended)"
-# N workers cannot do more than N times the work of one; 1.005 is what rounds to 1.00.
+# N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
 MOST_EFFICIENCY = 1.005
 # Significant digits of a number in a sentence: intervals are rarely narrower than 1 %.
 DIGITS = "~3"
@@ -65,8 +65,13 @@ def judge(row: Row, required: Requirements) -> Judgement:
     return Judgement("undecided", *missing) if missing else Judgement("qualifies")
 
 
+def least_efficiency(workers: int, criteria: Criteria) -> float:
+    """Return the floor of efficiency at so many workers: the study's, and never less than the speed of 1."""
+    return max(criteria.efficiency_floor, 1 / workers) if workers > 1 else criteria.efficiency_floor
+
+
 def _evidence_against(row: Row, required: Requirements) -> _Unmet:
-    floor = required.criteria.efficiency_floor
+    floor = least_efficiency(int(row["workers"]), required.criteria)
     if row["diverged"]:
         return "diverged", f"{row['diverged']} of its {row['repeats'] + row['diverged']} runs diverged"
     if row["non_inferior"] == "no":
@@ -82,7 +87,7 @@ def _missing_evidence(row: Row, required: Requirements) -> _Unmet:
     unknown = _unknown_efficiency(row, required)
     if unknown:
         return unknown
-    floor = required.criteria.efficiency_floor
+    floor = least_efficiency(int(row["workers"]), required.criteria)
     if row["efficiency_common_low"] < floor:
         return "efficiency", f"{_efficiency(row)} may be below the floor of {floor:g}: run more repeats"
     return ("iou", IOU_NOT_SHOWN) if row["non_inferior"] == "not shown" else None

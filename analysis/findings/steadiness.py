@@ -21,13 +21,13 @@ from analysis.statistics.timed import timed
 from analysis.study import NAMES, NAN, POINT, Study
 from analysis.text import Row, count
 
-# Of fewer blocks a rank correlation can hardly be significant at 0.1 %.
+# By permutation, 7 blocks reach 0.1 % in perfect order only; of 8, two neighbours may be swapped.
 _FEWEST_BLOCKS = 8
 # A study has hundreds of runs: at 5 % every report would warn (false alarms: docs/statistics.md).
 TREND_SIGNIFICANCE = 0.001
 # Stricter: Kolmogorov's distribution is of long series, and gives few blocks too small a probability.
 SHIFT_SIGNIFICANCE = 0.0001
-# Relative: 5 repeats resolve about 3 % (docs/statistics.md); a smaller drift decides nothing.
+# Relative: 5 repeats resolve 3 % at best (docs/statistics.md); a smaller drift decides nothing.
 LEAST_CHANGE = 0.02
 # Relative: a launch nearer than this hardly moves the median, however quiet its point is.
 LEAST_DISTANCE = 0.1
@@ -37,7 +37,7 @@ LEAST_SCORE = 3.5
 WORST_NAMED = 3
 # Of fewer launches two outliers set the median absolute deviation themselves.
 LAUNCHES_OF_OWN_DEVIATION = 5
-# Gives the factor of 3 launches to 0.5 %.
+# Gives the factor of 3 launches to 0.5 % (two standard deviations over seeds).
 NORMAL_POINTS = 100_000
 STATISTICS = ["drift", "drift_probability", "shift", "shift_epoch", "shift_probability"]
 

@@ -39,16 +39,23 @@ def subject_of(advice: Recommendation) -> Candidate:
 def speed_tile(advice: Recommendation, words: DeviceWords) -> Tile:
     """Return the speed-up against the best point on 1 worker; the throughput where that is not known."""
     point = subject_of(advice)
-    reasons = (*advice.doubts, *_claims(advice, words), *_own_speedup(point))
-    unit = advice.candidates.study.unit
-    measured = f"{point_words(point, words)}: {point.shown('throughput')} {unit}"
+    study = advice.candidates.study
+    measured = f"{point_words(point, words)}: {point.shown('throughput')} {study.unit}"
     if _without_baseline(point):
-        value = f"{number(point.throughput, '~3')} {unit}"
+        value = f"{number(point.throughput, '~3')} {study.unit}"
+        light: Light = "unknown"
         detail = f"{measured}; {_lacking(point, f'no speed-up without every framework on {words.of(1)}')}"
-        return Tile("Speed", value, detail, "unknown", reasons)
-    value = f"{number(point.row['speedup_common'], '~2')}x"
-    detail = f"{measured}, {_scaling(point, advice.candidates.study.criteria.efficiency_floor, words)}"
-    return Tile("Speed", value, detail, _speed_light(advice, point), reasons)
+    else:
+        value = f"{number(point.row['speedup_common'], '~2')}x"
+        light = _speed_light(advice, point)
+        detail = f"{measured}, {_scaling(point, study.criteria.efficiency_floor, words)}"
+    return Tile("Speed", value, detail, light, tuple(_of_speed(advice, point, words)))
+
+
+def _of_speed(advice: Recommendation, point: Candidate, words: DeviceWords) -> Iterator[str]:
+    yield from advice.doubts
+    yield from _claims(advice, words)
+    yield from _own_speedup(point)
 
 
 def _without_baseline(point: Candidate) -> bool:
@@ -96,17 +103,16 @@ def _speed_light(advice: Recommendation, point: Candidate) -> Light:
 def iou_tile(advice: Recommendation, words: DeviceWords) -> Tile:
     """Return the change of IoU against 1 worker with its interval and the margin."""
     point = subject_of(advice)
-    row = point.row
-    iou = f"{point_words(point, words)}: IoU {with_interval(row, 'iou', '.3f')}"
-    value = number(row["iou"], ".3f")
+    iou = f"{point_words(point, words)}: IoU {with_interval(point.row, 'iou', '.3f')}"
+    value = number(point.row["iou"], ".3f")
     if not advice.candidates.study.provenance_known:
         return Tile("IoU", value, f"{iou}; of which images is not known", "unknown")
-    reasons = tuple(_of_iou(point))
-    if math.isnan(row["difference"]):
-        why = _lacking(point, f"no difference to {words.of(1)} is known")
-        return Tile("IoU", value, f"{iou}; {why}", _iou_light(point), reasons)
-    detail = f"{iou}, {_change_of_iou(point, advice.candidates, words)}"
-    return Tile("IoU", signed(row["difference"]), detail, _iou_light(point), reasons)
+    if math.isnan(point.row["difference"]):
+        detail = f"{iou}; {_lacking(point, f'no difference to {words.of(1)} is known')}"
+    else:
+        value = signed(point.row["difference"])
+        detail = f"{iou}, {_change_of_iou(point, advice.candidates, words)}"
+    return Tile("IoU", value, detail, _iou_light(point), tuple(_of_iou(point)))
 
 
 def _change_of_iou(point: Candidate, candidates: CandidateSet, words: DeviceWords) -> str:
@@ -134,14 +140,17 @@ def _iou_light(point: Candidate) -> Light:
 def cost_tile(advice: Recommendation, words: DeviceWords) -> Tile:
     """Return hours and worker-hours of one training of the point to train with, and to the target IoU."""
     best = advice.chosen[0] if advice.chosen else subject_of(advice)
-    time = _duration(best.row, "training_seconds")
-    cost = words.cost_with_interval(best.row)
-    parts = [f"{point_words(best, words)}: {time} and {cost} a training"]
-    if not math.isnan(best.row["seconds_to_target"]):
-        parts.append(f"IoU {best.row['target_iou']:g} after {_duration(best.row, 'seconds_to_target')}")
-    parts += _against_one(advice, best, words)
     value = f"{_median_duration(best.row)}, {words.cost(best.row)}"
-    return Tile("Time and cost", value, "; ".join(parts), _cost_light(best), tuple(_of_cost(best)))
+    detail = "; ".join(_costs(advice, best, words))
+    return Tile("Time and cost", value, detail, _cost_light(best), tuple(_of_cost(best)))
+
+
+def _costs(advice: Recommendation, best: Candidate, words: DeviceWords) -> Iterator[str]:
+    time = _duration(best.row, "training_seconds")
+    yield f"{point_words(best, words)}: {time} and {words.cost_with_interval(best.row)} a training"
+    if not math.isnan(best.row["seconds_to_target"]):
+        yield f"IoU {best.row['target_iou']:g} after {_duration(best.row, 'seconds_to_target')}"
+    yield from _against_one(advice, best, words)
 
 
 def _duration(row: Row, column: str) -> str:

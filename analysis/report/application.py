@@ -35,9 +35,10 @@ def application_text(report: Report, figures: FigureFiles) -> str:
         f"# Scaling of {escaped(report.study.name)}: for an application for compute time",
         "Copy what you need. Every number is of this report; what it does not know, it does not say.",
     ]
+    headlines = {answer.options: answer.headline for answer in report.answers}
     of_options = _rows_by_options(report)
     for advice in report.recommendations:
-        parts += _of_options(report, advice, of_options[advice.options])
+        parts += _of_options(report, advice, headlines[advice.options], of_options[advice.options])
     parts += ["## Figures", *_figures(figures), "## How it was measured", *_method(report)]
     return "\n\n".join(parts) + "\n"
 
@@ -48,8 +49,9 @@ def _rows_by_options(report: Report) -> dict[str, Sequence[Row]]:
     return {str(options): of.to_dict("records") for options, of in rows.groupby("options", sort=False)}
 
 
-def _of_options(report: Report, advice: Recommendation, rows: Sequence[Row]) -> Iterator[str]:
+def _of_options(report: Report, advice: Recommendation, headline: str, rows: Sequence[Row]) -> Iterator[str]:
     yield f"## {escaped(advice.options)}" if advice.options else "## Scaling"
+    yield f"**{escaped(sentence(headline))}**"
     yield escaped(sentence(advice.sentence))
     yield from doubt_list(report)
     chosen = [row for row in rows if _recommended(row, advice)]
