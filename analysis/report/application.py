@@ -27,10 +27,6 @@ from analysis.text import (
 
 # Numbers of trainings whose worker-hours are given.
 TRAININGS = (1, 10, 100)
-_FIGURES = {
-    "speedup": "Speed-up over 1 worker against the ideal",
-    "efficiency": "Efficiency: speed-up divided by workers",
-}
 
 
 def application_text(report: Report, figures: FigureFiles) -> str:
@@ -113,13 +109,9 @@ def _request(report: Report, chosen: Sequence[Row]) -> str:
 
 
 def _figures(figures: FigureFiles) -> Iterator[str]:
-    for name, title in _FIGURES.items():
-        if name in figures.drawn:
-            drawn = figures.drawn[name]
-            yield f"![{escaped(drawn.alternative)}]({name}.svg)"
-            yield f"*{title}. {escaped(drawn.caption)}*"
-        else:
-            yield f"{title}: not drawn: {escaped(figures.missing[name].reason)}."
+    drawn = figures.drawn["scaling"]
+    yield f"![{escaped(drawn.alternative)}](scaling.svg)"
+    yield f"*{escaped(drawn.caption)}*"
 
 
 def _method(report: Report) -> Iterator[str]:
