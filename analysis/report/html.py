@@ -104,6 +104,7 @@ def _answers(report: Report) -> dict[str, object]:
     first, *more = [_shown_answer(report, answer) for answer in report.answers]
     return {
         "answer": first,
+        "compared_options": sentence(report.compared_options) if report.compared_options else "",
         "more_answers": more,
         "more_answers_line": count(len(more), "more answer"),
         "doubts": list(map(sentence, report.doubts)),
