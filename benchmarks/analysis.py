@@ -164,7 +164,8 @@ def _bytes_held(pid: int) -> tuple[int, int]:
         parent = psutil.Process(pid)
         for process in (parent, *parent.children(recursive=True)):
             memory = process.memory_full_info()
-            held, resident = held + memory.pss, resident + memory.rss
+            held = held + memory.pss
+            resident = resident + memory.rss
     except psutil.NoSuchProcess:
         pass
     return held, resident

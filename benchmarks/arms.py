@@ -23,8 +23,11 @@ from benchmarks.scenes import SIZES
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.study.config import PROJECT, RunConfig
 
-REFERENCE, OWN = "reference mode", "this project"
+REFERENCE = "reference mode"
+OWN = "this project"
 PEAK = "peak_memory_bytes"
+# The median of two resampled values takes three values at most: no interval.
+FEWEST_ROUNDS = 3
 Measured = dict[str, float]
 Numbers = npt.NDArray[np.float64]
 
@@ -50,21 +53,27 @@ class Arm:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median with its 95 % interval: a percentile bootstrap over the rounds."""
+    """A median with its 95 % interval: a percentile bootstrap over the rounds.
+
+    Both bounds are None where there are fewer rounds than an interval needs.
+    """
 
     median: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
     @classmethod
     def of(cls, values: Sequence[float] | Numbers) -> "Estimate":
         numbers = np.asarray(values, dtype=np.float64)
-        if len(numbers) < 3:
-            return cls(float(np.median(numbers)), float("nan"), float("nan"))
+        middle = float(np.median(numbers))
+        if len(numbers) < FEWEST_ROUNDS:
+            return cls(middle, None, None)
         interval = stats.bootstrap((numbers,), np.median, method="percentile", rng=1).confidence_interval
-        return cls(float(np.median(numbers)), float(interval.low), float(interval.high))
+        return cls(middle, float(interval.low), float(interval.high))
 
     def __format__(self, spec: str) -> str:
+        if self.low is None:
+            return f"{self.median:{spec}} [no interval]"
         return f"{self.median:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
 
@@ -105,7 +114,8 @@ def serve(work: Callable[[], Measured]) -> None:
 
 def timed(work: Callable[[], object]) -> Measured:
     """Return the seconds of this work, and the processor seconds of all threads of this process."""
-    begin, processor = time.perf_counter(), time.process_time()
+    begin = time.perf_counter()
+    processor = time.process_time()
     work()
     return {"seconds": time.perf_counter() - begin, "processor_seconds": time.process_time() - processor}
 

@@ -105,7 +105,8 @@ def work(folder: Path, pairs: int) -> None:
 
 def seconds_of_a_step(step: Step, batches: list[Batch], clock: HostClock | None) -> tuple[float, float]:
     """Return the seconds and the CPU seconds of this thread, the mean of a block of steps."""
-    begin, cpu_begin = time.perf_counter(), time.thread_time()
+    begin = time.perf_counter()
+    cpu_begin = time.thread_time()
     if clock:
         clock.begin()
         clock.resume(begin)

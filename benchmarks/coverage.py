@@ -22,7 +22,8 @@ from analysis.findings.fairness_table import fairness_checks
 from analysis.findings.significance import repeats_needed
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
-from analysis.simulation import (
+from analysis.study import Study
+from benchmarks.simulation import (
     NULL_CELLS,
     SIMULATED_WORKERS,
     SIMULATION_SEED,
@@ -32,7 +33,6 @@ from analysis.simulation import (
     study_of,
     true_throughput,
 )
-from analysis.study import Study
 from slurm.study_folder import in_launch_order
 
 Array = NDArray[np.float64]

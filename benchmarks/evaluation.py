@@ -48,7 +48,8 @@ def evaluation_of(kind: str, config: RunConfig) -> Callable[[], float | None]:
     """Return the evaluation of all test images in the way of an arm, which returns their IoU."""
     group = single_worker()
     if kind == OWN:
-        model, data = build_model(config, group.device, nn.BatchNorm2d), load_data(config, group)
+        model = build_model(config, group.device, nn.BatchNorm2d)
+        data = load_data(config, group)
         return lambda: evaluate(model, data, group, []).iou
     torch.manual_seed(config.seed)
     plain = reference_mode.PlainUNet(config.data.channels, config.model.width, config.model.depth)

@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from analysis.budget.diagnosis import diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
-from analysis.simulation import study_of
 from analysis.study import BUDGET_COLUMNS, Study
 from benchmarks.records import header_of
+from benchmarks.simulation import study_of
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig
 from unet_scaling.study.record_lines import Header
 
 WORKERS = (1, 2)
-EPOCHS, STEPS, BATCH = 3, 100, 8
+EPOCHS = 3
+STEPS = 100
+BATCH = 8
 # A study has two series; tables of many studies at once take quadratic time.
 STUDIES_AT_ONCE = 50
 # Not that of the studies by which causes.LEAST_SHOWN_OVERHEAD was chosen.

@@ -38,7 +38,8 @@ batch_per_worker = 4
 SIZES = ("--count", "120", "--height", "64", "--width", "64")
 BUSY_PROGRAMS = 2
 # Longer than an epoch, shorter than a launch: some launches are hit in a part of them.
-BUSY_SECONDS, IDLE_SECONDS = (4.0, 12.0), (0.5, 4.0)
+BUSY_SECONDS = (4.0, 12.0)
+IDLE_SECONDS = (0.5, 4.0)
 SEED = 13
 # What is said of the machine or of the settings; every other rule blames a framework or the network.
 BLAMES_NOBODY = ("machine busy", "shared cores", "shared device")

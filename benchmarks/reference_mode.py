@@ -61,7 +61,8 @@ class ReferenceImages:
     """The pairs of a data folder, decoded and resized at every access."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.folder, self.data = Path(config.data.folder), config.data
+        self.folder = Path(config.data.folder)
+        self.data = config.data
         self.manifest: Manifest = read_manifest(config.data.manifest_path)
 
     def pair(self, index: int) -> tuple[Floats, Floats]:
@@ -125,8 +126,12 @@ def evaluate(model: nn.Module, config: RunConfig, images: ReferenceImages) -> fl
 
 def train(config: RunConfig) -> dict[str, float]:
     """Train a whole run of one worker; return how long its epochs took, its last loss and its IoU."""
-    images, training = ReferenceImages(config), ReferenceTraining(config)
-    trained, seconds, loss, first_step = 0, 0.0, float("nan"), 0.0
+    images = ReferenceImages(config)
+    training = ReferenceTraining(config)
+    trained = 0
+    seconds = 0.0
+    loss = float("nan")
+    first_step = 0.0
     for epoch in range(config.training.epochs):
         for group in training.optimizer.param_groups:
             group["lr"] = learning_rate(config, epoch)

@@ -40,12 +40,15 @@ from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.record import read_record
 
+SHOWN_AS_RATES = ("images", "seconds", "processor_seconds", "training_seconds")
+
 
 def own_run(folder: Path, config: RunConfig) -> Measured:
     """Launch the twin once; return what its record says."""
     make_run_folder(folder, config)
     program = [str(PROJECT / config.framework / "train.py"), str(folder)]
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begin = time.perf_counter()
     code = launch(program, 1, folder / "output.log", cores_each=None)
     seconds = time.perf_counter() - begin
     if code != 0:
@@ -60,7 +63,8 @@ def recorded(folder: Path) -> Measured:
         "images": sum(epoch.images for epoch in record.epochs),
         "training_seconds": sum(epoch.seconds for epoch in record.epochs),
     }
-    cpu, budget = record.epochs[-1].cpu, record.epochs[-1].budget
+    cpu = record.epochs[-1].cpu
+    budget = record.epochs[-1].budget
     if record.startup and cpu and cpu[0].peak_memory_bytes:
         parts = {name: getattr(record.startup, name)[0] for name in STARTUP_COLUMNS}
         measured |= parts | {"first_step_seconds": sum(parts.values()), PEAK: cpu[0].peak_memory_bytes}
@@ -72,7 +76,8 @@ def recorded(folder: Path) -> Measured:
 def reference_run(folder: Path, config: RunConfig) -> Measured:
     """Start one process of reference mode; return what it measured."""
     folder.mkdir(parents=True)
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begin = time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.run", "--arm", config.model_dump_json()]
     done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - begin
@@ -92,8 +97,11 @@ def shown(samples: dict[str, list[Measured]]) -> str:
         speed = Estimate.of(column(measured, "images") / column(measured, "seconds"))
         training = Estimate.of(column(measured, "images") / column(measured, "training_seconds"))
         lines += [f"{name}: {speed:.2f} images/s end to end, {training:.2f} images/s in the epochs"]
-        for key in measured[0].keys() - {"images", "seconds", "processor_seconds", "training_seconds"}:
-            lines += [f"{'':>4}{key}: {Estimate.of(column(measured, key)):.4g}"]
+        lines += [
+            f"{'':>4}{key}: {Estimate.of(column(measured, key)):.4g}"
+            for key in measured[0]
+            if key not in SHOWN_AS_RATES
+        ]
     for key, meaning in (
         ("seconds", "end to end"),
         ("training_seconds", "in the epochs"),

@@ -118,7 +118,9 @@ class OwnTraining:
         self.model = build_model(config, group.device, nn.BatchNorm2d).to(dtype).train()
         optimizer = build_optimizer(self.model, config)
         self._step = local_step(self.model, optimizer, config)
-        self._point, self._device, self._dtype = config, group.device, dtype
+        self._point = config
+        self._device = group.device
+        self._dtype = dtype
 
     def step(self, images: Tensor, masks: Tensor) -> Tensor:
         """Take one step on uint8 images and masks as the cache holds them."""

@@ -10,7 +10,8 @@ from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS, Budget, CpuFacts, Probe
 from unet_scaling.study.record_lines import Epoch, WorkerFacts
 
-STEPS, EPOCHS = 6, 3
+STEPS = 6
+EPOCHS = 3
 QUIET = {"communication": 0.0, "runqueue": 0.0}
 
 

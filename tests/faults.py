@@ -89,7 +89,8 @@ def attempt(
         old.unlink()
     unfinished = set(folder.glob(".*"))
     program = [str(PROJECT / "tests" / "faulty.py"), str(PROJECT / point.framework / "train.py"), str(folder)]
-    output, began = folder.with_name(f"{folder.name}.output"), time.monotonic()
+    output = folder.with_name(f"{folder.name}.output")
+    began = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PROJECT))
         patch.setenv("PRIVATE_TOKEN", SECRET)

@@ -9,6 +9,7 @@ import platform
 import resource
 import runpy
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,8 +20,8 @@ from typing import Any
 
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling.group.identity import identify
-from unet_scaling.run import safe_points
-from unet_scaling.study import errors
+from unet_scaling.run import recorder, safe_points
+from unet_scaling.study import errors, files
 from unet_scaling.training import Step
 
 
@@ -63,6 +64,10 @@ def before_a_step(take: Callable[..., Any], number: int, happens: Callable[..., 
 
 # Longer than any time-out here, and not for ever.
 STALL_SECONDS = 300
+# Longer than a launcher takes to end the others once a worker has left.
+SLOW_REMOVAL_SECONDS = 4
+# Far longer than a step of a tiny model, far shorter than any time-out here.
+PAUSE_SECONDS = 4
 
 
 def fail(*_: Any) -> None:
@@ -80,8 +85,17 @@ def send(number: signal.Signals) -> Callable[..., None]:
     return lambda *_: os.kill(os.getpid(), number)
 
 
+def pause(*_: Any) -> None:
+    """Stop this process with all its threads; another process continues it."""
+    subprocess.Popen(["sh", "-c", f"sleep {PAUSE_SECONDS}; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def fill_the_disk(_: list[Any]) -> None:
-    """Of the run folder, which the test made a small one; SECONDS_FULL later there is room again, if ever."""
+    """Of the run folder, which the test made a small one; SECONDS_FULL later there is room again, if ever.
+
+    Where there will be none, each file is tried again once: that no try helps shows as well.
+    """
     filler = Path(sys.argv[1]) / FILLER_NAME
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
@@ -89,6 +103,8 @@ def fill_the_disk(_: list[Any]) -> None:
     seconds = os.environ.get(SECONDS_FULL_VARIABLE)
     if seconds:
         threading.Timer(float(seconds), filler.unlink).start()
+    else:
+        files.PAUSES_SECONDS = files.PAUSES_SECONDS[:1]  # type: ignore[assignment]
 
 
 def limit_file_size(*_: Any) -> None:
@@ -103,6 +119,17 @@ def flip_a_file(*_: Any) -> None:
     path.write_bytes(content)
 
 
+def slow_the_removal(*_: Any) -> None:
+    """Of checkpoints, as on a busy file system: another worker could have left meanwhile."""
+    remove = recorder.remove_checkpoints  # type: ignore[attr-defined]
+
+    def slowly(folder: Path) -> None:
+        time.sleep(SLOW_REMOVAL_SECONDS)
+        remove(folder)
+
+    recorder.remove_checkpoints = slowly  # type: ignore[attr-defined]
+
+
 def claim_another_python(*_: Any) -> None:
     platform.python_version = lambda: "3.99.0"
 
@@ -112,6 +139,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "exception": fail,
     "kill": send(signal.SIGKILL),
     "stop": send(signal.SIGSTOP),
+    "pause": pause,
     "sleep": lambda *_: time.sleep(STALL_SECONDS),
     "SIGTERM": send(signal.SIGTERM),
     "SIGUSR2": send(signal.SIGUSR2),
@@ -120,6 +148,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "full disk": fill_the_disk,
     "file size": limit_file_size,
     "flip a file": flip_a_file,
+    "slow removal": slow_the_removal,
     "another python": claim_another_python,
 }
 

@@ -46,7 +46,8 @@ def near(record: Record, seconds: float, *epochs: int) -> float:
 
 def slept(folder: Path, record: Record) -> npt.NDArray[np.float64]:
     """Seconds that each worker slept in each step [epochs, steps, workers]."""
-    workers, steps = len(record.epochs[0].worker_seconds), record.epochs[0].steps
+    workers = len(record.epochs[0].worker_seconds)
+    steps = record.epochs[0].steps
     seconds = np.zeros((EPOCHS, steps, workers))
     for rank in range(workers):
         notes = [line.split() for line in _notes(folder, rank).read_text().splitlines()]

@@ -41,6 +41,7 @@ ORDERS = {
         ("prediction",),
         ("figures",),
         ("report",),
+        ("compare",),
     ),
 }
 # Each of these is imported in the one file that adapts it.

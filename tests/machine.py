@@ -29,7 +29,9 @@ def quiet_machine() -> Iterator[None]:
 
     What this process and its children took, which must have ended, is not others'.
     """
-    began, busy, own = time.monotonic(), _core_seconds(), _own_seconds()
+    began = time.monotonic()
+    busy = _core_seconds()
+    own = _own_seconds()
     yield
     offered = (time.monotonic() - began) * len(os.sched_getaffinity(0))
     taken = (_core_seconds() - busy) - (_own_seconds() - own)

@@ -6,7 +6,8 @@ import sys
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
 
 README = PROJECT / "README.md"
-BEGIN, END = "<!-- twins: written by make twins -->\n", "<!-- end of twins -->\n"
+BEGIN = "<!-- twins: written by make twins -->\n"
+END = "<!-- end of twins -->\n"
 
 
 def twins_diff() -> str:

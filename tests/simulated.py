@@ -1,6 +1,8 @@
-"""Studies made of tables alone, without files: throughputs in, Study out."""
+"""Studies made of tables alone, without files: throughputs or their noise in, Study out."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -8,11 +10,84 @@ from numpy.typing import NDArray
 
 from analysis.findings.comparison import compare
 from analysis.findings.verdict import Verdict, verdicts
-from analysis.simulation import study_of
-from analysis.study import Study
+from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
 from unet_scaling.study.config import FRAMEWORKS, Framework
 
 Throughputs = Mapping[tuple[Framework, int], Sequence[float]]
+# Logarithms of the throughput of launches.
+Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+IMAGES = 1000
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of a repeat, of a launch and of an epoch, and the number of epochs."""
+
+    repeat: float
+    launch: float
+    epoch: float
+    epochs: int
+
+
+def study_of(rows: pd.DataFrame, throughput: NDArray[np.float64]) -> Study:
+    """A study of these runs from the throughput of each of their epochs, (runs, epochs)."""
+    epochs = throughput.shape[1]
+    seconds = IMAGES / throughput
+    names = np.array([f"run{number}" for number in range(len(rows))])
+    runs = rows.assign(run=names, knobs="", iou=np.nan, nodes=1.0, busy_share=0.0, disturbed="", stalls="")
+    runs = runs.assign(
+        images_per_second=epochs * IMAGES / seconds.sum(axis=1),
+        epochs_per_second=epochs / seconds.sum(axis=1),
+        seconds_per_epoch=np.median(seconds, axis=1),
+        images_per_epoch=float(IMAGES),
+        steps_per_epoch=1.0,
+    )
+    of_epochs = {"run": np.repeat(names, epochs), "epoch": np.tile(np.arange(epochs), len(rows))}
+    table = pd.DataFrame(of_epochs | {"seconds": seconds.ravel()})
+    table = table.assign(images=IMAGES, warmup=False, stalled=False)
+    evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
+    return Study("simulated", runs, table, evaluations, left_out_table([]), headers={})
+
+
+def simulate(seed: int, noise: Noise, studies: int, ratio: float) -> Study:
+    """Many studies of 5 repeats in one, an `options` each: perfectly linear, Horovod slower by `ratio`."""
+    random = np.random.default_rng(seed)
+    rows = _product(options=range(studies), framework=FRAMEWORKS, workers=(1, 4), repeat=range(1, 6))
+    repeats = random.normal(0, noise.repeat, (studies, 11))
+    pace = repeats[rows["options"], rows["repeat"]] + random.normal(0, noise.launch, len(rows))
+    pace = pace[:, None] + random.normal(0, noise.epoch, (len(rows), noise.epochs))
+    factor = np.where(rows["framework"] == "horovod", 1 / ratio, 1.0) * rows["workers"]
+    return study_of(rows.assign(options=_labels(rows)), factor.to_numpy()[:, None] * np.exp(pace))
+
+
+def equal_frameworks(
+    draw: Draw, studies: int, repeats: int, *, drift: float = 0.0, alternate: bool = True
+) -> Study:
+    """Many studies in one, an `options` each, whose launches on 4 workers differ by luck and drift alone.
+
+    The machine slows by `drift` over a study. Within a repeat the order of the frameworks is random; or
+    all launches of one stand before those of the other.
+    """
+    random = np.random.default_rng(7)
+    rows = _product(options=range(studies), repeat=range(1, repeats + 1), framework=FRAMEWORKS)
+    rows["luck"] = random.random(len(rows))
+    rows = rows.sort_values(["options", *(["repeat", "luck"] if alternate else ["framework"])])
+    place = rows.groupby("options").cumcount().to_numpy()
+    started = pd.Timestamp("2025-01-31T12:00:00Z") + pd.to_timedelta(place, unit="min")
+    rows = rows.assign(
+        options=_labels(rows), workers=4, hosts="node", training_seconds=0.0,
+        started_utc=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )  # fmt: skip
+    pace = draw(random, len(rows)) + np.log1p(-drift * place / place.max())
+    return study_of(rows.reset_index(drop=True), np.repeat(4 * np.exp(pace)[:, None], 2, axis=1))
+
+
+def _product(**values: Sequence[object]) -> pd.DataFrame:
+    return pd.DataFrame(itertools.product(*values.values()), columns=list(values))
+
+
+def _labels(rows: pd.DataFrame) -> list[str]:
+    return [f"{number:05d}" for number in rows["options"]]
 
 
 def study_from(

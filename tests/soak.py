@@ -71,9 +71,11 @@ def soak(
     sweep = shape.study(cluster, folder, "soak", disk)
     sweep.pace(shape.step_seconds)
     injector = Faults(cluster, disk, seed, faults)
-    outcome, begin = Outcome(seed, injector.injected), time.monotonic()
+    outcome = Outcome(seed, injector.injected)
+    begin = time.monotonic()
     outcome.problems += submit_until_done(sweep, outcome, injector)
-    outcome.seconds, outcome.rows = time.monotonic() - begin, sweep.rows()
+    outcome.seconds = time.monotonic() - begin
+    outcome.rows = sweep.rows()
     judge(sweep, expected, outcome)
     return outcome
 

@@ -29,7 +29,9 @@ class Faults:
     """
 
     def __init__(self, cluster: VirtualCluster, disk: Path, seed: int, count: int) -> None:
-        self._cluster, self._disk, self._count = cluster, disk, count
+        self._cluster = cluster
+        self._disk = disk
+        self._count = count
         self._random = random.Random(seed)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._inject_all)

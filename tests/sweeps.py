@@ -28,7 +28,10 @@ class Sweep:
     def __init__(
         self, cluster: VirtualCluster, folder: Path, data: Path, name: str, logs: Path | None = None
     ) -> None:
-        self.cluster, self.folder, self.data, self.name = cluster, folder, data, name
+        self.cluster = cluster
+        self.folder = folder
+        self.data = data
+        self.name = name
         self.logs = logs or folder / "logs"
         self.site = VIRTUAL
 

@@ -28,7 +28,8 @@ SCRIPTS = {
     "lost-node": (SLEEP, ["--no-requeue", f"--nodelist={LOST_NODE}"]),
     "requeued": (f'if [ -n "$SLURM_RESTART_COUNT" ]; then exit 0; fi; {SLEEP}', ["--requeue"]),
 }
-RUNNING_SECONDS, FORGOTTEN_SECONDS = 60, 300
+RUNNING_SECONDS = 60
+FORGOTTEN_SECONDS = 300
 
 
 @pytest.fixture(scope="module")

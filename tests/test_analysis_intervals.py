@@ -5,7 +5,6 @@ import pytest
 
 from analysis.findings.comparison import compare
 from analysis.findings.speedup import summarise
-from analysis.simulation import Noise, simulate
 from analysis.statistics.blocks import REALISATIONS, block_deviations, epoch_blocks
 from analysis.statistics.intervals import (
     RESAMPLES,
@@ -14,7 +13,7 @@ from analysis.statistics.intervals import (
     median_intervals,
     replicates,
 )
-from tests.simulated import study_from, study_with_pace
+from tests.simulated import Noise, simulate, study_from, study_with_pace
 
 
 def test_coverage_is_that_of_the_range_and_at_most_nominal() -> None:
@@ -123,7 +122,7 @@ def test_intervals_over_five_launches_hold_the_truth_as_often_as_stated() -> Non
 
 def test_the_simulation_passes_through_the_tables_of_the_analysis() -> None:
     """All tables hold the truth about as often as stated; benchmarks/coverage.py prints it for many mixes."""
-    study = simulate(np.random.default_rng(7), Noise(0.02, 0.01, 0.02, 5), 60, 5, 1.03)
+    study = simulate(7, Noise(0.02, 0.01, 0.02, 5), 60, 1.03)
     points = summarise(study)
     points = points[(points["framework"] == "pytorch_native") & (points["workers"] == 4)]
     ratios = compare(study, family=["options"])

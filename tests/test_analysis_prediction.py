@@ -11,18 +11,10 @@ from scipy import optimize  # type: ignore[import-untyped]
 
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
-from analysis.prediction.extrapolation import compare_laws, extrapolate, law_predictions
-from analysis.prediction.scaling_laws import (
-    LAST_EFFICIENCY,
-    LAWS,
-    SIMPLE_LAWS,
-    Counts,
-    Vector,
-    simple_law,
-    term_matrix,
-)
-from analysis.prediction.simulation import LaunchNoise, interval_coverage, simulated_launches
-from analysis.prediction.step_time import STEP_TERMS, fit_designs, fit_step_time, refit
+from analysis.prediction.extrapolation import extrapolate
+from analysis.prediction.least_squares import refit
+from analysis.prediction.scaling_laws import Counts, Vector, term_matrix
+from analysis.prediction.step_time import STEP_TERMS, fit_designs, fit_step_time
 from analysis.study import Study
 from tests.records import write_run
 
@@ -123,18 +115,34 @@ def test_throughput_is_never_negative_however_wild_the_points(tmp_path: Path) ->
         assert 0 < low < high < np.inf
 
 
-def test_intervals_hold_what_is_measured_in_most_studies() -> None:
-    """As benchmarks/prediction.py shows at length: 92 to 99 % over all truths, here of 160 studies."""
-    held = interval_coverage((1, 2, 4, 8, 14), LaunchNoise(0.01, 0.0, launches=5), studies=20)
-    assert 0.9 <= np.mean(list(held.values())) <= 1
-    narrow = [fit_step_time(*few).interval(counts_of([16])) for few in (quiet(0.001), quiet(0.05))]
-    assert narrow[0][1] - narrow[0][0] < 0.2 * (narrow[1][1] - narrow[1][0])
+def noisy(
+    workers: Sequence[int], terms: tuple[float, ...], noise: float, random: np.random.Generator
+) -> tuple[Vector, ...]:
+    """Step times of 5 launches at every count; `noise` is that of a launch, relative."""
+    return tuple(np.exp(noise * random.standard_normal((len(workers), 5))) * truth(workers, *terms)[:, None])
 
 
-def quiet(noise: float) -> tuple[Counts, tuple[Vector, ...]]:
-    at = counts_of((1, 2, 4, 8))
-    of_launches = LaunchNoise(noise, 0, launches=5)
-    return at, simulated_launches(at, (100, 10, 0, 0, 0), of_launches, np.random.default_rng(2))
+@pytest.mark.parametrize(
+    "terms", [(100, 0, 0, 0, 0), (100, 60, 0, 0, 0), (100, 0, 0, 1, 0), (100, 15, 0, 0.6, 5)]
+)
+def test_intervals_hold_what_is_measured_in_most_studies(terms: tuple[float, ...]) -> None:
+    """As benchmarks/prediction.py shows at length: 92 to 99 % over all truths, here of 40 studies each."""
+    random = np.random.default_rng(1)
+    held = 0
+    for _ in range(40):
+        *fitted, last = noisy((1, 2, 4, 8, 14), terms, 0.01, random)
+        low, high = fit_step_time(counts_of((1, 2, 4, 8)), tuple(fitted)).interval(counts_of([14]))
+        held += low <= float(np.median(last)) <= high
+    assert held >= 36
+
+
+def test_intervals_widen_with_the_noise_of_launches() -> None:
+    widths = []
+    for noise in (0.001, 0.05):
+        launches = noisy((1, 2, 4, 8), (100, 10, 0, 0, 0), noise, np.random.default_rng(2))
+        low, high = fit_step_time(counts_of((1, 2, 4, 8)), launches).interval(counts_of([16]))
+        widths.append(high - low)
+    assert widths[0] < 0.2 * widths[1]
 
 
 def test_more_launches_of_the_same_spread_narrow_the_interval() -> None:
@@ -237,27 +245,8 @@ def test_three_counts_are_predicted_beyond_and_have_no_check(tmp_path: Path) -> 
     assert note.startswith("native DDP: fitted on 1-4, 8 workers are expected to reach")
 
 
-def test_the_simple_laws_are_exact_on_their_own_truths() -> None:
-    at, beyond = counts_of((1, 2, 4, 8)), counts_of([14])
-    workers = at.workers
-    amdahl = 2 * (0.95 + 0.05 * workers)
-    assert simple_law("Amdahl", at, amdahl)(beyond)[0] == pytest.approx(2 * (0.95 + 0.05 * 14))
-    usl = 1 + 0.02 * (workers - 1) + 0.003 * workers * (workers - 1)
-    assert simple_law("USL", at, usl)(beyond)[0] == pytest.approx(1 + 0.02 * 13 + 0.003 * 14 * 13)
-    assert simple_law("b/N", at, np.full(4, 3.0))(beyond)[0] == pytest.approx(3)
-
-
-def test_the_last_efficiency_stays_whatever_the_count() -> None:
-    at = counts_of((1, 2, 4))
-    seconds = simple_law(LAST_EFFICIENCY, at, np.array([1.0, 1.2, 1.5]))(counts_of((8, 16)))
-    assert seconds.tolist() == [1.5, 1.5]
-
-
-def test_every_comparison_of_laws_has_the_last_efficiency(tmp_path: Path) -> None:
+def test_every_series_has_the_error_of_keeping_the_last_efficiency(tmp_path: Path) -> None:
     study = study_of(tmp_path, {1: [0.1], 2: [0.12], 4: [0.125], 8: [0.15]})
-    assert set(LAWS) <= set(compare_laws(study).columns)
-    (row,) = law_predictions(study, LAST_EFFICIENCY).to_dict("records")
-    assert row["error"] == pytest.approx(0.15 / 0.125 - 1)
     (fitted,) = extrapolate(study).fits.to_dict("records")
     assert fitted["last_efficiency_error"] == pytest.approx(0.15 / 0.125 - 1)
 
@@ -279,12 +268,12 @@ def test_says_where_the_model_predicts_no_better_than_the_last_efficiency(
 
 
 @needs_v100
-def test_the_published_logs_are_predicted_better_than_by_the_simple_laws() -> None:
-    found = compare_laws(load_reference(V100))
-    assert len(found) == 6
-    typical = found[["model", *SIMPLE_LAWS]].abs().median()
-    assert typical["model"] < 5
-    assert (typical[list(SIMPLE_LAWS)] > 2 * typical["model"]).all()
+def test_the_published_logs_are_predicted_better_than_by_keeping_the_last_efficiency() -> None:
+    """docs/prediction.md has the errors of all laws, from benchmarks/prediction.py."""
+    fits = extrapolate(load_reference(V100)).fits
+    assert fits["held_out_points"].tolist() == [3, 3]
+    assert (fits["held_out_error"] < 0.05).all()
+    assert fits["held_out_error"].mean() < fits["last_efficiency_error"].mean()
 
 
 @needs_v100
@@ -295,7 +284,7 @@ def test_logs_without_steps_are_predicted_in_their_own_unit_and_say_what_they_la
     assert beyond["workers"].tolist() == [16, 16]
     assert (beyond["predicted_low"] < beyond["predicted"]).all()
     assert (beyond["predicted"] < beyond["predicted_high"]).all()
-    assert law_predictions(study, "b/N")["workers"].tolist() == [6, 8, 8] * 2
+    assert table.loc[table["held_out"].astype(bool), "workers"].tolist() == [6, 8, 8] * 2
     notes = " ".join(extrapolate(study).notes)
     assert notes.count("without a model") == 2
     assert "epochs / s" in notes

@@ -121,7 +121,9 @@ def test_names_the_logs_with_time_in_no_epoch_and_how_much(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("layout", [PYTORCH, TENSORFLOW])
-@pytest.mark.parametrize(("kind", "workers"), FILES)
+@pytest.mark.parametrize(
+    ("kind", "workers"), [(kind, workers) for kind, workers in FILES if workers in (1, 2, 14)]
+)
 def test_refuses_every_cut_of_either_layout(tmp_path: Path, layout: str, kind: str, workers: int) -> None:
     text = reference_log(layout, workers, kind, epochs=20)
     path = tmp_path / f"log_{kind}{workers}.csv"
@@ -293,7 +295,7 @@ def test_every_output_calls_the_arms_as_the_user_names_them(
     outputs = {path.name: path.read_text() for path in report.iterdir() if path.suffix in TEXT_SUFFIXES}
     assert "measured so far: Mirrored & Co 14.00x, Ring|All 14.00x" in printed
     assert "Ring|All" in printed
-    assert "<h1>Mirrored &amp; Co or Ring|All: which" in outputs["report.html"]
+    assert "Mirrored &amp; Co or Ring|All?</title>" in outputs["report.html"]
     for name in ("summary.csv", "runs.csv", "iou.csv", "cost.csv", "predictions.csv", "fits.csv"):
         assert "Mirrored & Co" in outputs[name]
         assert "Ring|All" in outputs[name]
@@ -391,13 +393,13 @@ def test_the_notes_say_what_such_logs_cannot_support(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (("0,20.000000", "0,-1.000000"), ":2: time_per_epoch is -1.0, it must be above 0"),
+        (("0,20.000000", "0,-1.000000"), ":2: time_per_epoch is -1.0, it must be from 1e-06 to 1e+12"),
         (("0,20.000000", "0,"), ":2: time_per_epoch is '', no finite number"),
         (("0,20.000000", "0,nan"), ":2: time_per_epoch is 'nan', no finite number"),
         (("0,20.000000", "0,1e999"), ":2: time_per_epoch is '1e999', no finite number"),
         (("0.900000", "1.100000"), ":2: iou is 1.1, it must be from 0 to 1"),
-        (("0.001000", "0.000000"), ":2: lr is 0.0, it must be above 0"),
-        (("5.000000", "-5.000000"), ":2: test_time is -5.0, it must not be negative"),
+        (("0.001000", "0.000000"), ":2: lr is 0.0, it must be from 1e-12 to 1e+12"),
+        (("5.000000", "-5.000000"), ":2: test_time is -5.0, it must be from 0 to 1e+12"),
         (("\n1,", "\n1.0,"), ":3: the epoch is '1.0', no whole number"),
         (("\n2,", "\n3,"), "epochs are not 0, 1, 2, ...: found 3 where 2 belongs"),
         (("1,10.000000,0.500000,", "1,10.000000,"), ":3: 6 columns, expected 7"),
@@ -407,19 +409,22 @@ def test_the_notes_say_what_such_logs_cannot_support(tmp_path: Path) -> None:
         (("\n2,10.000000", "\n" + "\x00" * 64 + "\n2,10.000000"), ":4: 1 columns, expected 7"),
         (("\n1,", f"\n{OLDER_LOG_HEADER}\n1,"), ":3: the epoch is '', no whole number"),
         (("\n1,", "\nslurmstepd: error: job killed\n1,"), ":3: 1 columns, expected 7"),
-        (("\n1,10.000000", "\n1,10.0000002,10.000000"), ":3: 8 columns, expected 7"),
-        (("\n1,10.000000", "\n\n1,10.000000"), ":3: 1 columns, expected 7"),
+        (("\n1,10.000000", "\n1,10.0000002,10.000000"), ":3: 8 or more columns, expected 7"),
+        (("\n1,10.000000", "\n\n1,10.000000"), ":3: 0 columns, expected 7"),
         (("\n2,", "\n1,"), "epochs are not 0, 1, 2, ...: found 1 where 2 belongs"),
         (("\n0,", "\n1,"), "epochs are not 0, 1, 2, ...: found 1 where 0 belongs"),
         (("\n1,", "\n-1,"), ":3: the epoch is '-1', no whole number"),
-        (("1,10.000000", "1,10,000000"), ":3: 8 columns, expected 7"),
+        (("1,10.000000", "1,10,000000"), ":3: 8 or more columns, expected 7"),
         (("1,10.000000", "1, 10.000000"), ":3: time_per_epoch is ' 10.000000', no finite number"),
         (("1,10.000000", "1,1_0.000000"), ":3: time_per_epoch is '1_0.000000', no finite number"),
+        (("1,10.000000", "1,10.000000\r"), ":3: time_per_epoch is '10.000000\ufffd', no finite number"),
+        (("0,20.000000", '0,"20.000000'), ":2: time_per_epoch is '\"20.000000', no finite number"),
+        (("\n0,", "\n0,0,0,0,0,0,0,0,0,"), ":2: 8 or more columns, expected 7"),
         (("1,10.000000", "1,\u0661\u0660"), ":3: time_per_epoch is '\u0661\u0660', no finite number"),
-        (("1,10.000000", "1,5e-324"), ":3: time_per_epoch is 5e-324, shorter than can be measured"),
-        (("1,10.000000,", "1,1e308,"), ":3: time_per_epoch is 1e+308, beyond 1e+12"),
-        (("0.500000", "1e300"), ":2: loss is 1e+300, beyond 1e+12: no training has that"),
-        (("5.000000", "1e300"), ":2: test_time is 1e+300, beyond 1e+12"),
+        (("1,10.000000", "1,5e-324"), ":3: time_per_epoch is 5e-324, it must be from 1e-06 to 1e+12"),
+        (("1,10.000000,", "1,1e308,"), ":3: time_per_epoch is 1e+308, it must be from 1e-06 to 1e+12"),
+        (("0.500000", "1e300"), ":2: loss is 1e+300, it must be from -1e+12 to 1e+12"),
+        (("5.000000", "1e300"), ":2: test_time is 1e+300, it must be from 0 to 1e+12"),
         (("1,10.000000", "1,20.000000"), "the epochs take 50.000 s in all, training_time is 40.05 s"),
         ((",time_per_epoch", "\ufeff,time_per_epoch"), ":1: the columns must be"),
         ((",time_per_epoch,", ",time_per_epoch;"), ":1: the columns must be"),

@@ -16,10 +16,9 @@ from analysis.findings.speedup import (
     unequal_work,
 )
 from analysis.loading.load import load_study
-from analysis.simulation import Noise, simulate
 from analysis.study import Study
 from tests.records import write_run
-from tests.simulated import Throughputs, sentence_of, study_from, study_with_pace
+from tests.simulated import Noise, Throughputs, sentence_of, simulate, study_from, study_with_pace
 from unet_scaling.study.config import FRAMEWORKS, Framework
 
 NOISE = np.array([0.0, 0.01, -0.012, 0.02, -0.018])
@@ -220,7 +219,7 @@ def test_the_agreed_columns_come_first() -> None:
 
 
 def test_the_order_of_runs_does_not_matter() -> None:
-    study = simulate(np.random.default_rng(1), Noise(0.02, 0.02, 0.02, 6), 3, 5, 1.03)
+    study = simulate(1, Noise(0.02, 0.02, 0.02, 6), 3, 1.03)
     shuffled = replace(study, runs=study.runs.sample(frac=1, random_state=2))
     key = ["options", "framework", "workers"]
     first, second = (summarise(each).sort_values(key, ignore_index=True) for each in (study, shuffled))

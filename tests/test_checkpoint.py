@@ -212,7 +212,8 @@ def test_a_lack_of_gpu_memory_is_not_blamed_on_the_checkpoint(
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    path, later = save(tmp_path, trained(1), 1), trained(0)
+    path = save(tmp_path, trained(1), 1)
+    later = trained(0)
     monkeypatch.setattr(later.optimizer, "load_state_dict", full)
     with pytest.raises(torch.OutOfMemoryError):
         load_checkpoint(tmp_path, GROUP, later, POINT)

@@ -19,12 +19,19 @@ from unet_scaling.study.record import read_record
 pytestmark = pytest.mark.slow
 
 
-def test_both_frameworks_complete_from_one_to_fourteen_workers(sweep: Sweep) -> None:
-    sweep.prepare([1, 14])
+@pytest.mark.parametrize(
+    "workers",
+    [
+        pytest.param([3], id="two hosts"),
+        pytest.param([1, 14], id="one host and seven", marks=pytest.mark.verify),
+    ],
+)
+def test_both_frameworks_complete_on_every_worker_of_their_hosts(workers: list[int], sweep: Sweep) -> None:
+    sweep.prepare(workers)
     done = sweep.submit("--wait")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sweep.states() == {"complete"}
-    assert len(sweep.rows()) == 4
+    assert len(sweep.rows()) == 2 * len(workers)
     for folder in sweep.run_folders():
         record = read_record(folder / "run.jsonl")
         assert record.complete

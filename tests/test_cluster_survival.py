@@ -22,7 +22,8 @@ EPOCHS = 12
 SAVED_EPOCHS = 3
 OFTEN_SAVED = "checkpoint_minutes = 0.02\n"
 # Of a job from its start: at most stop_seconds away, which are 300; and as the cluster file has it.
-NEAR_MINUTES, FAR_MINUTES = 5, 30
+NEAR_MINUTES = 5
+FAR_MINUTES = 30
 Trained = dict[str, list[object]]
 
 
@@ -131,7 +132,8 @@ class Faults:
 
         A limit chosen before would be met by slow machines while the workers still start.
         """
-        run, job = row["run"], row["job"]
+        run = row["run"]
+        job = row["job"]
         if run not in self._near:
             if gained_an_epoch(self._sweep, run, attempt=1):
                 limit_job(self._sweep, job, NEAR_MINUTES)

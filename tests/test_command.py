@@ -222,6 +222,52 @@ def test_the_keyboard_stops_a_command_without_a_traceback(tmp_path: Path) -> Non
     assert running.returncode == 130
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "{}/closed/study"], "closed/study: Permission denied"),
+        (["run", "{}/closed/study.toml"], "closed/study.toml cannot be read: Permission denied"),
+        (["submit", "{}/tiny.toml", "--cluster", "{}/closed/study.toml"], "study.toml cannot be read: Perm"),
+    ],
+)
+def test_what_may_not_be_read_is_named_without_a_traceback(
+    words: list[str], said: str, study: Path, tmp_path: Path
+) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv (util-linux) takes root's right to read everything away, and is not here")
+    closed = study.parent / "closed"
+    (closed / "study").mkdir(parents=True)
+    (closed / "study.toml").touch()
+    closed.chmod(0o000)
+    # Root may read everything, other users have no such right to lose.
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+    program = [*(drop if os.geteuid() == 0 else []), sys.executable, "-m", "unet_scaling"]
+    given = [word.format(tmp_path) for word in words]
+    done = subprocess.run([*program, *given], cwd=PROJECT, capture_output=True, text=True)
+    closed.chmod(0o700)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "frist", "--logs", "{}"], "did you mean first? "),
+        (["cancel", "nowhere", "--logs", "{}"], " has first, second"),
+        (["run", "slurm/studies/dmo.toml"], "does not exist; did you mean slurm/studies/demo.toml?"),
+    ],
+)
+def test_a_study_that_is_not_there_is_answered_with_the_nearest(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    done = command(*(word.format(tmp_path) for word in words))
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
 @pytest.mark.parametrize("module", ["unet_scaling", "slurm", "analysis", "unet_scaling.data"])
 def test_a_python_without_the_packages_is_told_which_one_has_them(module: str) -> None:
     words = [sys.executable, "-S", "-m", module, "--help"]

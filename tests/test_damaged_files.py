@@ -133,7 +133,8 @@ def record_file(folder: Path) -> Sample:
 
 
 def checkpoint_files(folder: Path) -> Sample:
-    older, newer = save(folder, trained(1), 1), save(folder, trained(2), 2, 3)
+    older = save(folder, trained(1), 1)
+    newer = save(folder, trained(2), 2, 3)
 
     def read() -> object:
         state = trained(0)
@@ -182,7 +183,8 @@ def manifest_files(folder: Path) -> Sample:
 
 def cache_files(folder: Path) -> Sample:
     images = make_images(folder / "data", count=2)
-    manifest, data = read_manifest(images / "manifest.json"), make_point(images).data
+    manifest = read_manifest(images / "manifest.json")
+    data = make_point(images).data
     place = build_cache(manifest, images, data, folder / "cache")
 
     def read() -> object:
@@ -244,7 +246,8 @@ def test_damage_is_reported_or_changes_nothing(name: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_run_leaves_no_file_that_is_not_listed_here(images: Path, tmp_path: Path) -> None:
     """Of an attempt that fails after some checkpoints, and of the next one, which completes."""
-    point, run = fault_point(images, "horovod", checkpoint_minutes=1e-6), tmp_path / "run"
+    point = fault_point(images, "horovod", checkpoint_minutes=1e-6)
+    run = tmp_path / "run"
     assert attempt(run, point, Fault("exception", 5, every_step_is_safe=True)).state.state == "failed"
     left = {path.name for path in run.iterdir()}
     assert attempt(run, point).record.complete

@@ -27,7 +27,8 @@ def test_a_sound_folder_is_described(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
 def test_all_problems_are_reported_at_once_with_their_paths(tmp_path: Path, suffix: str) -> None:
     make_folder(tmp_path, count=8, suffix=suffix)
-    images, masks = tmp_path / "images", tmp_path / "masks"
+    images = tmp_path / "images"
+    masks = tmp_path / "masks"
     (masks / f"p0{suffix}").unlink()
     save(masks / f"extra{suffix}", blob())
     cut(images / f"p1{suffix}", 0.7)

@@ -25,7 +25,8 @@ def test_masks_hold_0_and_255_and_every_picture_has_an_imprint() -> None:
 
 def best_threshold_iou(image: np.ndarray, mask: np.ndarray) -> float:
     """The IoU of the best threshold for this one picture, on either side of it."""
-    foreground, best = mask > 0, 0.0
+    foreground = mask > 0
+    best = 0.0
     for threshold in range(0, 256, 8):
         for predicted in (image > threshold, image < threshold):
             union = (predicted | foreground).sum()

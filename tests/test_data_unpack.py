@@ -20,7 +20,8 @@ def archive(path: Path, files: dict[str, bytes], *extra: tarfile.TarInfo) -> Pat
 
 def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, target
+    member.type = kind
+    member.linkname = target
     return member
 
 

@@ -13,6 +13,7 @@ from unet_scaling.run.failure import reporting_errors
 from unet_scaling.run.interruption import STOP_AT_VARIABLE
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import UserError, report_name
+from unet_scaling.study.record import Record
 
 pytestmark = pytest.mark.slow
 both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -30,7 +31,8 @@ def test_a_signal_to_one_worker_stops_all_in_order_and_nothing_changes(
     One signal for each framework: what listens to them is the same code.
     """
     signal = SIGNALS[framework]
-    point, run = fault_point(images, framework), tmp_path / "run"
+    point = fault_point(images, framework)
+    run = tmp_path / "run"
     stopped = attempt(run, point, Fault(signal, STEPS + 4, every_step_is_safe=True))
     assert set(stopped.codes.values()) == {75}
     assert stopped.state.state == "resumable"
@@ -41,6 +43,13 @@ def test_a_signal_to_one_worker_stops_all_in_order_and_nothing_changes(
     assert steps_done(resumed) == STEPS + 4
     assert trained(resumed.record) == undisturbed[framework]
     assert checkpoints(run) == []
+    assert len(processes_of_attempts(resumed.record)) == 2 * point.workers
+
+
+def processes_of_attempts(record: Record) -> set[int]:
+    """Processes of all workers of all attempts that the record of the last one names."""
+    assert record.header is not None
+    return {worker.process for facts in record.header.attempts() for worker in facts.workers}
 
 
 def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(images: Path, tmp_path: Path) -> None:
@@ -57,7 +66,8 @@ def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(images: Pa
 def test_a_killed_worker_costs_one_interval_and_nothing_changes(
     framework: str, images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
 ) -> None:
-    point, run = fault_point(images, framework, checkpoint_minutes=EVERY_STEP), tmp_path / "run"
+    point = fault_point(images, framework, checkpoint_minutes=EVERY_STEP)
+    run = tmp_path / "run"
     killed = attempt(run, point, Fault("kill", 6, every_step_is_safe=True))
     assert 1 not in killed.codes
     assert killed.codes.get(0) != 0
@@ -113,7 +123,8 @@ def test_a_lack_of_memory_is_reported_with_batch_image_size_and_peak(
 def test_a_number_that_is_not_finite_on_one_worker_ends_all_as_diverged(
     framework: str, value: str, images: Path, tmp_path: Path
 ) -> None:
-    point, run = fault_point(images, framework, checkpoint_minutes=EVERY_STEP), tmp_path / "run"
+    point = fault_point(images, framework, checkpoint_minutes=EVERY_STEP)
+    run = tmp_path / "run"
     diverged = attempt(run, point, Fault(value, 5, every_step_is_safe=True))
     assert set(diverged.codes.values()) == {70}
     assert diverged.state.state == "diverged"

@@ -27,7 +27,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def failing(monkeypatch: pytest.MonkeyPatch, times: int, number: int) -> None:
     """Let the next `times` syncs of a file fail."""
-    real, left = os.fsync, [times]
+    real = os.fsync
+    left = [times]
 
     def fsync(descriptor: int) -> None:
         if left[0] > 0:

@@ -56,7 +56,8 @@ def test_a_disk_that_is_full_for_some_seconds_is_waited_for(
 def test_a_disk_that_stays_full_ends_the_run_loudly_and_leaves_what_was_there(
     images: Path, small_disk: Path, undisturbed: dict[str, list[object]]
 ) -> None:
-    point, run = fault_point(images, "horovod", checkpoint_minutes=EVERY_STEP), small_disk
+    point = fault_point(images, "horovod", checkpoint_minutes=EVERY_STEP)
+    run = small_disk
     failed = attempt(run, point, Fault("full disk", STEPS + 3, worker=0, every_step_is_safe=True))
     assert failed.state.state == "failed"
     assert "the checkpoint could not be written, the run stops" in failed.output
@@ -72,7 +73,8 @@ def test_a_checkpoint_that_may_not_be_written_ends_the_run_with_the_reason(
     images: Path, tmp_path: Path
 ) -> None:
     """A limit of the process, which every user can have: the record still fits, checkpoints do not."""
-    point, run = fault_point(images, "pytorch_native", checkpoint_minutes=EVERY_STEP), tmp_path / "run"
+    point = fault_point(images, "pytorch_native", workers=1, checkpoint_minutes=EVERY_STEP)
+    run = tmp_path / "run"
     failed = attempt(run, point, Fault("file size", 5, worker=0, every_step_is_safe=True))
     assert "the checkpoint could not be written, the run stops: [Errno 27]" in failed.state.reason
     assert checkpoints(run) == [f"checkpoint-00000-000000{step}.pt" for step in (3, 4)]

@@ -68,7 +68,8 @@ def test_leaves_out_addresses_with_a_secret_in_them(address: str) -> None:
 
 
 def test_paths_that_hold_the_id_of_the_job_are_equal_in_equal_jobs() -> None:
-    pipes, threads = "CUDA_MPS_PIPE_DIRECTORY", "OMP_NUM_THREADS"
+    pipes = "CUDA_MPS_PIPE_DIRECTORY"
+    threads = "OMP_NUM_THREADS"
     jobs = [{"SLURM_JOB_ID": job, pipes: f"/tmp/mps-{job}/17", threads: "7"} for job in ("7", "8")]
     expected = {pipes: "/tmp/mps-JOB/17", threads: "7"}
     assert [speed_variables(job) for job in jobs] == [expected, expected]

@@ -109,7 +109,8 @@ def local_study(
     study = StudyFolder(folder / "tiny", StudyConfig.model_validate(STUDY | options))
 
     def launch(program: Sequence[str], *_: object) -> int:
-        run, steps = Path(program[1]), next(launches, None)
+        run = Path(program[1])
+        steps = next(launches, None)
         if steps is None:
             raise KeyboardInterrupt
         source = write_budget_run(folder / f"source{len(list(folder.iterdir()))}", steps=steps)

@@ -239,7 +239,8 @@ def test_any_path_reaches_the_program_as_it_is_or_is_refused(name: str) -> None:
     stand_ins = "srun() { printf '%s\\0' \"$@\"; }\nexec() { printf '%s\\0' \"$@\"; }\ncd() { :; }\n"
     done = subprocess.run(["bash", "-c", stand_ins + text], capture_output=True, check=True, timeout=20)
     words = [word.decode() for word in done.stdout.split(b"\0")]
-    train, after = words.index("/project/horovod/train.py"), words.index("slurm.after_run")
+    train = words.index("/project/horovod/train.py")
+    after = words.index("slurm.after_run")
     assert words[train + 1] == words[after + 1] == folder
     assert done.stderr == b""
 

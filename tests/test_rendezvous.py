@@ -16,6 +16,7 @@ from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.shared_devices import shared_devices
+from unet_scaling.study.study_file import read_config
 
 
 def free_port() -> int:
@@ -54,23 +55,18 @@ def two_points(images: Path, tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_workers_of_two_runs_on_one_port_part_before_training(images: Path, tmp_path: Path) -> None:
-    """Untreated, both would train one mixed group without an error."""
+def test_workers_of_two_runs_or_jobs_on_one_port_part_before_training(images: Path, tmp_path: Path) -> None:
+    """Untreated, both would train one mixed group without an error. Job and configuration are compared."""
     port = free_port()
     one, other = two_points(images, tmp_path)
-    outcomes = finish([start(one, 0, port), start(other, 1, port)])
+    outcomes = finish([start(one, 0, port, SLURM_JOB_ID="70"), start(other, 1, port, SLURM_JOB_ID="71")])
     assert [code for code, _ in outcomes] == [2, 2]
-    assert all("do not belong to one run" in text for _, text in outcomes)
+    for _, text in outcomes:
+        assert "workers 0 and 1 do not belong to one run: {'job': '70'," in text
+        assert " and {'job': '71'," in text
+        for folder in (one, other):
+            assert f"'config': '{read_config(folder / 'config.json').digest()}'" in text
     assert not (one / "run.jsonl").exists()
-
-
-@pytest.mark.slow
-def test_workers_of_two_jobs_on_one_port_part_before_training(images: Path, tmp_path: Path) -> None:
-    port = free_port()
-    folder = make_run(tmp_path / "run", make_point(images, workers=2))
-    outcomes = finish([start(folder, rank, port, SLURM_JOB_ID=str(70 + rank)) for rank in (0, 1)])
-    assert [code for code, _ in outcomes] == [2, 2]
-    assert all("'job': '71'" in text for _, text in outcomes)
 
 
 def rendezvous_by_tcp(images: Path, framework: str, **options: object) -> RunConfig:
@@ -107,7 +103,8 @@ def test_a_worker_that_never_comes_is_named_with_those_that_came(images: Path, t
 def test_where_worker_0_never_comes_the_others_say_where_they_looked(
     framework: str, images: Path, tmp_path: Path
 ) -> None:
-    port, point = free_port(), rendezvous_by_tcp(images, framework, timeout_seconds=3)
+    port = free_port()
+    point = rendezvous_by_tcp(images, framework, timeout_seconds=3)
     ((code, text),) = finish([start(make_run(tmp_path / "run", point), 1, port)])
     assert code == 2
     assert f"worker 1 of 2 on {socket.gethostname()} could not join the group at 127.0.0.1:{port}" in text

@@ -123,7 +123,8 @@ def test_takes_the_folder_at_once_where_slurm_started_the_job_again(
 
 
 def test_refuses_a_folder_whose_owner_elsewhere_renews_its_claim(tmp_path: Path) -> None:
-    path, mine = owned_by(tmp_path, 5, **ELSEWHERE), claim(tmp_path)
+    path = owned_by(tmp_path, 5, **ELSEWHERE)
+    mine = claim(tmp_path)
     assert "on node9" in mine.try_to_take()
     os.utime(path)
     with pytest.raises(UserError, match=r"on node9.*kill \d+ on node9"):
@@ -179,7 +180,8 @@ def test_an_owner_that_lost_its_folder_gives_up(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.slow
 def test_two_attempts_of_one_run_never_train_at_once(images: Path, tmp_path: Path) -> None:
     """The first is left behind by its launcher; killed, it does not keep the next one waiting."""
-    run, point = tmp_path / "run", fault_point(images, "pytorch_native", workers=1, timeout_seconds=60)
+    run = tmp_path / "run"
+    point = fault_point(images, "pytorch_native", workers=1, timeout_seconds=60)
     make_run(run, point)
     fault = '{"what": "sleep", "step": 3, "worker": 0}'
     train = PROJECT / "pytorch_native" / "train.py"

@@ -92,6 +92,7 @@ def test_every_key_has_its_meaning_and_an_example_that_reader_and_schema_accept(
 ) -> None:
     monkeypatch.setenv("WORK", str(tmp_path))
     assert key.meaning
+    assert key.example
     assert key.allowed
     lines = [key.example]
     if key.name == "loader_workers":  # decodes ahead, and says so
@@ -202,9 +203,9 @@ def test_a_name_in_both_kinds_of_files_is_explained_for_both() -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("training.rate_scalin", "nearest are training.rate_scaling"),
-        ("learningrate", "nearest are learning_rate"),
-        ("partitoin", "nearest are partition"),
+        ("training.rate_scalin", "did you mean training.rate_scaling"),
+        ("learningrate", "did you mean learning_rate"),
+        ("partitoin", r"did you mean partition\?"),
         ("zzzz", "unet-scaling explain lists them all"),
         ("", "unet-scaling explain lists them all"),
     ],

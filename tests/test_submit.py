@@ -71,7 +71,8 @@ class FakeSlurm:
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    home, programs = tmp_path / "slurm", tmp_path / "bin"
+    home = tmp_path / "slurm"
+    programs = tmp_path / "bin"
     home.mkdir()
     programs.mkdir()
     for name in ("sbatch", "squeue", "sacct", "scancel"):
@@ -360,7 +361,8 @@ def test_what_a_submission_leaves_is_private(
 ) -> None:
     """The output of jobs too: Slurm adds to a file that is there."""
     replace(submitter, one_allocation=one_allocation).submit()
-    study, runs = submitter.folder.path, [point.run for point in submitter.folder.study.configs()]
+    study = submitter.folder.path
+    runs = [point.run for point in submitter.folder.study.configs()]
     jobs = sorted(path.parent.name for path in study.glob("*/job.sbatch"))
     assert jobs == (["allocation-1"] if one_allocation else sorted(runs))
     assert {path.parent.name for path in study.glob("*/output.log")} == set(jobs)

@@ -20,12 +20,11 @@ PROJECT_FILE = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 @dataclass(frozen=True)
 class Subcommand:
-    """A subcommand, the module that it is, and the arguments before those of the user."""
+    """A subcommand, the module that it is, and what it does."""
 
     name: str
     module: str
     about: str
-    first: tuple[str, ...] = ()
 
 
 SUBCOMMANDS = (
@@ -42,7 +41,7 @@ SUBCOMMANDS = (
     Subcommand("status", "slurm.commands.status", "one table of all runs of a study"),
     Subcommand("cancel", "slurm.commands.cancel", "end the jobs of a study, and no others"),
     Subcommand("report", "analysis.__main__", "write the report of a study"),
-    Subcommand("compare", "analysis.__main__", "compare two studies", first=("compare",)),
+    Subcommand("compare", "analysis.compare.command", "compare two studies"),
     Subcommand("explain", "slurm.commands.explain", "explain a key of a study or cluster file"),
     Subcommand("completion", "unet_scaling.completion", "print what lets bash or zsh complete this command"),
 )
@@ -69,7 +68,7 @@ def main() -> int | None:
         print(f"{COMMAND} {version()}")
         return EXIT_OK
     subcommand = find_subcommand(name)
-    sys.argv = [f"{COMMAND} {name}", *subcommand.first, *sys.argv[2:]]
+    sys.argv = [f"{COMMAND} {name}", *sys.argv[2:]]
     program: Callable[[], int | None] = importlib.import_module(subcommand.module).main
     return program()
 

@@ -3,7 +3,7 @@
 Of the launches that count for speed (statistics/timed.py).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, SERIES, Study
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.disturbance import DISTURBED_SHARE
+from unet_scaling.study.record_lines import Header
 
 # Relative, of the own work without sync. Equal workers differ by less; a slower clock or memory by more.
 SLOWER = 0.05
-NO_NETWORK = {"floor_seconds": NAN, "latency_seconds": NAN}
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,9 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
     for _, series in points.groupby(SERIES, sort=False):
         facts = None
         for number in _smallest_and_largest(series):
-            point = _Point(study, runs[launches.point == number], budget, network)
-            facts = _facts(point, medians[number].to_dict(), facts)
+            of_point = runs[launches.point == number]
+            point = _Point(study, of_point, budget, network, medians[number].to_dict())
+            facts = _facts(point, facts)
         if facts is not None:
             yield facts
 
@@ -121,12 +122,13 @@ def _smallest_and_largest(series: pd.DataFrame) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Point:
-    """The study, and the runs of one point in it."""
+    """The study, the runs of one point in it, and its shares of worker time."""
 
     study: Study
     runs: pd.DataFrame
     budget: pd.DataFrame
     network: pd.DataFrame
+    shares: Mapping[Any, float]
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -136,35 +138,56 @@ class _Point:
     def budgets(self) -> pd.DataFrame:
         return self.study.budgets[self.study.budgets["run"].isin(self.runs["run"])]
 
+    @property
+    def headers(self) -> list[Header]:
+        return [self.study.headers[run] for run in self.runs["run"]]
+
     def row(self, table: pd.DataFrame) -> Mapping[Any, Any]:
         """Return the point's row of a table that has one per point; empty where it has none."""
         rows = table[(table[POINT] == self.runs[POINT].iloc[0]).all(axis=1)]
         return rows.to_dict("records")[0] if len(rows) else {}
 
 
-def _facts(point: _Point, shares: Mapping[Any, float], smaller: PointFacts | None) -> PointFacts:
+def _facts(point: _Point, smaller: PointFacts | None) -> PointFacts:
     budget = point.row(point.budget)
-    network = NO_NETWORK | dict(point.row(point.network))
-    headers = [point.study.headers[run] for run in point.runs["run"]]
     return PointFacts(
         **point.identity,
-        point=headers[0].config,
-        step_seconds=float(point.runs["step_seconds"].median()),
-        shares=shares,
+        **_of_runs(point.runs),
+        **_of_headers(point.headers),
+        **_of_network(point),
+        shares=point.shares,
         overhead={part: budget.get(part, NAN) for part in PARTS},
         overhead_low={part: budget.get(f"{part}_low", NAN) for part in PARTS},
-        launches=len(point.runs),
-        busy_launches=int((point.runs["busy_share"] >= DISTURBED_SHARE).sum()),
-        mpi=headers[0].versions.get("mpi", ""),
-        controller=headers[0].transport.get("controller", ""),
-        wire_seconds=_per_run(point.budgets, "wire_seconds", "steps"),
-        floor_seconds=network["floor_seconds"],
-        latency_seconds=network["latency_seconds"],
         processor=_processor(point),
         straggler=_straggler(point.budgets),
-        cores_shared=any(map(share_cores, headers)),
         alone=smaller if smaller is not None and smaller.workers == 1 else None,
     )
+
+
+def _of_runs(runs: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "step_seconds": float(runs["step_seconds"].median()),
+        "launches": len(runs),
+        "busy_launches": int((runs["busy_share"] >= DISTURBED_SHARE).sum()),
+    }
+
+
+def _of_headers(headers: Sequence[Header]) -> dict[str, Any]:
+    return {
+        "point": headers[0].config,
+        "mpi": headers[0].versions.get("mpi", ""),
+        "controller": headers[0].transport.get("controller", ""),
+        "cores_shared": any(map(share_cores, headers)),
+    }
+
+
+def _of_network(point: _Point) -> dict[str, Any]:
+    row = point.row(point.network)
+    return {
+        "wire_seconds": _per_run(point.budgets, "wire_seconds", "steps"),
+        "floor_seconds": row.get("floor_seconds", NAN),
+        "latency_seconds": row.get("latency_seconds", NAN),
+    }
 
 
 def _processor(point: _Point) -> Processor:

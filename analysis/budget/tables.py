@@ -52,8 +52,7 @@ def budget_table(study: Study) -> pd.DataFrame:
     if runs.empty:
         return pd.DataFrame(columns=list(_BUDGET_COLUMNS))
     launches = launches_of(runs, POINT)
-    points = runs.groupby(launches.point)[POINT].first()
-    points["repeats"] = np.bincount(launches.point, minlength=launches.points)
+    points = _points(runs, launches, POINT, "repeats")
     baseline = own_baseline(points)
     chosen = np.flatnonzero((baseline != NONE) & (points["workers"].to_numpy() > 1))
     table = points.iloc[chosen].reset_index(drop=True)
@@ -63,23 +62,28 @@ def budget_table(study: Study) -> pd.DataFrame:
     return table[list(_BUDGET_COLUMNS)]
 
 
+def _points(rows: pd.DataFrame, launches: Launches, columns: list[str], number: str) -> pd.DataFrame:
+    """Return what the launches of each point have in common, and their number in a column of this name."""
+    points = rows.groupby(launches.point)[columns].first()
+    points[number] = np.bincount(launches.point, minlength=launches.points)
+    return points
+
+
 def difference_table(study: Study) -> pd.DataFrame:
     """Return one row for each pair of points that compare() has, where all runs of its pairs have a budget.
 
     Columns: DIFFERENCE_COLUMNS. The parts are shares of native DDP's worker time and sum to `difference`,
     which is the ratio of throughputs, native DDP over Horovod, less 1, with the interval of `compare`.
     """
-    pairs, (native_shares, horovod_shares) = _known_pairs(study)
+    pairs, of_runs = _known_pairs(study)
     if pairs.empty:
         return pd.DataFrame(columns=list(_DIFFERENCE_COLUMNS))
     launches = launches_of(pairs, PAIR)
-    table = pairs.groupby(launches.point)[PAIR].first()
-    table["pairs"] = np.bincount(launches.point, minlength=launches.points)
+    table = _points(pairs, launches, PAIR, "pairs")
     logs = paired_logarithms(study, pairs)
     ratio = np.exp(launches.medians(logs))
     _add_difference(table, ratio - 1, compare(study))
-    native = shares_of(launches, native_shares)
-    horovod = shares_of(launches, horovod_shares)
+    native, horovod = (shares_of(launches, shares) for shares in of_runs)
     ratios = np.exp(launches.replicates(logs))
     parts = ratio * horovod.medians - native.medians
     _add_parts(table, parts, ratios * horovod.replicates - native.replicates)
@@ -179,6 +183,12 @@ class _Baseline:
         drawn = [self.launches.replicates(each, stream=stream) for each in values]
         return np.stack(drawn)[:, self.baseline]
 
+    def efficiency(self, logs: Array) -> tuple[Array, Array]:
+        """Return efficiencies and their replicates, from logarithms of throughput per worker."""
+        medians = self.launches.medians(np.exp(logs))
+        replicated = self.launches.replicates(logs)[self.points] - self.replicates(logs[None])[0]
+        return medians[self.points] / medians[self.baseline], np.exp(replicated)
+
     def shares(self, shares: Array) -> Shares:
         """Return the shares of the baseline, drawn with each point's repeats."""
         medians = shares_of(self.launches, shares).medians[:, self.baseline]
@@ -189,10 +199,7 @@ class _Baseline:
 def _add_overhead(table: pd.DataFrame, against: _Baseline, logs: Array, shares: Array) -> None:
     """Add the deviation and the parts of the points: `logs` of throughput per worker, shares of launches."""
     points = against.points
-    medians = against.launches.medians(np.exp(logs))
-    efficiency = medians[points] / medians[against.baseline]
-    replicated = against.launches.replicates(logs)[points]
-    efficiencies = np.exp(replicated - against.replicates(logs[None])[0])
+    efficiency, efficiencies = against.efficiency(logs)
     _add(table, "deviation", 1 - efficiency, 1 - efficiencies)
     here = shares_of(against.launches, shares)
     alone = against.shares(shares)

@@ -50,22 +50,28 @@ def too_large(config: RunConfig) -> Iterator[str]:
 
 def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:
     """Return contradictions in an epoch; a list, as generators for millions of epochs take twice the time."""
-    each = epoch.worker_seconds
-    seconds = epoch.seconds
-    found = []
-    if len(each) != workers:
-        found.append(f"epoch {epoch.epoch} has the seconds of {len(each)} workers, not of {workers}")
-    elif seconds != max(each):
-        found.append(f"epoch {epoch.epoch} took {seconds} s, but its slowest worker {max(each)} s")
-    if epoch.images > _LARGEST_WHOLE_NUMBER or epoch.steps > _LARGEST_WHOLE_NUMBER:
-        found.append(f"epoch {epoch.epoch}: images or steps do not fit into 64 bits")
-    elif seconds < epoch.steps * SHORTEST_STEP_SECONDS or seconds > LONGEST_EPOCH_SECONDS:
-        found.append(
-            f"epoch {epoch.epoch}: {epoch.images} images, {epoch.steps} steps in {seconds} s cannot be"
-        )
+    found = _of_seconds(epoch, workers) + _of_size(epoch)
     if abs(epoch.loss) > LARGEST_LOSS:
-        found.append(f"epoch {epoch.epoch}: a loss of {epoch.loss} is beyond float32")
-    return found
+        found.append(f"a loss of {epoch.loss} is beyond float32")
+    return [f"epoch {epoch.epoch}: {problem}" for problem in found]
+
+
+def _of_seconds(epoch: Epoch, workers: int) -> list[str]:
+    each = epoch.worker_seconds
+    if len(each) != workers:
+        return [f"it has the seconds of {len(each)} workers, not of {workers}"]
+    if epoch.seconds != max(each):
+        return [f"it took {epoch.seconds} s, but its slowest worker {max(each)} s"]
+    return []
+
+
+def _of_size(epoch: Epoch) -> list[str]:
+    if epoch.images > _LARGEST_WHOLE_NUMBER or epoch.steps > _LARGEST_WHOLE_NUMBER:
+        return ["images or steps do not fit into 64 bits"]
+    shortest = epoch.steps * SHORTEST_STEP_SECONDS
+    if not shortest <= epoch.seconds <= LONGEST_EPOCH_SECONDS:
+        return [f"{epoch.images} images, {epoch.steps} steps in {epoch.seconds} s cannot be"]
+    return []
 
 
 def _images(header: Header) -> tuple[int, int]:

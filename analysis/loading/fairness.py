@@ -73,11 +73,15 @@ def _pairs(first: AttemptFacts, other: AttemptFacts) -> Iterator[tuple[str, str 
     for package in sorted({*first.versions, *other.versions}):
         yield f"version of {package}", first.versions.get(package), other.versions.get(package)
     for kind in SETTINGS:
-        before = settings(first, kind)
-        after = settings(other, kind)
-        if before is not None and after is not None:
-            for name in sorted({*before, *after} - TIMEOUT_VARIABLES):
-                yield f"{kind} {name}", before.get(name, NOT_SET), after.get(name, NOT_SET)
+        yield from _pairs_of_settings(kind, settings(first, kind), settings(other, kind))
+
+
+def _pairs_of_settings(
+    kind: str, before: Mapping[str, str] | None, after: Mapping[str, str] | None
+) -> Iterator[tuple[str, str, str]]:
+    if before is not None and after is not None:
+        for name in sorted({*before, *after} - TIMEOUT_VARIABLES):
+            yield f"{kind} {name}", before.get(name, NOT_SET), after.get(name, NOT_SET)
 
 
 def _uncommitted(headers: Mapping[str, Header]) -> dict[str, str]:

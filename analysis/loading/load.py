@@ -166,26 +166,34 @@ def _without_copies(runs: Sequence[CompleteRun]) -> tuple[dict[str, CompleteRun]
 def _study(
     name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], criteria: Criteria
 ) -> Study:
-    # A point of which every run diverged is a point of the study all the same.
-    diverged = [left.config for left in left_out if left.config and left.left_out.state == "diverged"]
-    axes = varying([run.config for run in runs] + diverged)
+    axes = _axes(runs, left_out)
     headers = {run.name: run.header for run in runs}
     unknown = tuple(run.name for run in runs if not run.attempts_known)
     return Study(
         name=name,
         runs=_run_table(runs, axes),
-        epochs=tidy([(run.name, run.epochs) for run in runs], EPOCH_COLUMNS),
-        evaluations=tidy([(run.name, run.evaluations) for run in runs], EVALUATION_COLUMNS),
+        epochs=_table_of(runs, "epochs", EPOCH_COLUMNS),
+        evaluations=_table_of(runs, "evaluations", EVALUATION_COLUMNS),
         left_out=left_out_table([_labelled(left, axes) for left in left_out]),
         headers=headers,
         criteria=criteria,
         axes=axes,
         notes=remarks(headers, unknown),
         unknown_attempts=unknown,
-        budgets=tidy([(run.name, run.budget) for run in runs], BUDGET_COLUMNS),
-        probes=tidy([(run.name, run.probe) for run in runs], PROBE_COLUMNS),
-        startups=tidy([(run.name, run.startup) for run in runs], STARTUP_TABLE_COLUMNS),
+        budgets=_table_of(runs, "budget", BUDGET_COLUMNS),
+        probes=_table_of(runs, "probe", PROBE_COLUMNS),
+        startups=_table_of(runs, "startup", STARTUP_TABLE_COLUMNS),
     )
+
+
+def _axes(runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> tuple[str, ...]:
+    """Return what varies; a point of which every run diverged is a point of the study all the same."""
+    diverged = [left.config for left in left_out if left.config and left.left_out.state == "diverged"]
+    return varying([*(run.config for run in runs), *diverged])
+
+
+def _table_of(runs: Sequence[CompleteRun], part: str, columns: Sequence[str]) -> pd.DataFrame:
+    return tidy([(run.name, getattr(run, part)) for run in runs], columns)
 
 
 def _run_table(runs: Sequence[CompleteRun], axes: Sequence[str]) -> pd.DataFrame:

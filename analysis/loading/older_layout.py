@@ -1,25 +1,44 @@
 """One log in the older CSV layout, read strictly: every row valid, none lost.
 
-The layout has neither an end nor checksums. Lost rows show by the time of the whole run, and by the places
-where the learning rate drops; a digit that was changed into another digit cannot be told.
+pandas reads the cells. What it would pass over is verified beside it: a line that was cut off, cells that
+are missing or too many, numbers that no log has. The layout has neither an end nor checksums: lost rows show
+by the time of the whole run, and by the places where the learning rate drops; a digit that was changed into
+another digit cannot be told.
 """
 
+import csv
+import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from statistics import median
+
+import pandas as pd
 
 from analysis.loading.reference_schedule import epochs_asked
 from unet_scaling.study.config import Framework
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.run_state import first_problem
 from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
-WHOLE_NUMBER = re.compile(r"[0-9]+")
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-SHORTEST_SECONDS = 1e-6  # six digits are written
+# Six digits are written.
+SHORTEST_SECONDS = 1e-6
 # Of any number: far beyond each of them, and no sum or axis of a figure overflows.
 _LARGEST = 1e12
+_ABOVE_ZERO = 1 / _LARGEST
+# Of each column the least and the largest value; times in seconds.
+_LIMITS = {
+    "time_per_epoch": (SHORTEST_SECONDS, _LARGEST),
+    "loss": (-_LARGEST, _LARGEST),
+    "lr": (_ABOVE_ZERO, _LARGEST),
+    "training_time": (_ABOVE_ZERO, _LARGEST),
+    "test_time": (0.0, _LARGEST),
+    "iou": (0.0, 1.0),
+}
+_COLUMNS = 1 + len(_LIMITS)
 # Times are written with six decimals: each is off by up to half of the last.
 _TIME_ROUNDING_SECONDS = 0.5e-6
 # Share of the training time outside epochs. The TensorFlow sibling's runs have up to 2.8 %; at 5 % of 200
@@ -32,42 +51,13 @@ ENOUGH_EPOCHS = 2 * WARMUP_EPOCHS
 
 
 @dataclass(frozen=True)
-class EpochRow:
-    """One epoch. Times in seconds; `training_time`, `test_time` and `iou` are of the whole run."""
-
-    epoch: int
-    time_per_epoch: float
-    loss: float
-    lr: float
-    training_time: float
-    test_time: float
-    iou: float
-
-    def __post_init__(self) -> None:
-        for name in ("time_per_epoch", "lr", "training_time"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be above 0")
-        for name in ("time_per_epoch", "loss", "lr", "training_time", "test_time"):
-            if abs(getattr(self, name)) > _LARGEST:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}, beyond {_LARGEST:g}: no training has that"
-                )
-        if self.time_per_epoch < SHORTEST_SECONDS:
-            raise ValueError(f"time_per_epoch is {self.time_per_epoch}, shorter than can be measured")
-        if self.test_time < 0:
-            raise ValueError(f"test_time is {self.test_time}, it must not be negative")
-        if not 0 <= self.iou <= 1:
-            raise ValueError(f"iou is {self.iou}, it must be from 0 to 1")
-
-
-@dataclass(frozen=True)
 class Log:
-    """One usable log."""
+    """One usable log; `rows` has one row per epoch: epoch, and the columns of _LIMITS."""
 
     name: str
     framework: Framework
     workers: int
-    rows: Sequence[EpochRow]
+    rows: pd.DataFrame
 
     @property
     def warmup_epochs(self) -> int:
@@ -75,71 +65,95 @@ class Log:
         return WARMUP_EPOCHS if len(self.rows) >= ENOUGH_EPOCHS else 1
 
     @property
-    def used(self) -> Sequence[EpochRow]:
+    def used(self) -> pd.DataFrame:
         """The epochs after the warm-up."""
-        return self.rows[self.warmup_epochs :]
+        return self.rows.iloc[self.warmup_epochs :]
 
     @property
     def seconds_per_epoch(self) -> float:
         """What an epoch lasts: the median of those after the warm-up, as in the published table."""
-        return median(row.time_per_epoch for row in self.used)
+        return float(self.used["time_per_epoch"].median())
 
 
-def read_rows(path: Path) -> tuple[list[EpochRow], list[str]]:
-    """Return the rows of a log and its problems; rows may be used only where there is no problem."""
-    rows: list[EpochRow] = []
-    problems: list[str] = []
-    lines = path.read_bytes().decode("utf-8", errors="replace").splitlines(keepends=True)
-    if not lines or lines[0].rstrip("\r\n") != OLDER_LOG_HEADER:
-        found = lines[0].rstrip("\r\n") if lines else "an empty file"
-        return [], [f"{path}:1: the columns must be {OLDER_LOG_HEADER}, found {found[:80]}"]
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            rows.append(_parse(line))
-        except ValueError as error:
-            problems.append(f"{path}:{number}: {error}")
-    return rows, problems or [f"{path}: {problem}" for problem in _contradictions(rows)]
+def read_rows(path: Path) -> pd.DataFrame:
+    """Return the rows of a log. Raises UserError with the first problem, its line, and how many more are."""
+    # The csv module drops what follows a carriage return alone; so marked it is no number.
+    text = path.read_bytes().decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\ufffd")
+    lines = text.split("\n")
+    if lines[0] != OLDER_LOG_HEADER:
+        found = lines[0][:80] if text else "an empty file"
+        raise UserError(f"{path}:1: the columns must be {OLDER_LOG_HEADER}, found {found}")
+    if lines[-1]:
+        raise UserError(f"{path}:{len(lines)}: the line is cut off")
+    cells = _cells(text)
+    invalid = sorted(_invalid_cells(cells), key=itemgetter(0))
+    _require_none([f"{path}:{line}: {problem}" for line, problem in invalid])
+    rows = cells[["epoch", *_LIMITS]].astype(float)
+    _require_none([f"{path}: {problem}" for problem in _contradictions(rows)])
+    return rows
 
 
-def _parse(line: str) -> EpochRow:
-    if not line.endswith("\n"):
-        raise ValueError("the line is cut off")
-    epoch, *cells = line.rstrip("\r\n").split(",")
-    names = OLDER_LOG_HEADER.split(",")[1:]
-    if len(cells) != len(names):
-        raise ValueError(f"{1 + len(cells)} columns, expected {1 + len(names)}")
-    if not WHOLE_NUMBER.fullmatch(epoch):
-        raise ValueError(f"the epoch is {epoch!r}, no whole number")
-    return EpochRow(int(epoch), *(_number(name, cell) for name, cell in zip(names, cells, strict=True)))
+def _require_none(problems: Sequence[str]) -> None:
+    if problems:
+        raise UserError(first_problem(tuple(problems)))
 
 
-def _number(name: str, cell: str) -> float:
-    value = float(cell) if NUMBER.fullmatch(cell) else math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{name} is {cell!r}, no finite number")
-    return value
+def _cells(text: str) -> pd.DataFrame:
+    """Return the cells as text, by line; NaN where a line has fewer, "more" is the first one too many."""
+    names = ["epoch", *_LIMITS, "more"]
+    cells = pd.read_csv(
+        io.StringIO(text),
+        header=None,
+        names=names,
+        dtype=str,
+        na_filter=False,
+        skip_blank_lines=False,
+        quoting=csv.QUOTE_NONE,
+        engine="python",
+        on_bad_lines=lambda line: line[: len(names)],
+    )
+    cells.index += 1
+    return cells.iloc[1:]
 
 
-def _contradictions(rows: Sequence[EpochRow]) -> list[str]:
-    """Return what is wrong with rows that are valid by themselves, such as a row that is missing."""
-    if not rows:
-        return ["no epochs"]
-    found = []
-    epochs = [row.epoch for row in rows]
-    if epochs != list(range(len(rows))):
-        break_at = next(index for index, epoch in enumerate(epochs) if epoch != index)
-        found.append(f"epochs are not 0, 1, 2, ...: found {epochs[break_at]} where {break_at} belongs")
+def _invalid_cells(cells: pd.DataFrame) -> Iterator[tuple[Hashable, str]]:
+    """Yield the line and the problem of each line of too few or too many cells, and of each invalid cell."""
+    found = cells.notna().sum(axis=1)
+    whole = cells[found == _COLUMNS]
+    for line, columns in found[found != _COLUMNS].items():
+        yield line, f"{columns}{' or more' if columns > _COLUMNS else ''} columns, expected {_COLUMNS}"
+    for line, epoch in whole["epoch"].items():
+        if not epoch.isdecimal() or not epoch.isascii():
+            yield line, f"the epoch is {epoch!r}, no whole number"
+    for name, limits in _LIMITS.items():
+        yield from _invalid_numbers(whole[name], *limits)
+
+
+def _invalid_numbers(cells: "pd.Series[str]", least: float, most: float) -> Iterator[tuple[Hashable, str]]:
+    for line, cell in cells.items():
+        value = float(cell) if NUMBER.fullmatch(cell) else math.nan
+        if not math.isfinite(value):
+            yield line, f"{cells.name} is {cell!r}, no finite number"
+        elif not least <= value <= most:
+            yield line, f"{cells.name} is {value}, it must be from {least:g} to {most:g}"
+
+
+def _contradictions(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield what is wrong with rows that are valid by themselves, such as a row that is missing."""
+    if rows.empty:
+        yield "no epochs"
+        return
+    other = [(place, epoch) for place, epoch in enumerate(rows["epoch"]) if epoch != place]
+    if other:
+        yield f"epochs are not 0, 1, 2, ...: found {other[0][1]:.0f} where {other[0][0]} belongs"
     for name in ("training_time", "test_time", "iou"):
-        values = list(dict.fromkeys(getattr(row, name) for row in rows))
+        values = rows[name].unique()
         if len(values) > 1:
-            found.append(
-                f"{name} is of the whole run, but has {len(values)} values: {values[0]}, {values[1]}"
-            )
-    found += _lost_rows(rows)
-    return found
+            yield f"{name} is of the whole run, but has {len(values)} values: {values[0]}, {values[1]}"
+    yield from _lost_rows(rows)
 
 
-def _lost_rows(rows: Sequence[EpochRow]) -> Iterator[str]:
+def _lost_rows(rows: pd.DataFrame) -> Iterator[str]:
     """Whole rows that a cut took, told by the time of the whole run and the schedule of the learning rate.
 
     The published PyTorch logs state 0.06 to 0.07 s more than their 200 epochs take. Half the shortest epoch
@@ -147,27 +161,32 @@ def _lost_rows(rows: Sequence[EpochRow]) -> Iterator[str]:
     the TensorFlow sibling state up to 24 s more: where the learning rate tells that every epoch is there,
     such a time is no lost row.
     """
-    total = sum(row.time_per_epoch for row in rows)
-    stated = rows[0].training_time
-    took = f"the epochs take {total:.3f} s in all, training_time is {stated} s"
-    if total > stated + _TIME_ROUNDING_SECONDS * (len(rows) + 1):
+    stated = rows["training_time"].iloc[0]
+    took = f"the epochs take {rows['time_per_epoch'].sum():.3f} s in all, training_time is {stated} s"
+    if seconds_outside(rows) < -_TIME_ROUNDING_SECONDS * (len(rows) + 1):
         yield f"{took}: both cannot be of one run in seconds"
     elif not sum_is_whole(rows):
-        asked = epochs_asked([row.lr for row in rows])
-        if asked is None:
-            yield f"{took}: rows are missing, or lr is not of the reference's schedule, which would tell"
-        elif asked != len(rows):
-            yield f"{took}: rows are missing: lr tells {asked} epochs, found {len(rows)}"
-        elif seconds_outside(rows) > LARGEST_OUTSIDE * stated:
-            share = f"{100 * (1 - total / stated):.1f} % of the training is in no epoch"
-            yield f"{took}: {share}, at most {100 * LARGEST_OUTSIDE:.0f} % is accepted"
+        yield from (f"{took}: {reason}" for reason in _not_told_by_rate(rows))
 
 
-def sum_is_whole(rows: Sequence[EpochRow]) -> bool:
+def _not_told_by_rate(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield why the learning rate does not tell that no row is missing."""
+    asked = epochs_asked(rows["lr"].tolist())
+    outside = seconds_outside(rows) / rows["training_time"].iloc[0]
+    if asked is None:
+        yield "rows are missing, or lr is not of the reference's schedule, which would tell"
+    elif asked != len(rows):
+        yield f"rows are missing: lr tells {asked} epochs, found {len(rows)}"
+    elif outside > LARGEST_OUTSIDE:
+        accepted = f"at most {100 * LARGEST_OUTSIDE:.0f} % is accepted"
+        yield f"{100 * outside:.1f} % of the training is in no epoch, {accepted}"
+
+
+def sum_is_whole(rows: pd.DataFrame) -> bool:
     """Return whether the epochs add up to the time of the whole run: no row can be missing."""
-    return seconds_outside(rows) <= min(row.time_per_epoch for row in rows) / 2
+    return bool(seconds_outside(rows) <= rows["time_per_epoch"].min() / 2)
 
 
-def seconds_outside(rows: Sequence[EpochRow]) -> float:
+def seconds_outside(rows: pd.DataFrame) -> float:
     """Return the seconds of the training that are in no epoch."""
-    return rows[0].training_time - sum(row.time_per_epoch for row in rows)
+    return float(rows["training_time"].iloc[0] - rows["time_per_epoch"].sum())

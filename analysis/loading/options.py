@@ -76,19 +76,34 @@ def _varied_on_purpose(configs: Sequence[RunConfig], compared: Sequence[RunConfi
 def _without(left_out: Sequence[str], headers: Sequence[Header]) -> list[RunConfig]:
     """Return the points with the default of each guard that is left out, and one place for equal contents."""
     first: dict[Hashable, RunConfig] = {}
-    configs = []
-    for header in headers:
-        config = header.config
-        training = {name: _default(config.training, name) for name in _names(GUARDS, left_out)}
-        data: dict[str, object] = {}
-        if DATA_PLACES[0] in left_out:
-            common = first.setdefault(("data", header.manifest_sha256), config).data
-            data = {"folder": common.folder, "manifest": common.manifest}
-        if WEIGHTS_PLACE in left_out and config.training.initial_weights is not None:
-            common_weights = first.setdefault(("weights", header.initial_weights_sha256), config).training
-            training["initial_weights"] = common_weights.initial_weights
-        configs.append(_updated(config, data, training))
-    return configs
+    return [
+        _updated(
+            header.config, _common_data(header, left_out, first), _common_training(header, left_out, first)
+        )
+        for header in headers
+    ]
+
+
+def _common_data(
+    header: Header, left_out: Sequence[str], first: dict[Hashable, RunConfig]
+) -> Mapping[str, object]:
+    """Return the place where the first run with these images read them."""
+    if DATA_PLACES[0] not in left_out:
+        return {}
+    common = first.setdefault(("data", header.manifest_sha256), header.config).data
+    return {"folder": common.folder, "manifest": common.manifest}
+
+
+def _common_training(
+    header: Header, left_out: Sequence[str], first: dict[Hashable, RunConfig]
+) -> Mapping[str, object]:
+    """Return the defaults of guards, and the place where the first run with these weights read them."""
+    training = header.config.training
+    common = {name: _default(training, name) for name in _names(GUARDS, left_out)}
+    if WEIGHTS_PLACE in left_out and training.initial_weights is not None:
+        of_first = first.setdefault(("weights", header.initial_weights_sha256), header.config)
+        common["initial_weights"] = of_first.training.initial_weights
+    return common
 
 
 def _names(keys: Sequence[str], left_out: Sequence[str]) -> list[str]:

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from analysis.loading.budget_columns import Columns
 from analysis.loading.consistency import SHORTEST_STEP_SECONDS
 from analysis.loading.epoch_work import EpochWork
-from analysis.loading.older_layout import EpochRow, Log, read_rows
+from analysis.loading.older_layout import Log, read_rows
 from analysis.loading.reference_notes import reference_notes
 from analysis.loading.rows import tidy
 from analysis.loading.runs import escape_unprintable
@@ -36,7 +37,6 @@ from analysis.study import (
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.run_state import first_problem
 
 FILE_NAME = re.compile(r"log_(?P<horovod>hvd_)?(?P<workers>[1-9][0-9]{0,5})\.csv")
 
@@ -84,16 +84,16 @@ def _require_steps(logs: Sequence[Log], work: EpochWork) -> None:
     """Raise UserError where an epoch of a log would have no step, or steps shorter than any can be."""
     for log in logs:
         steps = work.steps(log.workers)
-        shortest = min(row.time_per_epoch for row in log.rows)
-        if steps and shortest / steps < SHORTEST_STEP_SECONDS:
-            raise UserError(
-                f"{log.name}: {steps:,} steps in an epoch of {shortest:g} s are shorter than a step can be; "
-                f"correct --images {work.images} or --batch {work.batch}"
-            )
+        shortest = log.rows["time_per_epoch"].min()
         if steps == 0:
             share = f"the share of each of its {log.workers} workers in {work.images} images"
             raise UserError(
                 f"{log.name}: {share} holds no full batch of {work.batch}; correct --images or --batch"
+            )
+        if shortest / steps < SHORTEST_STEP_SECONDS:
+            raise UserError(
+                f"{log.name}: {steps:,} steps in an epoch of {shortest:g} s are shorter than a step can be; "
+                f"correct --images {work.images} or --batch {work.batch}"
             )
 
 
@@ -101,65 +101,54 @@ def read_log(path: Path) -> Log | LeftOut:
     """Return the run in one log, or the problems that forbid to use it, with file and line."""
     file = FILE_NAME.fullmatch(path.name)
     if file is None:
-        return _damaged(path, f"{path}: the name is neither log_N.csv nor log_hvd_N.csv")
-    rows, problems = _rows_of_file(path)
-    if problems:
-        return _damaged(path, first_problem(tuple(problems)))
-    framework, workers = _arm(file)
+        reason = f"{path}: the name is neither log_N.csv nor log_hvd_N.csv"
+        return LeftOut(escape_unprintable(path.name), "invalid", escape_unprintable(reason))
+    # The name of a damaged log is still what says its framework and workers.
+    framework: Framework = "horovod" if file["horovod"] else "pytorch_native"
+    point = (framework, int(file["workers"]))
+    try:
+        rows = _rows_of_file(path)
+    except UserError as error:
+        return LeftOut(path.name, "invalid", escape_unprintable(str(error)), *point, 1)
     if len(rows) <= 1:
         reason = f"{len(rows)} epochs, none after the warm-up"
-        return LeftOut(path.name, "no throughput", reason, framework, workers, 1)
-    return Log(path.name, framework, workers, rows)
+        return LeftOut(path.name, "no throughput", reason, *point, 1)
+    return Log(path.name, *point, rows)
 
 
-def _rows_of_file(path: Path) -> tuple[list[EpochRow], list[str]]:
-    """Return the rows and problems of what should be a regular file."""
+def _rows_of_file(path: Path) -> pd.DataFrame:
+    """Return the rows of what should be a regular file: a pipe would be waited for."""
     try:
         if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-            return [], [f"{path}: no regular file"]
+            raise UserError(f"{path}: no regular file")
         return read_rows(path)
     except OSError as error:
-        return [], [f"{path}: {error.strerror}"]
-
-
-def _damaged(path: Path, reason: str) -> LeftOut:
-    """The name of a damaged log is still what says its framework and workers, where it says any."""
-    name = escape_unprintable(path.name)
-    file = FILE_NAME.fullmatch(path.name)
-    if file is None:
-        return LeftOut(name, "invalid", escape_unprintable(reason))
-    return LeftOut(name, "invalid", escape_unprintable(reason), *_arm(file), 1)
-
-
-def _arm(file: re.Match[str]) -> tuple[Framework, int]:
-    """Return the framework and the number of workers that the name of a log tells."""
-    return "horovod" if file["horovod"] else "pytorch_native", int(file["workers"])
+        raise UserError(f"{path}: {error.strerror}") from error
 
 
 def _epochs(log: Log, work: EpochWork | None) -> Columns:
     """Return what the layout has of EPOCH_COLUMNS, and what is stated; the rest is not known."""
-    epochs = len(log.rows)
-    return {
-        "epoch": np.array([row.epoch for row in log.rows]),
-        "seconds": np.array([row.time_per_epoch for row in log.rows]),
-        "fastest_worker_seconds": np.full(epochs, NAN),
-        "images": np.full(epochs, work.images_trained(log.workers) if work else NAN),
-        "steps": np.full(epochs, work.steps(log.workers) if work else NAN),
-        "loss": np.array([row.loss for row in log.rows]),
-        "learning_rate": np.array([row.lr for row in log.rows]),
-        "warmup": np.arange(epochs) < log.warmup_epochs,
-        "stalled": np.zeros(epochs, dtype=bool),
+    epochs = np.arange(len(log.rows))
+    recorded = {"seconds": "time_per_epoch", "loss": "loss", "learning_rate": "lr"}
+    stated = {
+        "fastest_worker_seconds": NAN,
+        "images": work.images_trained(log.workers) if work else NAN,
+        "steps": work.steps(log.workers) if work else NAN,
+        "stalled": False,
     }
+    columns: Columns = {"epoch": epochs, "warmup": epochs < log.warmup_epochs}
+    columns |= {name: log.rows[column].to_numpy() for name, column in recorded.items()}
+    return columns | {name: np.full(len(epochs), value) for name, value in stated.items()}
 
 
 def _evaluation(log: Log) -> Columns:
     """Return the one evaluation of a log, after its last epoch; counts and images are not known."""
-    last = log.rows[-1]
+    last = log.rows.iloc[-1]
     known = {
         "epochs": len(log.rows),
-        "training_seconds": last.training_time,
-        "iou": last.iou,
-        "seconds": last.test_time,
+        "training_seconds": last["training_time"],
+        "iou": last["iou"],
+        "seconds": last["test_time"],
     }
     return {name: np.array([known.get(name, NAN)]) for name in EVALUATION_COLUMNS[1:]}
 
@@ -182,11 +171,11 @@ def _run(log: Log, work: EpochWork | None) -> Run:
         images_per_epoch=images,
         steps_per_epoch=steps,
         step_seconds=log.seconds_per_epoch / steps,
-        loss=log.used[-1].loss,
-        iou=log.rows[0].iou,
+        loss=float(log.used["loss"].iloc[-1]),
+        iou=float(log.rows["iou"].iloc[0]),
         dice=NAN,
         test_images=NAN,
-        training_seconds=log.rows[0].training_time,
+        training_seconds=float(log.rows["training_time"].iloc[0]),
         hosts="",
         nodes=NAN,
         devices="",

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from analysis.loading.epoch_work import EpochWork
 from analysis.loading.older_layout import WARMUP_EPOCHS, Log, seconds_outside, sum_is_whole
 from analysis.loading.reference_schedule import FIRST_DROP_SHARE
@@ -77,7 +79,7 @@ def _outside_epochs(logs: Sequence[Log]) -> Iterator[str]:
 
 def _outside(log: Log) -> str:
     outside = seconds_outside(log.rows)
-    return f"{log.name} {outside:.1f} s ({100 * outside / log.rows[0].training_time:.1f} %)"
+    return f"{log.name} {outside:.1f} s ({100 * outside / log.rows['training_time'].iloc[0]:.1f} %)"
 
 
 def _other_training(logs: Sequence[Log]) -> Iterator[str]:
@@ -103,12 +105,9 @@ def _logs_of_equal_workers(logs: Sequence[Log]) -> list[tuple[Log, Log]]:
 def _difference(first: Log, second: Log) -> str:
     if len(first.rows) != len(second.rows):
         return f"epochs ({len(first.rows)} and {len(second.rows)})"
-    places = [
-        place
-        for place, rows in enumerate(zip(first.rows, second.rows, strict=True))
-        if rows[0].lr != rows[1].lr
-    ]
-    if not places:
+    rates = [log.rows["lr"].to_numpy() for log in (first, second)]
+    places = np.flatnonzero(rates[0] != rates[1])
+    if not len(places):
         return ""
     place = places[0]
-    return f"learning rate ({first.rows[place].lr:g} and {second.rows[place].lr:g} in epoch {place})"
+    return f"learning rate ({rates[0][place]:g} and {rates[1][place]:g} in epoch {place})"

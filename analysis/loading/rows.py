@@ -38,9 +38,8 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
 def _speed(epochs: Columns) -> dict[str, Any]:
     """Return throughputs and times over the epochs in use, as sums over sums, and their last loss."""
     used = ~epochs["warmup"].astype(bool) & ~epochs["stalled"].astype(bool)
-    seconds = epochs["seconds"][used].astype(float)
-    images = epochs["images"][used].astype(float)
-    steps = epochs["steps"][used].astype(float)
+    names = ("seconds", "images", "steps", "loss")
+    seconds, images, steps, loss = (epochs[name][used].astype(float) for name in names)
     return {
         "images_per_second": images.sum() / seconds.sum(),
         "epochs_per_second": len(seconds) / seconds.sum(),
@@ -49,7 +48,7 @@ def _speed(epochs: Columns) -> dict[str, Any]:
         "images_per_epoch": images.mean(),
         "steps_per_epoch": steps.mean(),
         "step_seconds": seconds.sum() / steps.sum(),
-        "loss": epochs["loss"][used].astype(float)[-1].item(),
+        "loss": loss[-1].item(),
     }
 
 

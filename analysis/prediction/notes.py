@@ -17,12 +17,21 @@ def prediction_notes(series: Series, unit: str, rows: Sequence[_Cells], fit: _Ce
     if checks:
         yield _errors(checks, 100 * fit["held_out_error"])
         yield _against_last_efficiency(100 * fit["held_out_error"], 100 * fit["last_efficiency_error"])
+    yield _expected(beyond, unit)
+    yield from _limits(series)
+
+
+def _expected(beyond: _Cells, unit: str) -> str:
     interval = f"[{beyond['predicted_low']:.3g}, {beyond['predicted_high']:.3g}]"
     expected = f"{beyond['predicted']:.3g} {unit} {interval}"
-    yield f"fitted on {beyond['fitted_on']}, {beyond['workers']} workers are expected to reach {expected}"
+    return f"fitted on {beyond['fitted_on']}, {beyond['workers']} workers are expected to reach {expected}"
+
+
+def _limits(series: Series) -> Iterator[str]:
+    """Yield what the points of a series cannot tell of larger counts."""
     if (series.counts.nodes == 1).all():
         yield f"{UNSEEN_LINK}: what is expected holds within one node only"
-    if min(len(times) for times in series.launches) < FEWEST_REPEATS:
+    if min(map(len, series.launches)) < FEWEST_REPEATS:
         few = f"a point has fewer than {FEWEST_REPEATS} launches"
         yield f"{few}: the intervals carry no launch-to-launch variation, only the misfit of the model"
 

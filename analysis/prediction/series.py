@@ -4,9 +4,11 @@ Logs without steps give the time of the work of one worker's epoch instead, work
 which dropped images pass for work.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.prediction.scaling_laws import Counts, Vector
 from analysis.statistics.timed import timed
@@ -15,6 +17,7 @@ from analysis.text import count
 
 # Two points and compute alone leave nothing to tell transfer from anything else.
 FEWEST_COUNTS = 3
+_NUMBERS = ["workers", "nodes", "step_seconds", "images_per_epoch", "steps_per_epoch"]
 
 
 @dataclass(frozen=True)
@@ -37,20 +40,25 @@ class Series:
         """Median seconds per step of each count."""
         return np.array([np.median(times) for times in self.launches])
 
+    def throughput(self, at: Counts, seconds: float) -> float:
+        """Return the throughput of steps of so many seconds, at one count."""
+        return float(at.workers[0]) * self.work / float(seconds)
+
     def name(self, names: Names) -> str:
         """Return "native DDP, precision=bf16"."""
         options, framework, knobs = self.key
         name = next(name for known, name in names.items() if known == framework)
         return ", ".join(part for part in (name, options, knobs) if part)
 
-    def splits(self) -> range:
-        """Return how many of the smallest counts are fitted so that a larger one is left to check."""
-        return range(FEWEST_COUNTS, len(self.launches))
+    def held_out(self) -> Iterator[tuple[int, range]]:
+        """Yield how many of the smallest counts are fitted, with the places of the larger ones to check."""
+        for fitted in range(FEWEST_COUNTS, len(self.launches)):
+            yield fitted, range(fitted, len(self.launches))
 
 
 def all_series(study: Study) -> list[Series]:
     """Return the series of a study, from the launches that count for speed."""
-    numbers = ["workers", "nodes", "step_seconds", "images_per_epoch", "steps_per_epoch", study.throughput]
+    numbers = [*_NUMBERS, study.throughput]
     groups = timed(study).runs.groupby(SERIES, sort=False)[numbers]
     return [
         _series(tuple(map(str, key)), runs.to_numpy(dtype=np.float64, na_value=NAN)) for key, runs in groups
@@ -58,20 +66,33 @@ def all_series(study: Study) -> list[Series]:
 
 
 def _series(key: tuple[str, ...], runs: Vector) -> Series:
-    """Return a series from its runs, [runs, columns], the columns as `all_series` names them."""
+    """Return a series from its runs, [runs, columns]: _NUMBERS, then the throughput."""
     ordered = runs[np.argsort(runs[:, 0], kind="stable")]
-    workers, _, step_seconds, images, steps, throughput = ordered.T
-    has_steps = not np.isnan(step_seconds).any()
+    *columns, throughput = ordered.T
+    workers, nodes, *_ = columns
     counts, first = np.unique(workers, return_index=True)
-    points = [columns.T for columns in np.split(ordered, first[1:])]
+    seconds, work = _seconds_and_work(columns, throughput)
     return Series(
         key=key,
-        counts=Counts(counts, np.array([median_known(nodes) for _, nodes, *_ in points])),
-        launches=tuple(np.split(step_seconds if has_steps else workers / throughput, first[1:])),
-        # Equal batches: in records the images per step and worker do not depend on the worker count.
-        work=median_known(images / steps / workers) if has_steps else 1.0,
-        measured=np.array([median_known(point[-1]) for point in points]),
+        counts=Counts(counts, _medians(nodes, first)),
+        launches=tuple(np.split(seconds, first[1:])),
+        work=work,
+        measured=_medians(throughput, first),
     )
+
+
+def _seconds_and_work(columns: Sequence[Vector], throughput: Vector) -> tuple[Vector, float]:
+    """Return the seconds per step of each run, and the work of a worker's step."""
+    workers, _, step_seconds, images, steps = columns
+    if np.isnan(step_seconds).any():
+        return workers / throughput, 1.0
+    # Equal batches: in records the images per step and worker do not depend on the worker count.
+    return step_seconds, median_known(images / steps / workers)
+
+
+def _medians(values: Vector, first: NDArray[np.int64]) -> Vector:
+    """Return the median of each count's runs; `first` are the places of their first."""
+    return np.array([median_known(of_count) for of_count in np.split(values, first[1:])])
 
 
 def median_known(values: Vector) -> float:

@@ -3,19 +3,18 @@
 docs/prediction.md explains the terms, their sources and how often the intervals hold.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.prediction.least_squares import TermColumns, fit, refit, subsets
 from analysis.prediction.scaling_laws import (
     Counts,
     Term,
     Vector,
     constant,
-    fit,
     ring_bytes,
     ring_bytes_between_nodes,
     ring_messages,
@@ -41,8 +40,6 @@ SMALLEST_MISFIT = 1e-3
 # Relative. A misfit of a factor e tells nothing any more; the bound keeps the numbers finite.
 LARGEST_NOISE = 1.0
 
-_Columns = tuple[int, ...]
-
 
 @dataclass(frozen=True)
 class Design:
@@ -55,7 +52,7 @@ class Design:
     freedom       degrees of freedom: points - terms used
     """
 
-    columns: _Columns
+    columns: TermColumns
     coefficients: Vector
     weight: float
     misfit: float
@@ -74,7 +71,7 @@ class StepTime:
     """
 
     counts: Counts
-    known: _Columns
+    known: TermColumns
     terms: Vector
     drawn: Vector
     noise: Vector
@@ -93,6 +90,22 @@ class StepTime:
         return np.quantile(self.drawn, EDGES, axis=0)
 
 
+@dataclass(frozen=True)
+class _Draws:
+    """What the resamplings draw of points and their launches.
+
+    medians   of the launches drawn, [RESAMPLES, points]
+    variance  of the logarithms of these medians
+    design    the design drawn, [RESAMPLES]
+    scale     standard deviation of a point around that design, [RESAMPLES]
+    """
+
+    medians: Vector
+    variance: float
+    design: NDArray[np.int64]
+    scale: Vector
+
+
 def fit_step_time(counts: Counts, launches: tuple[Vector, ...]) -> StepTime:
     """Return the model fitted to the median seconds of each count, and fitted again to resampled ones.
 
@@ -104,20 +117,25 @@ def fit_step_time(counts: Counts, launches: tuple[Vector, ...]) -> StepTime:
     intervals held too few simulated truths. Needs 3 counts.
     """
     random = np.random.default_rng(RESAMPLING_SEED)
-    designs = fit_designs(counts, np.array([np.median(times) for times in launches]))
-    medians = np.stack([_resampled_medians(times, random) for times in launches], axis=1)
-    variance = _launch_variance(medians, launches)
-    chosen = _evenly_drawn(np.sqrt([design.weight for design in designs]))
-    scale = _noise_scale(designs, variance, random)[np.arange(_RESAMPLES), chosen]
-    times = medians * np.exp(scale[:, None] * random.standard_normal(medians.shape))
     matrix = _step_matrix(counts)
+    designs = fit_designs(counts, np.array([np.median(times) for times in launches]))
+    draws = _draw(designs, launches, random)
+    times = draws.medians * np.exp(draws.scale[:, None] * random.standard_normal(draws.medians.shape))
     return StepTime(
         counts=counts,
         known=(0, *_different_terms(matrix)),
         terms=_average(designs),
-        drawn=refit(matrix, times, [design.columns for design in designs], chosen),
-        noise=np.sqrt(scale**2 + variance) * random.standard_normal(_RESAMPLES),
+        drawn=refit(matrix, times, [design.columns for design in designs], draws.design),
+        noise=np.sqrt(draws.scale**2 + draws.variance) * random.standard_normal(_RESAMPLES),
     )
+
+
+def _draw(designs: Sequence[Design], launches: Sequence[Vector], random: np.random.Generator) -> _Draws:
+    medians = np.stack([_resampled_medians(times, random) for times in launches], axis=1)
+    variance = _launch_variance(medians, launches)
+    chosen = _evenly_drawn(np.sqrt([design.weight for design in designs]))
+    scale = _noise_scale(designs, variance, random)[np.arange(_RESAMPLES), chosen]
+    return _Draws(medians, variance, chosen, scale)
 
 
 def fit_designs(counts: Counts, seconds: Vector) -> tuple[Design, ...]:
@@ -128,44 +146,14 @@ def fit_designs(counts: Counts, seconds: Vector) -> tuple[Design, ...]:
     out as 0 is a smaller design and left out. Needs 2 points.
     """
     matrix = _step_matrix(counts)
-    further = _different_terms(matrix)
-    most = min(len(seconds) - 2, len(further))
-    candidates = [(0, *more) for size in range(most + 1) for more in combinations(further, size)]
+    candidates = subsets((0, *_different_terms(matrix)), len(seconds) - 1)
     fitted = [_design(columns, matrix, seconds) for columns in candidates]
     needed = [design for design in fitted if (design.coefficients[list(design.columns)] > 0).all()]
     total = sum(design.weight for design in needed)
     return tuple(replace(design, weight=design.weight / total) for design in needed)
 
 
-def refit(matrix: Vector, times: Vector, designs: list[_Columns], chosen: NDArray[np.int64]) -> Vector:
-    """Return the coefficients, [draws, terms], none negative, of the design chosen for each draw.
-
-    `matrix`: the terms at each count, [k, terms]; `times`: seconds, [draws, k]; `chosen`: a place in
-    `designs` for each draw, [draws]. Least squares of the errors relative to the mean of the draws.
-    Exact, and for many draws some ten times as fast as one nnls each: the best fit without negative
-    coefficients is the ordinary best fit of the terms it uses, so every subset of terms is fitted to all
-    draws at once, and the best allowed one is taken.
-    """
-    weight = 1 / times.mean(axis=0)
-    least_squares = np.full(len(times), np.inf)
-    best = np.zeros((len(times), matrix.shape[1]))
-    for subset in sorted({part for design in designs for part in _parts(design)}):
-        coefficients, squares = _ordinary_fit(matrix[:, subset] * weight[:, None], times * weight)
-        allowed = np.array([set(subset) <= set(design) for design in designs])[chosen]
-        better = allowed & (coefficients >= 0).all(axis=1) & (squares < least_squares)
-        least_squares[better] = squares[better]
-        best[better] = 0.0
-        best[np.ix_(better, np.array(subset))] = coefficients[better]
-    return best
-
-
-def _ordinary_fit(matrix: Vector, values: Vector) -> tuple[Vector, Vector]:
-    """Return the coefficients, [draws, terms], and sums of squares, [draws], of ordinary least squares."""
-    coefficients = values @ np.linalg.pinv(matrix).T
-    return coefficients, np.sum((coefficients @ matrix.T - values) ** 2, axis=1)
-
-
-def _launch_variance(medians: Vector, launches: tuple[Vector, ...]) -> float:
+def _launch_variance(medians: Vector, launches: Sequence[Vector]) -> float:
     """Return the mean variance of the resampled logarithms; 0 where a point has too few launches."""
     repeated = all(len(times) >= FEWEST_REPEATS for times in launches)
     return float(np.var(np.log(medians), axis=0).mean()) if repeated else 0.0
@@ -175,11 +163,6 @@ def _average(designs: tuple[Design, ...]) -> Vector:
     """Return the coefficients of all step terms, averaged by weight."""
     weighted = (design.weight * design.coefficients for design in designs)
     return np.asarray(sum(weighted, np.zeros(len(STEP_TERMS))))
-
-
-def _parts(columns: _Columns) -> list[_Columns]:
-    """Return computing, with each selection of the further terms."""
-    return [(0, *more) for size in range(len(columns)) for more in combinations(columns[1:], size)]
 
 
 def _step_matrix(at: Counts) -> Vector:
@@ -192,15 +175,19 @@ def _different_terms(matrix: Vector) -> list[int]:
     return sorted(int(column) for column in first if column > 0 and matrix[:, column].any())
 
 
-def _design(columns: _Columns, matrix: Vector, seconds: Vector) -> Design:
+def _design(columns: TermColumns, matrix: Vector, seconds: Vector) -> Design:
     """Return the design with a weight that is not yet divided by the sum of all."""
     coefficients = np.zeros(matrix.shape[1])
     coefficients[list(columns)] = fit(matrix[:, columns], seconds)
     squares = float(np.sum((matrix @ coefficients / seconds - 1) ** 2))
     freedom = len(seconds) - len(columns)
-    seen = np.hypot(np.sqrt(squares / len(seconds)), SMALLEST_MISFIT)
-    weight = float(np.exp(-len(columns)) * (SMALLEST_MISFIT / seen) ** len(seconds))
+    weight = _akaike_weight(squares / len(seconds), len(columns), len(seconds))
     return Design(columns, coefficients, weight, float(np.sqrt(squares / freedom)), freedom)
+
+
+def _akaike_weight(mean_square: float, terms: int, points: int) -> float:
+    seen = np.hypot(np.sqrt(mean_square), SMALLEST_MISFIT)
+    return float(np.exp(-terms) * (SMALLEST_MISFIT / seen) ** points)
 
 
 def _evenly_drawn(chances: Vector) -> NDArray[np.int64]:
@@ -210,7 +197,7 @@ def _evenly_drawn(chances: Vector) -> NDArray[np.int64]:
     return np.minimum(places, len(chances) - 1)
 
 
-def _noise_scale(designs: tuple[Design, ...], variance: float, random: np.random.Generator) -> Vector:
+def _noise_scale(designs: Sequence[Design], variance: float, random: np.random.Generator) -> Vector:
     """Return standard deviations of a point around each design, drawn anew: [RESAMPLES, designs]."""
     freedom = np.array([design.freedom for design in designs], dtype=np.float64)
     misfit = np.array([design.misfit for design in designs])

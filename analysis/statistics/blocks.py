@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.arrays import Array
+from analysis.arrays import Array, Integers
 from analysis.statistics.intervals import RESAMPLING_SEED
 from analysis.study import Study
 
@@ -31,8 +30,8 @@ class Blocks:
     work, seconds  (launches, MOST_BLOCKS), 0 beyond `counts`
     """
 
-    epochs: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    epochs: Integers
+    counts: Integers
     work: Array
     seconds: Array
 
@@ -42,16 +41,20 @@ def epoch_blocks(study: Study, runs: Sequence[str]) -> Blocks:
     epochs, launch = _used_epochs(study, runs)
     sizes = np.bincount(launch, minlength=len(runs))
     counts = np.minimum(sizes, MOST_BLOCKS)
-    first = np.cumsum(sizes) - sizes
-    position = np.arange(len(launch)) - first[launch]
-    block = position * counts[launch] // sizes[launch]
-    cell = np.asarray(launch * MOST_BLOCKS + block, dtype=np.int64)
+    cell = _cells(launch, sizes, counts)
     in_images = study.throughput == "images_per_second"
     work = epochs["images"] if in_images else pd.Series(1.0, index=epochs.index)
     return Blocks(sizes, counts, _sums(cell, work, len(runs)), _sums(cell, epochs["seconds"], len(runs)))
 
 
-def _used_epochs(study: Study, runs: Sequence[str]) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+def _cells(launch: Integers, sizes: Integers, counts: Integers) -> Integers:
+    """Return the block of each epoch, counted over all launches; epochs are in the order of their launch."""
+    first = np.cumsum(sizes) - sizes
+    position = np.arange(len(launch)) - first[launch]
+    return np.asarray(launch * MOST_BLOCKS + position * counts[launch] // sizes[launch], dtype=np.int64)
+
+
+def _used_epochs(study: Study, runs: Sequence[str]) -> tuple[pd.DataFrame, Integers]:
     """Return the epochs in use, by run and epoch, and the place in `runs` that each belongs to."""
     epochs = study.epochs[~(study.epochs["warmup"].astype(bool) | study.epochs["stalled"].astype(bool))]
     launch = np.asarray(pd.Index(runs).get_indexer(pd.Index(epochs["run"])), dtype=np.int64)
@@ -60,7 +63,7 @@ def _used_epochs(study: Study, runs: Sequence[str]) -> tuple[pd.DataFrame, NDArr
     return epochs.iloc[order], launch[order]
 
 
-def _sums(cell: NDArray[np.int64], values: "pd.Series[float]", launches: int) -> Array:
+def _sums(cell: Integers, values: "pd.Series[float]", launches: int) -> Array:
     """Return the sum of the values in each block, (launches, MOST_BLOCKS)."""
     weights = values.to_numpy(dtype=np.float64)
     sums = np.bincount(cell, weights, minlength=launches * MOST_BLOCKS)

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slurm.cluster import Cluster, geometry, prologue_path, read_cluster
-from slurm.commands.options import add_study, new_console
+from slurm.cluster import Cluster, prologue_path, read_cluster
+from slurm.commands.options import add_study
 from slurm.preflight import check_inputs, estimate, require_throughput
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.command_line import CommandLine
@@ -60,19 +60,20 @@ def check_study(arguments: argparse.Namespace) -> None:
     require_throughput(study)
     configs = study.configs()
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    _require_unchanged_images(configs)
+    workers = ", ".join(map(str, study.workers))
+    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; images unchanged")
+    if cluster:
+        print(f"{arguments.cluster}: {_fits(cluster, configs)}")
+
+
+def _require_unchanged_images(configs: list[RunConfig]) -> None:
     check_inputs(configs)
     for folder, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
         read_manifest(manifest).require_unchanged(Path(folder))
-    console = new_console()
-    workers = ", ".join(map(str, study.workers))
-    console.print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; images unchanged")
-    if cluster:
-        console.print(f"{arguments.cluster}: {_fits(cluster, configs)}")
 
 
 def _fits(cluster: Cluster, configs: list[RunConfig]) -> str:
     """Return what the study would cost there at most; raises UserError where a worker count does not fit."""
-    for config in configs:
-        geometry(cluster, config.workers)
     prologue_path(cluster)
     return estimate(cluster, configs, one_allocation=False)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,11 +13,14 @@ from slurm.preflight import require_known, require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.faults import did_you_mean
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import setting
 
 # Of lines that go into a file or pipe.
 PIPE_WIDTH_CHARACTERS = 160
+# A message names at most so many studies.
+MOST_STUDIES_SHOWN = 10
 # Options that exclude each other, and why.
 CONFLICTS = (
     ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
@@ -118,9 +122,20 @@ def add_submitted_study(parser: CommandLine) -> None:
 
 
 def submitted_study(arguments: argparse.Namespace) -> Path:
-    """Return the folder of the study that `add_submitted_study` asked for."""
+    """Return the folder of the study that `add_submitted_study` asked for; raises UserError for none."""
     named: Path = arguments.logs / arguments.study
-    return named if named.is_dir() else Path(arguments.study)
+    folder = next((path for path in (named, Path(arguments.study)) if path.is_dir()), None)
+    if folder is None:
+        known = sorted(path.name for path in arguments.logs.glob("*/") if path.is_dir())
+        hint = did_you_mean(arguments.study, known)
+        raise UserError(f"{arguments.study} is no study: {hint}{arguments.logs} has {_listed(known)}")
+    return folder
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_STUDIES_SHOWN
+    shown = ", ".join(names[:MOST_STUDIES_SHOWN])
+    return f"{shown} and {more} more" if more > 0 else shown or "none"
 
 
 def require_compatible(arguments: argparse.Namespace) -> None:

@@ -203,6 +203,8 @@ class Recorder:
                 raise
             if self._group.rank == 0:
                 remove_checkpoints(self._run.path)
+            # A worker that left earlier would have its launcher end worker 0 before all are removed.
+            self._group.wait_for_all()
             problem = f"{error}. It changed while the run lasted: the next attempt trains from the start"
             raise UserError(problem, EXIT_BAD_DATA) from None
 

@@ -77,11 +77,15 @@ def report_name(attempt: int | str, worker: int | str) -> str:
 def run_program(main: Callable[[], int | None]) -> None:
     """Run `main` and leave with its exit code; a UserError becomes one line, all else a traceback.
 
-    Output that nobody reads any more, as of `... | head`, ends it without a word.
+    So does a file or folder without permission, which no program can foresee. Output that nobody reads any
+    more, as of `... | head`, ends it without a word.
     """
     try:
         code = _exit_code(main)
         sys.stdout.flush()
+    except PermissionError as error:
+        print(f"error: {error.filename}: {error.strerror}; who owns it can allow it", file=sys.stderr)
+        code = EXIT_USAGE
     except BrokenPipeError:
         # The interpreter flushes once more as it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from unet_scaling.study.keys import NAME_ITSELF, allowed, choices, shape_at, table_at
+from unet_scaling.study.keys import NAME_ITSELF, Shape, allowed, choices, shape_at, table_at
 
 # As characters of a value that is shown.
 LONGEST_SHOWN = 80
@@ -47,13 +47,14 @@ def _what_is_wrong(model: type[BaseModel], path: Sequence[str | int], fault: dic
         return str(fault["msg"].removeprefix("Value error, "))
     if kind == "too_short":
         return f"found {_shown(fault['input'])}; at least one value is needed"
-    found = shape_at(model, path)
-    limits = allowed(found) if found else ""
-    if kind == "missing":
-        return f"missing; allowed: {limits}" if limits else "missing"
-    hint = did_you_mean(str(fault["input"]), [str(value) for value in choices(found)]) if found else ""
-    wanted = f"allowed: {limits}" if limits else fault["msg"]
-    return f"found {_shown(fault['input'])}; {hint}{wanted}"
+    found = shape_at(model, path) or Shape(())
+    wanted = f"allowed: {allowed(found)}" if allowed(found) else str(fault["msg"])
+    return f"missing; {wanted}" if kind == "missing" else _wrong_value(fault["input"], found, wanted)
+
+
+def _wrong_value(value: object, found: Shape, wanted: str) -> str:
+    hint = did_you_mean(str(value), [str(choice) for choice in choices(found)])
+    return f"found {_shown(value)}; {hint}{wanted}"
 
 
 def _unknown_key(model: type[BaseModel], path: Sequence[str | int]) -> str:

@@ -188,9 +188,14 @@ def _key(table: str, name: str, field: FieldInfo) -> Key:
 
 
 def _example(name: str, field: FieldInfo, found: Shape) -> str:
-    """Return a line that sets the key: to its own example, or else to another choice than the default."""
+    """Return a line that sets the key: to its own example, or else to another choice than the default.
+
+    Empty where neither is there: a required key has to bring its example.
+    """
     if field.examples:
         return f"{name} = {as_toml(field.examples[0])}"
+    if field.is_required():
+        return ""
     values = choices(found) or ((True, False) if bool in found.types else ())
     other = next((value for value in values if value != field.default), field.default)
     return f"{name} = {as_toml(other)}"

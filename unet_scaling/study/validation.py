@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.faults import fault_lines
+from unet_scaling.study.faults import did_you_mean, fault_lines
 
 # A SHA-256, as hashlib writes it.
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -31,18 +31,24 @@ AnyModel = TypeVar("AnyModel", bound=StrictModel)
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises UserError that says why it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(_text_of(path))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line} is not UTF-8, as TOML has to be; save it as UTF-8") from None
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
+        near = did_you_mean(str(path), [str(file) for file in path.parent.glob(f"*{path.suffix}")])
+        raise UserError(f"{path} does not exist{'; ' if near else ''}{near}".rstrip()) from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; name a TOML file in it") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}: line {line} is not UTF-8, as TOML has to be; save it as UTF-8") from None
-    except ValueError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from None
 
 
 def setting(text: str) -> tuple[str, object]:

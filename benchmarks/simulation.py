@@ -1,7 +1,7 @@
 """Simulated studies of known truth: what the analysis says of them can be held against what is so.
 
 Throughput of an epoch is exp(block + launch + epoch noise); the block is what all launches of one repeat have
-in common. benchmarks/coverage.py prints how often the intervals hold the truth.
+in common.
 """
 
 from collections.abc import Callable, Sequence
