@@ -112,6 +112,12 @@ def estimable(configs: Sequence[RunConfig], basis: Basis) -> bool:
     return all(_usable(config, basis.runs) for config in configs)
 
 
+def measures_all(configs: Sequence[RunConfig], basis: Basis) -> bool:
+    """Return whether every framework, worker count and set of options of these runs was measured."""
+    measured = {(run.framework, run.workers, _speed_options(run.config)) for run in basis.runs}
+    return all((each.framework, each.workers, _speed_options(each)) in measured for each in configs)
+
+
 def run_seconds(config: RunConfig, basis: Basis, images: Images) -> Range:
     """Return how long a run takes from the start of its processes.
 

@@ -11,7 +11,15 @@ from slurm.cluster import Cluster
 from slurm.commands.options import estimate_basis
 from slurm.commands.submit import command_line
 from slurm.cost import cluster_cost, local_time, require_within
-from slurm.estimate import Basis, Images, MeasuredRun, measured_run, pixels_per_image, run_seconds
+from slurm.estimate import (
+    Basis,
+    Images,
+    MeasuredRun,
+    measured_run,
+    measures_all,
+    pixels_per_image,
+    run_seconds,
+)
 from slurm.estimate_basis import basis_of_folder, basis_of_other, basis_of_probe, basis_of_probed, images_of
 from slurm.preflight import unverified_inputs
 from slurm.render import Places
@@ -89,6 +97,13 @@ def test_a_framework_without_runs_is_wider() -> None:
     unknown = run_seconds(config(framework="horovod"), basis, IMAGES)
     assert unknown.low < known.low
     assert unknown.high == pytest.approx(2 * known.expected)
+
+
+def test_only_points_with_runs_are_measured() -> None:
+    basis = Basis((measured(config(), 10.0), measured(config(2), 10.0)), "runs")
+    assert measures_all([config(2), config(1)], basis)
+    assert not measures_all([config(1), config(4)], basis)
+    assert not measures_all([config(1, "horovod")], basis)
 
 
 def test_larger_images_take_longer_by_their_pixels() -> None:

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from slurm.commands.options import add_launch, add_study, estimate_basis, new_console, study_folder
 from slurm.cost import local_time
+from slurm.estimate import measures_all
 from slurm.local import run_study
 from slurm.local_plan import cores_per_worker, show_plan
 from slurm.study_folder import StudyFolder, in_launch_order
@@ -45,7 +46,10 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
 
 
 def _print_estimate(folder: StudyFolder, console: Console, arguments: argparse.Namespace) -> None:
-    """Print how long the runs take that are not complete, where anything is known of their speed."""
+    """Print how long the runs take that are not complete, where anything is known of their speed.
+
+    The plan itself says so where every point has complete runs.
+    """
     share = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
     basis = estimate_basis(arguments, folder, share)
     configs = [
@@ -53,5 +57,6 @@ def _print_estimate(folder: StudyFolder, console: Console, arguments: argparse.N
         for config in in_launch_order(folder.study)
         if config.run in arguments.force or not folder.recorded(config).state.is_complete
     ]
-    if basis and configs:
+    asked = arguments.probe or arguments.estimate_from
+    if basis and configs and (asked or not measures_all(configs, basis)):
         console.print(local_time(configs, basis), markup=False)
