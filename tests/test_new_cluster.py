@@ -1,5 +1,6 @@
 """Clusters as Slurm describes them, and the cluster files that are made of it."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from slurm.cluster_facts import (
     read_nodes,
     read_partitions,
 )
+from slurm.commands import new
 from slurm.new_cluster import (
     accounts_for,
     cluster_choices,
@@ -28,7 +30,9 @@ from slurm.new_cluster import (
 )
 from slurm.reference import file_kinds
 from slurm.written_file import Choice, file_text
+from tests.studies import make_images
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.study_file import read_study
 
 _, CLUSTER_KIND = file_kinds()
 # Of a Slurm 22.05.8 with two nodes.
@@ -213,3 +217,53 @@ def test_limits_are_written_as_slurm_writes_them() -> None:
 def test_worker_counts_double_up_to_the_largest() -> None:
     assert worker_counts(14) == [1, 2, 4, 8, 14]
     assert worker_counts(1) == [1]
+
+
+@pytest.fixture
+def on_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let `unet-scaling new` hear what a site's Slurm says, in a folder with images."""
+    monkeypatch.setattr(new, "ask_cluster", site)
+    monkeypatch.chdir(tmp_path)
+    return make_images(tmp_path / "data", 40)
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["unet-scaling new", *words])
+    new.main()
+
+
+def test_both_files_fit_together(on_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    call(monkeypatch, "both", "--data", str(on_site), "--partition", "gpu", "--time", "30", "--share-nodes")
+    cluster = read_cluster(tmp_path / "both.cluster.toml")
+    study = read_study(tmp_path / "both.toml")
+    assert study.workers == [1, 2, 4, 8]
+    assert max(study.workers) == cluster.largest
+    assert (cluster.account, cluster.limit_seconds, cluster.options) == ("physics", 1800, [])
+
+
+def test_partition_limit_and_account_are_asked_for_on_a_terminal(
+    on_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"Partition (cpu, gpu, old)": "cpu", "Account (other, physics, vision)": "vision"}
+    monkeypatch.setattr(new, "_ask_terminal", lambda question, default: answers.get(question, default))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    call(monkeypatch, "asked", "--data", str(on_site))
+    cluster = read_cluster(tmp_path / "asked.cluster.toml")
+    assert (cluster.partition, cluster.account, cluster.time) == ("cpu", "vision", "02:00:00")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--workers", "1,16"), "--workers: found 16; allowed: up to the 8 that 2 nodes of gpu hold"),
+        (("--workers", "1;2"), "--workers: found '1;2'"),
+        (("--time", "soon"), "--time soon: allowed is what Slurm takes"),
+        (("--partition", "nosuch"), "--partition nosuch: no such partition"),
+    ],
+)
+def test_what_does_not_fit_the_cluster_is_refused_and_nothing_is_written(
+    words: tuple[str, ...], message: str, on_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=message):
+        call(monkeypatch, "none", "--data", str(on_site), *words)
+    assert not list(tmp_path.glob("*.toml"))

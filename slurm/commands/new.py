@@ -191,11 +191,18 @@ def _study(arguments: argparse.Namespace, place: Place, ask: Ask) -> list[Choice
     facts = survey_images(_data_folder(arguments, ask), arguments.foreground)
     usual = ",".join(map(str, worker_counts(place.largest)))
     workers = arguments.workers or _counts(ask("Worker counts", usual))
+    _require_room(workers, place)
     why = "as asked for" if arguments.workers else place.why
     epochs = arguments.epochs or _ask_count("Epochs", USUAL_EPOCHS, ask)
     usual_repeats = StudyConfig.model_fields["repeats"].default
     repeats = arguments.repeats or _ask_count("Repeats", usual_repeats, ask)
     return study_choices(facts, workers, why, epochs, repeats, arguments.batch)
+
+
+def _require_room(workers: Sequence[int], place: Place) -> None:
+    """Raise UserError where the cluster file that is about to be written has no room for so many."""
+    if place.choices and max(workers) > place.largest:
+        raise UserError(f"--workers: found {max(workers)}; allowed: {place.why}")
 
 
 def _data_folder(arguments: argparse.Namespace, ask: Ask) -> Path:
