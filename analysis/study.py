@@ -14,6 +14,8 @@ from unet_scaling.study.run_state import Exclusion, State
 NAN = float("nan")
 Names = Mapping[Framework, str]
 NAMES: Names = {"pytorch_native": "native DDP", "horovod": "Horovod"}
+# A comparison is of these two; a further framework has its points, figures and budget beside them.
+COMPARED: tuple[Framework, Framework] = ("pytorch_native", "horovod")
 _SHORT_NAMES: Names = {"pytorch_native": "DDP", "horovod": "Horovod"}
 # What one curve has in common, and what one point of it.
 SERIES = ["options", "framework", "knobs"]
@@ -153,6 +155,12 @@ class Study:
     steps: pd.DataFrame = field(default_factory=lambda: _nothing(STEP_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
+
+    @property
+    def compared_names(self) -> tuple[str, str]:
+        """Names of the two arms of a comparison."""
+        native, horovod = COMPARED
+        return self.names[native], self.names[horovod]
 
     @property
     def short_names(self) -> Names:

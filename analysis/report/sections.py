@@ -64,7 +64,7 @@ def _points(_report: Report) -> Section:
 
 
 def _against(report: Report) -> Section:
-    native, horovod = report.study.names.values()
+    native, horovod = report.study.compared_names
     lead = (
         f"The ratio of throughputs, paired by repeat: above 1 {native} is faster. The difference is "
         "significant where the whole interval lies on one side of 1."

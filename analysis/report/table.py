@@ -62,7 +62,7 @@ class Table:
     def grid(self, report: Report, page: PageTable) -> Grid:
         """Return the table as the page shows it."""
         made = self.make(report)
-        native, horovod = report.study.names.values()
+        native, horovod = report.study.compared_names
         caption = page.caption.format(native=native, horovod=horovod)
         caption = caption[:1].upper() + caption[1:]
         rows = page.rows(made) if len(made) else made
