@@ -1,4 +1,4 @@
-"""How often the intervals hold the truth, and how small a difference 5 repeats resolve, by simulation.
+"""The share of intervals that hold the truth, and the difference that 5 repeats resolve, by simulation.
 
     .venv/bin/python -m benchmarks.coverage [--studies 2000] [--table coverage] [--table null] ...
 

@@ -182,7 +182,7 @@ def no_name_twice() -> list[str]:
 
 
 def no_name_for_tests_only() -> list[str]:
-    """What only tests use is no part of the product."""
+    """Find public names of the product that only tests use."""
     users = (*product(), *modules("benchmarks"))
     used = frozenset[str]().union(*(module.identifiers for module in users))
     return [

@@ -1,4 +1,4 @@
-"""Which launches count for speed: disturbed ones are left out where enough others of their point remain."""
+"""Select the launches that count for speed: no disturbed ones where enough others of their point remain."""
 
 from dataclasses import replace
 
