@@ -1,1 +1,1 @@
-"""The overhead budget: the parts of 1 - efficiency, the same for both frameworks; the diagnosis of their causes."""
+"""The overhead budget: the parts of 1 - efficiency, the same for both frameworks, and their diagnosis."""

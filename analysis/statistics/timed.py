@@ -1,4 +1,4 @@
-"""Select the launches that count for speed: no disturbed ones where enough others of their point remain."""
+"""Drop disturbed launches from what counts for speed, where enough others of their point remain."""
 
 from dataclasses import replace
 
