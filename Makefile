@@ -43,7 +43,7 @@ check: ## ruff, shellcheck, and mypy on every file
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	.venv/bin/shellcheck $$(git ls-files '*.sh') slurm/virtual_cluster .ci/run
-	$(PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment/check.py
+	$(PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment
 	$(PYTHON) -m mypy pytorch_native/train.py
 	$(PYTHON) -m mypy horovod/train.py
 
@@ -54,8 +54,9 @@ format: ## let ruff lay out the code
 twins: ## what changes from one framework to the other; --write puts it into the README
 	@$(PYTHON) -m tests.readme --write
 
-docs: ## write the column lists of docs/report.md
+docs: ## write the column lists of docs/report.md, the keys of docs/study.md and the schemas for editors
 	@$(PYTHON) -m analysis.report.columns --write
+	@$(PYTHON) -m slurm.reference --write
 
 clean: ## remove the environment and what runs left; logs stay
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

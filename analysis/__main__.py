@@ -5,6 +5,7 @@
                                             workers, log_hvd_N.csv Horovod
       [--images M --batch B]                what an epoch had: gives the speed-up by steps
       [--names "MirroredStrategy,Horovod"]  what the two arms are, where it is not native DDP
+  python -m analysis compare A B            two studies, before and after a change: --help says more
 
 Writes to the report folder:
   report.html      the report: one file that needs nothing else, to be opened in a browser
@@ -12,19 +13,21 @@ Writes to the report folder:
   runs.csv, epochs.parquet, evaluations.csv, comparison.csv, iou.csv, cost.csv, predictions.csv, ...
                    the tables behind it; docs/report.md explains every column
   left_out.csv     every run that is not used, and why
-  summary.md       the points as a Markdown table, for papers
+  summary.md, .tex the points as a table, for papers; citation.bib: what to cite
+  summary.json     answers, verdicts, points and provenance, for programs
   application.md   text, table and figures for an application for compute time
+  STUDY.toml       the study file, put together from the records: submit it to measure again
   scaling.svg      the overview picture, and every other figure; each also as PNG
-and prints the points, what was left out, the recommendation and the verdict. It may be repeated at any
-time: runs that are not complete are left out and listed.
-
-Exit codes: 0 fine; 2 wrong usage; 65 no usable run.
+and prints the answer, the points, what was left out, the recommendation and the verdict. It may be
+repeated at any time: runs that are not complete are left out and listed.
 """
 
 import argparse
 import gc
+import sys
 from pathlib import Path
 
+from analysis.compare import command
 from analysis.loading.arm_names import arm_names
 from analysis.loading.epoch_work import epoch_work
 from analysis.loading.load import load_study
@@ -33,15 +36,21 @@ from analysis.report.assemble import make_report
 from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.files import write_report
 from analysis.study import NAMES, Study
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
 
+# As the first argument; a study folder of this name is given as ./compare.
+COMPARE = "compare"
 # Options that state what the records of a study hold, and older logs do not.
 REFERENCE_OPTIONS = ("images", "batch", "names")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write and print the report that the command line asks for."""
-    options = _parser().parse_args(arguments)
+    """Write and print the report, or the comparison, that the command line asks for."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == [COMPARE]:
+        return command.main(given[1:])
+    options = command_line().parse_args(given)
     source: Path = options.reference or options.study
     study = _reference(options) if options.reference else load_study(_only_records(options))
     _require_runs(study, source)
@@ -53,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_report(report, folder)
     except OSError as error:
         raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
-    print_report(report)
+    print_report(report, folder=folder)
     print(f"\nreport: {folder}")
     return EXIT_OK
 
@@ -79,10 +88,8 @@ def _require_runs(study: Study, source: Path) -> None:
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def command_line() -> CommandLine:
+    parser = CommandLine("python -m analysis", __doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("study", nargs="?", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
     source.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of logs in the older layout")

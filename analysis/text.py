@@ -86,6 +86,11 @@ def unit_of(seconds: "pd.Series[float]") -> tuple[float, str]:
     return next(((size, name) for least, size, name in UNITS_SECONDS if longest >= least), (1.0, "s"))
 
 
+def unit_of_value(seconds: float) -> tuple[float, str]:
+    """Return the (seconds, name) of the unit in which one duration reads best."""
+    return unit_of(pd.Series([seconds]))
+
+
 def listed(parts: Iterable[str]) -> str:
     """Return "a, b and c"."""
     *most, last = [*parts] or [UNKNOWN]
@@ -106,8 +111,13 @@ def labelled(label: str, text: str) -> str:
 
 def sentence(text: str) -> str:
     """Return a text that starts with a capital and ends with a full stop."""
-    text = clean(text)
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    text = capitalised(clean(text))
+    return text + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def capitalised(text: str) -> str:
+    """Return a text that starts with a capital; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def repeats_text(repeats: "pd.Series[int]") -> str:

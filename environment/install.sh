@@ -182,4 +182,4 @@ fi
     if [ -n "$lacking" ]; then echo "no toolkit for CUDA $lacking"; fi
 } >"$stamp.part"
 mv "$stamp.part" "$stamp"
-ready "$lacking" "; .venv/bin/python environment/check.py tries it"
+ready "$lacking" "; .venv/bin/unet-scaling check tries it"

@@ -9,44 +9,91 @@ from pydantic import Field, PositiveInt, StringConstraints, field_validator, mod
 from slurm.sbatch_options import require_free
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.keys import Allowed
 from unet_scaling.study.validation import StrictModel, read_toml, validated
 
 # What may stand in a #SBATCH line: a newline there would end the comment and run as shell.
-Option = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$")]
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
-Word = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
+Option = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"),
+    Allowed("a text of letters, digits and . _ , : + / = @ % [ ] - without spaces"),
+]
+Variable = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$"),
+    Allowed("a name of capital letters, digits and _"),
+]
+Word = Annotated[
+    str,
+    StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$"),
+    Allowed("a text without line breaks and other control characters"),
+]
+TimeLimit = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\d+-)?\d+(:\d+){0,2}$"),
+    Allowed('a text as Slurm writes limits, such as "30" minutes, "02:00:00" or "1-12:00"'),
+]
 DAY_SECONDS = 24 * 3600
 
 
 class Cluster(StrictModel):
     """A TOML file of slurm/clusters/: the only place, besides environment/load.sh, that knows a site."""
 
-    launcher: Literal["srun", "mpiexec"] = Field(description="the same for both frameworks")
-    launcher_command: list[Word] = Field([], description="instead of the plain name, e.g. ['$MPIEXEC']")
-    launcher_arguments: list[Word] = Field([], description="after what the geometry needs")
-    gpus_per_node: PositiveInt = Field(description="workers on a full node: one per GPU")
-    cores_per_worker: PositiveInt = Field(description="equal at every worker count")
-    max_nodes: PositiveInt | None = Field(None, description="the largest job that may be asked for")
-    gres: Option | Literal[""] = Field("gpu", description="generic resource of a GPU; '' for CPU workers")
-    pin_cores: bool = Field(False, description="workers take their cores themselves; where Slurm binds none")
-    partition: Option | None = None
-    account: Option | None = None
-    time: Annotated[str, StringConstraints(pattern=r"^(\d+-)?\d+(:\d+){0,2}$")] = Field(
-        description="limit of one job, as Slurm writes it: 30, 02:00:00, 1-12:00"
+    launcher: Literal["srun", "mpiexec"] = Field(
+        description="what starts the workers, the same for both frameworks", examples=["srun"]
     )
-    stop_seconds: PositiveInt = Field(300, description="before the limit, when runs save and stop")
+    launcher_command: list[Word] = Field(
+        [], description="instead of the launcher's plain name", examples=[["$MPIEXEC"]]
+    )
+    launcher_arguments: list[Word] = Field(
+        [], description="after what the geometry needs", examples=[["--mpi=pmi2"]]
+    )
+    gpus_per_node: PositiveInt = Field(description="workers on a full node: one per GPU", examples=[4])
+    cores_per_worker: PositiveInt = Field(
+        description="cores of each worker, equal at every worker count", examples=[16]
+    )
+    max_nodes: PositiveInt | None = Field(
+        None, description="the largest job that may be asked for; default: any", examples=[7]
+    )
+    gres: Option | Literal[""] = Field(
+        "gpu", description='generic resource of a GPU; "" for CPU workers', examples=["gpu:volta"]
+    )
+    pin_cores: bool = Field(False, description="workers take their cores themselves; where Slurm binds none")
+    partition: Option | None = Field(
+        None, description="where the jobs run; default: the site's own", examples=["gpu"]
+    )
+    account: Option | None = Field(
+        None, description="who pays for the jobs; default: the user's own", examples=["project0000"]
+    )
+    time: TimeLimit = Field(description="limit of one job", examples=["02:00:00"])
+    stop_seconds: PositiveInt = Field(300, description="how long before the limit runs save and stop")
     ping_pong: bool = Field(False, description="jobs of several nodes first time MPI between them")
     requeue: bool = Field(True, description="a run that stopped asks Slurm to start its job again")
-    options: list[Option] = Field([], description="further sbatch options, e.g. '--exclusive'")
-    environment: dict[Variable, Word] = Field({}, description="variables to set for every worker")
-    prologue: Word | None = Field(None, description="shell file to source before the launch, e.g. modules")
+    options: list[Option] = Field([], description="further sbatch options", examples=[["--exclusive"]])
+    environment: dict[Variable, Word] = Field(
+        {},
+        description="variables to set for every worker",
+        examples=[{"UCX_TLS": "tcp,self"}],
+        json_schema_extra={"additionalProperties": False},
+    )
+    prologue: Word | None = Field(
+        None,
+        description="shell file to source before the launch, for modules; default: none",
+        examples=["environment/load.sh"],
+    )
     max_queued: PositiveInt = Field(1000, description="jobs of a study in the queue at once")
 
     @field_validator("options")
     @classmethod
     def _not_those_of_the_geometry(cls, options: list[str]) -> list[str]:
+        faults = []
         for option in options:
-            require_free(option)
+            try:
+                require_free(option)
+            except ValueError as error:
+                faults.append(str(error))
+        if faults:
+            raise ValueError("; ".join(faults))
         return options
 
     @model_validator(mode="after")

@@ -41,6 +41,7 @@ ORDERS = {
         ("prediction",),
         ("figures",),
         ("report",),
+        ("compare",),
     ),
 }
 # Each of these is imported in the one file that adapts it.
@@ -51,8 +52,8 @@ FRAMEWORK_FILES = {
     "lightning": "lightning/train.py",
     "accelerate": "accelerate/train.py",
 }
-# Every figure and every table is made by functions of these names; every program has its `main`.
-CONTRACT_NAMES = {"main", "TITLE", "SECTION", "draw", "missing", "caption", "alternative"}
+# Every figure and every table is made by functions of these names; every program has `main` and its parser.
+CONTRACT_NAMES = {"main", "command_line", "TITLE", "SECTION", "draw", "missing", "caption", "alternative"}
 MEDIAN_NODES = 50
 P90_NODES = 150
 UNITS = re.compile(

@@ -138,7 +138,7 @@ def test_too_few_repeats_give_no_verdict() -> None:
     two: Throughputs = {("pytorch_native", 2): [187.0] * 2, ("horovod", 2): [162.0] * 2}
     assert sentence_of({**one, **two}) == (
         "not enough repeats for a verdict: 2 per point, at least 3 needed (5 recommended); "
-        "measured so far: DDP 1.87x, Horovod 1.62x (2 workers)"
+        "measured so far: native DDP 1.87x, Horovod 1.62x (2 workers)"
     )
 
 

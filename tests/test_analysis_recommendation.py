@@ -100,7 +100,7 @@ def test_the_fastest_point_that_qualifies_is_named(study: Study) -> None:
 
 def test_the_evidence_names_the_other_framework_the_cost_and_the_runners_up(study: Study) -> None:
     why = "\n".join(advise(study, points_of(study, **SLOWER_HOROVOD)).why)
-    assert "on 4 workers native DDP faster: DDP / Horovod 1.003 [0.990, 1.010]" in why
+    assert "on 4 workers native DDP faster: native DDP / Horovod 1.003 [0.990, 1.010]" in why
     assert "worker-hours per run" in why
     assert "IoU 0.8 after" in why
     assert "largest count measured" in why

@@ -295,7 +295,7 @@ def test_every_output_calls_the_arms_as_the_user_names_them(
     outputs = {path.name: path.read_text() for path in report.iterdir() if path.suffix in TEXT_SUFFIXES}
     assert "measured so far: Mirrored & Co 14.00x, Ring|All 14.00x" in printed
     assert "Ring|All" in printed
-    assert "<h1>Mirrored &amp; Co or Ring|All: which" in outputs["report.html"]
+    assert "Mirrored &amp; Co or Ring|All?</title>" in outputs["report.html"]
     for name in ("summary.csv", "runs.csv", "iou.csv", "cost.csv", "predictions.csv", "fits.csv"):
         assert "Mirrored & Co" in outputs[name]
         assert "Ring|All" in outputs[name]

@@ -25,18 +25,8 @@ from tests.report_studies import write_one_after_the_other, write_study
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
 GOLDEN = Path(__file__).with_name("golden") / "summary.md"
-TEXTS = {"report.html", "summary.md", "application.md"}
-FIGURES = {
-    "scaling",
-    "speedup",
-    "efficiency",
-    "deviation",
-    "throughput",
-    "iou",
-    "loss_epochs",
-    "loss_seconds",
-    "cost",
-}
+TEXTS = {"report.html", "summary.md", "summary.tex", "summary.json", "citation.bib", "application.md"}
+FIGURES = {"scaling", "ratio", "iou_difference", "loss", "cost"}
 
 
 @pytest.fixture
@@ -96,21 +86,22 @@ def printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_the_command_writes_the_report_beside_the_runs(small_report: Path) -> None:
     pictures = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")}
-    assert {path.name for path in small_report.iterdir()} == TEXTS | pictures | {
-        table.file for table in TABLES
-    }
+    tables = {table.file for table in TABLES}
+    assert {path.name for path in small_report.iterdir()} == TEXTS | pictures | tables | {"tiny.toml"}
 
 
-def test_the_command_prints_table_advice_verdict_and_place(
+def test_the_command_prints_answer_table_advice_verdict_and_place(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analysis.__main__.write_report", lambda report, folder: [])
     main([str(study), "--output", str(tmp_path / "out")])
     shown = capsys.readouterr().out
-    places = [
-        shown.index(part) for part in ("93.5 %", "Recommendation", "not enough repeats for", "report: ")
-    ]
+    parts = ("Speed [", "Trust [", "Next: ", "report: ", "93.5 %", "Recommendation", "not enough repeats for")
+    places = [shown.index(part) for part in parts]
     assert places == sorted(places)
+    assert shown.startswith(
+        "No fair comparison, as the fairness table says no to: one run at a time on a core"
+    )
     assert shown.endswith(f"report: {tmp_path / 'out'}\n")
 
 
@@ -199,20 +190,23 @@ def test_what_would_steer_a_terminal_is_taken_out(tmp_path: Path, capsys: pytest
     assert not set("\x1b\x07\u202e\x9b") & set(shown)
 
 
-def test_the_same_input_gives_the_same_bytes(small_report: Path, tmp_path: Path) -> None:
-    main([str(small_report.parent), "--output", str(tmp_path / "again")])
-    for path in small_report.iterdir():
-        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+def test_the_same_input_gives_the_same_bytes(small_report: Path) -> None:
+    written = {path: path.read_bytes() for path in small_report.iterdir()}
+    for path in written:
+        path.unlink()
+    main([str(small_report.parent)])
+    for path, content in written.items():
+        assert path.read_bytes() == content, path.name
 
 
 def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path: Path) -> None:
     write_run(tmp_path, workers=2)
-    for name in ("speedup.svg", "speedup.png"):
+    for name in ("iou_difference.svg", "iou_difference.png"):
         (tmp_path / "report").mkdir(exist_ok=True)
         (tmp_path / "report" / name).write_text("of an earlier report")
     main([str(tmp_path)])
-    assert not list((tmp_path / "report").glob("speedup.*"))
-    assert (tmp_path / "report" / "throughput.svg").exists()
+    assert not list((tmp_path / "report").glob("iou_difference.*"))
+    assert (tmp_path / "report" / "scaling.svg").exists()
     assert "no run on 1 worker" in (tmp_path / "report" / "report.html").read_text()
 
 
@@ -220,7 +214,7 @@ def test_an_output_that_cannot_be_written_is_told_with_the_cure(
     study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "taken").write_text("")
-    monkeypatch.setattr("analysis.report.files._contents", lambda report, pictures: {"a": b""})
+    monkeypatch.setattr("analysis.report.files._contents", lambda *_: {"a": b""})
     monkeypatch.setattr("analysis.report.files.draw_figures", lambda report: None)
     with pytest.raises(UserError, match="--output"):
         main([str(study), "--output", str(tmp_path / "taken")])
@@ -278,7 +272,7 @@ def test_the_application_names_framework_workers_efficiency_and_cost(full_report
     assert f"an efficiency of {float(best['efficiency']):.1%}".replace("%", " %") in text
     assert "worker-hours, 100 trainings" in text
     assert "![" in text
-    assert "(speedup.svg)" in text
+    assert "(scaling.svg)" in text
 
 
 def test_every_no_of_the_fairness_table_stands_beside_the_verdict(

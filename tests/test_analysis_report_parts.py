@@ -1,6 +1,5 @@
 """The fairness table, the provenance and the study file of a report, and how it writes numbers."""
 
-import tomllib
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +30,9 @@ from analysis.text import (
 )
 from tests.records import make_workers, write_run
 from tests.report_studies import write_study
-from unet_scaling.study.config import RunConfig, StudyConfig
+from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.record_lines import Resumed
+from unet_scaling.study.study_file import read_study
 
 
 def check_of(study: Study, name: str) -> Check:
@@ -219,15 +219,20 @@ def test_the_study_file_gives_the_same_points_again(tmp_path: Path) -> None:
         for framework in ("pytorch_native", "horovod"):
             for workers in (1, 4):
                 for repeat in (1, 2):
-                    options = {"training": {"precision": precision, "epochs": 3, "learning_rate": 0.0002}}
+                    options: dict[str, dict[str, object]] = {
+                        "data": {"folder": str(PROJECT / "data/nuclei")},
+                        "training": {"precision": precision, "epochs": 3, "learning_rate": 0.0002},
+                    }
                     label = f"-{precision}"
                     write_run(tmp_path, framework, workers, repeat, options=options, label=label)
     study = load_study(tmp_path)
     again = reproduction(study)
     assert again is not None
-    assert again.remarks == ()
-    content = tomllib.loads(again.study_file)
-    points = StudyConfig.model_validate({"name": "tiny", **content}).configs()
+    assert again.remarks == ("tiny.toml is beside this report; the command names its usual place",)
+    assert again.commands[0] == "slurm/submission.sh logs/tiny/report/tiny.toml --local"
+    assert str(PROJECT) not in again.study_file
+    (tmp_path / "tiny.toml").write_text(again.study_file)
+    points = read_study(tmp_path / "tiny.toml").configs()
     assert {identity(point) for point in points} == {identity(h.config) for h in study.headers.values()}
 
 
@@ -236,7 +241,17 @@ def test_runs_that_the_study_file_would_repeat_but_are_missing_are_counted(tmp_p
     write_run(tmp_path, "pytorch_native", 2, 2)
     again = reproduction(load_study(tmp_path))
     assert again is not None
-    assert again.remarks == ("the file asks for 4 runs; 2 of them are used here",)
+    assert again.remarks[0] == "the file asks for 4 runs; 2 of them are used here"
+
+
+def test_a_study_of_slurm_names_no_place_of_the_machine_that_trained(tmp_path: Path) -> None:
+    write_run(tmp_path, header={"job": {"SLURM_JOB_ID": "7"}})
+    again = reproduction(load_study(tmp_path))
+    assert again is not None
+    assert again.commands[0] == "slurm/submission.sh logs/tiny/report/tiny.toml --cluster YOUR_CLUSTER.toml"
+    assert 'folder = "data/nuclei"' in again.study_file
+    assert any(remark.startswith("data.folder: the runs read a place outside") for remark in again.remarks)
+    assert any("YOUR_CLUSTER.toml stands for yours" in remark for remark in again.remarks)
 
 
 def test_a_default_among_the_values_of_an_axis_is_told(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from matplotlib.collections import PathCollection
 
 from analysis.figures.catalogue import FIGURES, draw
 from analysis.figures.drawing.inputs import Inputs
+from analysis.findings.comparison import compare
 from analysis.findings.cost import cost_table
 from analysis.findings.quality import iou_table
 from analysis.findings.speedup import summarise
@@ -52,7 +53,7 @@ def write_steps(run: Path, workers: int) -> None:
 
 def inputs_of(study: Study) -> Inputs:
     nothing = pd.DataFrame(columns=["options", "framework", "knobs"])
-    return Inputs(study, summarise(study), iou_table(study), cost_table(study), nothing, [])
+    return Inputs(study, summarise(study), compare(study), iou_table(study), cost_table(study), nothing, [])
 
 
 @pytest.fixture(scope="module")

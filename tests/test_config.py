@@ -76,13 +76,21 @@ def test_paths_are_absolute_and_may_use_variables(study: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ({"training.epoch": 3}, r"training\.epoch: unknown key; known here: .*epochs"),
-        ({"trainings.epochs": 3}, r"trainings: unknown key; known here: .*training"),
+        ({"training.epoch": 3}, r"training\.epoch: unknown key; did you mean epochs\? known here: .*epochs"),
+        ({"trainings.epochs": 3}, r"trainings: unknown key; did you mean training\? known here: .*training"),
         ({"training.epochs": "3"}, r"training\.epochs: found '3'"),
         ({"training.epochs": True}, r"training\.epochs: found True"),
         ({"training.precision": "fp64"}, r"found 'fp64'.*'fp32', 'tf32' or 'bf16'"),
         ({"training.precision": ["fp32", "fp64"]}, "found 'fp64'"),
-        ({"workers": [0]}, r"workers\.0: found 0"),
+        ({"epochs": 3}, r"epochs: unknown key; did you mean training\.epochs\? known here"),
+        ({"training.precision": "fb16"}, r"found 'fb16'; did you mean bf16\? allowed: 'fp32'"),
+        ({"frameworks": ["horovd"]}, r"frameworks\[0\]: found 'horovd'; did you mean horovod\?"),
+        ({"workers": [0]}, r"workers\[0\]: found 0"),
+        ({"workers": []}, r"workers: found \[\]; at least one value is needed"),
+        ({"training.precision": []}, r"training\.precision: found \[\]; at least one value is needed"),
+        ({"training": 5}, "training: found 5; allowed: a table"),
+        ({"frameworks": ["horovod"], "pytorch_native.bucket": 5}, r"pytorch_native\.bucket: unknown key"),
+        ({"name": "a/b"}, "name: found 'a/b'; allowed: a text of letters, digits and"),
         ({"workers": [1, 2, 1]}, "names a value twice"),
         ({"training.batch_per_worker": [4, 4]}, "names a value twice"),
         ({"frameworks": ["deepspeed"]}, "'pytorch_native' or 'horovod'"),
@@ -145,8 +153,68 @@ def test_refuses_numbers_beyond_any_study_with_their_range(
         read_study(study, {key: value})
     worst = value[-1] if isinstance(value, list) else value
     assert re.search(
-        rf"sweep\.toml: {key}(\.1)?: found {worst}; allowed: .*{re.escape(allowed)}", str(caught.value)
+        rf"sweep\.toml: {key}(\[1\])?: found {worst}; allowed: .*{re.escape(allowed)}", str(caught.value)
     )
+
+
+def test_all_that_is_wrong_with_a_study_is_said_at_once(study: Path) -> None:
+    wrong = {
+        "repeat": 3,
+        "workers": [0, 1, 70_000],
+        "data.folder": ["$NOWHERE_SET/a", 5],
+        "training.epochs": "2",
+        "training.precision": ["fp32", "fp23", "fp64"],
+        "horovod.cycle_time": 1,
+        "criteria.iou_margin": 2,
+    }
+    with pytest.raises(UserError) as caught:
+        read_study(study, wrong)
+    lines = str(caught.value).removeprefix(f"{study}: ").split("\n       ")
+    assert {line.partition(": ")[0] for line in lines} == {
+        "repeat",
+        "workers[0]",
+        "workers[2]",
+        "data.folder",
+        "data.folder[1]",
+        "training.epochs",
+        "training.precision[1]",
+        "training.precision[2]",
+        "horovod.cycle_time",
+        "criteria.iou_margin",
+    }
+    assert not re.search(r"\[A-Za|\^|Input should", str(caught.value))
+
+
+def test_every_pair_of_values_that_exclude_each_other_is_said_at_once(study: Path) -> None:
+    axes = {"data.loader_workers": [1, 2], "training.accumulate": [2, 3], "pytorch_native.static_graph": True}
+    with pytest.raises(UserError) as caught:
+        read_study(study, axes)
+    told = str(caught.value)
+    assert told.count("data.loader_workers = 1") == told.count("data.loader_workers = 2") == 1
+    with pytest.raises(UserError) as caught:
+        read_study(study, {key: value for key, value in axes.items() if key != "data.loader_workers"})
+    assert "found 2: where" in str(caught.value)
+    assert "found 3: where" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xef\xbb\xbfworkers = [0]", r"workers\[0\]: found 0"),
+        (b"workers = [1]\n# caf\xe9", r"line 2 is not UTF-8"),
+        (None, r"is a folder; name a TOML file in it"),
+    ],
+)
+def test_a_file_that_is_no_text_is_named_with_the_cure(
+    content: bytes | None, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "study.toml"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        read_study(path)
 
 
 def test_every_number_of_a_study_has_an_upper_limit() -> None:

@@ -327,7 +327,10 @@ def test_an_unknown_key_is_named_with_the_known_ones(images: Path, tmp_path: Pat
     study = write_study(tmp_path, images, TINY_STUDY.replace("epochs =", "epoch ="))
     outcome = submit(study, tmp_path / "logs")
     assert outcome.returncode == 2
-    assert "training.epoch: unknown key; known here: accumulate, batch_per_worker" in outcome.stderr
+    assert (
+        "training.epoch: unknown key; did you mean epochs? known here: accumulate, batch_per_worker"
+        in outcome.stderr
+    )
     assert "training.epochs: missing" in outcome.stderr
     assert str(study) in outcome.stderr
 

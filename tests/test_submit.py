@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import slurm.__main__
 import slurm.attempts
 import slurm.batch
+import slurm.commands.submit
 import slurm.scheduler
 import slurm.submit
 from slurm.cluster import Cluster
@@ -497,8 +497,8 @@ def test_a_forced_run_is_submitted_once_by_a_submission_that_waits(
         fake.set_all("COMPLETED")
         return True
 
-    monkeypatch.setattr(slurm.__main__, "wait_for_active", finish)
-    slurm.__main__.submit_and_wait(forced)
+    monkeypatch.setattr(slurm.commands.submit, "wait_for_active", finish)
+    slurm.commands.submit.submit_and_wait(forced)
     assert len(fake.jobs()) == 1
 
 

@@ -1,1 +1,3 @@
-"""What both frameworks share: configuration, data, model, metrics, clock and record."""
+from unet_scaling.interpreter import require_packages
+
+require_packages()

@@ -1,6 +1,4 @@
-"""The overhead budget: 1 - efficiency in parts, stacked over the workers; a panel for each series."""
-
-from matplotlib.figure import Figure
+"""The overhead budget: 1 - efficiency in parts, stacked a panel for each series."""
 
 from analysis.figures.drawing.budget_parts import (
     budget_chart,
@@ -15,7 +13,8 @@ from analysis.figures.drawing.captions import (
     facts_of_series,
 )
 from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.stacks import Stack, panel_title, stack_figure
+from analysis.figures.drawing.layout import Panel
+from analysis.figures.drawing.stacks import Stack, stack_panels
 
 TITLE = "overhead budget"
 SECTION = "budget"
@@ -25,15 +24,18 @@ BUDGET_SENTENCE = (
 )
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw the share of the workers' time that each part takes, over the workers."""
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return the share of the workers' time that each part takes, a panel for each series."""
     stacks = [
-        Stack(panel_title(series, inputs), series.rows(inputs.overhead.budget), series.style.colour)
+        Stack(
+            f"{series.name}: 1 - efficiency, in parts",
+            series.rows(inputs.overhead.budget),
+            series.options,
+            series.style.text_colour,
+        )
         for series in budget_series(inputs)
     ]
-    return stack_figure(
-        budget_chart("Where the efficiency went: 1 - efficiency, in parts", "deviation"), stacks
-    )
+    return stack_panels(budget_chart("deviation", "1 - efficiency"), stacks)
 
 
 def missing(inputs: Inputs) -> str | None:

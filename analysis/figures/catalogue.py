@@ -8,23 +8,20 @@ from matplotlib.figure import Figure
 from analysis.figures import (
     budget,
     cost,
-    deviation,
     difference,
-    efficiency,
-    iou,
-    loss_epochs,
-    loss_seconds,
+    iou_difference,
+    loss,
     prediction,
+    ratio,
     scaling,
-    speedup,
     startup,
     steps,
-    throughput,
     time_to_iou,
     waterfall,
     wire,
 )
 from analysis.figures.drawing.inputs import Inputs
+from analysis.figures.drawing.layout import Panel, sheet, single_panels
 from analysis.figures.drawing.style import STYLE
 
 
@@ -32,15 +29,15 @@ class FigureModule(Protocol):
     """One figure.
 
     TITLE    its name in sentences, without an article
-    SECTION  anchor of the report's section where it stands; "" where it is a file only
+    SECTION  anchor of the report's section where it stands, unless it is on the first screen
     """
 
     __name__: str
     TITLE: str
     SECTION: str
 
-    def draw(self, inputs: Inputs) -> Figure:
-        """Draw it; only called where nothing is missing."""
+    def draw(self, inputs: Inputs) -> list[Panel]:
+        """Return its panels; only called where nothing is missing."""
         ...
 
     def missing(self, inputs: Inputs) -> str | None:
@@ -58,18 +55,14 @@ class FigureModule(Protocol):
 
 _MODULES: tuple[FigureModule, ...] = (
     scaling,
-    speedup,
-    efficiency,
-    throughput,
-    deviation,
+    ratio,
     budget,
     waterfall,
     difference,
     wire,
     steps,
-    iou,
-    loss_epochs,
-    loss_seconds,
+    iou_difference,
+    loss,
     cost,
     time_to_iou,
     startup,
@@ -80,8 +73,19 @@ FIGURES = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 
 
 def draw(name: str, inputs: Inputs) -> Figure:
-    """Draw a figure in the style of the report, labelled with its alternative text."""
+    """Return a figure with all its panels, labelled with its alternative text."""
     with rc_context(STYLE):
-        figure = FIGURES[name].draw(inputs)
+        figure = sheet(FIGURES[name].draw(inputs))
     figure.set_label(FIGURES[name].alternative(inputs))
     return figure
+
+
+def draw_panels(name: str, inputs: Inputs) -> list[Figure]:
+    """Return each panel of a figure alone; the first is labelled with the alternative text of all."""
+    panels = FIGURES[name].draw(inputs)
+    with rc_context(STYLE):
+        figures = single_panels(panels)
+    labels = [FIGURES[name].alternative(inputs), *(panel.label for panel in panels[1:])]
+    for figure, label in zip(figures, labels, strict=True):
+        figure.set_label(label)
+    return figures

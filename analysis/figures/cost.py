@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from analysis.figures.drawing.artists import Label, markers, text_beside
+from analysis.arrays import Array
+from analysis.figures.drawing.artists import markers
 from analysis.figures.drawing.axes import from_zero, logarithmic
 from analysis.figures.drawing.captions import (
     alternative_text,
@@ -18,8 +18,10 @@ from analysis.figures.drawing.captions import (
     on_workers,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
-from analysis.figures.drawing.layout import figure_by_options
+from analysis.figures.drawing.labels import Label, write_beside
+from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import MUTED
+from analysis.figures.drawing.titles import title_marks
 from analysis.findings.cost import SECONDS_PER_HOUR
 from analysis.text import chart_number
 
@@ -31,6 +33,8 @@ COST_SENTENCE = (
 )
 # From this ratio of the longest to the shortest time.
 WIDE_COST_RATIO = 4
+# Of a number of two digits, and its distance from the mark.
+NUMBER_PX = 14
 VALUE_AND_ENDS = ("", "_low", "_high")
 TIME_COLUMNS = [f"seconds{end}" for end in VALUE_AND_ENDS]
 COST_COLUMNS = [f"hours{end}" for end in VALUE_AND_ENDS]
@@ -46,17 +50,9 @@ class Unit:
     seconds: float
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw time against worker-hours; the marks of the Pareto set are filled and joined."""
-    kinds = {options: _kind(inputs, options) for options in inputs.options}
-    same = len(set(kinds.values())) == 1
-    title = f"Time against cost: {kinds[inputs.options[0]]}" if same else "Time against cost"
-    titles = list(kinds) if same else [": ".join(filter(None, pair)) for pair in kinds.items()]
-
-    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
-        _draw_panel(axes, _rows(inputs, panel[0].options), panel)
-
-    return figure_by_options(title, inputs.panels, draw_panel, titles)
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return time against worker-hours; the marks of the Pareto set are filled and joined."""
+    return [_panel(inputs, options) for options in inputs.options]
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -104,14 +100,24 @@ def _kind(inputs: Inputs, options: str) -> str:
     return str(inputs.cost.loc[inputs.cost["options"] == options, "pareto_of"].iloc[0])
 
 
+def _panel(inputs: Inputs, options: str) -> Panel:
+    series = inputs.panels[options]
+
+    def draw(axes: Axes) -> None:
+        _draw_panel(axes, _rows(inputs, options), series)
+
+    return Panel(f"Time against cost: {_kind(inputs, options)}", draw, options, series)
+
+
 def _draw_panel(axes: Axes, rows: pd.DataFrame, panel: Sequence[DrawnSeries]) -> None:
     scaled = _in_units(axes, rows)
     _set_axes(axes, scaled)
     front = scaled[scaled["pareto"]].sort_values("hours")
     x = front["hours"]
-    axes.plot(x, front["seconds"], color=MUTED, linewidth=7, alpha=0.2, zorder=1, solid_capstyle="round")
+    axes.plot(x, front["seconds"], color=MUTED, linewidth=9, alpha=0.2, zorder=1, solid_capstyle="round")
     for series in panel:
         _draw_series(axes, series, series.rows(scaled).sort_values("workers"))
+    _number_points(axes, scaled, panel)
 
 
 def _in_units(axes: Axes, rows: pd.DataFrame) -> pd.DataFrame:
@@ -131,31 +137,50 @@ def _set_axes(axes: Axes, rows: pd.DataFrame) -> None:
     y = rows[TIME_COLUMNS].to_numpy(dtype=np.float64).ravel()
     if rows["seconds"].max() >= WIDE_COST_RATIO * rows["seconds"].min():
         logarithmic(axes, "x", x, above=0.12)
-        logarithmic(axes, "y", y, above=0.12)
+        logarithmic(axes, "y", y, below=0.12, above=0.12)
     else:
         from_zero(axes, "x", x * 1.08)
         from_zero(axes, "y", y)
 
 
 def _draw_series(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
+    x = rows["hours"]
+    y = rows["seconds"]
     colour = series.style.colour
-    style = series.line_style
-    axes.plot(rows["hours"], rows["seconds"], color=colour, linestyle=style, linewidth=0.9, alpha=0.5)
-    axes.vlines(rows["hours"], rows["seconds_low"], rows["seconds_high"], color=colour, linewidth=1.3)
-    axes.hlines(rows["seconds"], rows["hours_low"], rows["hours_high"], color=colour, linewidth=1.3)
+    axes.plot(x, y, color=colour, linestyle=series.line_style, linewidth=1.2, alpha=0.5)
+    axes.vlines(x, rows["seconds_low"], rows["seconds_high"], color=colour, linewidth=1.6)
+    axes.hlines(y, rows["hours_low"], rows["hours_high"], color=colour, linewidth=1.6)
     for in_front, part in rows.groupby("pareto"):
-        markers(axes, series, part["hours"], part["seconds"], filled=bool(in_front), label=series.name)
-    _number_points(axes, series, rows)
+        filled = bool(in_front)
+        marks = markers(axes, series, part["hours"], part["seconds"], filled=filled, label=series.name)
+        title_marks(marks, _titles(axes, series, part))
 
 
-def _number_points(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
-    """Write the workers beside each mark: native DDP's below to the left, Horovod's above to the right."""
-    for x, y, workers in zip(rows["hours"], rows["seconds"], rows["workers"], strict=True):
-        label = Label(x, y, str(workers), series.style.colour)
-        if series.framework == "pytorch_native":
-            text_beside(axes, label, (-6, -4), ha="right", va="top")
-        else:
-            text_beside(axes, label, (6, 4), ha="left", va="bottom")
+def _titles(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> Iterator[str]:
+    for row in rows[rows["seconds"].notna()].to_dict("records"):
+        time = f"{chart_number(row['seconds'])} {axes.get_ylabel()}"
+        cost = f"{chart_number(row['hours'])} {axes.get_xlabel()}"
+        yield f"{series.name} {on_workers(row['workers'])}: {time}, {cost}"
+
+
+def _number_points(axes: Axes, rows: pd.DataFrame, panel: Sequence[DrawnSeries]) -> None:
+    """Write the workers beside each mark: native DDP's below to the left, Horovod's above to the right.
+
+    Of two numbers that would touch, the second is left out.
+    """
+    written: list[Array] = []
+    for series in panel:
+        away = -1 if series.framework == "pytorch_native" else 1
+        for label in _numbers(series, rows):
+            place = axes.transData.transform((label.x, label.y)) + away * NUMBER_PX
+            if all(np.abs(place - other).max() > NUMBER_PX for other in written):
+                written.append(place)
+                write_beside(axes, label, (8 * away, 5 * away))
+
+
+def _numbers(series: DrawnSeries, rows: pd.DataFrame) -> Iterator[Label]:
+    for row in series.rows(rows).to_dict("records"):
+        yield Label(row["hours"], row["seconds"], str(row["workers"]), series.style.text_colour)
 
 
 def _unit(seconds: "pd.Series[float]") -> Unit:

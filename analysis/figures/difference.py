@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis.figures.drawing.budget_parts import budget_chart, parts_text, percent_text
 from analysis.figures.drawing.captions import (
@@ -13,7 +12,8 @@ from analysis.figures.drawing.captions import (
     on_workers,
 )
 from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.stacks import MOST_PANELS, Stack, stack_figure
+from analysis.figures.drawing.layout import Panel
+from analysis.figures.drawing.stacks import MOST_PANELS, Stack, stack_panels
 from analysis.text import printable
 
 TITLE = "difference of the frameworks in parts"
@@ -25,14 +25,17 @@ DIFFERENCE_SENTENCE = (
 )
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw each part's difference in time per image; a panel for each pair of series."""
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return each part's difference in time per image; a panel for each pair of series."""
     stacks = [
-        Stack(", ".join(printable(str(label)) for label in pair if label), table)
-        for pair, table in _pairs(inputs)
+        Stack(
+            "What Horovod needs more time for, in parts",
+            table,
+            ", ".join(printable(str(label)) for label in pair if label),
+        )
+        for pair, table in _pairs(inputs)[:MOST_PANELS]
     ]
-    chart = budget_chart("What Horovod needs more time for, in parts", "difference")
-    return stack_figure(chart, stacks[:MOST_PANELS])
+    return stack_panels(budget_chart("difference", "difference"), stacks)
 
 
 def missing(inputs: Inputs) -> str | None:

@@ -1,17 +1,14 @@
 """Measured throughput, what fewer workers predicted of it, and what is expected beyond."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from analysis.arrays import Array
 from analysis.figures.drawing.artists import (
-    Label,
-    end_labels,
     interval_bars,
     last_known,
     line_with_gaps,
@@ -23,13 +20,15 @@ from analysis.figures.drawing.captions import (
     alternative_text,
     caption_text,
     facts_of_series,
-    interval_text,
     on_workers,
     series_title,
+    value_text,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
-from analysis.figures.drawing.layout import figure_by_options
+from analysis.figures.drawing.labels import Label, end_labels
+from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import DASHED
+from analysis.figures.drawing.titles import title_marks
 from analysis.text import chart_number, chart_percent
 
 TITLE = "prediction"
@@ -44,16 +43,12 @@ HELD_OUT_SIDEWAYS = 0.012
 LARGEST_RISE = 1.5
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw measured medians, predictions of the larger counts from the smaller, and the extrapolation."""
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return measured medians, predictions of larger counts from smaller, and the extrapolation."""
     predicted = set(inputs.predictions["options"])
-    panels = {options: panel for options, panel in inputs.panels.items() if options in predicted}
-
-    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
-        _set_axes(axes, inputs, panel)
-        end_labels(axes, [label for series in panel for label in _draw_series(axes, inputs, series)])
-
-    return figure_by_options(f"Predicted throughput, {inputs.study.unit}", panels, draw_panel)
+    return [
+        _panel(inputs, options, panel) for options, panel in inputs.panels.items() if options in predicted
+    ]
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -84,9 +79,7 @@ def _errors(inputs: Inputs) -> Iterator[str]:
 
 def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
     for row in _beyond(inputs, series).to_dict("records"):
-        expected = (
-            f"{chart_number(row['predicted'])} {inputs.study.unit}{interval_text(row, 'predicted', '.3g')}"
-        )
+        expected = value_text(row, "predicted", ".3g", f" {inputs.study.unit}")
         yield f"{expected} {on_workers(row['workers'])}"
 
 
@@ -111,30 +104,54 @@ def _shown(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
     return pd.concat([_held_out(inputs, series), _beyond(inputs, series)])
 
 
+def _panel(inputs: Inputs, options: str, panel: Sequence[DrawnSeries]) -> Panel:
+    def draw(axes: Axes) -> None:
+        _set_axes(axes, inputs, panel)
+        end_labels(axes, [label for series in panel for label in _draw_series(axes, inputs, series)])
+
+    return Panel(f"Predicted throughput, {inputs.study.unit}", draw, options, panel)
+
+
 def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[DrawnSeries]) -> None:
     points = inputs.points[inputs.points["options"] == panel[0].options]
     predictions = pd.concat([_shown(inputs, series) for series in panel])
     counts = sorted({int(workers) for workers in [*points["workers"], *predictions["workers"]]})
-    worker_axis(axes, counts, stretch=1.16)
+    worker_axis(axes, counts)
+    set_axis = logarithmic if is_wide(counts) else from_zero
+    set_axis(axes, "y", _heights(points, predictions))
+
+
+def _heights(points: pd.DataFrame, predictions: pd.DataFrame) -> Array:
+    """Return all throughputs that a panel has room for."""
     values = pd.concat([points["throughput"], points["throughput_high"], predictions["predicted"]])
     ends = predictions["predicted_high"].clip(upper=LARGEST_RISE * values.max())
-    set_axis = logarithmic if is_wide(counts) else from_zero
-    set_axis(axes, "y", pd.concat([values, ends]).to_numpy(dtype=np.float64))
+    return np.asarray(pd.concat([values, ends]), dtype=np.float64)
 
 
 def _draw_series(axes: Axes, inputs: Inputs, series: DrawnSeries) -> list[Label]:
     points = series.rows(inputs.points)
     interval_bars(axes, series, points, "throughput")
-    line_with_gaps(axes, series, inputs.counts(series.options), points, "throughput")
-    _draw_held_out(axes, series, _held_out(inputs, series))
+    unit = f" {inputs.study.unit}"
+
+    def measured(row: Mapping[Any, Any]) -> str:
+        return value_text(row, "throughput", ".3g", unit)
+
+    line_with_gaps(axes, series, inputs.counts(series.options), points, "throughput", measured)
+    _draw_held_out(axes, series, _held_out(inputs, series), unit)
     return _draw_beyond(axes, series, points, _beyond(inputs, series))
 
 
-def _draw_held_out(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
+def _draw_held_out(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, unit: str) -> None:
     x = sideways(axes, rows["workers"], HELD_OUT_SIDEWAYS)
     low = rows["predicted_low"]
-    axes.vlines(x, low, rows["predicted_high"], color=series.style.colour, linewidth=1, zorder=3)
-    markers(axes, series, x, rows["predicted"], filled=False, label=f"{series.name}, predicted")
+    axes.vlines(x, low, rows["predicted_high"], color=series.style.colour, linewidth=1.3, zorder=3)
+    marks = markers(axes, series, x, rows["predicted"], filled=False, label=f"{series.name}, predicted")
+    title_marks(marks, [_predicted_text(row, unit) for row in rows.to_dict("records")])
+
+
+def _predicted_text(row: Mapping[Any, Any], unit: str) -> str:
+    predicted = value_text(row, "predicted", ".3g", unit)
+    return f"predicted {on_workers(row['workers'])}: {predicted}, error {chart_percent(row['error'])}"
 
 
 def _draw_beyond(axes: Axes, series: DrawnSeries, points: pd.DataFrame, rows: pd.DataFrame) -> list[Label]:
@@ -145,8 +162,8 @@ def _draw_beyond(axes: Axes, series: DrawnSeries, points: pd.DataFrame, rows: pd
     x, predicted, low, high = _from_last_point(last, rows)
     colour = series.style.colour
     axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1.5)
-    axes.plot(x, predicted, color=colour, linestyle=DASHED, linewidth=1.3, zorder=3)
-    return [Label(x[-1], predicted[-1], chart_number(predicted[-1]), colour)]
+    axes.plot(x, predicted, color=colour, linestyle=DASHED, linewidth=1.6, zorder=3)
+    return [Label(x[-1], predicted[-1], chart_number(predicted[-1]), series.style.text_colour)]
 
 
 def _from_last_point(last: "pd.Series[Any]", rows: pd.DataFrame) -> Array:

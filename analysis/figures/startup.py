@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series, on_workers
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
-from analysis.figures.drawing.stacks import MOST_PANELS, Stack, StackChart, panel_title, stack_figure
+from analysis.figures.drawing.layout import Panel
+from analysis.figures.drawing.stacks import MOST_PANELS, Stack, StackChart, stack_panels
 from analysis.figures.drawing.style import part_styles
 from analysis.text import chart_number
 
@@ -27,16 +27,15 @@ STARTUP_PARTS = part_styles(
 )
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw the seconds that each part of the start-up takes; a panel for each series."""
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return the seconds that each part of the start-up takes; a panel for each series."""
     stacks = [
-        Stack(panel_title(series, inputs), table, series.style.colour)
+        Stack(f"{series.name}: seconds to the first epoch", table, series.options, series.style.text_colour)
         for series in inputs.series
         if len(table := _seconds(inputs, series))
     ]
-    title = "From the start of the processes to the first epoch, s"
-    chart = StackChart(title, STARTUP_PARTS, "total", _seconds_text, share=False, least_top=0.0)
-    return stack_figure(chart, stacks[:MOST_PANELS])
+    chart = StackChart(STARTUP_PARTS, "total", "start-up", _seconds_text, share=False, least_top=0.0)
+    return stack_panels(chart, stacks[:MOST_PANELS])
 
 
 def missing(inputs: Inputs) -> str | None:

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from analysis.figures.drawing.artists import Label, end_labels, markers, series_sides, sideways
+from analysis.figures.drawing.artists import markers, series_sides, sideways
 from analysis.figures.drawing.axes import logarithmic, worker_axis
 from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series, on_workers
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
-from analysis.figures.drawing.layout import figure_by_options
+from analysis.figures.drawing.labels import Label, end_labels
+from analysis.figures.drawing.layout import Panel
+from analysis.figures.drawing.titles import title_marks
 from analysis.study import POINT, STEP_QUANTILES
 from analysis.text import chart_number
 
@@ -25,19 +26,15 @@ STEPS_SENTENCE = (
 STEP_TIMES = [*STEP_QUANTILES, "work_seconds"]
 # Shares of a panel's width by which a series stands beside its worker count, its dots beside that, and all
 # labels to the right of the last worker count.
-SERIES_STEP = 0.022
-DOTS_STEP = 0.016
-LABEL_STEP = 0.03
+SERIES_STEP = 0.012
+DOTS_STEP = 0.01
+LABEL_STEP = 0.01
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw milliseconds of single steps over the workers; a panel for each set of options."""
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return milliseconds of single steps over the workers; a panel for each set of options."""
     steps = _milliseconds(inputs)
-
-    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
-        _draw_panel(axes, panel, steps)
-
-    return figure_by_options("Time of single steps, ms", inputs.panels_in(steps), draw_panel)
+    return [_panel(options, panel, steps) for options, panel in inputs.panels_in(steps).items()]
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -81,9 +78,15 @@ def _points(rows: pd.DataFrame) -> pd.DataFrame:
     return medians.assign(maximum_seconds=points["maximum_seconds"].max()).reset_index()
 
 
-def _draw_panel(axes: Axes, panel: Sequence[DrawnSeries], steps: pd.DataFrame) -> None:
-    shown = steps[steps["options"] == panel[0].options]
-    worker_axis(axes, sorted(set(shown["workers"].astype(int))), stretch=1.25)
+def _panel(options: str, panel: Sequence[DrawnSeries], steps: pd.DataFrame) -> Panel:
+    def draw(axes: Axes) -> None:
+        _draw_panel(axes, panel, steps[steps["options"] == options])
+
+    return Panel("Time of single steps, ms", draw, options, panel)
+
+
+def _draw_panel(axes: Axes, panel: Sequence[DrawnSeries], shown: pd.DataFrame) -> None:
+    worker_axis(axes, sorted(set(shown["workers"].astype(int))))
     logarithmic(axes, "y", shown[STEP_TIMES].to_numpy(dtype=np.float64).ravel())
     for series, side in zip(panel, series_sides(len(panel)), strict=True):
         rows = series.rows(shown)
@@ -96,21 +99,32 @@ def _label(axes: Axes, series: DrawnSeries, points: pd.DataFrame) -> Label:
     """Return the label of the last median, to the right of all marks."""
     x = sideways(axes, points["workers"], LABEL_STEP)
     median = float(points["median_seconds"].iloc[-1])
-    return Label(x[-1], median, chart_number(median), series.style.colour)
+    return Label(x[-1], median, chart_number(median), series.style.text_colour)
 
 
 def _draw_quantiles(axes: Axes, series: DrawnSeries, points: pd.DataFrame, side: float) -> None:
     """Draw a mark, two bars and a cross for each worker count."""
     colour = series.style.colour
     x = sideways(axes, points["workers"], side * SERIES_STEP)
-    axes.vlines(x, points["p05_seconds"], points["p95_seconds"], color=colour, linewidth=1.4)
-    axes.vlines(x, points["p25_seconds"], points["p75_seconds"], color=colour, linewidth=6, alpha=0.4)
-    axes.plot(x, points["maximum_seconds"], "x", color=colour, markersize=5, linestyle="none")
-    markers(axes, series, x, points["median_seconds"], filled=True, label=series.name)
+    axes.vlines(x, points["p05_seconds"], points["p95_seconds"], color=colour, linewidth=1.8)
+    axes.vlines(x, points["p25_seconds"], points["p75_seconds"], color=colour, linewidth=7, alpha=0.4)
+    medians = markers(axes, series, x, points["median_seconds"], filled=True, label=series.name)
+    title_marks(medians, _titles(series, points, "median"))
+    (longest,) = axes.plot(x, points["maximum_seconds"], "x", color=colour, markersize=6, linestyle="none")
+    title_marks(longest, _titles(series, points, "maximum"))
+
+
+def _titles(series: DrawnSeries, points: pd.DataFrame, name: str) -> Iterator[str]:
+    for row in points.to_dict("records"):
+        milliseconds = chart_number(row[f"{name}_seconds"])
+        yield f"{series.name} {on_workers(row['workers'])}: {name} step {milliseconds} ms"
 
 
 def _draw_workers(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, side: float) -> None:
     """Draw a dot for every worker: the median over its runs of its own work in a step."""
     workers = rows.groupby(["workers", "worker"], as_index=False)["work_seconds"].median()
     x = sideways(axes, workers["workers"], side * SERIES_STEP + np.sign(side) * DOTS_STEP)
-    axes.scatter(x, workers["work_seconds"], s=9, color=series.style.colour, alpha=0.6, linewidths=0)
+    work = workers["work_seconds"]
+    dots = axes.scatter(x, work, s=14, color=series.style.colour, alpha=0.6, linewidths=0)
+    titles = zip(workers["worker"], work, strict=True)
+    title_marks(dots, [f"worker {worker}: own work {chart_number(ms)} ms" for worker, ms in titles])

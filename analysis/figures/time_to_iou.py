@@ -1,22 +1,18 @@
 """IoU against seconds of training, one line per point, with the target IoU."""
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from analysis.figures.drawing.captions import caption_text
 from analysis.figures.drawing.curve_chart import (
     TIME_SENTENCE,
     CurveChart,
     curve_alternative,
-    curve_figure,
+    curve_panels,
     curve_sentence,
     undrawn_counts_sentence,
 )
 from analysis.figures.drawing.curves import iou_over_time
 from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.style import DASHED, MUTED, SMALL_POINTS
+from analysis.figures.drawing.layout import Panel
 from analysis.findings.cost import iou_curves
-from analysis.text import chart_number
 
 TITLE = "IoU against training time"
 SECTION = "cost"
@@ -24,8 +20,8 @@ SECTION = "cost"
 WIDE_TIME_RATIO = 20
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw the IoU over training time; a panel for each framework and set of options."""
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return the IoU over training time; a panel for each framework and set of options."""
     curves = iou_over_time(inputs)
     elapsed = curves.medians["elapsed"]
     chart = CurveChart(
@@ -36,12 +32,9 @@ def draw(inputs: Inputs) -> Figure:
         log_x=bool(elapsed.max() >= WIDE_TIME_RATIO * elapsed.min()),
         log_y=False,
         least_top=1.04,
+        target=float(inputs.cost["target_iou"].max()),
     )
-    figure = curve_figure(inputs, chart, curves)
-    for target in inputs.cost["target_iou"].dropna().iloc[:1]:
-        for axes in figure.axes:
-            _draw_target(axes, float(target))
-    return figure
+    return curve_panels(inputs, chart, curves)
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -62,10 +55,3 @@ def caption(inputs: Inputs) -> str:
 def alternative(inputs: Inputs) -> str:
     """Return the last IoU of every series at its most workers."""
     return curve_alternative("IoU against seconds of training. Last IoU", inputs, "iou")
-
-
-def _draw_target(axes: Axes, target: float) -> None:
-    axes.axhline(target, color=MUTED, linewidth=1, linestyle=DASHED, zorder=1)
-    text = f"target {chart_number(target, '.2f')}"
-    across = axes.get_yaxis_transform()
-    axes.text(0.01, target + 0.012, text, transform=across, color=MUTED, size=SMALL_POINTS)

@@ -1,15 +1,14 @@
 """The wire of a step over the workers, beside one message of all gradients over the probed network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from analysis.budget.network_floor import name_of_floor
-from analysis.figures.drawing.artists import Label, end_labels, interval_bars, line_with_gaps, series_sides
+from analysis.figures.drawing.artists import interval_bars, line_with_gaps, series_sides
 from analysis.figures.drawing.axes import logarithmic, worker_axis
 from analysis.figures.drawing.captions import (
     alternative_text,
@@ -17,9 +16,11 @@ from analysis.figures.drawing.captions import (
     caption_text,
     facts_of_series,
     on_workers,
+    value_text,
 )
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
-from analysis.figures.drawing.layout import figure_by_options
+from analysis.figures.drawing.labels import Label, end_labels
+from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import DOTTED
 from analysis.text import chart_number
 
@@ -35,14 +36,11 @@ MILLISECONDS = {
 }
 
 
-def draw(inputs: Inputs) -> Figure:
-    """Draw milliseconds of wire in a step, and dotted one message; a panel for each set of options."""
-
-    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
-        _draw_panel(axes, inputs, panel)
-
-    title = "Wire of a step, and one message of all gradients (dotted), ms"
-    return figure_by_options(title, inputs.panels_in(inputs.overhead.network), draw_panel)
+def draw(inputs: Inputs) -> list[Panel]:
+    """Return milliseconds of wire in a step, and dotted one message; a panel for each set of options."""
+    network = _in_milliseconds(inputs.overhead.network)
+    panels = inputs.panels_in(network)
+    return [_panel(options, series, network) for options, series in panels.items()]
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -69,18 +67,35 @@ def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
         yield f"{wire} ms, {floor_name} {floor} ms {on_workers(row['workers'])}"
 
 
-def _draw_panel(axes: Axes, inputs: Inputs, panel: Sequence[DrawnSeries]) -> None:
-    network = _in_milliseconds(inputs.overhead.network)
-    shown = network[network["options"] == panel[0].options]
+def _panel(options: str, panel: Sequence[DrawnSeries], network: pd.DataFrame) -> Panel:
+    def draw(axes: Axes) -> None:
+        _draw_panel(axes, panel, network[network["options"] == options])
+
+    return Panel("Wire of a step, and one message of all gradients (dotted), ms", draw, options, panel)
+
+
+def _draw_panel(axes: Axes, panel: Sequence[DrawnSeries], shown: pd.DataFrame) -> None:
     counts = sorted(set(shown["workers"].astype(int)))
-    worker_axis(axes, counts, stretch=1.35)
+    worker_axis(axes, counts)
     logarithmic(axes, "y", shown[[*MILLISECONDS]].to_numpy(dtype=np.float64))
+    labels: list[Label] = []
     for series, side in zip(panel, series_sides(len(panel)), strict=True):
-        rows = series.rows(shown)
-        line_with_gaps(axes, series, counts, rows, "wire")
-        interval_bars(axes, series, rows, "wire", side)
-        _draw_floor(axes, series, rows)
-    end_labels(axes, [label for series in panel for label in _labels(series, series.rows(shown).iloc[-1])])
+        labels += _draw_series(axes, series, series.rows(shown), counts, side)
+    end_labels(axes, labels)
+
+
+def _draw_series(
+    axes: Axes, series: DrawnSeries, rows: pd.DataFrame, counts: Sequence[int], side: float
+) -> Iterator[Label]:
+    line_with_gaps(axes, series, counts, rows, "wire", _wire_text)
+    interval_bars(axes, series, rows, "wire", side)
+    _draw_floor(axes, series, rows)
+    return _labels(series, rows.iloc[-1])
+
+
+def _wire_text(row: Mapping[Any, Any]) -> str:
+    floor = f"{name_of_floor(row['wire'], row['floor'])} {chart_number(row['floor'])} ms"
+    return f"wire {value_text(row, 'wire', '.3g', ' ms')}, {floor}"
 
 
 def _draw_floor(axes: Axes, series: DrawnSeries, table: pd.DataFrame) -> None:
@@ -89,15 +104,15 @@ def _draw_floor(axes: Axes, series: DrawnSeries, table: pd.DataFrame) -> None:
         table["floor"],
         color=series.style.colour,
         linestyle=DOTTED,
-        linewidth=1.2,
+        linewidth=1.5,
         marker="_",
-        markersize=9,
+        markersize=11,
     )
 
 
 def _labels(series: DrawnSeries, last: "pd.Series[Any]") -> Iterator[Label]:
     workers, wire, floor = last[["workers", "wire", "floor"]].astype(float)
-    colour = series.style.colour
+    colour = series.style.text_colour
     yield Label(workers, wire, chart_number(wire), colour)
     yield Label(workers, floor, f"{name_of_floor(wire, floor)} {chart_number(floor)}", colour, bold=False)
 

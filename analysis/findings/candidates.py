@@ -7,12 +7,13 @@ import pandas as pd
 
 from analysis.findings.standing import (
     DIGITS,
-    IOU_REASONS,
+    Criterion,
+    Judgement,
     Requirements,
     Standing,
+    judge,
     missing_baselines,
     slow_baseline,
-    standing_of,
 )
 from analysis.study import Study
 from analysis.text import Row, count, with_interval
@@ -24,12 +25,26 @@ Comparisons = Mapping[tuple[int, str, str], Row]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point with its row of all tables, how it stands, why it does not qualify, its framework's name."""
+    """A point with its row of all tables, how it stands and why, and its framework's name."""
 
     row: Row
-    standing: Standing
-    reason: str
+    judgement: Judgement
     name: str
+
+    @property
+    def standing(self) -> Standing:
+        """Whether it qualifies."""
+        return self.judgement.standing
+
+    @property
+    def criterion(self) -> Criterion:
+        """The criterion that it does not meet, or is not shown to."""
+        return self.judgement.criterion
+
+    @property
+    def reason(self) -> str:
+        """The reason why it does not qualify, in words."""
+        return self.judgement.reason
 
     @property
     def framework(self) -> Framework:
@@ -55,12 +70,12 @@ class Candidate:
     @property
     def detail(self) -> str:
         """The reason with all the evidence: more than a sentence can carry."""
-        return f"{self.reason} ({self.row['iou_why']})" if self.reason in IOU_REASONS else self.reason
+        return f"{self.reason} ({self.row['iou_why']})" if self.criterion == "iou" else self.reason
 
     @property
     def short(self) -> str:
         """The reason with its numbers, for a sentence."""
-        if self.reason not in IOU_REASONS:
+        if self.criterion != "iou":
             return self.reason
         pairs = f"{count(self.row['pairs'], 'seed')} in common"
         return f"{self.reason} (difference {self.shown('difference')}, {pairs})"
@@ -124,6 +139,6 @@ def candidate_set(
     rows: Sequence[Row] = points.to_dict("records")
     missing = missing_baselines(points, names)
     required = Requirements(study.criteria, names, between, missing, slow_baseline(rows, names))
-    candidates = [Candidate(row, *standing_of(row, required), names[row["framework"]]) for row in rows]
+    candidates = [Candidate(row, judge(row, required), names[row["framework"]]) for row in rows]
     candidates.sort(key=lambda candidate: -candidate.throughput)
     return CandidateSet(study, candidates, comparisons, missing)

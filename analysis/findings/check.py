@@ -8,6 +8,8 @@ NO = "no"
 NOT_KNOWN = "not known"
 # The check of the runs on 1 worker as the baseline of those on more.
 BASELINE = "same baseline"
+# The check that neither other programs nor stalls disturbed the launches.
+QUIET = "machine quiet"
 WITHOUT_RECORD = "logs in the older layout do not say"
 
 # Options, knobs of native DDP, knobs of Horovod, workers: the key of a comparison (pairs.PAIR).

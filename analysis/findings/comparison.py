@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.arrays import Array
+from analysis.arrays import Array, Integers
 from analysis.findings.check import Check, withholding
 from analysis.findings.doubts import doubts_of
 from analysis.findings.pairs import PAIR, paired_deviations, paired_logarithms, paired_runs, side_by_side
@@ -97,15 +97,22 @@ def _ratios(study: Study, family: Sequence[str]) -> pd.DataFrame:
     pairs = paired_runs(study)
     logs = paired_logarithms(study, pairs)
     launches = launches_of(pairs, PAIR)
-    table = pairs.groupby(PAIR, sort=False)["repeat"].size().rename("pairs").reset_index()
-    by_point = pd.Series(logs).groupby(launches.point)
-    table["repeats_needed"] = [repeats_needed(np.asarray(values)) for _, values in by_point]
-    tests = table.assign(centre=by_point.mean(), error=by_point.std() / np.sqrt(table["pairs"]))
+    tests = _tests(pairs, pd.Series(logs), launches.point)
     corrected = holm_in_families(tests, family)
     replicated = launches.replicates(logs, paired_deviations(study, pairs))
     low, high = _interval(tests, corrected["significance"], replicated)
-    table["ratio"], table["ratio_low"], table["ratio_high"] = np.exp([launches.medians(logs), low, high])
+    ratios = np.exp([launches.medians(logs), low, high])
+    table = tests.drop(columns=["centre", "error"])
+    table["ratio"], table["ratio_low"], table["ratio_high"] = ratios
     return table.join(corrected[["p_adjusted", "comparisons"]])
+
+
+def _tests(pairs: pd.DataFrame, logs: "pd.Series[float]", point: Integers) -> pd.DataFrame:
+    """Return for each point its pairs, the repeats needed, and the mean of the logarithms with its error."""
+    by_point = logs.groupby(point)
+    table = pairs.groupby(PAIR, sort=False)["repeat"].size().rename("pairs").reset_index()
+    table["repeats_needed"] = [repeats_needed(np.asarray(values)) for _, values in by_point]
+    return table.assign(centre=by_point.mean(), error=by_point.std() / np.sqrt(table["pairs"]))
 
 
 def _interval(

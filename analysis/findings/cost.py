@@ -169,14 +169,16 @@ def _add_costs(
     table: pd.DataFrame, points: Sequence[PointLaunches], names: Sequence[str], clock: str
 ) -> None:
     """Add medians and intervals of the seconds, worker-hours and node-hours of this clock."""
-    seconds = [point[clock] for point in points]
-    intervals = median_intervals(seconds, NOT_NEGATIVE)
+    intervals = median_intervals([point[clock] for point in points], NOT_NEGATIVE)
     for name, unit in zip(names, (None, "workers", "nodes"), strict=True):
         factors = [_hours_per_second(point, unit) for point in points]
-        values = [factor * times for factor, times in zip(factors, seconds, strict=True)]
-        trained = [factor * point["training_seconds"] for factor, point in zip(factors, points, strict=True)]
-        table[name] = list(map(_median, values, trained))
+        values = _scaled_times(points, factors, clock)
+        table[name] = list(map(_median, values, _scaled_times(points, factors, "training_seconds")))
         table[[f"{name}_low", f"{name}_high"]] = np.reshape(_scaled(intervals, factors, values), (-1, 2))
+
+
+def _scaled_times(points: Sequence[PointLaunches], factors: Sequence[Floats], clock: str) -> list[Floats]:
+    return [factor * point[clock] for factor, point in zip(factors, points, strict=True)]
 
 
 def _hours_per_second(point: PointLaunches, unit: str | None) -> Floats:

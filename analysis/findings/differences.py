@@ -20,7 +20,7 @@ from analysis.statistics.intervals import (
 from analysis.study import NAN, POINT, Study
 from analysis.text import count
 
-Answer = Literal["yes", "no", "not shown"]
+MarginAnswer = Literal["yes", "no", "not shown"]
 # Of 95 %, two-sided.
 NORMAL_QUANTILE = 1.96
 # The standard error of the median of normal values over that of their mean.
@@ -69,12 +69,12 @@ class MarginTest:
     """
 
     difference: Difference
-    answer: Answer
+    answer: MarginAnswer
     slack: float
     diverged: Mapping[str, int]
 
     @property
-    def shown(self) -> Answer:
+    def shown(self) -> MarginAnswer:
         """The answer; diverged runs have no IoU, so the others alone cannot show that nothing is lost."""
         return "not shown" if self.answer == "yes" and any(self.diverged.values()) else self.answer
 

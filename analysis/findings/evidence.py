@@ -51,7 +51,8 @@ def _other_framework(best: Candidate, candidates: CandidateSet) -> Iterator[str]
         row = candidates.comparison(best, point)
         if row is not None:
             fails = f"; {point.series}: {point.short}" if point.reason else ""
-            yield f"on {workers} {row['outcome']}: DDP / Horovod {with_interval(row, 'ratio', '~4')}{fails}"
+            ratio = with_interval(row, "ratio", "~4")
+            yield f"on {workers} {row['outcome']}: native DDP / Horovod {ratio}{fails}"
 
 
 def _other_name(best: Candidate, candidates: CandidateSet) -> str:
@@ -69,13 +70,17 @@ def _passed_over(points: Sequence[Candidate], candidates: CandidateSet) -> Itera
 
 
 def _all_diverged(candidates: CandidateSet) -> Iterator[str]:
-    """Yield points that are in no table, because runs of them diverged and none can be used."""
+    for series, workers, runs in lost_points(candidates):
+        diverged = f"{count(runs, 'run')} diverged and none can be used"
+        yield f"{series} on {count(workers, 'worker')}: {diverged}"
+
+
+def lost_points(candidates: CandidateSet) -> Iterator[tuple[str, int, int]]:
+    """Yield series, workers and diverged runs of points in no table, as none of their runs can be used."""
     usable = {(point.framework, point.row["knobs"], point.workers) for point in candidates.candidates}
     for (framework, knobs, workers), runs in _diverged_runs(candidates).items():
         if (framework, knobs, workers) not in usable:
-            series = candidates.study.names[framework] + (f" ({knobs})" if knobs else "")
-            diverged = f"{count(runs, 'run')} diverged and none can be used"
-            yield f"{series} on {count(workers, 'worker')}: {diverged}"
+            yield candidates.study.names[framework] + (f" ({knobs})" if knobs else ""), workers, runs
 
 
 def _diverged_runs(candidates: CandidateSet) -> Counter[tuple[Framework, str, int]]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.findings.at_once import check_alone
 from analysis.findings.baseline import check_baseline
-from analysis.findings.check import BASELINE, WITHOUT_RECORD, Check, not_known
+from analysis.findings.check import BASELINE, QUIET, WITHOUT_RECORD, Check, not_known
 from analysis.findings.headers import (
     check_attempts,
     check_batches,
@@ -52,7 +52,7 @@ OF_TABLES: Checks = {
     "order interleaved in time": check_order,
     BASELINE: check_baseline,
     "equal repeats": check_repeats,
-    "machine quiet": check_quiet,
+    QUIET: check_quiet,
 }
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.differences import (
-    Answer,
     Difference,
+    MarginAnswer,
     MarginTest,
     PointSeeds,
     differences_of,
@@ -108,7 +108,7 @@ def _difference_cells(difference: Difference) -> _Cells:
 
 def _against_baseline(margin: float, point: PointSeeds, difference: Difference) -> MarginTest:
     low, high = difference.interval
-    answer: Answer = "yes" if low > -margin else "no" if high < -margin else "not shown"
+    answer: MarginAnswer = "yes" if low > -margin else "no" if high < -margin else "not shown"
     return MarginTest(difference, answer, margin + difference.median, {"this point": point.diverged})
 
 
@@ -130,7 +130,7 @@ def _against_each_other(margin: float, difference: Difference, diverged: dict[st
     low, high = difference.interval
     inside = -margin < low and high < margin
     outside = low > margin or high < -margin
-    answer: Answer = "yes" if inside else "no" if outside else "not shown"
+    answer: MarginAnswer = "yes" if inside else "no" if outside else "not shown"
     return MarginTest(difference, answer, margin - abs(difference.median), diverged)
 
 

@@ -28,7 +28,8 @@ class Recommendation:
     """One sentence about the runs that have these options, and the evidence for it.
 
     `workers` is None where nothing can be recommended; `framework` also where the two do not differ, and on
-    1 worker.
+    1 worker. `chosen` are the points named, `doubts` what speaks against the comparison behind the sentence,
+    and `lacking` why nothing is recommended.
     """
 
     options: str
@@ -36,6 +37,10 @@ class Recommendation:
     framework: Framework | None
     workers: int | None
     why: tuple[str, ...]
+    candidates: CandidateSet
+    chosen: tuple[Candidate, ...] = ()
+    doubts: tuple[str, ...] = ()
+    lacking: str = ""
 
     def __str__(self) -> str:
         return f"[{self.options}] {self.sentence}" if self.options else self.sentence
@@ -83,20 +88,38 @@ def _further(points: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 def _recommendation(options: str, candidates: CandidateSet, baseline_doubt: str) -> Recommendation:
     best = candidates.best
     if best is None or best.workers == 1:
-        return _no_larger_count(options, candidates)
+        return _no_larger_count(options, candidates, baseline_doubt)
     equal = _as_fast(best, candidates)
-    chosen = [best, equal] if equal else [best]
-    sentence = _sentence(chosen, candidates) + _doubt(best, candidates.comparisons, baseline_doubt)
+    chosen = (best, equal) if equal else (best,)
+    doubts = _doubts(best, candidates.comparisons, baseline_doubt)
+    sentence = _sentence(chosen, candidates) + _in_doubt(doubts)
     framework = None if equal else best.framework
-    return Recommendation(options, sentence, framework, best.workers, tuple(evidence(chosen, candidates)))
+    why = tuple(evidence(chosen, candidates))
+    return Recommendation(options, sentence, framework, best.workers, why, candidates, chosen, doubts)
 
 
-def _no_larger_count(options: str, candidates: CandidateSet) -> Recommendation:
-    why = tuple(disqualifications(candidates))
+def _no_larger_count(options: str, candidates: CandidateSet, baseline_doubt: str) -> Recommendation:
+    best = candidates.best
     larger = candidates.larger
-    if candidates.best and larger and all(point.standing == "excluded" for point in larger):
-        return Recommendation(options, _do_not_scale_out(candidates), None, 1, why)
-    return Recommendation(options, _no_recommendation(candidates), None, None, why)
+    if best and larger and all(point.standing == "excluded" for point in larger):
+        return _one_worker(options, candidates, best, baseline_doubt)
+    doubts = _doubts((larger or candidates.candidates)[0], candidates.comparisons, "")
+    lacking = _lacking(candidates) or _not_qualifying(candidates)
+    why = tuple(disqualifications(candidates))
+    return Recommendation(
+        options, f"No recommendation: {lacking}", None, None, why, candidates, doubts=doubts, lacking=lacking
+    )
+
+
+def _one_worker(
+    options: str, candidates: CandidateSet, best: Candidate, baseline_doubt: str
+) -> Recommendation:
+    """Return not to scale out; a doubt about the baseline concerns it where an efficiency is the reason."""
+    by_speed = any(point.criterion == "efficiency" for point in candidates.larger)
+    doubts = (baseline_doubt,) if baseline_doubt and by_speed else ()
+    sentence = _do_not_scale_out(candidates) + _in_doubt(doubts)
+    why = tuple(disqualifications(candidates))
+    return Recommendation(options, sentence, None, 1, why, candidates, (best,), doubts)
 
 
 def _do_not_scale_out(candidates: CandidateSet) -> str:
@@ -110,11 +133,6 @@ def _do_not_scale_out(candidates: CandidateSet) -> str:
         f"{criteria.efficiency_floor:g} and an IoU not inferior to 1 worker "
         f"(margin {criteria.iou_margin:g}): {against}{more}"
     )
-
-
-def _no_recommendation(candidates: CandidateSet) -> str:
-    """Return why nothing can be recommended, and what to do about it."""
-    return f"No recommendation: {_lacking(candidates) or _not_qualifying(candidates)}"
 
 
 def _lacking(candidates: CandidateSet) -> str:
@@ -195,7 +213,7 @@ def _faster_one(best: Candidate, candidates: CandidateSet) -> str:
     return f" (faster, as {min(few)} repeats suggest)" if few else ""
 
 
-def _doubt(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> str:
+def _doubts(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> tuple[str, ...]:
     """Return what speaks against the runs on as many workers, and against their baseline."""
     side = 1 if best.framework == "pytorch_native" else 2
     compared = {
@@ -204,5 +222,8 @@ def _doubt(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> st
         if key[0] in (1, best.workers) and key[side] == best.row["knobs"] and row["doubts"]
     }
     doubts = [text if workers > 1 else f"on 1 worker {text}" for text, workers in compared.items()]
-    doubts += [baseline_doubt] if baseline_doubt else []
+    return (*doubts, *([baseline_doubt] if baseline_doubt else []))
+
+
+def _in_doubt(doubts: Sequence[str]) -> str:
     return f"; in doubt: {'; '.join(doubts)}" if doubts else ""

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.arrays import Array
+from analysis.arrays import Array, Integers
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS
 from analysis.study import NAN
 
@@ -62,11 +62,14 @@ def holm(probability: Array) -> tuple[Array, Array, Array]:
     """
     tests = len(probability)
     order = np.argsort(probability, kind="stable")
-    ordered = probability[order]
     steps = tests - np.arange(tests)
-    kept = np.flatnonzero(ordered > (1 - CONFIDENCE) / steps)
-    last = int(kept[0]) if len(kept) else tests - 1
     significance, adjusted = np.empty((2, tests))
-    significance[order] = (1 - CONFIDENCE) / np.maximum(steps, tests - last)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps * ordered))
+    significance[order] = (1 - CONFIDENCE) / np.maximum(steps, _step_kept(probability[order], steps))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps * probability[order]))
     return significance, adjusted, np.full(tests, float(tests))
+
+
+def _step_kept(ordered: Array, steps: Integers) -> int:
+    """Return the number of comparisons with which Holm's procedure stops; 1 where it rejects all."""
+    kept = np.flatnonzero(ordered > (1 - CONFIDENCE) / steps)
+    return int(steps[kept[0]]) if len(kept) else 1

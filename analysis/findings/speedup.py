@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Integers
+from analysis.findings.node_scaling import add_node_scaling
 from analysis.statistics.blocks import block_deviations
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SHARE, bounds, coverage
 from analysis.statistics.launches import Launches, launches_of
@@ -21,7 +22,8 @@ FURTHER_COLUMNS = (
     "images_per_second_low", "images_per_second_high", "epochs_per_second", "efficiency_low",
     "efficiency_high", "deviation_low", "deviation_high", "speedup_common", "speedup_common_low",
     "speedup_common_high", "efficiency_common", "efficiency_common_low", "efficiency_common_high",
-    "images_per_epoch", "seconds_per_epoch", "nodes", "unknown",
+    "images_per_epoch", "seconds_per_epoch", "nodes", "node_speedup", "node_speedup_low",
+    "node_speedup_high", "node_efficiency", "node_efficiency_low", "node_efficiency_high", "unknown",
 )  # fmt: skip
 MEDIANS = ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch")
 _UNIT_COLUMNS = ("throughput", "throughput_low", "throughput_high")
@@ -43,7 +45,8 @@ def summarise(study: Study) -> pd.DataFrame:
     (95 %, see intervals.py) need 3 repeats; that of a speed-up is paired where both points have the same
     repeats, and carries the baseline's uncertainty either way. Disturbed launches count for speed only where
     too few others of their point remain (statistics/timed.py), for IoU always. `nodes` is unknown where
-    runs of a point differ in it. What is not known is NaN, and `unknown` says why there is no speed-up.
+    runs of a point differ in it; `node_` columns are of full nodes (node_scaling.py). What is not known is
+    NaN, and `unknown` says why there is no speed-up.
     """
     runs = timed(study).runs.reset_index(drop=True)
     launches = launches_of(runs, POINT)
@@ -52,7 +55,9 @@ def summarise(study: Study) -> pd.DataFrame:
     logs = np.log(_values(runs, study.throughput))
     deviations = block_deviations(study, runs["run"].to_list())
     _add_throughput(points, study, launches.replicates(logs, deviations))
-    _add_all_speedups(points, PairedLaunches(launches, logs))
+    launched = PairedLaunches(launches, logs)
+    _add_all_speedups(points, launched)
+    add_node_scaling(points, study, launched.differences)
     return points[[*SPEEDUP_COLUMNS, *FURTHER_COLUMNS, *_UNIT_COLUMNS, "options", "knobs", *study.axes]]
 
 

@@ -14,14 +14,30 @@ from analysis.text import Row, count, with_interval
 from unet_scaling.study.options import Criteria
 
 Standing = Literal["qualifies", "excluded", "undecided"]
+# What a point does not meet, or is not shown to; "other_iou": the other framework has a better IoU there.
+Criterion = Literal[
+    "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline"
+]
 REPEATS_NEEDED = f"at least {FEWEST_REPEATS} repeats ({RECOMMENDED_REPEATS} recommended)"
-# N workers cannot do more than N times the work of one; 1.005 is what rounds to 1.00.
+# N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
 MOST_EFFICIENCY = 1.005
 # Significant digits of a number in a sentence: intervals are rarely narrower than 1 %.
 DIGITS = "~3"
 IOU_BELOW = "its IoU is below that on 1 worker"
 IOU_NOT_SHOWN = "its IoU is not shown to match 1 worker"
-IOU_REASONS = (IOU_BELOW, IOU_NOT_SHOWN)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How a point stands as a recommendation, the criterion that decides it, and the reason in words."""
+
+    standing: Standing
+    criterion: Criterion = ""
+    reason: str = ""
+
+
+# A requirement that is not met, with the reason.
+_Unmet = tuple[Criterion, str] | None
 
 
 @dataclass(frozen=True)
@@ -40,47 +56,60 @@ class Requirements:
     slow_baseline: str
 
 
-def standing_of(row: Row, required: Requirements) -> tuple[Standing, str]:
+def judge(row: Row, required: Requirements) -> Judgement:
     """Return how a point stands and why; evidence against it goes before missing evidence."""
     against = _evidence_against(row, required) or _below_the_other(row, required)
     if against:
-        return "excluded", against
+        return Judgement("excluded", *against)
     missing = _missing_evidence(row, required)
-    return ("undecided", missing) if missing else ("qualifies", "")
+    return Judgement("undecided", *missing) if missing else Judgement("qualifies")
 
 
-def _evidence_against(row: Row, required: Requirements) -> str:
-    floor = required.criteria.efficiency_floor
+def least_efficiency(workers: int, criteria: Criteria) -> float:
+    """Return the floor of efficiency at so many workers: the study's, and never less than the speed of 1."""
+    return max(criteria.efficiency_floor, 1 / workers) if workers > 1 else criteria.efficiency_floor
+
+
+def _evidence_against(row: Row, required: Requirements) -> _Unmet:
+    floor = least_efficiency(int(row["workers"]), required.criteria)
     if row["diverged"]:
-        return f"{row['diverged']} of its {row['repeats'] + row['diverged']} runs diverged"
+        return "diverged", f"{row['diverged']} of its {row['repeats'] + row['diverged']} runs diverged"
     if row["non_inferior"] == "no":
-        return IOU_BELOW
+        return "iou", IOU_BELOW
     if row["efficiency_common_high"] < floor:
-        return f"{_efficiency(row)} is below the floor of {floor:g}"
-    return ""
+        return "efficiency", f"{_efficiency(row)} is below the floor of {floor:g}"
+    return None
 
 
-def _missing_evidence(row: Row, required: Requirements) -> str:
-    floor = required.criteria.efficiency_floor
-    low = row["efficiency_common_low"]
+def _missing_evidence(row: Row, required: Requirements) -> _Unmet:
     if row["repeats"] < FEWEST_REPEATS:
-        return f"it has {row['repeats']} of {REPEATS_NEEDED}"
+        return "repeats", f"it has {row['repeats']} of {REPEATS_NEEDED}"
+    unknown = _unknown_efficiency(row, required)
+    if unknown:
+        return unknown
+    floor = least_efficiency(int(row["workers"]), required.criteria)
+    if row["efficiency_common_low"] < floor:
+        return "efficiency", f"{_efficiency(row)} may be below the floor of {floor:g}: run more repeats"
+    return ("iou", IOU_NOT_SHOWN) if row["non_inferior"] == "not shown" else None
+
+
+def _unknown_efficiency(row: Row, required: Requirements) -> _Unmet:
+    """Return why the efficiency of this point is not known."""
     if required.missing:
-        return f"its efficiency is unknown without {' and '.join(required.missing)} on 1 worker"
-    if math.isnan(low):
-        return f"{_efficiency(row)} has no interval: run {REPEATS_NEEDED} on 1 worker"
+        names = " and ".join(required.missing)
+        return "no_baseline", f"its efficiency is unknown without {names} on 1 worker"
+    if math.isnan(row["efficiency_common_low"]):
+        return "repeats", f"{_efficiency(row)} has no interval: run {REPEATS_NEEDED} on 1 worker"
     if required.slow_baseline and row["workers"] > 1:
-        return required.slow_baseline
-    if low < floor:
-        return f"{_efficiency(row)} may be below the floor of {floor:g}: run more repeats"
-    return IOU_NOT_SHOWN if row["non_inferior"] == "not shown" else ""
+        return "slow_baseline", required.slow_baseline
+    return None
 
 
 def _efficiency(row: Row) -> str:
     return f"its efficiency of {with_interval(row, 'efficiency_common', DIGITS)}"
 
 
-def _below_the_other(row: Row, required: Requirements) -> str:
+def _below_the_other(row: Row, required: Requirements) -> _Unmet:
     """Return that the other framework has a better IoU on as many workers, by more than the margin."""
     is_native = row["framework"] == "pytorch_native"
     sign = 1 if is_native else -1
@@ -89,8 +118,8 @@ def _below_the_other(row: Row, required: Requirements) -> str:
         if high < -required.criteria.iou_margin:
             other = required.names["horovod" if is_native else "pytorch_native"]
             shown = f"difference {sign * difference['difference']:.3f} [{low:.3f}, {high:.3f}]"
-            return f"its IoU is below that of {other} on as many workers ({shown})"
-    return ""
+            return "other_iou", f"its IoU is below that of {other} on as many workers ({shown})"
+    return None
 
 
 def _at_point(between: pd.DataFrame, row: Row, knobs: str) -> Sequence[Row]:

@@ -21,13 +21,13 @@ from analysis.statistics.timed import timed
 from analysis.study import NAMES, NAN, POINT, Study
 from analysis.text import Row, count
 
-# Of fewer blocks a rank correlation can hardly be significant at 0.1 %.
+# By permutation, 7 blocks reach 0.1 % in perfect order only; of 8, two neighbours may be swapped.
 _FEWEST_BLOCKS = 8
 # A study has hundreds of runs: at 5 % every report would warn (false alarms: docs/statistics.md).
 TREND_SIGNIFICANCE = 0.001
 # Stricter: Kolmogorov's distribution is of long series, and gives few blocks too small a probability.
 SHIFT_SIGNIFICANCE = 0.0001
-# Relative: 5 repeats resolve about 3 % (docs/statistics.md); a smaller drift decides nothing.
+# Relative: 5 repeats resolve 3 % at best (docs/statistics.md); a smaller drift decides nothing.
 LEAST_CHANGE = 0.02
 # Relative: a launch nearer than this hardly moves the median, however quiet its point is.
 LEAST_DISTANCE = 0.1
@@ -37,7 +37,7 @@ LEAST_SCORE = 3.5
 WORST_NAMED = 3
 # Of fewer launches two outliers set the median absolute deviation themselves.
 LAUNCHES_OF_OWN_DEVIATION = 5
-# Gives the factor of 3 launches to 0.5 %.
+# Gives the factor of 3 launches to 0.5 % (two standard deviations over seeds).
 NORMAL_POINTS = 100_000
 STATISTICS = ["drift", "drift_probability", "shift", "shift_epoch", "shift_probability"]
 
@@ -198,15 +198,20 @@ def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> floa
 def _trend(pace: Array) -> tuple[Array, Array]:
     """Return the relative change over the blocks and its probability, of logarithms (runs, blocks)."""
     blocks = pace.shape[-1]
+    earlier, later = np.triu_indices(blocks, k=1)
+    slope = np.median((pace[:, later] - pace[:, earlier]) / (later - earlier), axis=-1)
+    return np.expm1(slope * (blocks - 1)), _trend_probability(pace)
+
+
+def _trend_probability(pace: Array) -> Array:
+    """Return how probable so strong a rank correlation with time is in steady noise."""
     ranks = stats.rankdata(pace, axis=-1)
-    time = np.arange(1.0, blocks + 1)
+    time = np.broadcast_to(np.arange(1.0, pace.shape[-1] + 1), ranks.shape)
     with warnings.catch_warnings():
         # A run whose epochs all last equally long has no trend; its undefined probability becomes 1.
         warnings.simplefilter("ignore", stats.ConstantInputWarning)
-        probability = stats.pearsonr(ranks, np.broadcast_to(time, ranks.shape), axis=-1).pvalue
-    earlier, later = np.triu_indices(blocks, k=1)
-    slope = np.median((pace[:, later] - pace[:, earlier]) / (later - earlier), axis=-1)
-    return np.expm1(slope * (blocks - 1)), np.nan_to_num(probability, nan=1.0)
+        probability = stats.pearsonr(ranks, time, axis=-1).pvalue
+    return np.asarray(np.nan_to_num(probability, nan=1.0), dtype=np.float64)
 
 
 def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
@@ -214,11 +219,17 @@ def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
     blocks = pace.shape[-1]
     sums = np.abs(np.cumsum(pace - pace.mean(axis=-1, keepdims=True), axis=-1)[:, :-1])
     change = sums.argmax(axis=-1) + 1
-    noise = _noise_of_neighbours(pace)
-    ratio = np.divide(sums.max(axis=-1) / np.sqrt(blocks), noise, out=np.zeros(len(pace)), where=noise > 0)
     before = np.arange(blocks) < change[:, None]
     shift = _median_where(~before, pace) - _median_where(before, pace)
-    return np.expm1(shift), change, np.asarray(stats.kstwobign.sf(ratio), dtype=np.float64)
+    return np.expm1(shift), change, _shift_probability(sums.max(axis=-1), pace)
+
+
+def _shift_probability(largest_sum: Array, pace: Array) -> Array:
+    """Return how probable so large a cumulative sum of deviations is in steady noise; 1 without noise."""
+    noise = _noise_of_neighbours(pace)
+    scaled = largest_sum / np.sqrt(pace.shape[-1])
+    ratio = np.divide(scaled, noise, out=np.zeros(len(pace)), where=noise > 0)
+    return np.asarray(stats.kstwobign.sf(ratio), dtype=np.float64)
 
 
 def _noise_of_neighbours(pace: Array) -> Array:

@@ -79,11 +79,12 @@ def _of_series(study: Study, runs: pd.DataFrame, series: tuple[str, str, str], r
 
 
 def _sentence(row: Row) -> str:
-    claim = f"At {count(row['workers'], 'worker')} {_claim(row)} ({_evidence(row)})"
+    claim = f"At {count(row['workers'], 'worker')} {claim_of(row)} ({_evidence(row)})"
     return f"{claim}{_advice(row)}{_other_medians(row)}" if row["outcome"] == NO_DIFFERENCE else claim
 
 
-def _claim(row: Row) -> str:
+def claim_of(row: Row) -> str:
+    """Return the outcome of a comparison in words; it has enough repeats for one."""
     if row["outcome"] == NO_DIFFERENCE:
         interval = f"[{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
         return (
@@ -163,5 +164,5 @@ def _measured(study: Study, framework: Framework, runs: pd.DataFrame, workers: i
     """Return the speed-up so far, or the throughput where there is no baseline."""
     throughput = runs.groupby("workers")[study.throughput].median()
     if 1 not in throughput.index or workers == 1:
-        return f"{study.short_names[framework]} {throughput[workers]:.3g} {study.unit.replace(' ', '')}"
-    return f"{study.short_names[framework]} {throughput[workers] / throughput[1]:.2f}x"
+        return f"{study.names[framework]} {throughput[workers]:.3g} {study.unit.replace(' ', '')}"
+    return f"{study.names[framework]} {throughput[workers] / throughput[1]:.2f}x"

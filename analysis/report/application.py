@@ -21,15 +21,12 @@ from analysis.text import (
     sentence,
     series_name,
     unit_of,
+    unit_of_value,
     with_interval,
 )
 
 # Numbers of trainings whose worker-hours are given.
 TRAININGS = (1, 10, 100)
-_FIGURES = {
-    "speedup": "Speed-up over 1 worker against the ideal",
-    "efficiency": "Efficiency: speed-up divided by workers",
-}
 
 
 def application_text(report: Report, figures: FigureFiles) -> str:
@@ -38,9 +35,10 @@ def application_text(report: Report, figures: FigureFiles) -> str:
         f"# Scaling of {escaped(report.study.name)}: for an application for compute time",
         "Copy what you need. Every number is of this report; what it does not know, it does not say.",
     ]
+    headlines = {answer.options: answer.headline for answer in report.answers}
     of_options = _rows_by_options(report)
     for advice in report.recommendations:
-        parts += _of_options(report, advice, of_options[advice.options])
+        parts += _of_options(report, advice, headlines[advice.options], of_options[advice.options])
     parts += ["## Figures", *_figures(figures), "## How it was measured", *_method(report)]
     return "\n\n".join(parts) + "\n"
 
@@ -51,8 +49,9 @@ def _rows_by_options(report: Report) -> dict[str, Sequence[Row]]:
     return {str(options): of.to_dict("records") for options, of in rows.groupby("options", sort=False)}
 
 
-def _of_options(report: Report, advice: Recommendation, rows: Sequence[Row]) -> Iterator[str]:
+def _of_options(report: Report, advice: Recommendation, headline: str, rows: Sequence[Row]) -> Iterator[str]:
     yield f"## {escaped(advice.options)}" if advice.options else "## Scaling"
+    yield f"**{escaped(sentence(headline))}**"
     yield escaped(sentence(advice.sentence))
     yield from doubt_list(report)
     chosen = [row for row in rows if _recommended(row, advice)]
@@ -71,7 +70,7 @@ def _recommended(row: Row, advice: Recommendation) -> bool:
 
 
 def _in_words(report: Report, row: Row) -> str:
-    size, unit = unit_of(pd.Series([row["training_seconds"]]))
+    size, unit = unit_of_value(row["training_seconds"])
     time = with_interval(row, "training_seconds", "~3", size)
     return (
         f"On {count(int(row['workers']), 'worker')} {series_name(row, report.study.names)} processes "
@@ -110,13 +109,9 @@ def _request(report: Report, chosen: Sequence[Row]) -> str:
 
 
 def _figures(figures: FigureFiles) -> Iterator[str]:
-    for name, title in _FIGURES.items():
-        if name in figures.drawn:
-            drawn = figures.drawn[name]
-            yield f"![{escaped(drawn.alternative)}]({name}.svg)"
-            yield f"*{title}. {escaped(drawn.caption)}*"
-        else:
-            yield f"{title}: not drawn: {escaped(figures.missing[name].reason)}."
+    drawn = figures.drawn["scaling"]
+    yield f"![{escaped(drawn.alternative)}](scaling.svg)"
+    yield f"*{escaped(drawn.caption)}*"
 
 
 def _method(report: Report) -> Iterator[str]:

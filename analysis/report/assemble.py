@@ -10,12 +10,14 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
+from analysis.findings.answer import Answer, answers_of
 from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import compare, withhold
 from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
+from analysis.findings.option_sets import compared_options
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
@@ -77,6 +79,16 @@ class Report:
         doubt = f"the fairness table says no to: {BASELINE}" if doubted else ""
         tables = (self.points, self.comparisons, self.iou, self.iou_between, self.cost)
         return recommend(self.study, *tables, doubt)
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """Return the answer of each set of options in a line and four tiles, the most decided first."""
+        return answers_of(self.recommendations, self.checks)
+
+    @property
+    def compared_options(self) -> str:
+        """Return the line over the answers of several sets of options; empty for one set."""
+        return compared_options(self.recommendations)
 
     @cached_property
     def diagnoses(self) -> list[Diagnosis]:

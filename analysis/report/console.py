@@ -1,12 +1,15 @@
-"""Print a report: points, what was left out, notes, diagnoses, recommendation, verdicts and doubts."""
+"""Print a report: the answers first, then points, what was left out, notes, diagnoses, verdicts, doubts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from analysis.findings.answer import Answer
+from analysis.findings.headline import Kind
 from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
 from analysis.report.view import Column, number_column
@@ -19,16 +22,21 @@ LEAST_WIDTH = 130
 MOST_CONSOLE_ROWS = 60
 MOST_LINES = 20
 MOST_DIAGNOSES = 3
+MOST_PRINTED = 4
 WITH_INTERVAL = ("speed-up", "IoU")
+ANSWER_STYLES: Mapping[Kind, str] = {"scale": "green", "stay": "cyan", "undecided": "yellow", "unfair": "red"}
 DOUBTS = "Not equal in this comparison"
 
 
-def print_report(report: Report, console: Console | None = None) -> None:
-    """Print points, what was left out and why, notes, diagnoses, recommendation, and last verdict and doubts.
+def print_report(report: Report, console: Console | None = None, folder: Path | None = None) -> None:
+    """Print the answers, and where the report is; then points, runs left out, notes, diagnoses, verdicts.
 
-    Long tables and lists are cut; a line says in which file the rest is.
+    Long tables and lists are cut; a line says in which file the rest is. `folder`: where the report is.
     """
     console = console or report_console()
+    _print_answers(report, console)
+    if folder is not None:
+        console.print(f"report: {clean(folder)}", markup=False, soft_wrap=True)
     _print_points(report, console)
     print_left_out(report.study, console)
     _print_list(console, "Notes", report.notes, "report.html")
@@ -38,6 +46,28 @@ def print_report(report: Report, console: Console | None = None) -> None:
     _print_list(console, "Recommendation", advice, "report.html")
     _print_verdicts(report, console)
     _print_list(console, DOUBTS, report.doubts, "fairness.csv")
+
+
+def _print_answers(report: Report, console: Console) -> None:
+    """Print what a reader can act on, of each set of options."""
+    if report.compared_options:
+        console.print(f"{clean(report.compared_options)}\n", markup=False, soft_wrap=True, style="bold")
+    for answer in report.answers[:MOST_PRINTED]:
+        _print_answer(answer, console)
+    more = len(report.answers) - MOST_PRINTED
+    if more > 0:
+        console.print(f"and {more:,} more answers in report.html\n", markup=False)
+
+
+def _print_answer(answer: Answer, console: Console) -> None:
+    """Print a headline, its tiles, and the first next step."""
+    headline = clean(labelled(answer.options, answer.headline))
+    console.print(headline, style=f"bold {ANSWER_STYLES[answer.kind]}", markup=False, soft_wrap=True)
+    lines = [f"{tile.title} [{tile.light}] {tile.value}: {tile.detail}" for tile in answer.tiles]
+    lines += [f"Next: {step}" for step in answer.next_steps[:1]]
+    for line in lines:
+        console.print(f"  {clean(line)}", markup=False, soft_wrap=True)
+    console.print()
 
 
 def _print_verdicts(report: Report, console: Console) -> None:

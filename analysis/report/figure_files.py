@@ -1,10 +1,10 @@
 """The figures of a report: as files, as parts of its page, and why some are not drawn."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
-from analysis.figures.catalogue import FIGURES, draw
+from analysis.figures.catalogue import FIGURES, draw, draw_panels
 from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.svg import image, inline_svg
 from analysis.processes import parallel_map
@@ -18,12 +18,12 @@ MAIN = "main"
 
 @dataclass(frozen=True)
 class FigureFile:
-    """A drawn figure: its section, the contents of its files, the SVG for the page, and its texts."""
+    """A drawn figure: its section, the contents of its files, the SVG of its panels, and its texts."""
 
     section: str
     svg: bytes
     png: bytes
-    inline: str
+    panels: tuple[str, ...]
     caption: str
     alternative: str
 
@@ -47,7 +47,7 @@ class FigureFiles:
     def in_section(self, anchor: str) -> tuple[Drawing, ...]:
         """Return the figures of a section of the page."""
         return tuple(
-            Drawing(name, figure.inline, clean(figure.caption))
+            Drawing(name, figure.panels, clean(figure.caption))
             for name, figure in self.drawn.items()
             if figure.section == anchor
         )
@@ -71,7 +71,7 @@ def draw_figures(report: Report) -> FigureFiles:
     }
     names = [name for name in FIGURES if name not in missing]
     files = parallel_map(partial(_figure_file, inputs), names)
-    return FigureFiles(_with_main_figure(dict(zip(names, files, strict=True))), missing)
+    return FigureFiles(dict(zip(names, files, strict=True)), missing)
 
 
 def inputs_of(report: Report) -> Inputs:
@@ -79,6 +79,7 @@ def inputs_of(report: Report) -> Inputs:
     return Inputs(
         study=report.study,
         points=report.points,
+        comparisons=report.comparisons,
         iou=report.iou,
         cost=report.cost,
         predictions=report.predictions,
@@ -91,17 +92,21 @@ def _figure_file(inputs: Inputs, name: str) -> FigureFile:
     figure = FIGURES[name]
     drawn = draw(name, inputs)
     return FigureFile(
-        section=figure.SECTION,
+        section=section_of(inputs, name),
         svg=image(drawn, "svg"),
         png=image(drawn, "png"),
-        inline=inline_svg(drawn, f"figure-{name}"),
+        panels=tuple(_panels(inputs, name)),
         caption=figure.caption(inputs),
         alternative=str(drawn.get_label()),
     )
 
 
-def _with_main_figure(drawn: dict[str, FigureFile]) -> dict[str, FigureFile]:
-    """Move throughput to the first screen where no speed-up is known."""
-    if "throughput" in drawn and all(figure.section != MAIN for figure in drawn.values()):
-        drawn["throughput"] = replace(drawn["throughput"], section=MAIN)
-    return drawn
+def _panels(inputs: Inputs, name: str) -> Iterator[str]:
+    for number, panel in enumerate(draw_panels(name, inputs), start=1):
+        yield inline_svg(panel, f"figure-{name}-{number}")
+
+
+def section_of(inputs: Inputs, name: str) -> str:
+    """Return where a figure stands: speed-up and IoU first; of several sets of options, their ratios."""
+    several = len(inputs.options) > 1 and FIGURES["ratio"].missing(inputs) is None
+    return MAIN if name == ("ratio" if several else "scaling") else FIGURES[name].SECTION

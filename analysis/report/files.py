@@ -4,22 +4,25 @@ from pathlib import Path
 
 from analysis.report.application import application_text
 from analysis.report.assemble import Report
+from analysis.report.exports import export_files
 from analysis.report.figure_files import FigureFiles, draw_figures
 from analysis.report.html import page
+from analysis.report.links import RunLinks, run_links
 from analysis.report.markdown import summary_markdown
+from analysis.report.reproduction import study_file
 from analysis.report.tables import table_files
 from unet_scaling.study.files import READABLE, write_atomically
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
-    """Write the report's files; the same study always gives the same bytes.
+    """Write the report's files; the same study, in the same place, always gives the same bytes.
 
     The page comes last, so that what it names is there. Figures of an earlier report that this one does
     not draw are removed: they would be taken for its own. Raises OSError where the folder cannot be
     written; an earlier file is then still whole.
     """
     figures = draw_figures(report)
-    contents = _contents(report, figures)
+    contents = _contents(report, figures, run_links(report, folder))
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
@@ -29,12 +32,16 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     return [folder / name for name in contents]
 
 
-def _contents(report: Report, figures: FigureFiles) -> dict[str, bytes]:
-    contents = table_files(report)
+def _contents(report: Report, figures: FigureFiles, links: RunLinks) -> dict[str, bytes]:
+    contents = table_files(report) | export_files(report)
     for name, drawn in figures.drawn.items():
         contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
-    return contents | {
-        "summary.md": summary_markdown(report).encode(),
-        "application.md": application_text(report, figures).encode(),
-        "report.html": page(report, figures).encode(),
-    }
+    return (
+        contents
+        | study_file(report.study)
+        | {
+            "summary.md": summary_markdown(report).encode(),
+            "application.md": application_text(report, figures).encode(),
+            "report.html": page(report, figures, links).encode(),
+        }
+    )

@@ -1,28 +1,82 @@
 """Write the page: one HTML file that needs nothing else, no script and no network."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from analysis.findings.recommendation import Recommendation
-from analysis.findings.verdict import Verdict
+from analysis.findings.answer import Answer
+from analysis.findings.headline import Kind
+from analysis.findings.tiles import Light, Tile
 from analysis.report.assemble import Report
 from analysis.report.figure_files import MAIN, FigureFiles
-from analysis.report.provenance import origins
+from analysis.report.links import RunLinks
+from analysis.report.provenance import origin_line, origins
 from analysis.report.reproduction import reproduction
 from analysis.report.sections import sections
 from analysis.report.tables import TABLES
 from analysis.text import clean, count, repeats_text, sentence
 
-# More verdicts or recommendations are folded, so that the first screen holds the main figures.
-MOST_ANSWERS = 3
 TEMPLATE = "report.html.jinja"
+# Of a tile that is not good; with more, the figures would leave the first screen.
+MOST_REASONS = 2
+# Colour is never alone: each kind of answer and each light has its word, and the template its shape.
+KIND_WORDS: dict[Kind, str] = {
+    "scale": "Scale out",
+    "stay": "Stay on 1 worker",
+    "undecided": "Undecided",
+    "unfair": "No fair comparison",
+}
+LIGHT_WORDS: dict[Light, str] = {
+    "good": "good",
+    "caution": "caution",
+    "bad": "bad",
+    "unknown": "not known",
+}
 
 
-def page(report: Report, figures: FigureFiles) -> str:
-    """Return the report as HTML. The template escapes every text; figures are the project's own SVG."""
+@dataclass(frozen=True)
+class ShownTile:
+    """A tile of an answer as the page shows it: clean texts, and the word of its light.
+
+    What speaks against the answer is shown, as far as there is room; the other reasons are folded.
+    """
+
+    title: str
+    value: str
+    detail: str
+    light: Light
+    word: str
+    shown: tuple[str, ...]
+    folded: tuple[str, ...]
+
+    @property
+    def folded_line(self) -> str:
+        """Return how many reasons are folded."""
+        return count(len(self.folded), "more reason" if self.shown else "reason")
+
+
+@dataclass(frozen=True)
+class ShownAnswer:
+    """An answer as the page shows it; `evidence` are the recommendation and verdicts that it rests on."""
+
+    options: str
+    kind: Kind
+    word: str
+    headline: str
+    tiles: tuple[ShownTile, ...]
+    next_steps: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+
+def page(report: Report, figures: FigureFiles, links: RunLinks | None = None) -> str:
+    """Return the report as HTML. The template escapes every text; figures are the project's own SVG.
+
+    `links` are those of `links.run_links`; without them no run is linked.
+    """
     study = report.study
     return (
         _templates()
@@ -36,7 +90,9 @@ def page(report: Report, figures: FigureFiles) -> str:
             main_figures=figures.in_section(MAIN),
             not_drawn=figures.missing_in_section(MAIN),
             sections=list(sections(report, figures)),
+            run_links=links or {},
             origins=origins(study),
+            origin_line=origin_line(study),
             reproduction=reproduction(study),
             files=[table.file for table in TABLES],
         )
@@ -44,38 +100,69 @@ def page(report: Report, figures: FigureFiles) -> str:
 
 
 def _answers(report: Report) -> dict[str, object]:
-    """Return verdicts and recommendations, and what speaks against them."""
-    study = report.study
+    """Return the answers, most decided first, and what speaks against them."""
+    first, *more = [_shown_answer(report, answer) for answer in report.answers]
     return {
-        "verdicts": list(map(_verdict, report.verdicts)),
-        "recommendations": list(map(_recommendation, report.recommendations)),
-        "most_answers": MOST_ANSWERS,
+        "answer": first,
+        "compared_options": sentence(report.compared_options) if report.compared_options else "",
+        "more_answers": more,
+        "more_answers_line": count(len(more), "more answer"),
         "doubts": list(map(sentence, report.doubts)),
-        "caveats": [] if study.provenance_known else list(map(sentence, study.notes)),
+        "caveats": [] if report.study.provenance_known else list(map(sentence, report.study.notes)),
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, str]:
-    compared = "; ".join(part for part in (verdict.options, verdict.knobs) if part)
-    return {"options": clean(compared), "sentence": sentence(verdict.sentence)}
+def _shown_answer(report: Report, answer: Answer) -> ShownAnswer:
+    return ShownAnswer(
+        options=clean(answer.options),
+        kind=answer.kind,
+        word=KIND_WORDS[answer.kind],
+        headline=_capital(answer.headline),
+        tiles=tuple(map(_shown_tile, answer.tiles)),
+        next_steps=tuple(map(sentence, answer.next_steps)),
+        evidence=tuple(_evidence(report, answer.options)),
+    )
 
 
-def _recommendation(advice: Recommendation) -> dict[str, object]:
-    return {
-        "options": clean(advice.options),
-        "sentence": sentence(advice.sentence),
-        "why": list(map(sentence, advice.why)),
-    }
+def _shown_tile(tile: Tile) -> ShownTile:
+    reasons = tuple(map(sentence, tile.reasons))
+    most = 0 if tile.light == "good" else MOST_REASONS
+    return ShownTile(
+        title=clean(tile.title),
+        value=clean(tile.value),
+        detail=sentence(tile.detail) if tile.detail else "",
+        light=tile.light,
+        word=LIGHT_WORDS[tile.light],
+        shown=reasons[:most],
+        folded=reasons[most:],
+    )
+
+
+def _evidence(report: Report, options: str) -> Iterable[str]:
+    """Yield the recommendation and the verdicts for these options in full."""
+    for advice in report.recommendations:
+        if advice.options == options:
+            yield sentence(advice.sentence)
+            yield from map(sentence, advice.why)
+    for verdict in report.verdicts:
+        if verdict.options == options:
+            yield sentence(f"[{verdict.knobs}] {verdict.sentence}" if verdict.knobs else verdict.sentence)
+
+
+def _capital(text: str) -> str:
+    text = clean(text)
+    return text[:1].upper() + text[1:]
 
 
 def _measured(report: Report) -> str:
     """Return frameworks, worker counts and repeats in a line."""
     runs = report.study.runs
-    workers = ", ".join(map(str, sorted(runs["workers"].unique())))
+    workers = sorted(runs["workers"].unique())
     used = set(runs["framework"])
     names = " and ".join(name for framework, name in report.study.names.items() if framework in used)
+    counts = ", ".join(map(str, workers)) + (" worker" if workers == [1] else " workers")
     repeats = repeats_text(report.points["repeats"])
-    return f"{names} on {workers} workers, {count(len(runs), 'run')}, {repeats} per point"
+    return f"{names} on {counts}, {count(len(runs), 'run')}, {repeats} per point"
 
 
 @cache

@@ -1,13 +1,14 @@
-"""Write the points as a Markdown table, for papers and proposals."""
+"""Write the answers, and the points as a Markdown table, for papers and proposals."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from analysis.findings.tiles import Tile
 from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
 from analysis.report.view import Column, number_column
 from analysis.statistics.intervals import coverage
-from analysis.text import Row, clean, count, percent, repeats_text, sentence
+from analysis.text import Row, clean, count, labelled, percent, repeats_text, sentence
 
 TEXT = ":--"
 _NUMBER = "--:"
@@ -15,9 +16,10 @@ MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
 
 
 def summary_markdown(report: Report) -> str:
-    """Return a table for each set of options, a caption, the verdicts, their doubts, and the notes."""
+    """Return the answers, a table for each set of options, a caption, the verdicts, doubts, and the notes."""
     parts = [
         f"# {escaped(report.study.name)}: speed-up, efficiency and IoU",
+        *answer_parts(report),
         *_points_tables(report),
         _caption(report),
         *(f"**{escaped(verdict)}**" for verdict in report.verdicts),
@@ -25,6 +27,23 @@ def summary_markdown(report: Report) -> str:
         *(f"- {escaped(note)}" for note in report.notes),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def answer_parts(report: Report) -> Iterator[str]:
+    """Yield the headline of each set of options, its tiles, and what to do next."""
+    if report.compared_options:
+        yield f"**{escaped(sentence(report.compared_options))}**"
+    for answer in report.answers:
+        yield f"**{escaped(labelled(answer.options, answer.headline))}**"
+        yield "\n".join(_tile_line(tile) for tile in answer.tiles)
+        if answer.next_steps:
+            steps = "\n".join(f"- {escaped(sentence(step))}" for step in answer.next_steps)
+            yield f"Next:\n\n{steps}"
+
+
+def _tile_line(tile: Tile) -> str:
+    title, value, detail = map(escaped, (tile.title, tile.value, sentence(tile.detail)))
+    return f"- {title} ({tile.light}): **{value}**. {detail}"
 
 
 def _points_tables(report: Report) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Columns of the page's tables, one function for each table; headings and units follow the study."""
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from analysis.budget.shares import PARTS
@@ -12,6 +14,7 @@ from analysis.report.view import (
     framework_column,
     integer_column,
     number_column,
+    run_column,
     text_column,
 )
 from analysis.study import COMPARED, POINT
@@ -46,16 +49,35 @@ def speed_columns(report: Report) -> list[Column]:
     return [
         *point_keys(report),
         integer_column("repeats", "repeats"),
-        number_column(report.study.unit, "throughput", "~4"),
-        number_column("speed-up", "speedup", ".2f"),
-        number_column("efficiency", "efficiency", ".1%"),
-        number_column("deviation", "deviation", ".1%"),
+        number_column(report.study.unit, "throughput", "~4", switched=True),
+        number_column("speed-up", "speedup", ".2f", switched=True),
+        number_column("efficiency", "efficiency", ".1%", switched=True),
+        number_column("deviation", "deviation", "z.1%", switched=True),
     ]
 
 
 def of_points(report: Report) -> list[Column]:
-    common = number_column("efficiency against the best 1-worker point", "efficiency_common", ".1%")
-    return [*speed_columns(report), common]
+    heading = "efficiency against the best 1-worker point"
+    common = number_column(heading, "efficiency_common", ".1%", switched=True)
+    of_nodes = number_column("efficiency against 1 full node", "node_efficiency", ".1%", switched=True)
+    return [*speed_columns(report), common, of_nodes]
+
+
+def of_runs(report: Report) -> list[Column]:
+    """Return the columns of every run, each with a link to its folder."""
+    size, unit = unit_of(report.study.runs["training_seconds"])
+    return [
+        run_column("run", "run"),
+        *point_keys(report),
+        integer_column("repeat", "repeat"),
+        number_column(report.study.unit, report.study.throughput, "~4", bounded=False),
+        number_column("loss", "loss", "~4", bounded=False),
+        number_column("IoU", "iou", ".4f", bounded=False),
+        number_column(f"training, {unit}", "training_seconds", "~3", scale=size, bounded=False),
+        text_column("started (UTC)", "started_utc"),
+        text_column("disturbed", "disturbed"),
+        text_column("stalls", "stalls"),
+    ]
 
 
 def of_pairs(report: Report) -> list[Column]:
@@ -86,6 +108,26 @@ def losses_of_points(runs: pd.DataFrame) -> pd.DataFrame:
 
 def of_budget(report: Report) -> list[Column]:
     return [*point_keys(report), number_column("1 - efficiency", "deviation", "z.1%"), *_parts()]
+
+
+def of_diagnoses(report: Report) -> list[Column]:
+    """Return cause, point, share of the loss, evidence and what to try of every finding."""
+    return [
+        text_column("cause", "finding"),
+        *point_keys(report),
+        number_column("share of the workers' time", "at_stake", ".1%", bounded=False),
+        Column("1 - efficiency there", _lost_at(report)),
+        text_column("evidence", "evidence"),
+        text_column("what to try", "try_next"),
+    ]
+
+
+def _lost_at(report: Report) -> Callable[[Row], Cell]:
+    """Return the cell of 1 - efficiency, with its interval, at the point of a row."""
+    shown = number_column("", "deviation", "z.1%")
+    rows = report.overhead.budget.to_dict("records")
+    cells = {tuple(row[name] for name in POINT): shown.cell(row) for row in rows}
+    return lambda row: cells.get(tuple(row[name] for name in POINT), Cell("", kind="number"))
 
 
 def of_difference(_report: Report) -> list[Column]:
@@ -204,4 +246,4 @@ def of_fairness(_report: Report) -> list[Column]:
 
 
 def of_left_out(_report: Report) -> list[Column]:
-    return [text_column(name, name) for name in ("run", "state", "reason")]
+    return [run_column("run", "run"), text_column("state", "state"), text_column("reason", "reason")]

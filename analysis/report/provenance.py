@@ -9,6 +9,8 @@ from unet_scaling.study.record_lines import Header, WorkerFacts
 
 # More hosts or jobs than this fill the page without saying more.
 MOST_SHOWN = 12
+# Of a time in ISO 8601: 2025-01-31.
+_DATE_LETTERS = 10
 _OF_WORKERS: dict[str, Callable[[WorkerFacts], str]] = {
     "hosts": lambda worker: worker.host,
     "devices": lambda worker: worker.device,
@@ -46,6 +48,17 @@ def origins(study: Study) -> list[Origin]:
         *(Origin(name, _distinct(map(value, headers))) for name, value in _OF_HEADERS.items()),
         Origin("started (UTC)", _first_and_last(header.started_utc for header in headers)),
     ]
+
+
+def origin_line(study: Study) -> str:
+    """Return commit, hosts and days of the used runs in one sentence; empty for logs that carry none."""
+    headers = list(study.headers.values())
+    if not headers:
+        return ""
+    code = count(len({header.commit for header in headers}), "commit")
+    hosts = count(len({worker.host for header in headers for worker in header.workers}), "host")
+    days = _first_and_last(header.started_utc[:_DATE_LETTERS] for header in headers)
+    return f"{code}, {hosts}, {' to '.join(days)}."
 
 
 def _commit(header: Header) -> str:

@@ -4,10 +4,14 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from analysis.findings.submission import NO_CLUSTER_FILE, is_of_slurm, study_file_name, submit_command
 from analysis.study import Study
-from unet_scaling.study.config import FRAMEWORKS, RunConfig
+from analysis.text import listed
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, Criteria
+from unet_scaling.study.study_file import PATH_KEYS
 
 SHARED = ("data", "model", "training")
 
@@ -25,21 +29,53 @@ class Reproduction:
 
 
 def reproduction(study: Study) -> Reproduction | None:
-    """Return the study file of the used runs; None for logs that carry no headers.
+    """Return the study file of the used runs and the commands; None for logs that carry no headers.
 
     The product of the file's axes may hold points that were not used here: runs that failed, or were
-    refused. A remark says how many.
+    refused. A remark says how many. Paths in the project are relative to it; others would name a folder of
+    the machine that trained, so they become `data/NAME`, with a remark.
     """
     configs = [header.config for header in study.headers.values()]
     if not configs:
         return None
-    name = configs[0].study
     axes = _axes(configs)
-    commands = (
-        f"slurm/submission.sh {name}.toml --cluster slurm/clusters/CLUSTER.toml",
-        f"python -m analysis logs/{name}",
-    )
-    return Reproduction(_study_file(configs, axes, study.criteria), commands, tuple(_remarks(configs, axes)))
+    commands = (submit_command(study), f"python -m analysis logs/{configs[0].study}")
+    remarks = (*_remarks(configs, axes), *_places(study))
+    return Reproduction(_study_file(configs, axes, study.criteria), commands, remarks)
+
+
+def study_file(study: Study) -> dict[str, bytes]:
+    """Return the study file that the commands name, by its name; none for logs without headers."""
+    again = reproduction(study)
+    if again is None:
+        return {}
+    return {study_file_name(study): again.study_file.encode()}
+
+
+def _places(study: Study) -> Iterator[str]:
+    """Yield what the commands and paths of this machine leave to the reader."""
+    yield f"{study_file_name(study)} is beside this report; the command names its usual place"
+    if is_of_slurm(study):
+        yield f"the records do not name the cluster file: {NO_CLUSTER_FILE} stands for yours"
+    configs = [header.config for header in study.headers.values()]
+    outside = [f"{table}.{key}" for table, key in PATH_KEYS if _any_outside(configs, table, key)]
+    if outside:
+        yield f"{listed(outside)}: the runs read a place outside the project; put your own there"
+
+
+def _any_outside(configs: Iterable[RunConfig], table: str, key: str) -> bool:
+    """Return whether a run read a file or folder outside the project."""
+    paths = [Path(path) for config in configs if (path := getattr(getattr(config, table), key)) is not None]
+    return any(path.is_absolute() and not path.is_relative_to(PROJECT) for path in paths)
+
+
+def _portable(path: str) -> str:
+    """Return a path relative to the project, or what stands for one outside of it."""
+    if not Path(path).is_absolute():
+        return path
+    if Path(path).is_relative_to(PROJECT):
+        return Path(path).relative_to(PROJECT).as_posix()
+    return f"data/{Path(path).name}"
 
 
 def _axes(configs: Sequence[RunConfig]) -> Axes:
@@ -55,7 +91,8 @@ def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
     for table in (*SHARED, config.framework):
         options = getattr(config, table) or OPTION_TABLES[table]()
         for key, value in options.model_dump().items():
-            yield (table, key), value
+            is_path = (table, key) in PATH_KEYS and value is not None
+            yield (table, key), _portable(value) if is_path else value
 
 
 def _default(table: str, key: str) -> object:
@@ -67,10 +104,14 @@ def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Criteria) ->
     frameworks = [framework for framework in FRAMEWORKS if framework in used]
     lines = _what_is_run(frameworks, configs)
     for table in (*SHARED, *frameworks):
-        lines += _table(table, {key: values for (of, key), values in axes.items() if of == table})
+        lines += _table(table, _of_table(axes, table))
     asked = criteria.model_dump(exclude_defaults=True)
     lines += _table("criteria", {key: [value] for key, value in asked.items()})
     return "\n".join(lines) + "\n"
+
+
+def _of_table(axes: Axes, table: str) -> Mapping[str, Sequence[object]]:
+    return {key: values for (of, key), values in axes.items() if of == table}
 
 
 def _what_is_run(frameworks: Sequence[str], configs: Sequence[RunConfig]) -> list[str]:

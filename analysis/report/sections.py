@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from analysis.findings.cost import CLOCK
+from analysis.report import conclusions
 from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles
 from analysis.report.tables import grids
 from analysis.report.view import Section
-from analysis.text import clean, count, labelled, sentence
+from analysis.text import clean, count, sentence
 
-# More findings or notes than this are folded, or left to the tables: nobody reads on.
+# More remarks or runs left out than this are folded, or left to the tables: nobody reads on.
 MOST_REMARKS = 12
 POINTS_LEAD = (
     "A point is one framework at one worker count. Numbers are medians over its repeats, with the interval "
@@ -20,7 +21,7 @@ OVERHEAD_LEAD = (
     "Data wait (with host to device), compute (forward and backward), wire, imbalance, optimizer and rest "
     "sum to 1 - efficiency, in shares of the workers' time; a negative part takes less than on 1 worker. "
     "Work is equal by construction: every worker has as many images in a step, and dropped images are not "
-    "counted. Below: the findings, most at stake first, each with its evidence and what to try."
+    "counted."
 )
 LOSS_LEAD = (
     "More workers mean larger batches and fewer steps. Over epochs the curves show what that costs in "
@@ -33,6 +34,7 @@ PREDICTION_LEAD = (
     "A model of the step time, fitted on the smaller worker counts only. The error at the larger ones, which "
     "the fit has not seen, says how far an extrapolation may be trusted."
 )
+RUNS_LEAD = "One launch each. The folder of a run holds its record, configuration and log."
 FAIRNESS_LEAD = (
     "Runs that differ in what must agree are refused and listed below. This is what the records say of the "
     "runs that are used."
@@ -41,7 +43,7 @@ FAIRNESS_LEAD = (
 
 def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
     """Return the evidence in reading order."""
-    for make in (_points, _against, _overhead, _iou, _loss, _cost, _prediction, _fairness):
+    for make in (_points, _against, _iou, _overhead, _cost, _loss, _prediction, _fairness, _runs):
         yield _with_evidence(make(report), report, figures)
     if len(report.study.left_out):
         yield _with_evidence(_left_out(report), report, figures)
@@ -53,48 +55,48 @@ def _with_evidence(section: Section, report: Report, figures: FigureFiles) -> Se
     """Return a section with the figures and tables that name its anchor as theirs."""
     return replace(
         section,
+        conclusion=clean(section.conclusion),
         drawings=figures.in_section(section.anchor),
         grids=grids(report, section.anchor),
         absent=figures.missing_in_section(section.anchor),
     )
 
 
-def _points(_report: Report) -> Section:
-    return Section("points", "Every point", POINTS_LEAD)
+def _points(report: Report) -> Section:
+    return Section(
+        "points", "Speed of every point", conclusions.speed_conclusion(report), POINTS_LEAD, is_open=True
+    )
 
 
 def _against(report: Report) -> Section:
     native, horovod = report.study.compared_names
+    title = f"{native[:1].upper()}{native[1:]} against {horovod}"
     lead = (
         f"The ratio of throughputs, paired by repeat: above 1 {native} is faster. The difference is "
         "significant where the whole interval lies on one side of 1."
     )
-    nothing = () if len(report.comparisons) else ("The frameworks have no worker count in common.",)
-    return Section("against", f"{native[:1].upper()}{native[1:]} against {horovod}", lead, remarks=nothing)
+    return Section("against", title, conclusions.comparison_conclusion(report), lead, is_open=True)
 
 
 def _overhead(report: Report) -> Section:
-    findings = tuple(map(sentence, _findings(report)))
-    return Section("budget", "Where the lost efficiency went", OVERHEAD_LEAD, remarks=findings)
-
-
-def _findings(report: Report) -> Iterator[str]:
-    for diagnosis in report.diagnoses[:MOST_REMARKS]:
-        yield labelled(diagnosis.options, str(diagnosis))
-    if len(report.diagnoses) > MOST_REMARKS:
-        yield f"{len(report.diagnoses) - MOST_REMARKS} more in diagnosis.csv"
-    if len(report.overhead.budget) and not report.diagnoses:
-        yield "No rule of the diagnosis found its evidence"
-    yield from report.budget_notes[:MOST_REMARKS]
+    notes = report.budget_notes[:MOST_REMARKS] if len(report.overhead.budget) else []
+    return Section(
+        "budget",
+        "Where the lost efficiency went",
+        conclusions.overhead_conclusion(report),
+        OVERHEAD_LEAD,
+        is_open=bool(report.diagnoses),
+        remarks=tuple(map(sentence, notes)),
+    )
 
 
 def _iou(report: Report) -> Section:
     lead = (
         f"Computed on: {clean(report.study.iou_scope)}{_test_images(report)}. A point is not inferior where "
         "the whole interval of its difference to 1 worker, paired by seed, lies above "
-        f"-{report.study.criteria.iou_margin:g}."
+        f"-{report.study.criteria.iou_margin:g}, and inferior where it lies below."
     )
-    return Section("iou", "IoU", lead)
+    return Section("iou", "IoU", conclusions.iou_conclusion(report), lead, is_open=True)
 
 
 def _test_images(report: Report) -> str:
@@ -102,31 +104,43 @@ def _test_images(report: Report) -> str:
     return f" ({', '.join(f'{number:,.0f}' for number in images)} images)" if images else ""
 
 
-def _loss(_report: Report) -> Section:
-    return Section("loss", "Training loss", LOSS_LEAD)
+def _loss(report: Report) -> Section:
+    return Section("loss", "Training loss", conclusions.loss_conclusion(report), LOSS_LEAD)
 
 
 def _cost(report: Report) -> Section:
     sets = [f"Pareto set of {clean(kind)}." for kind in report.cost["pareto_of"].drop_duplicates() if kind]
-    return Section("cost", "Cost", COST_LEAD, remarks=(sentence(report.target), *sets))
+    remarks = (sentence(report.target), *sets)
+    return Section("cost", "Time and cost", conclusions.cost_conclusion(report), COST_LEAD, remarks=remarks)
 
 
 def _prediction(report: Report) -> Section:
-    notes = tuple(map(sentence, report.extrapolation.notes[:MOST_REMARKS]))
-    return Section("prediction", "Prediction", PREDICTION_LEAD, remarks=notes)
+    conclusion = conclusions.prediction_conclusion(report)
+    notes = map(sentence, report.extrapolation.notes[:MOST_REMARKS])
+    remarks = tuple(note for note in notes if note != conclusion)
+    return Section("prediction", "Prediction", conclusion, PREDICTION_LEAD, remarks=remarks)
 
 
-def _fairness(_report: Report) -> Section:
-    return Section("fairness", "How fair is this comparison?", FAIRNESS_LEAD)
+def _fairness(report: Report) -> Section:
+    title = "How fair is this comparison?"
+    conclusion = conclusions.fairness_conclusion(report)
+    return Section("fairness", title, conclusion, FAIRNESS_LEAD, is_open=bool(report.doubts))
+
+
+def _runs(report: Report) -> Section:
+    return Section("runs", "Every run", conclusions.runs_conclusion(report), RUNS_LEAD)
 
 
 def _left_out(report: Report) -> Section:
     runs = len(report.study.left_out)
     lead = "No number of this report uses these runs."
-    return Section("left-out", f"Left out: {count(runs, 'run')}", lead, folded=runs > MOST_REMARKS)
+    conclusion = conclusions.left_out_conclusion(report)
+    return Section(
+        "left-out", f"Left out: {count(runs, 'run')}", conclusion, lead, is_open=runs <= MOST_REMARKS
+    )
 
 
 def _notes(report: Report) -> Section:
-    lead = "What to know before you use a number of this page."
     notes = tuple(map(sentence, report.notes))
-    return Section("notes", "Notes", lead, remarks=notes, folded=len(notes) > MOST_REMARKS)
+    lead = "What to know before you use a number of this page."
+    return Section("notes", "Notes", conclusions.notes_conclusion(notes), lead, remarks=notes)

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import pandas as pd
@@ -22,13 +22,15 @@ class PageTable:
     """How the page shows a table.
 
     `section` is the anchor of its section; `caption` may name the frameworks as {native} and {horovod};
-    `columns` gives its columns; `rows` what of the file's table is shown.
+    `columns` gives its columns; `rows` what of the file's table is
+    shown; with `leads` it stands before the figures of its section.
     """
 
     section: str
     caption: str
     columns: Callable[[Report], Sequence[Column]]
     rows: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table
+    leads: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Table:
     `file` is written as its ending says, CSV or Parquet. `make` returns the table. `columns` describes every
     column, in the order of the file: "a, b" are two columns with one description, "x ±" is x with its
     interval, x_low and x_high. `about` is a sentence for docs/report.md. Without `page` the page does not
-    show it.
+    show it; with `second_page` it does so in two sections.
     """
 
     file: str
@@ -46,6 +48,7 @@ class Table:
     columns: Mapping[str, str]
     about: str = ""
     page: PageTable | None = None
+    second_page: PageTable | None = None
 
     @property
     def names(self) -> list[str]:
@@ -59,14 +62,25 @@ class Table:
         table = _with_arm_names(made[[*self.names, *axes]], report.study)
         return as_parquet(table) if self.file.endswith(".parquet") else as_csv(table)
 
+    @property
+    def pages(self) -> list[PageTable]:
+        """Return how the page shows it, in each section that does."""
+        return [page for page in (self.page, self.second_page) if page]
+
     def grid(self, report: Report, page: PageTable) -> Grid:
         """Return the table as the page shows it."""
         made = self.make(report)
-        native, horovod = report.study.compared_names
-        caption = page.caption.format(native=native, horovod=horovod)
-        caption = caption[:1].upper() + caption[1:]
         rows = page.rows(made) if len(made) else made
-        return make_grid(PurePath(self.file).stem, caption, rows, page.columns(report), self.file)
+        stem = PurePath(self.file).stem
+        name = stem if page is self.page else f"{stem}-{page.section}"
+        grid = make_grid(name, _caption(report, page), rows, page.columns(report), self.file)
+        return replace(grid, leads=page.leads)
+
+
+def _caption(report: Report, page: PageTable) -> str:
+    native, horovod = report.study.compared_names
+    caption = page.caption.format(native=native, horovod=horovod)
+    return caption[:1].upper() + caption[1:]
 
 
 def column_names(key: str) -> list[str]:

@@ -46,11 +46,13 @@ TABLES = (
             "images_per_epoch": "of all workers together",
             "seconds_per_epoch": "median of the epochs after the warm-up",
             "nodes": "distinct hosts of a run",
+            "node_speedup ±": "of full nodes: throughput over that of the same series on 1 full node",
+            "node_efficiency ±": "the same, divided by the nodes: what is lost between nodes alone",
             "unknown": "why a number of this row is not known",
             "options, knobs": "",
         },
         "One row per point.",
-        PageTable("points", "Throughput and scaling of every point", shown.of_points),
+        PageTable("points", "Throughput and scaling of every point", shown.of_points, leads=True),
     ),
     Table(
         "runs.csv",
@@ -82,6 +84,7 @@ TABLES = (
             shown.of_losses,
             shown.losses_of_points,
         ),
+        PageTable("runs", "Every run that is used", shown.of_runs),
     ),
     Table(
         "epochs.parquet",
@@ -131,6 +134,20 @@ TABLES = (
         "Native DDP against Horovod at every worker count that both have.",
         PageTable(
             "against", "{native} against {horovod} at every worker count that both have", shown.of_pairs
+        ),
+    ),
+    Table(
+        "diagnosis.csv",
+        lambda report: diagnosis_table(report.diagnoses),
+        {
+            "rule": "its name",
+            "options, framework, knobs, workers": "the point",
+            "at_stake": "share of the workers' time that it is about",
+            "finding, evidence, try_next": "what is so, the numbers that show it, the knob or study to try",
+        },
+        "One row per finding, most at stake first.",
+        PageTable(
+            "budget", "Causes of the lost efficiency, most at stake first", shown.of_diagnoses, leads=True
         ),
     ),
     Table(
@@ -194,17 +211,6 @@ TABLES = (
             shown.of_ping_pongs,
             pair_table,
         ),
-    ),
-    Table(
-        "diagnosis.csv",
-        lambda report: diagnosis_table(report.diagnoses),
-        {
-            "rule": "its name",
-            "options, framework, knobs, workers": "the point",
-            "at_stake": "share of the workers' time that it is about",
-            "finding, evidence, try_next": "what is so, the numbers that show it, the knob or study to try",
-        },
-        "One row per finding, most at stake first.",
     ),
     Table(
         "iou.csv",
@@ -351,5 +357,5 @@ def table_files(report: Report) -> dict[str, bytes]:
 
 def grids(report: Report, section: str) -> tuple[Grid, ...]:
     """Return the tables that a section of the page shows."""
-    pages = [(table, table.page) for table in TABLES if table.page and table.page.section == section]
+    pages = [(table, page) for table in TABLES for page in table.pages if page.section == section]
     return tuple(table.grid(report, page) for table, page in pages)

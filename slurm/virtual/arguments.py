@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm.virtual.plan import DEFAULT_STATE, MOST_HOSTS, Plan
+from unet_scaling.study.command_line import CommandLine
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -27,11 +28,11 @@ PURPOSES = {
 }
 
 
-def command_line() -> argparse.ArgumentParser:
+def command_line() -> CommandLine:
     """Return the parser of the command line; `verb` holds the command."""
-    parser = argparse.ArgumentParser(
-        prog="slurm/virtual_cluster",
-        description="A real Slurm of several hosts on one Linux machine, to rehearse studies on. Needs root.",
+    parser = CommandLine(
+        "slurm/virtual_cluster",
+        "A real Slurm of several hosts on one Linux machine, to rehearse studies on. Needs root.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for verb, purpose in PURPOSES.items():

@@ -13,6 +13,7 @@ from statistics import median
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.foreground import ALLOWED
 from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, write_manifest
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import run_program
 
 # A line of the summary shows at most so many.
@@ -21,12 +22,12 @@ MOST_VALUES_SHOWN = 8
 
 
 def main() -> None:
-    arguments = _parser().parse_args()
+    arguments = command_line().parse_args()
     arguments.command(arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m unet_scaling.data", description=__doc__)
+def command_line() -> CommandLine:
+    parser = CommandLine("python -m unet_scaling.data", __doc__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="check | fetch | make")
     for name, function, text in (
         ("check", _check, "decode every file once and write the manifest"),

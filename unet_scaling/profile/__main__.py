@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import run_program
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import setting
@@ -16,7 +17,7 @@ docs/profile.md explains the output.
 
 
 def main() -> None:
-    profile(vars(_parser().parse_args()))
+    profile(vars(command_line().parse_args()))
 
 
 def profile(arguments: dict[str, Any]) -> None:
@@ -29,13 +30,8 @@ def profile(arguments: dict[str, Any]) -> None:
     print_profile(profile_study(study, ProfileOptions(**arguments)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m unet_scaling.profile",
-        description=profile.__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def command_line() -> CommandLine:
+    parser = CommandLine("python -m unet_scaling.profile", profile.__doc__, _EPILOG)
     parser.add_argument("study", type=Path, metavar="STUDY.toml", help="its first configuration is profiled")
     parser.add_argument(
         "--set",

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.keys import Allowed
 from unet_scaling.study.options import (
     Count,
     Criteria,
@@ -33,6 +34,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
+PLAIN_NAME_WORDS = "a text of letters, digits and . _ + = - that begins with a letter or digit"
 # What a name of a folder may have on the file systems of Linux, in bytes; these names are ASCII.
 LONGEST_NAME = 255
 MOST_WORKERS = 65_536
@@ -42,6 +44,7 @@ MOST_RUNS = 100_000
 # The largest integer that every reader of JSON holds exactly.
 LARGEST_FIRST_SEED = 2**53
 
+PlainName = Annotated[str, Field(pattern=PLAIN_NAME), Allowed(PLAIN_NAME_WORDS)]
 Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 OptionKey = tuple[str, str]  # table and key
 Options = dict[OptionKey, Any]
@@ -55,8 +58,8 @@ class RunConfig(StrictModel):
     """
 
     format: Literal[1] = 1
-    study: str = Field(pattern=PLAIN_NAME)
-    run: str = Field(pattern=PLAIN_NAME)
+    study: PlainName
+    run: PlainName
     framework: Framework
     workers: Workers
     repeat: Count
@@ -116,19 +119,43 @@ def horovod_environment(config: RunConfig) -> dict[str, str]:
     }
 
 
+def no_value_twice(values: list[Any]) -> list[Any]:
+    """Return the values; raises ValueError where one is there twice."""
+    if len(set(values)) != len(values):
+        raise ValueError(f"{values} names a value twice")
+    return values
+
+
 class StudyConfig(StrictModel):
     """One TOML file: frameworks x worker counts x options x repeats. Tables hold scalars or axes."""
 
-    name: str = Field(pattern=PLAIN_NAME, max_length=LONGEST_NAME, description="default: the file's name")
-    frameworks: list[Framework] = Field(list(FRAMEWORKS), min_length=1)
-    workers: list[Workers] = Field(min_length=1)
+    name: PlainName = Field(
+        max_length=LONGEST_NAME,
+        description="of the study and its folder below logs/; default: the file's name",
+        examples=["sweep"],
+    )
+    frameworks: Annotated[list[Framework], AfterValidator(no_value_twice)] = Field(
+        list(FRAMEWORKS),
+        min_length=1,
+        description="compared with each other",
+        examples=[["horovod"]],
+        json_schema_extra={"uniqueItems": True},
+    )
+    workers: Annotated[list[Workers], AfterValidator(no_value_twice)] = Field(
+        min_length=1,
+        description="worker counts, for speed-up with 1 among them",
+        examples=[[1, 2, 4]],
+        json_schema_extra={"uniqueItems": True},
+    )
     repeats: int = Field(
         5, ge=1, le=MOST_REPEATS, description="launches of each configuration, each with its own seed"
     )
     seed: int = Field(
         1, ge=0, le=LARGEST_FIRST_SEED, description="of the first repeat; the next ones count up"
     )
-    order: Literal["interleaved", "listed"] = Field("interleaved", description="of the runs within a repeat")
+    order: Literal["interleaved", "listed"] = Field(
+        "interleaved", description="of the runs within a repeat: shuffled, or as listed"
+    )
     data: dict[str, Any]
     model: dict[str, Any] = Field({})
     training: dict[str, Any]
@@ -136,27 +163,27 @@ class StudyConfig(StrictModel):
     horovod: dict[str, Any] = Field({})
     criteria: Criteria = Criteria()
 
-    @model_validator(mode="after")
-    def _no_value_twice(self) -> Self:
-        for key in ("frameworks", "workers"):
-            values = getattr(self, key)
-            if len(set(values)) != len(values):
-                raise ValueError(f"{key}: {values} names a value twice")
-        return self
-
     def configs(self, source: str = "study") -> list[RunConfig]:
-        """Return all runs, repeat by repeat. Raises UserError that names `source` and the wrong key."""
+        """Return all runs, repeat by repeat. Raises UserError that names `source` and every wrong key."""
         self._require_few(source)
-        configs = [
-            self._config(framework, workers, repeat, options, source)
-            for repeat in range(1, self.repeats + 1)
-            for framework in self.frameworks
-            for workers in self.workers
-            for options in self._options(framework)
-        ]
+        configs = []
+        faults = []
+        for framework, workers, repeat, options in self._points():
+            try:
+                configs.append(self._config(framework, workers, repeat, options, source))
+            except UserError as error:
+                faults.append(str(error))
+        if faults:
+            raise UserError("\n".join(dict.fromkeys(faults)))
         if len({config.run for config in configs}) != len(configs):
             raise UserError(f"{source}: two runs have the same name; an axis names a value twice")
         return configs
+
+    def _points(self) -> Iterator[tuple[Framework, int, int, Options]]:
+        for repeat in range(1, self.repeats + 1):
+            for framework, workers in itertools.product(self.frameworks, self.workers):
+                for options in self._options(framework):
+                    yield framework, workers, repeat, options
 
     def _require_few(self, source: str) -> None:
         """Raise UserError where the product of the axes is more runs than anyone wants."""

@@ -16,6 +16,18 @@ EXIT_USAGE = 2
 EXIT_BAD_DATA = 65
 EXIT_DIVERGED = 70
 EXIT_RESUME = 75
+# As a shell reports a program that SIGINT or SIGPIPE ended.
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+# In the order of the codes, for every --help.
+EXIT_MEANINGS = {
+    EXIT_OK: "done",
+    EXIT_BUG: "a run or a part of the installation failed, or a bug (with a traceback)",
+    EXIT_USAGE: "wrong usage, or a study, cluster file or option that has to be changed",
+    EXIT_BAD_DATA: "images or records that cannot be used",
+    EXIT_DIVERGED: "a training diverged: its loss or weights were not finite",
+    EXIT_RESUME: "stopped in order; the same command goes on",
+}
 AGREED = (EXIT_OK, EXIT_DIVERGED, EXIT_RESUME)
 # What faulthandler writes where a page that is mapped into memory cannot be had.
 BUS_ERROR = "Fatal Python error: Bus error"
@@ -52,14 +64,33 @@ class NoSafePointError(Exception):
     """This worker was told to end, and the others did not reach a point where all can stop in order."""
 
 
+def exit_codes_text() -> str:
+    """Return the exit codes of every program, a line each, for its help."""
+    return "\n".join(["exit codes", *(f"  {code:<2}  {text}" for code, text in EXIT_MEANINGS.items())])
+
+
 def report_name(attempt: int | str, worker: int | str) -> str:
     """Return the name of the report of a worker that failed; "*" stands for any attempt or worker."""
     return f"error.attempt{attempt}.worker{worker}.json"
 
 
 def run_program(main: Callable[[], int | None]) -> None:
-    """Run `main` and leave with its exit code; a UserError becomes one line, all else a traceback."""
-    sys.exit(_exit_code(main))
+    """Run `main` and leave with its exit code; a UserError becomes one line, all else a traceback.
+
+    So does a file or folder without permission, which no program can foresee. Output that nobody reads any
+    more, as of `... | head`, ends it without a word.
+    """
+    try:
+        code = _exit_code(main)
+        sys.stdout.flush()
+    except PermissionError as error:
+        print(f"error: {error.filename}: {error.strerror}; who owns it can allow it", file=sys.stderr)
+        code = EXIT_USAGE
+    except BrokenPipeError:
+        # The interpreter flushes once more as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_PIPE_CLOSED
+    sys.exit(code)
 
 
 def run_worker(main: Callable[[], int | None]) -> None:
@@ -111,4 +142,4 @@ def _exit_code(main: Callable[[], int | None]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("error: stopped by the keyboard", file=sys.stderr, flush=True)
-        return 130
+        return EXIT_INTERRUPTED

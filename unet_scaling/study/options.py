@@ -33,26 +33,46 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 class Data(StrictModel):
     """Which images, at which size, and how they are split and loaded."""
 
-    folder: str = Field(description="folder with images/ and masks/ paired by stem")
-    manifest: str | None = Field(None, description="manifest of that folder; default folder/manifest.json")
-    image_height: PixelCount = Field(description="pixels after resizing")
-    image_width: PixelCount = Field(description="pixels after resizing")
+    folder: str = Field(
+        description="folder with images/ and masks/ paired by stem", examples=["$WORK/images"]
+    )
+    manifest: str | None = Field(
+        None,
+        description="manifest of that folder; default: manifest.json in it",
+        examples=["$HOME/images.json"],
+    )
+    image_height: PixelCount = Field(description="pixels after resizing", examples=[768])
+    image_width: PixelCount = Field(description="pixels after resizing", examples=[1024])
     channels: Literal[1, 3] = Field(1, description="1 converts to grey, 3 to colour")
-    foreground: str = Field("nonzero", description="'nonzero', values such as '255' or '1,2', or '>127'")
-    intensity: Literal["dtype", "image"] = Field("dtype", description="scale by the pixel type or per image")
+    foreground: str = Field(
+        "nonzero",
+        description="mask values that are foreground: 'nonzero', values such as '255' or '1,2', or '>127'",
+        examples=["255"],
+    )
+    intensity: Literal["dtype", "image"] = Field(
+        "dtype", description="scale pixels by the range of their type, or of each image"
+    )
     test_share: float = Field(0.2, gt=0, lt=1, description="share of the images kept for evaluation")
     split_seed: Seed = Field(42, description="seed of the split, the same for all repeats")
-    passes_per_epoch: Count = Field(1, description="times each training image is seen in an epoch")
+    passes_per_epoch: Count = Field(
+        1, description="times each training image is seen in an epoch", examples=[2]
+    )
     loading: Literal["cache", "decode", "device"] = Field(
         "cache", description="decode once, at every step, or once and keep all images on every device"
     )
     loader_workers: CountOrZero = Field(
-        0, description="processes of each worker that decode ahead; for loading = 'decode'"
+        0, description="processes of each worker that decode ahead; for loading = 'decode'", examples=[2]
     )
     augment_flips: bool = Field(False, description="mirror half of the images, in each direction")
-    augment_crop: float = Field(1.0, gt=0, le=1, description="share of each side that a random window keeps")
-    augment_brightness: float = Field(0.0, ge=0, lt=1, description="largest random shift, of the range 1")
-    augment_contrast: float = Field(0.0, ge=0, lt=1, description="largest random change of the contrast")
+    augment_crop: float = Field(
+        1.0, gt=0, le=1, description="share of each side that a random window keeps", examples=[0.8]
+    )
+    augment_brightness: float = Field(
+        0.0, ge=0, lt=1, description="largest random shift of the brightness, of the range 1", examples=[0.1]
+    )
+    augment_contrast: float = Field(
+        0.0, ge=0, lt=1, description="largest random change of the contrast", examples=[0.1]
+    )
 
     @model_validator(mode="after")
     def _processes_have_something_to_decode(self) -> Self:
@@ -74,54 +94,70 @@ class Model(StrictModel):
     width: Count = Field(8, description="channels of the first level, doubled at each further one")
     depth: int = Field(5, ge=1, le=MOST_LEVELS, description="levels")
     batch_norm: Literal["local", "sync", "off"] = Field(
-        "local", description="over a worker, the group, or none"
+        "local", description="batch statistics over the images of a worker, of the group, or none"
     )
 
 
 class Training(StrictModel):
     """The training options, which are the same for all frameworks."""
 
-    epochs: CountOrZero = Field(description="0 only evaluates")
+    epochs: CountOrZero = Field(
+        description="passes over the training images; 0 only evaluates", examples=[20]
+    )
     batch_per_worker: Count = Field(16, description="images of one forward pass on one worker")
-    accumulate: Count = Field(1, description="forward passes per optimizer step")
+    accumulate: Count = Field(1, description="forward passes per optimizer step", examples=[2])
     learning_rate: float = Field(
         1e-3, ge=LOWEST_RATE, le=HIGHEST_RATE, description="of one worker, before scaling"
     )
-    rate_scaling: Literal["linear", "square_root", "none"] = Field("linear", description="with the workers")
-    warmup_epochs: CountOrZero = Field(0, description="epochs over which the rate climbs to its scaled value")
-    schedule: Literal["reference", "constant"] = Field(
-        "reference", description="halved at 40, 60, 75 % of epochs"
+    rate_scaling: Literal["linear", "square_root", "none"] = Field(
+        "linear", description="how the learning rate grows with the number of workers"
     )
-    precision: Literal["fp32", "tf32", "bf16"] = Field("fp32", description="of the forward and backward pass")
-    channels_last: bool = Field(True, description="memory format of the images")
+    warmup_epochs: CountOrZero = Field(
+        0, description="epochs over which the rate climbs to its scaled value", examples=[5]
+    )
+    schedule: Literal["reference", "constant"] = Field(
+        "reference", description="learning rate: halved at 40, 60 and 75 % of the epochs, or constant"
+    )
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="number format of the forward and backward pass"
+    )
+    channels_last: bool = Field(True, description="memory format of images and weights: channels last")
     compile: bool = Field(False, description="torch.compile the model")
     gradient_compression: Literal["none", "fp16"] = Field(
         "none", description="number format in which gradients travel"
     )
     budget: Literal["on", "off"] = Field("on", description="record where the time of each step went")
-    evaluate_every: CountOrZero = Field(0, description="epochs between evaluations; 0: only after the last")
+    evaluate_every: CountOrZero = Field(
+        0, description="epochs between evaluations; 0: only after the last", examples=[5]
+    )
     timeout_seconds: int = Field(
         300, ge=1, le=MONTH_SECONDS, description="how long one worker may keep the others waiting"
     )
     cores_per_worker: Count | None = Field(
-        None, description="cores used per worker (default: every core the launcher bound)"
+        None, description="cores used per worker; default: every core the launcher bound", examples=[8]
     )
     checkpoint_minutes: float = Field(
         10,
         ge=0,
         le=YEAR_MINUTES,
-        description="of training between two checkpoints; 0: only when told to stop",
+        description="minutes of training between two checkpoints; 0: only when told to stop",
     )
     shared_devices: bool = Field(
         False, description="let workers share a device or cores; for trials, never compared"
     )
-    initial_weights: str | None = Field(None, description="weights.pt of another run to start from")
+    initial_weights: str | None = Field(
+        None,
+        description="weights.pt of another run to start from; default: random, by the seed",
+        examples=["logs/first/pytorch_native-w01-r1/weights.pt"],
+    )
 
 
 class NativeKnobs(StrictModel):
     """Options of native DDP; empty means its own default."""
 
-    bucket_cap_mb: float | None = Field(None, gt=0, le=MOST_MIB, description="size of a gradient bucket, MiB")
+    bucket_cap_mb: float | None = Field(
+        None, gt=0, le=MOST_MIB, description="size of a gradient bucket, MiB", examples=[50]
+    )
     gradient_as_bucket_view: bool | None = Field(
         None, description="gradients are views into their bucket: spares a copy per step"
     )
@@ -138,12 +174,14 @@ class HorovodKnobs(StrictModel):
     """Options of Horovod; empty means its own default."""
 
     cycle_time_ms: float | None = Field(
-        None, ge=0, le=MINUTE_MS, description="pause between two negotiations"
+        None, ge=0, le=MINUTE_MS, description="pause between two negotiations, ms", examples=[1]
     )
     fusion_threshold_mb: float | None = Field(
-        None, ge=0, le=MOST_MIB, description="size of the fusion buffer, MiB"
+        None, ge=0, le=MOST_MIB, description="size of the fusion buffer, MiB", examples=[64]
     )
-    groups: Count | None = Field(None, description="gradients are averaged in so many groups, each whole")
+    groups: Count | None = Field(
+        None, description="gradients are averaged in so many groups, each whole", examples=[1]
+    )
     yield_when_idle: bool | None = Field(
         None, description="a waiting MPI leaves its core to other threads (Open MPI, Intel MPI)"
     )
@@ -178,7 +216,11 @@ class Criteria(StrictModel):
     iou_margin: float = Field(0.01, gt=0, lt=1, description="largest IoU drop that is accepted")
     efficiency_floor: float = Field(0.7, gt=0, le=1, description="least efficiency worth its workers")
     target_iou: float | None = Field(
-        None, gt=0, lt=1, description="to which time and cost are counted; default: what every run reaches"
+        None,
+        gt=0,
+        lt=1,
+        description="to which time and cost are counted; default: what every run reaches",
+        examples=[0.75],
     )
 
 

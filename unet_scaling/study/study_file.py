@@ -4,13 +4,18 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from unet_scaling.study.axes import study_file_model
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.faults import fault_lines
 from unet_scaling.study.files import read_json_with_checksum
-from unet_scaling.study.validation import read_toml, validated
+from unet_scaling.study.validation import read_toml, user_message, validated
 
 STUDY_NAME = "study.json"
 CONFIG_NAME = "config.json"
@@ -27,16 +32,28 @@ PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_wei
 def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | None = None) -> StudyConfig:
     """Read a study file; `overrides` maps dotted keys ("training.epochs") to values.
 
-    Paths may use ~ and variables, and are relative to the project's folder. Raises UserError for a
-    file that is no TOML, an unknown key, or a value outside its range.
+    Paths may use ~ and variables, and are relative to the project's folder. Raises UserError that lists every
+    unknown key and every value outside its range; then, of valid values, those that exclude each other.
     """
     content = read_toml(path)
     for key, value in (overrides or {}).items():
         _override(content, key, value, path)
     content["name"] = content.get("name", path.stem) if name is None else name
+    _require_valid(content, str(path))
     study = validated(StudyConfig, _with_absolute_paths(content), str(path))
     study.configs(str(path))
     return study
+
+
+def _require_valid(content: dict[str, Any], source: str) -> None:
+    """Raise UserError that lists every fault of a study file, in its tables of options too."""
+    faults = list(_unset_variables(content))
+    try:
+        study_file_model().model_validate(content)
+    except ValidationError as error:
+        faults = fault_lines(study_file_model(), error) + faults
+    if faults:
+        raise UserError(user_message(source, faults))
 
 
 def config_path(run_folder: Path) -> Path:
@@ -95,20 +112,24 @@ def _override(content: dict[str, Any], dotted_key: str, value: object, path: Pat
     section[key] = value
 
 
-def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
+def _paths(content: dict[str, Any]) -> Iterator[tuple[str, str, list[object]]]:
+    """Yield table, key and values of every option of a study file that is a path."""
     for table, key in PATH_KEYS:
         section = content.get(table)
         if isinstance(section, dict) and key in section:
-            value = section[key]
-            paths = [_absolute(path) for path in value] if isinstance(value, list) else _absolute(value)
-            content = content | {table: content[table] | {key: paths}}
+            yield table, key, section[key] if isinstance(section[key], list) else [section[key]]
+
+
+def _unset_variables(content: dict[str, Any]) -> Iterator[str]:
+    for table, key, paths in _paths(content):
+        for path in paths:
+            if isinstance(path, str) and "$" in os.path.expandvars(path):
+                yield f"{table}.{key}: found {path!r}, which names a variable that is not set; export it"
+
+
+def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
+    for table, key, paths in _paths(content):
+        absolute = [str(PROJECT / Path(os.path.expandvars(str(path))).expanduser()) for path in paths]
+        value = absolute if isinstance(content[table][key], list) else absolute[0]
+        content = content | {table: content[table] | {key: value}}
     return content
-
-
-def _absolute(path: object) -> object:
-    if not isinstance(path, str):
-        return path
-    expanded = os.path.expandvars(path)
-    if "$" in expanded:
-        raise UserError(f"path {path!r} names a variable that is not set")
-    return str(PROJECT / Path(expanded).expanduser())

@@ -6,13 +6,14 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 import argparse
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.faults import did_you_mean, fault_lines
 
 # A SHA-256, as hashlib writes it.
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -25,19 +26,29 @@ class StrictModel(BaseModel):
 
 
 AnyModel = TypeVar("AnyModel", bound=StrictModel)
-# What pydantic calls a number outside its range, and the words for the bounds.
-OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
-RANGE_WORDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
-LONGEST_SHOWN = 80
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raises UserError that says why it cannot be read."""
     try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
+        return tomllib.loads(_text_of(path))
+    except ValueError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line} is not UTF-8, as TOML has to be; save it as UTF-8") from None
+    except FileNotFoundError:
+        near = did_you_mean(str(path), [str(file) for file in path.parent.glob(f"*{path.suffix}")])
+        raise UserError(f"{path} does not exist{'; ' if near else ''}{near}".rstrip()) from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; name a TOML file in it") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def setting(text: str) -> tuple[str, object]:
@@ -67,54 +78,9 @@ def validated(model: type[AnyModel], content: object, source: str) -> AnyModel:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        lines = [_explain(model, dict(fault)) for fault in error.errors()]
-        raise UserError(f"{source}: " + "\n       ".join(lines)) from None
+        raise UserError(user_message(source, fault_lines(model, error))) from None
 
 
-def _explain(model: type[StrictModel], fault: dict[str, Any]) -> str:
-    keys = [str(key) for key in fault["loc"]]
-    return f"{'.'.join(keys) or 'file'}: {_what_is_wrong(model, keys, fault)}"
-
-
-def _what_is_wrong(model: type[StrictModel], keys: list[str], fault: dict[str, Any]) -> str:
-    kind = fault["type"]
-    if kind == "extra_forbidden":
-        return f"unknown key; known here: {', '.join(sorted(_table(model, keys[:-1]).model_fields))}"
-    if kind == "missing":
-        return "missing"
-    if kind == "value_error":  # raised by a validator of our own, which names the value
-        return str(fault["msg"].removeprefix("Value error, "))
-    limits = _limits(model, keys) if kind in OUT_OF_RANGE else ""
-    return f"found {_shown(fault['input'])}; " + (f"allowed: {limits}" if limits else fault["msg"])
-
-
-def _shown(value: object) -> str:
-    """Return a value as it stands in the file, a very long one cut."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
-
-
-def _limits(model: type[StrictModel], keys: list[str]) -> str:
-    """Return the range that the number at this path has to be in, as text; empty where it has none."""
-    *tables, name = (key for key in keys if not key.isdigit())
-    field = _table(model, tables).model_fields[name]
-    bounds = [*field.metadata, *_bounds(field.annotation)]
-    limits = {kind: getattr(bound, kind) for bound in bounds for kind in RANGE_WORDS if hasattr(bound, kind)}
-    return ", ".join(f"{words} {limits[kind]}" for kind, words in RANGE_WORDS.items() if kind in limits)
-
-
-def _bounds(annotation: object) -> Iterator[object]:
-    """Yield the constraints inside a type such as `list[Annotated[int, Field(ge=1)]]`."""
-    for constraint in getattr(annotation, "__metadata__", ()):
-        yield from getattr(constraint, "metadata", [constraint])
-    for part in get_args(annotation):
-        yield from _bounds(part)
-
-
-def _table(model: type[StrictModel], tables: list[str]) -> type[StrictModel]:
-    """Return the model of the table at this path."""
-    for table in tables:
-        annotation = model.model_fields[table].annotation
-        kinds = (annotation, *get_args(annotation))
-        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StrictModel))
-    return model
+def user_message(source: str, lines: Iterable[str]) -> str:
+    """Return the text of an error that lists what is wrong with a file, each fault once."""
+    return f"{source}: " + "\n       ".join(dict.fromkeys(lines))

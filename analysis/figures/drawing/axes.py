@@ -9,6 +9,7 @@ from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
 
 from analysis.arrays import Array
+from analysis.figures.drawing.style import text_width
 
 # From this ratio of the largest to the smallest worker count on, a linear axis presses small ones together.
 _WIDE_RATIO = 32
@@ -16,8 +17,12 @@ _WIDE_RATIO = 32
 # second they stand at powers of ten only.
 LESS_THAN_A_DECADE = 6
 SEVERAL_DECADES = 1000
-# Share of a panel's width that a worker count of one or two digits needs.
-LEAST_TICK_DISTANCE = 0.043
+# Share of the worker axis beside the last count: a linear axis has room for the bars beside a median.
+BESIDE_LAST = 0.05
+LEAST_TICK_GAP_PX = 8
+# A tick with its distance to the text, with some margin; and a turned name of an axis.
+TICK_PX = 12
+AXIS_NAME_PX = 22
 
 AxisName = Literal["x", "y"]
 
@@ -27,18 +32,15 @@ def is_wide(counts: Sequence[int]) -> bool:
     return counts[-1] >= _WIDE_RATIO * counts[0]
 
 
-def worker_axis(axes: Axes, counts: Sequence[int], *, stretch: float = 1.2) -> None:
-    """Set up the axis of workers: ticks where something was measured; from zero, or logarithmic where wide.
-
-    `stretch` leaves space for labels to the right of the last count, as a factor on a linear axis.
-    """
+def worker_axis(axes: Axes, counts: Sequence[int]) -> None:
+    """Set up the axis of workers: ticks where something was measured; from zero, or logarithmic."""
     axes.set_xlabel("workers")
     if is_wide(counts):
         axes.set_xscale("log", base=2)
         span = counts[-1] / counts[0]
-        axes.set_xlim(counts[0] / span**0.06, counts[-1] * span ** (stretch - 1))
+        axes.set_xlim(counts[0] / span**BESIDE_LAST, counts[-1] * span**BESIDE_LAST)
     else:
-        axes.set_xlim(0, stretch * counts[-1])
+        axes.set_xlim(0, (1 + BESIDE_LAST) * counts[-1])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(spaced(axes, counts))
     axes.xaxis.set_major_formatter(FuncFormatter(tick_text))
@@ -49,11 +51,30 @@ def spaced(axes: Axes, counts: Sequence[int]) -> list[int]:
     kept: list[int] = []
     last = np.inf
     for count in reversed(counts):
-        x = in_panel(axes, count, 1.0)[0]
-        if last - x >= LEAST_TICK_DISTANCE * max(1.0, len(str(count)) / 2):
+        x = axes.bbox.width * in_panel(axes, count, 1.0)[0]
+        needed = text_width(tick_text(count)) + LEAST_TICK_GAP_PX
+        if last - x >= needed:
             kept.append(count)
             last = x
     return kept[::-1]
+
+
+def keep_free(axes: Axes, *, left: float = 0.0, right: float = 0.0) -> None:
+    """Narrow axes so that these pixels of their panel stay free beside them."""
+    width = axes.figure.bbox.width
+    place = axes.get_position()
+    start = max(place.x0, left / width)
+    stop = min(place.x1, 1 - right / width)
+    axes.set_position((start, place.y0, stop - start, place.height))
+
+
+def keep_tick_labels_free(axes: Axes) -> None:
+    """Narrow axes until the texts of their y axis fit beside them."""
+    low, high = sorted(axes.get_ylim())
+    shown = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    texts = axes.yaxis.get_major_formatter().format_ticks(shown)
+    widest = max(map(text_width, texts), default=0.0)
+    keep_free(axes, left=widest + TICK_PX + (AXIS_NAME_PX if axes.get_ylabel() else 0))
 
 
 def in_panel(axes: Axes, x: float, y: float) -> tuple[float, float]:

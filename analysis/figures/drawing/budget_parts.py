@@ -37,9 +37,9 @@ def budget_series(inputs: Inputs) -> list[DrawnSeries]:
     return [series for series in inputs.series if len(series.rows(inputs.overhead.budget))][:MOST_PANELS]
 
 
-def budget_chart(title: str, total: str) -> StackChart:
+def budget_chart(total: str, total_name: str) -> StackChart:
     """Return the chart of the budget's parts, with the column `total` beside each bar."""
-    return StackChart(title, BUDGET_PARTS, total, percent_text, share=True, least_top=LEAST_TOP)
+    return StackChart(BUDGET_PARTS, total, total_name, percent_text, share=True, least_top=LEAST_TOP)
 
 
 def facts_of_budget(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:

@@ -58,6 +58,11 @@ def interval_text(row: Mapping[Any, Any], column: str, form: str, scale: float =
     return f" [{chart_number(low, form)}, {chart_number(high, form)}]" if low < high else ""
 
 
+def value_text(row: Mapping[Any, Any], column: str, form: str, unit: str, scale: float = 1.0) -> str:
+    """Return a number of a row with its unit and its interval."""
+    return f"{chart_number(scale * row[column], form)}{unit}{interval_text(row, column, form, scale)}"
+
+
 def _runs(inputs: Inputs) -> str:
     counts = inputs.study.runs["framework"].value_counts()
     runs = ", ".join(f"{counts[key]} {name}" for key, name in inputs.study.names.items() if key in counts)

@@ -6,20 +6,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from analysis.figures.drawing.artists import Label, end_labels, tip_labels
 from analysis.figures.drawing.axes import from_zero, in_panel, logarithmic, whole_numbers_from_zero
 from analysis.figures.drawing.captions import alternative_text, facts_of_series, on_workers
 from analysis.figures.drawing.curves import MOST_RUN_CURVES, Curves, counts_drawn
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
-from analysis.figures.drawing.layout import new_figure
+from analysis.figures.drawing.labels import Label, end_labels, tip_labels
+from analysis.figures.drawing.layout import Panel
+from analysis.figures.drawing.style import DASHED, MUTED
+from analysis.figures.drawing.titles import title_marks
+from analysis.study import NAN
 from analysis.text import chart_number
 from unet_scaling.study.config import Framework
 
-CURVE_PANEL_INCHES = (3.9, 3.1)
-# More panels than this have a column for each framework.
-MOST_IN_A_ROW = 3
 # Opacity of the line of the fewest workers; that of the most is opaque.
 FAINTEST = 0.35
 # Share of a panel's height within which two lines end at the same place.
@@ -35,7 +34,8 @@ TIME_SENTENCE = "Time is training time, the warm-up included."
 class CurveChart:
     """What is drawn against what: columns of a table with one row per run and step.
 
-    `log_y` makes both axes logarithmic, for a quantity that falls by much; else it starts at zero.
+    `log_y` makes both axes logarithmic, for a quantity that falls by much; else it starts at zero. `target`
+    is a value with a line of its own.
     """
 
     title: str
@@ -45,20 +45,24 @@ class CurveChart:
     log_x: bool
     log_y: bool
     least_top: float = 0.0
+    target: float = NAN
 
 
-def curve_figure(inputs: Inputs, chart: CurveChart, curves: Curves) -> Figure:
-    """Draw one line per point; a panel for each framework and set of options."""
-    panels = _panels(inputs, curves.medians)
-    titles = [", ".join(filter(None, (panel[0].framework_name, panel[0].options))) for panel in panels]
-    frameworks = {panel[0].framework for panel in panels}
-    columns = len(frameworks) if len(panels) > MOST_IN_A_ROW else len(panels)
-    title = f"{chart.title}, by number of workers"
-    figure, all_axes = new_figure(title, [], titles, columns, CURVE_PANEL_INCHES)
-    for axes, panel in zip(all_axes, panels, strict=True):
-        _set_axes(axes, chart, curves.of(panel[0].options))
+def curve_panels(inputs: Inputs, chart: CurveChart, curves: Curves) -> list[Panel]:
+    """Return a panel for each framework and set of options, with one line per point."""
+    return [_panel(chart, panel, curves) for panel in _panels(inputs, curves.medians)]
+
+
+def _panel(chart: CurveChart, panel: Sequence[DrawnSeries], curves: Curves) -> Panel:
+    first = panel[0]
+
+    def draw(axes: Axes) -> None:
+        _set_axes(axes, chart, curves.of(first.options))
         _draw_panel(axes, chart, panel, curves)
-    return figure
+
+    title = f"{first.framework_name}: {chart.title}"
+    legend = panel if len(panel) > 1 else ()
+    return Panel(title, draw, first.options, legend, first.style.text_colour)
 
 
 def curve_sentence(inputs: Inputs) -> str:
@@ -109,11 +113,11 @@ def _set_axes(axes: Axes, chart: CurveChart, table: pd.DataFrame) -> None:
     y = table[chart.y].to_numpy(dtype=np.float64)
     axes.set_xlabel(chart.x_label)
     if chart.log_x:
-        logarithmic(axes, "x", x, above=0.18)
+        logarithmic(axes, "x", x)
     elif chart.x == "trained":
-        whole_numbers_from_zero(axes, "x", 1.15 * x)
+        whole_numbers_from_zero(axes, "x", x)
     else:
-        from_zero(axes, "x", 1.15 * x)
+        from_zero(axes, "x", x)
     if chart.log_y:
         logarithmic(axes, "y", y, below=0.14)
     else:
@@ -121,6 +125,8 @@ def _set_axes(axes: Axes, chart: CurveChart, table: pd.DataFrame) -> None:
 
 
 def _draw_panel(axes: Axes, chart: CurveChart, panel: Sequence[DrawnSeries], curves: Curves) -> None:
+    if np.isfinite(chart.target):
+        _draw_target(axes, chart.target)
     labels = [label for series in panel for label in _draw_series(axes, chart, series, curves)]
     if chart.x == "trained":
         end_labels(axes, _merged(axes, labels))
@@ -139,34 +145,46 @@ def _draw_series(axes: Axes, chart: CurveChart, series: DrawnSeries, curves: Cur
         yield from _tip(chart, series, median)
 
 
+def _draw_target(axes: Axes, target: float) -> None:
+    axes.axhline(target, color=MUTED, linewidth=1.2, linestyle=DASHED, zorder=1)
+    text = f"target {chart_number(target, '.2f')}"
+    across = ("axes fraction", "data")
+    axes.annotate(text, (0.01, target), (0, 4), xycoords=across, textcoords="offset points", color=MUTED)
+
+
 def _tip(chart: CurveChart, series: DrawnSeries, median: pd.DataFrame) -> Iterator[Label]:
     """Yield the label of the last step at which the quantity is known."""
     last = median[median[chart.y].notna()].tail(1)
     for x, y, workers in zip(last[chart.x], last[chart.y], last["workers"], strict=True):
-        yield Label(float(x), float(y), str(workers), series.style.colour)
+        yield Label(float(x), float(y), str(workers), series.style.text_colour)
 
 
 def _draw_runs(axes: Axes, chart: CurveChart, series: DrawnSeries, runs: pd.DataFrame, alpha: float) -> None:
     colour = series.style.colour
-    for _, run in runs.groupby("number"):
-        axes.plot(run[chart.x], run[chart.y], color=colour, linewidth=0.6, alpha=0.4 * alpha, zorder=2)
+    for name, run in runs.groupby("run"):
+        (line,) = axes.plot(
+            run[chart.x], run[chart.y], color=colour, linewidth=0.8, alpha=0.4 * alpha, zorder=2
+        )
+        title_marks(line, [str(name)])
 
 
 def _draw_median(
     axes: Axes, chart: CurveChart, series: DrawnSeries, median: pd.DataFrame, alpha: float
 ) -> None:
-    axes.plot(
+    workers = median["workers"].iloc[0]
+    (line,) = axes.plot(
         median[chart.x],
         median[chart.y],
         color=series.style.colour,
         linestyle=series.line_style,
-        linewidth=1.6,
+        linewidth=2,
         alpha=alpha,
-        label=f"{series.name}, {median['workers'].iloc[0]}",
+        label=f"{series.name}, {workers}",
         marker=series.style.marker if len(median) <= MOST_MARKED_STEPS else None,
-        markersize=3.2,
+        markersize=4,
         zorder=3,
     )
+    title_marks(line, [f"{series.name} {on_workers(workers)}: the median of its runs"])
 
 
 def _merged(axes: Axes, labels: Sequence[Label]) -> list[Label]:

@@ -89,10 +89,11 @@ def _curves(table: pd.DataFrame, runs: pd.DataFrame, columns: list[str]) -> Curv
     table = table.join(runs[["point", "single"]], on="number")
     medians = table.groupby(["point", "step"], as_index=False)[columns].median()
     points = runs.drop_duplicates("point").set_index("point")[POINT]
+    table = table.join(runs["run"], on="number")
     single = table[table["single"]]
     return Curves(
         medians.join(points, on="point")[[*POINT, "step", *columns]],
-        single.join(points, on="point")[[*POINT, "number", "step", *columns]],
+        single.join(points, on="point")[[*POINT, "run", "step", *columns]],
     )
 
 

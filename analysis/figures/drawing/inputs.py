@@ -18,6 +18,8 @@ from unet_scaling.study.config import Framework
 MOST_OPTIONS = 6
 MOST_KNOBS = len(LINE_STYLES)
 MOST_SINGLE_RUNS = 20
+# What names a launch.
+LAUNCH = ["run", "hosts", "seed", "repeat"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Inputs:
 
     study: Study
     points: pd.DataFrame
+    comparisons: pd.DataFrame
     iou: pd.DataFrame
     cost: pd.DataFrame
     predictions: pd.DataFrame
@@ -87,19 +90,17 @@ class Inputs:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """At most 20 runs of each point, with throughput, speed-up, efficiency, deviation and IoU of each.
+        """At most 20 runs of each point, with throughput, speed-up and IoU of each.
 
         The baseline is that of their point, so that they scatter about its median. `difference` is the IoU
         minus that of the same repeat on 1 worker.
         """
         runs = self.study.runs.assign(throughput=self.study.runs[self.study.throughput])
-        runs = runs.loc[runs["options"].isin(self.options), [*POINT, "repeat", "iou", "throughput"]]
+        runs = runs.loc[runs["options"].isin(self.options), [*POINT, *LAUNCH, "iou", "throughput"]]
         runs = runs[runs.groupby(POINT).cumcount() < MOST_SINGLE_RUNS]
         of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
         runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))
         runs["speedup"] *= runs["throughput"] / runs["throughput_of_point"]
-        runs["efficiency"] = runs["speedup"] / runs["workers"]
-        runs["deviation"] = 1 - runs["efficiency"]
         return _with_difference(runs)
 
     @cached_property

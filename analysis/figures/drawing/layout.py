@@ -1,138 +1,170 @@
-"""Layout of a figure: title and legend in the head, panels of fixed size in rows below."""
+"""Layout of a figure: panels of one width, each with its title and legend above its axes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.drawing.artists import median_line
+from analysis.figures.drawing.axes import keep_tick_labels_free
 from analysis.figures.drawing.inputs import DrawnSeries
-from analysis.figures.drawing.style import INK, MUTED, TEXT_POINTS, PartStyle, shortened, width_inches
+from analysis.figures.drawing.style import (
+    INK,
+    MUTED,
+    PX_PER_INCH,
+    TEXT_PX,
+    TITLE_PX,
+    PartStyle,
+    shortened,
+    text_width,
+)
+from analysis.text import printable
 
-# Width and height of a panel, in inches: of a figure with one, and with several.
-SINGLE_PANEL = (4.9, 3.3)
-SEVERAL_PANELS = (3.9, 2.9)
-LEFT_INCHES = 0.7
-RIGHT_INCHES = 0.12
-BOTTOM_INCHES = 0.5
-BETWEEN_INCHES = 0.78
-MARGIN_INCHES = 0.1
-TITLE_INCHES = 0.36
-LEGEND_INCHES = 0.25
-PANEL_TITLE_INCHES = 0.34
-NO_TITLE_INCHES = 0.12
-TITLE_POINTS = 10.5
-# Of a legend's entry, beside its text.
-HANDLE_INCHES = 0.75
-DOTS_PER_INCH = 150
+# Two stand side by side on a page of 1200 pixels.
+PANEL_WIDTH_PX = 560
+PLOT_HEIGHT_PX = 270
+MARGIN_PX = 10
+RIGHT_PX = 16
+TITLE_ROW_PX = 26
+TEXT_ROW_PX = 20
+# Between the head and the axes; below them, with the ticks and the name of the axis.
+HEAD_GAP_PX = 12
+FOOT_PX = 54
+# The line or patch of a legend's entry with the distances around it, in pixels.
+HANDLE_PX = 58
+MOST_COLUMNS = 2
 
 Entry = DrawnSeries | PartStyle
-Size = tuple[float, float]
 
 
-def figure_by_options(
-    title: str,
-    panels: Mapping[str, Sequence[DrawnSeries]],
-    draw_panel: Callable[[Axes, Sequence[DrawnSeries]], None],
-    panel_titles: Sequence[str] = (),
-) -> Figure:
-    """Draw one panel for each set of options, with a legend of all series.
+@dataclass(frozen=True)
+class Panel:
+    """One chart of a figure.
 
-    `panels` has the series of each set of options; its title is the options where `panel_titles` has none.
+    title    what is drawn, with its unit
+    draw     draws it into empty axes
+    options  a second line of the title: the set of options, where several are drawn
+    legend   the series or parts that are told apart
+    colour   of the title
+    plot_height_px  of the axes
     """
-    size = SINGLE_PANEL if len(panels) == 1 else SEVERAL_PANELS
-    legend = list(chain.from_iterable(panels.values()))
-    columns = columns_for(len(panels))
-    figure, all_axes = new_figure(title, legend, panel_titles or list(panels), columns, size)
-    for axes, panel in zip(all_axes, panels.values(), strict=True):
-        draw_panel(axes, panel)
+
+    title: str
+    draw: Callable[[Axes], None]
+    options: str = ""
+    legend: Sequence[Entry] = ()
+    colour: str = INK
+    plot_height_px: float = PLOT_HEIGHT_PX
+
+    @property
+    def label(self) -> str:
+        """Return its title with the options, on one line."""
+        return printable(", ".join(filter(None, (self.title, self.options))))
+
+    @property
+    def legend_rows(self) -> list[list[Entry]]:
+        """Return the entries, each name once, in as many rows as they need."""
+        rows: list[list[Entry]] = []
+        free = 0.0
+        for entry in {entry.name: entry for entry in self.legend}.values():
+            needed = HANDLE_PX + text_width(entry.name)
+            if not rows or needed > free:
+                rows.append([])
+                free = PANEL_WIDTH_PX - 2 * MARGIN_PX
+            rows[-1].append(entry)
+            free -= needed
+        return rows
+
+    @property
+    def text_rows(self) -> int:
+        """Return how many rows its options and its legend take."""
+        return bool(self.options) + len(self.legend_rows)
+
+
+def single_panels(panels: Sequence[Panel]) -> list[Figure]:
+    """Return each panel as a figure of its own; all have as much room above their axes."""
+    head = _head_height(panels)
+    figures = [_empty(PANEL_WIDTH_PX, _height(panel, head)) for panel in panels]
+    for figure, panel in zip(figures, panels, strict=True):
+        _draw_panel(figure, panel, head)
+    return figures
+
+
+def sheet(panels: Sequence[Panel]) -> Figure:
+    """Return all panels in one figure, two in a row."""
+    head = _head_height(panels)
+    columns = min(MOST_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    height = max(_height(panel, head) for panel in panels)
+    figure = _empty(columns * PANEL_WIDTH_PX, rows * height)
+    cells = figure.subfigures(rows, columns, squeeze=False, wspace=0, hspace=0).flat
+    for cell, panel in zip(cells, panels, strict=False):  # the last row may have an empty cell
+        _draw_panel(cell, panel, head)
     return figure
 
 
-def new_figure(
-    title: str, legend: Sequence[Entry], panel_titles: Sequence[str], columns: int, panel_inches: Size
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with empty panels, row by row; its title and legend stand in the head.
-
-    `panel_titles` has one title, perhaps empty, for each panel. The last row may have fewer panels.
-    """
-    wide, high = panel_inches
-    width = LEFT_INCHES + columns * (wide + BETWEEN_INCHES) - BETWEEN_INCHES + RIGHT_INCHES
-    legend_rows = _legend_rows(legend, width)
-    head = TITLE_INCHES + LEGEND_INCHES * len(legend_rows)
-    panel_head = PANEL_TITLE_INCHES if any(panel_titles) else NO_TITLE_INCHES
-    row_height = panel_head + high + BOTTOM_INCHES
-    rows = math.ceil(len(panel_titles) / columns)
-    figure = Figure(figsize=(width, head + rows * row_height), dpi=DOTS_PER_INCH)
-    for number, text in enumerate(panel_titles):
-        row, column = divmod(number, columns)
-        left = LEFT_INCHES + column * (wide + BETWEEN_INCHES)
-        _add_panel(figure, (left, head + row * row_height + panel_head), panel_inches, text)
-    _draw_title(figure, title)
-    _draw_legend(figure, legend_rows)
-    return figure, figure.axes
+def legend_line(series: DrawnSeries, most_px: float) -> Line2D:
+    """Return a series' entry in a legend, its name cut to this width."""
+    return median_line(series, [], [], label=shortened(series.name, most_px))
 
 
-def columns_for(panels: int) -> int:
-    """Return how many panels stand side by side."""
-    return {1: 1, 2: 2, 4: 2}.get(panels, 3)
+def _empty(width_px: float, height_px: float) -> Figure:
+    return Figure(figsize=(width_px / PX_PER_INCH, height_px / PX_PER_INCH), dpi=PX_PER_INCH)
 
 
-def legend_line(series: DrawnSeries, width: float) -> Line2D:
-    """Return a series' entry in a legend, its name cut to this many inches."""
-    return median_line(series, [], [], label=shortened(series.name, width))
+def _head_height(panels: Sequence[Panel]) -> float:
+    return TITLE_ROW_PX + TEXT_ROW_PX * max(panel.text_rows for panel in panels) + HEAD_GAP_PX
 
 
-def _add_panel(figure: Figure, corner: Size, panel_inches: Size, title: str) -> None:
-    """Add axes whose upper left corner is at these inches from that of the figure."""
-    width, height = figure.get_size_inches()
-    left, top = corner
-    wide, high = panel_inches
-    axes = figure.add_axes((left / width, 1 - (top + high) / height, wide / width, high / height))
-    axes.set_title(shortened(title, wide), size=TEXT_POINTS, color=INK, pad=8)
+def _height(panel: Panel, head: float) -> float:
+    return head + panel.plot_height_px + FOOT_PX
 
 
-def _draw_title(figure: Figure, title: str) -> None:
-    width, height = figure.get_size_inches()
-    text = shortened(title, width - 2 * MARGIN_INCHES, 11)
-    figure.text(MARGIN_INCHES / width, 1 - 0.24 / height, text, size=TITLE_POINTS, weight="bold")
+def _draw_panel(figure: Figure | SubFigure, panel: Panel, head: float) -> None:
+    """Draw a panel into a figure or a cell of a sheet, from its upper left corner on."""
+    _write_title(figure, panel)
+    for number, entries in enumerate(panel.legend_rows):
+        _draw_legend_row(figure, entries, TITLE_ROW_PX + TEXT_ROW_PX * (bool(panel.options) + number))
+    width, height = figure.bbox.size
+    plot = panel.plot_height_px
+    left = MARGIN_PX / width
+    bottom = (height - head - plot) / height
+    axes = figure.add_axes((left, bottom, 1 - left - RIGHT_PX / width, plot / height))
+    panel.draw(axes)
+    keep_tick_labels_free(axes)
 
 
-def _draw_legend(figure: Figure, rows: Sequence[Sequence[Entry]]) -> None:
-    width, height = figure.get_size_inches()
-    for number, entries in enumerate(rows):
-        figure.legend(
-            handles=[_handle(entry, width - 0.9) for entry in entries],
-            loc="upper left",
-            bbox_to_anchor=(MARGIN_INCHES / width, 1 - (TITLE_INCHES + LEGEND_INCHES * number) / height),
-            ncols=len(entries),
-            frameon=False,
-            handlelength=2.6,
-            borderpad=0,
-            borderaxespad=0,
-            columnspacing=1.6,
-        )
+def _write_title(figure: Figure | SubFigure, panel: Panel) -> None:
+    width, height = figure.bbox.size
+    x = MARGIN_PX / width
+    most = width - 2 * MARGIN_PX
+    title = shortened(panel.title, most, px=TITLE_PX, bold=True)
+    figure.text(x, 1 - 19 / height, title, size=TITLE_PX, weight="bold", color=panel.colour)
+    options = shortened(panel.options, most)
+    figure.text(x, 1 - (TITLE_ROW_PX + 13) / height, options, size=TEXT_PX, color=MUTED)
 
 
-def _handle(entry: Entry, width: float) -> Line2D | Patch:
+def _draw_legend_row(figure: Figure | SubFigure, entries: Sequence[Entry], top_px: float) -> None:
+    width, height = figure.bbox.size
+    figure.legend(
+        handles=[_handle(entry, width - HANDLE_PX - 2 * MARGIN_PX) for entry in entries],
+        loc="upper left",
+        bbox_to_anchor=(MARGIN_PX / width, 1 - top_px / height),
+        ncols=len(entries),
+        frameon=False,
+        handlelength=2.4,
+        handletextpad=0.6,
+        borderpad=0.1,
+        borderaxespad=0,
+        columnspacing=1.4,
+    )
+
+
+def _handle(entry: Entry, most_px: float) -> Line2D | Patch:
     if isinstance(entry, DrawnSeries):
-        return legend_line(entry, width)
-    return Patch(facecolor=entry.colour, edgecolor=MUTED, linewidth=0.4, label=entry.name)
-
-
-def _legend_rows(legend: Sequence[Entry], width: float) -> list[list[Entry]]:
-    """Distribute the entries to as many rows as they need; each name once."""
-    rows: list[list[Entry]] = []
-    free = 0.0
-    for entry in {entry.name: entry for entry in legend}.values():
-        needed = HANDLE_INCHES + width_inches(entry.name)
-        if not rows or needed > free:
-            rows.append([])
-            free = width - 2 * MARGIN_INCHES
-        rows[-1].append(entry)
-        free -= needed
-    return rows
+        return legend_line(entry, most_px)
+    return Patch(facecolor=entry.colour, edgecolor=MUTED, linewidth=0.5, label=entry.name)

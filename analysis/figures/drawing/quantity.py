@@ -1,41 +1,36 @@
-"""One quantity over the workers, a panel for each set of options: the chart of five figures."""
+"""One quantity over the workers, a panel for each set of options: the chart of two figures."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from analysis.figures.drawing.artists import (
-    Label,
-    end_labels,
-    guide_line,
     interval_bars,
     last_known,
     line_with_gaps,
-    say_unknown,
     series_sides,
     single_runs,
 )
-from analysis.figures.drawing.axes import from_zero, is_wide, logarithmic, percent_axis, spaced, worker_axis
+from analysis.figures.drawing.axes import from_zero, is_wide, logarithmic, spaced, worker_axis
 from analysis.figures.drawing.captions import (
     alternative_text,
     bars_sentence,
     facts_of_series,
-    interval_text,
     on_workers,
+    value_text,
 )
 from analysis.figures.drawing.inputs import MOST_SINGLE_RUNS, DrawnSeries, Inputs
-from analysis.figures.drawing.layout import figure_by_options
-from analysis.text import chart_number
+from analysis.figures.drawing.labels import Label, end_labels, say_unknown
+from analysis.figures.drawing.layout import Panel
 
 Guide = Callable[[Axes, Inputs, str], list[Label]]
-AXES_SENTENCE = "All axes start at zero or are logarithmic."
-OWN_BASELINE_SENTENCE = "Each framework is compared with its own run on 1 worker."
+# Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.
+LABELS_PX = 110
 
 
 def no_guide(_axes: Axes, _inputs: Inputs, _options: str) -> list[Label]:
@@ -48,16 +43,14 @@ class Quantity:
     """One quantity over the workers.
 
     column     of the points, with its bounds in `_low` and `_high`, and of `Inputs.runs`
-    title      of its chart or panel, with the unit
+    title      of its panel, with the unit
     label      text of a point, at its line's end
-    form       format of the number in the alternative text, in per cent where it is a share
+    form       format of the number in other texts
     unit       after that number
     guide      draws the line to compare with, and returns that line's label
     scaling    whether it grows with the workers: a wide range of workers then makes both axes logarithmic
     in_workers whether its axis has the worker counts as ticks, up to the ideal at the most workers
     least_top  up to where its axis goes at least
-    share      whether its axis is in per cent
-    stretch    of the worker axis, for the labels
     """
 
     column: str
@@ -69,36 +62,37 @@ class Quantity:
     scaling: bool = False
     in_workers: bool = False
     least_top: float = 0.0
-    share: bool = False
-    stretch: float = 1.2
+
+    def text(self, row: Mapping[Any, Any]) -> str:
+        """Return the value of a point with its unit and interval."""
+        return value_text(row, self.column, self.form, self.unit)
 
 
-def quantity_figure(inputs: Inputs, quantity: Quantity) -> Figure:
-    """Draw one quantity over the workers; a panel for each set of options."""
+def quantity_panel(inputs: Inputs, quantity: Quantity, options: str) -> Panel:
+    """Return the panel of one quantity over the workers, under one set of options."""
 
-    def draw_panel(axes: Axes, panel: Sequence[DrawnSeries]) -> None:
-        draw_quantity(axes, inputs, quantity, panel)
+    def draw(axes: Axes) -> None:
+        worker_axis(axes, inputs.counts(options))
+        _value_axis(axes, inputs, quantity, options)
+        guide = quantity.guide(axes, inputs, options)
+        labels = _draw_lines(axes, inputs, quantity, options)
+        end_labels(axes, guide + labels, least_free=LABELS_PX)
 
-    return figure_by_options(quantity.title, inputs.panels, draw_panel)
+    return Panel(quantity.title, draw, options, inputs.panels[options])
 
 
-def draw_quantity(axes: Axes, inputs: Inputs, quantity: Quantity, panel: Sequence[DrawnSeries]) -> None:
-    """Draw single runs, intervals, medians and the guide of one quantity in the panel of these series."""
-    options = panel[0].options
-    worker_axis(axes, inputs.counts(options), stretch=quantity.stretch)
-    _value_axis(axes, inputs, quantity, options)
-    labels = quantity.guide(axes, inputs, options)
-    unknown = []
-    for series, side in zip(panel, series_sides(len(panel)), strict=True):
-        label = _draw_series(axes, inputs, quantity, series, side)
-        labels += label
-        unknown += [] if label else [series.name]
+def _draw_lines(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) -> list[Label]:
+    """Draw all series of a panel, and which of them are not known; return the labels of the others."""
+    panel = inputs.panels[options]
+    sides = zip(panel, series_sides(len(panel)), strict=True)
+    labels = {series.name: _draw_series(axes, inputs, quantity, series, side) for series, side in sides}
+    unknown = [name for name, label in labels.items() if label is None]
     say_unknown(axes, unknown, nothing=len(unknown) == len(panel))
-    end_labels(axes, labels)
+    return [label for label in labels.values() if label]
 
 
 def quantity_sentences(inputs: Inputs, columns: Sequence[str]) -> Iterator[str]:
-    """Yield what the marks of charts of these columns are; the axes come last."""
+    """Yield what the marks of charts of these columns are."""
     most = int(inputs.points["repeats"].max())
     if most > MOST_SINGLE_RUNS:
         yield f"Small marks: single runs, the first {MOST_SINGLE_RUNS} of a point; large: the median of all."
@@ -118,43 +112,25 @@ def quantity_alternative(opening: str, inputs: Inputs, quantity: Quantity) -> st
     )
 
 
-def speedup_unknown(inputs: Inputs) -> str | None:
-    """Return why no figure of speed-up, efficiency or deviation can be drawn."""
-    points = inputs.points[inputs.points["speedup"].notna()]
-    if points.empty:
-        return "no run on 1 worker, so the speed-up is not known"
-    return None if (points["workers"] > 1).any() else "all runs are on 1 worker"
-
-
-def level_guide(axes: Axes, inputs: Inputs, options: str, value: float, text: str) -> Label:
-    """Draw a guide at one value, as far as the last worker count."""
-    ends = [axes.get_xlim()[0], float(inputs.counts(options)[-1])]
-    return guide_line(axes, ends, [value, value], text)
-
-
-def proportional_guide(axes: Axes, inputs: Inputs, options: str, of_one_worker: float) -> Label:
-    """Draw the ideal: what one worker does, times the workers."""
-    counts = inputs.counts(options)
-    start = float(counts[0]) if is_wide(counts) else 0.0
-    ends = [start, float(counts[-1])]
-    return guide_line(axes, ends, [of_one_worker * end for end in ends], "ideal")
-
-
 def _draw_series(
     axes: Axes, inputs: Inputs, quantity: Quantity, series: DrawnSeries, side: float
-) -> list[Label]:
-    """Draw one line with its runs and bars; return the label of its last point, none where none is known."""
+) -> Label | None:
+    """Draw one line with its runs and bars; return the label of its last point, None where none is known."""
     column = quantity.column
     points = series.rows(inputs.points)
     runs = series.rows(inputs.runs)
-    single_runs(axes, series, runs[runs["repeats"] > 1], column, side)
+    single_runs(axes, series, runs[runs["repeats"] > 1], column, side, inputs.study.unit)
     interval_bars(axes, series, points, column, side)
-    line_with_gaps(axes, series, inputs.counts(series.options), points, column)
-    last = last_known(points, column)
+    line_with_gaps(axes, series, inputs.counts(series.options), points, column, quantity.text)
+    return _end_label(quantity, series, points)
+
+
+def _end_label(quantity: Quantity, series: DrawnSeries, points: pd.DataFrame) -> Label | None:
+    last = last_known(points, quantity.column)
     if last is None:
-        return []
+        return None
     text = quantity.label(last)
-    return [Label(float(last["workers"]), float(last[column]), text, series.style.colour)]
+    return Label(float(last["workers"]), float(last[quantity.column]), text, series.style.text_colour)
 
 
 def _value_axis(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) -> None:
@@ -169,8 +145,6 @@ def _value_axis(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) ->
     from_zero(axes, "y", values, least_top=quantity.least_top)
     if quantity.in_workers:
         axes.set_yticks([0, *spaced(axes, counts)])
-    if quantity.share:
-        percent_axis(axes, "y")
 
 
 def drawn_values(inputs: Inputs, column: str, options: str) -> NDArray[np.float64]:
@@ -193,7 +167,4 @@ def _last_value(inputs: Inputs, quantity: Quantity, series: DrawnSeries) -> Iter
     last = last_known(series.rows(inputs.points), quantity.column)
     if last is None:
         return
-    scale = 100.0 if quantity.share else 1.0
-    number = chart_number(scale * last[quantity.column], quantity.form)
-    interval = interval_text(last.to_dict(), quantity.column, quantity.form, scale)
-    yield f"{number}{quantity.unit}{interval} {on_workers(last['workers'])}"
+    yield f"{quantity.text(last.to_dict())} {on_workers(last['workers'])}"

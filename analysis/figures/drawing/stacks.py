@@ -1,29 +1,29 @@
 """Stacked bars over the workers, a panel for each series or comparison: the chart of three figures."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from analysis.arrays import Array
 from analysis.figures.drawing.axes import from_zero, percent_axis
-from analysis.figures.drawing.inputs import DrawnSeries, Inputs
-from analysis.figures.drawing.layout import new_figure
-from analysis.figures.drawing.style import INK, MUTED, PAPER, SMALL_POINTS, TEXT_POINTS, PartStyle
-from analysis.text import printable
+from analysis.figures.drawing.captions import on_workers
+from analysis.figures.drawing.layout import Panel
+from analysis.figures.drawing.style import INK, MUTED, PAPER, PartStyle, text_width
+from analysis.figures.drawing.titles import title_marks
 
-STACK_PANEL_INCHES = (4.1, 2.9)
 # More would not fit on a printed page.
 MOST_PANELS = 8
 # Of the distance between two bars.
 BAR_WIDTH = 0.62
 BESIDE = 0.09
-# Share of the axis from which a part has room for its number.
-LEAST_NUMBERED = 0.04
+# Height from which a part has room for its number.
+NUMBERED_PX = 15
+NUMBER_MARGIN_PX = 4
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Stack:
 
     title: str
     table: pd.DataFrame
+    options: str = ""
     colour: str = INK
 
 
@@ -41,100 +42,103 @@ class StackChart:
 
     parts      of a bar, bottom first: column of the table -> its style
     total      column drawn beside each bar, with its interval `total`_low to `total`_high
-    number     text of a part inside its bar
+    total_name its name
+    number     text of a part or total
     share      whether the y axis is in per cent
     least_top  up to where the y axis goes at least
     """
 
-    title: str
     parts: Mapping[str, PartStyle]
     total: str
+    total_name: str
     number: Callable[[float], str]
     share: bool
     least_top: float
 
 
-def stack_figure(chart: StackChart, stacks: Sequence[Stack]) -> Figure:
-    """Draw one panel for each stack; all have the same y axis, so that their bars compare."""
-    titles = [stack.title for stack in stacks]
-    columns = min(2, len(stacks))
-    figure, panels = new_figure(chart.title, list(chart.parts.values()), titles, columns, STACK_PANEL_INCHES)
-    for axes, stack in zip(panels, stacks, strict=True):
-        colour_title(axes, stack.colour)
+def stack_panels(chart: StackChart, stacks: Sequence[Stack]) -> list[Panel]:
+    """Return one panel for each stack; all have the same y axis, so that their bars compare."""
+    ends = np.concatenate([_ends(chart, stack.table) for stack in stacks])
+    return [_panel(chart, stack, ends) for stack in stacks]
+
+
+def _panel(chart: StackChart, stack: Stack, ends: Array) -> Panel:
+    def draw(axes: Axes) -> None:
+        from_zero(axes, "y", ends, least_top=chart.least_top)
+        if chart.share:
+            percent_axis(axes, "y")
         _draw_stack(axes, chart, stack.table)
-    _equal_limits(panels)
-    for axes in panels:
-        _number_parts(axes, chart)
-    return figure
+
+    return Panel(stack.title, draw, stack.options, list(chart.parts.values()), stack.colour)
 
 
-def colour_title(axes: Axes, colour: str) -> None:
-    """Write the title of a panel in the colour of its framework."""
-    axes.set_title(axes.get_title(loc="left"), color=colour, size=TEXT_POINTS, pad=8)
-
-
-def panel_title(series: DrawnSeries, inputs: Inputs) -> str:
-    """Return the name of a series, after its options where several sets of options are drawn."""
-    options = [printable(series.options)] if len(inputs.options) > 1 else []
-    return ": ".join([*options, series.name])
+def _ends(chart: StackChart, table: pd.DataFrame) -> Array:
+    """Return the highest and lowest ends of the bars, and the ends of the intervals."""
+    parts = table[[*chart.parts]].to_numpy(dtype=np.float64)
+    bounds = table[[f"{chart.total}_low", f"{chart.total}_high"]].to_numpy(dtype=np.float64)
+    up = np.maximum(parts, 0).sum(axis=1)
+    down = np.minimum(parts, 0).sum(axis=1)
+    return np.concatenate([up, down, bounds.ravel()])
 
 
 def _draw_stack(axes: Axes, chart: StackChart, table: pd.DataFrame) -> None:
     x = np.arange(len(table), dtype=np.float64)
-    ends = _draw_bars(axes, x, table, chart.parts)
-    bounds = _draw_totals(axes, x + BAR_WIDTH / 2 + BESIDE, table, chart.total)
-    from_zero(axes, "y", np.append(ends, bounds), least_top=chart.least_top)
-    if chart.share:
-        percent_axis(axes, "y")
-    axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.set_xlabel("workers")
     axes.set_xticks(x, [str(workers) for workers in table["workers"]])
-    axes.set_xlim(-0.6, max(1.6, len(table) - 0.4))
+    beside = max(0.6, 1.6 - len(table) / 2)
+    axes.set_xlim(-beside, len(table) - 1 + beside)
     axes.grid(visible=False, axis="x")
+    axes.axhline(0, color=MUTED, linewidth=1)
+    _draw_bars(axes, chart, table, x)
+    _draw_totals(axes, chart, table, x + BAR_WIDTH / 2 + BESIDE)
 
 
-def _draw_totals(axes: Axes, x: Array, table: pd.DataFrame, total: str) -> Array:
-    """Draw totals as diamonds with their intervals; return the ends of the intervals."""
-    low = table[f"{total}_low"].to_numpy(dtype=np.float64)
-    high = table[f"{total}_high"].to_numpy(dtype=np.float64)
-    axes.vlines(x, low, high, color=INK, linewidth=1.3, zorder=4)
-    axes.plot(x, table[total], "D", color=INK, markersize=4, linestyle="none", label="whole", zorder=5)
-    return np.append(low, high)
+def _draw_totals(axes: Axes, chart: StackChart, table: pd.DataFrame, x: Array) -> None:
+    """Draw totals as diamonds with their intervals."""
+    axes.vlines(
+        x, table[f"{chart.total}_low"], table[f"{chart.total}_high"], color=INK, linewidth=1.6, zorder=4
+    )
+    (diamonds,) = axes.plot(
+        x, table[chart.total], "D", color=INK, markersize=5, linestyle="none", label="whole", zorder=5
+    )
+    title_marks(diamonds, [_total_title(chart, row) for row in table.to_dict("records")])
 
 
-def _draw_bars(axes: Axes, x: Array, table: pd.DataFrame, parts: Mapping[str, PartStyle]) -> Array:
-    """Stack positive parts upwards and negative ones downwards; return the highest and lowest ends."""
-    up = np.zeros(len(table))
-    down = np.zeros(len(table))
-    for part, style in parts.items():
-        values = table[part].to_numpy(dtype=np.float64)
-        base = np.where(values >= 0, up, down)
-        _draw_part(axes, x, values, base, style)
-        up += np.maximum(values, 0)
-        down += np.minimum(values, 0)
-    return np.append(up, down)
+def _total_title(chart: StackChart, row: Mapping[object, float]) -> str:
+    ends = (chart.number(row[f"{chart.total}{end}"]) for end in ("_low", "_high"))
+    total = chart.number(row[chart.total])
+    return f"{chart.total_name} {on_workers(int(row['workers']))}: {total} [{', '.join(ends)}]"
 
 
-def _draw_part(axes: Axes, x: Array, values: Array, base: Array, style: PartStyle) -> None:
-    axes.bar(x, values, BAR_WIDTH, base, color=style.colour, edgecolor=PAPER, linewidth=0.6, label=style.name)
+def _draw_bars(axes: Axes, chart: StackChart, table: pd.DataFrame, x: Array) -> None:
+    values = table[[*chart.parts]].to_numpy(dtype=np.float64)
+    bases = _bases(values)
+    for part, style in enumerate(chart.parts.values()):
+        look: dict[str, Any] = {"color": style.colour, "edgecolor": PAPER, "linewidth": 0.8}
+        bars = axes.bar(x, values[:, part], BAR_WIDTH, bases[:, part], label=style.name, **look)
+        _name_bars(axes, chart, style, zip(bars, table["workers"], strict=True))
 
 
-def _number_parts(axes: Axes, chart: StackChart) -> None:
-    """Write the number of every part that is high enough into its bar."""
-    low, high = axes.get_ylim()
-    for bars, style in zip(axes.containers, chart.parts.values(), strict=True):
-        for bar in bars:
-            height = bar.get_height()
-            if abs(height) >= LEAST_NUMBERED * (high - low):
-                _write_number(axes, bar, chart.number(height), style.number_colour)
+def _bases(values: Array) -> Array:
+    """Return where the bars of values [counts, parts] begin: positive stacked upwards, negative downwards."""
+    up = np.maximum(values, 0)
+    down = np.minimum(values, 0)
+    return np.where(values >= 0, up.cumsum(axis=1) - up, down.cumsum(axis=1) - down)
+
+
+def _name_bars(
+    axes: Axes, chart: StackChart, style: PartStyle, bars: Iterable[tuple[Rectangle, int]]
+) -> None:
+    """Name each bar of a part beside the pointer, and write its number into it."""
+    for bar, workers in bars:
+        text = chart.number(bar.get_height())
+        title_marks(bar, [f"{style.name} {on_workers(workers)}: {text}"])
+        _write_number(axes, bar, text, style.number_colour)
 
 
 def _write_number(axes: Axes, bar: Rectangle, text: str, colour: str) -> None:
-    x, y = bar.get_center()
-    axes.text(x, y, text, color=colour, size=SMALL_POINTS, ha="center", va="center")
-
-
-def _equal_limits(panels: Sequence[Axes]) -> None:
-    limits = [axes.get_ylim() for axes in panels]
-    for axes in panels:
-        axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    """Write the number of a part into its bar where it fits."""
+    (left, bottom), (right, top) = axes.transData.transform(bar.get_bbox())
+    if abs(top - bottom) > NUMBERED_PX and right - left > text_width(text) + NUMBER_MARGIN_PX:
+        x, y = bar.get_center()
+        axes.text(x, y, text, color=colour, ha="center", va="center")

@@ -1,7 +1,14 @@
-"""Colours, markers, line styles and type: one colour and one marker per framework in every chart."""
+"""Colours, markers, line styles and type: one colour and one marker per framework in every chart.
 
+Lengths are pixels of a web page: one unit of matplotlib's, a point, is drawn as one of them.
+"""
+
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ft2font import FT2Font
 
 from analysis.text import printable
 from unet_scaling.study.config import Framework
@@ -12,30 +19,36 @@ GRID = "#ececec"
 PAPER = "#ffffff"
 NATIVE = "#004488"
 HOROVOD = "#e07b00"
+# The same, dark enough to be read as text on white.
+HOROVOD_TEXT = "#b05a00"
 
 LineStyle = Literal["-"] | tuple[float, tuple[float, ...]]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 DASHED: LineStyle = (0, (4, 3))
 DOTTED: LineStyle = (0, (1, 2.2))
-TEXT_POINTS = 9.5
-SMALL_POINTS = 8.5
-# The mean width of a character of DejaVu Sans in running text.
-CHARACTER_EM = 0.59
-POINTS_PER_INCH = 72
+# The type scale: texts and ticks, names of axes, names of panels. The page has the same sizes.
+TEXT_PX = 12
+AXIS_TITLE_PX = 13
+TITLE_PX = 14
+PX_PER_INCH = 72
+FONT_NAME = "DejaVu Sans"
+# FT2Font measures in 64ths of a pixel.
+SUBPIXELS = 64
 
 
 @dataclass(frozen=True)
 class FrameworkStyle:
-    """Colour and marker of a framework: dark and round against light and square differ in grey as well."""
+    """Colours and marker of a framework: dark and round against light and square differ in grey as well."""
 
     colour: str
+    text_colour: str
     marker: str
-    marker_points: float
+    marker_px: float
 
 
 FRAMEWORK_STYLES: dict[Framework, FrameworkStyle] = {
-    "pytorch_native": FrameworkStyle(NATIVE, "o", 6.8),
-    "horovod": FrameworkStyle(HOROVOD, "s", 5.4),
+    "pytorch_native": FrameworkStyle(NATIVE, NATIVE, "o", 8.5),
+    "horovod": FrameworkStyle(HOROVOD, HOROVOD_TEXT, "s", 7),
 }
 
 # Colours of numbers inside a bar. They differ from INK and PAPER, which a dark page exchanges.
@@ -70,41 +83,51 @@ def part_styles(**names: str) -> dict[str, PartStyle]:
 
 
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": TEXT_POINTS,
+    "font.family": FONT_NAME,
+    "font.size": TEXT_PX,
+    "axes.labelsize": AXIS_TITLE_PX,
     "text.color": INK,
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
+    "axes.linewidth": 1,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 10,
     "grid.color": GRID,
-    "grid.linewidth": 0.8,
+    "grid.linewidth": 1,
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
+    "xtick.major.size": 4,
+    "ytick.major.size": 4,
     "svg.hashsalt": "unet-scaling",  # else the ids of an SVG are random
-    "svg.fonttype": "path",
 }
 
 
-def width_inches(text: str, points: float = TEXT_POINTS) -> float:
-    """Return about how wide a text becomes."""
-    return len(text) * CHARACTER_EM * points / POINTS_PER_INCH
+def text_width(text: str, *, px: float = TEXT_PX, bold: bool = False) -> float:
+    """Return the width of a printable text in pixels, as matplotlib draws it."""
+    font = _font(bold=bold)
+    font.set_size(px, PX_PER_INCH)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box is drawn instead
+        font.set_text(text)
+    return font.get_width_height()[0] / SUBPIXELS
 
 
-def shortened(text: str, inches: float, points: float = TEXT_POINTS) -> str:
-    """Return the text, printable, and cut to this width; an ellipsis marks the cut."""
+def shortened(text: str, width: float, *, px: float = TEXT_PX, bold: bool = False) -> str:
+    """Return the text, printable, and cut to this many pixels; an ellipsis marks the cut."""
     text = printable(text)
-    most = int(inches / width_inches("m", points))
-    return text if len(text) <= most else text[: max(1, most - 1)] + "…"
+    if text_width(text, px=px, bold=bold) <= width:
+        return text
+    kept = len(text)
+    while kept > 1 and text_width(text[:kept] + "…", px=px, bold=bold) > width:
+        kept -= 1
+    return text[:kept] + "…"
+
+
+def _font(*, bold: bool) -> FT2Font:
+    # matplotlib caches it, and forgets it in a forked process, which must not share its open file.
+    return get_font(findfont(FontProperties(family=FONT_NAME, weight="bold" if bold else "normal")))

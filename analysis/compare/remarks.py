@@ -1,0 +1,60 @@
+"""What no ratio of two studies tells by itself: how much differs, when both ran, launches that both share."""
+
+from collections.abc import Iterator, Sequence
+
+from analysis.compare.facts import ComparedFact
+from analysis.compare.sides import StudySide
+from analysis.findings.machines import clocks_differ, with_clocks
+from analysis.findings.order import start_times
+from analysis.text import count
+
+
+def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) -> Iterator[str]:
+    """Yield what no ratio tells by itself: how many things differ, when both studies ran, shared launches."""
+    yield from _copies(a, b)
+    if len(differing) > 1:
+        yield f"the studies differ in {len(differing)} facts: a ratio is that of all of them together"
+    if not a.study.provenance_known:
+        yield "logs in the older layout do not say what differs: code, versions, machine and data are unknown"
+    yield from _apart(a, b)
+    yield from _clocks(a, b)
+    for side in (a, b):
+        yield from _of_side(side)
+
+
+def _of_side(side: StudySide) -> Iterator[str]:
+    if len(side.study.left_out):
+        left_out = count(len(side.study.left_out), "run")
+        yield f"{side.letter} leaves out {left_out}: python -m analysis {side.folder} says why"
+    yield from (f"{side.letter}: {note}" for note in side.study.notes)
+
+
+def _copies(a: StudySide, b: StudySide) -> Iterator[str]:
+    """Yield how many launches stand in both studies: they are no evidence that two things are equal."""
+    first, second = ({_launch(side, run) for run in side.study.headers} for side in (a, b))
+    if first & second:
+        yield f"{count(len(first & second), 'launch')} stand in both studies: they are the same measurement"
+
+
+def _launch(side: StudySide, run: str) -> tuple[object, ...]:
+    header = side.study.headers[run]
+    row = side.study.runs[side.study.runs["run"] == run].iloc[0]
+    return header.config_sha256, header.started_utc, row["hosts"], row["images_per_second"], row["iou"]
+
+
+def _apart(a: StudySide, b: StudySide) -> Iterator[str]:
+    """Yield when both studies ran, where one ran before the other."""
+    times = [start_times(side.study.runs).dropna() for side in (a, b)]
+    if any(started.empty for started in times):
+        return
+    first, second = times
+    if first.max() < second.min() or second.max() < first.min():
+        spans = [f"{started.min():%Y-%m-%d %H:%M} to {started.max():%Y-%m-%d %H:%M}" for started in times]
+        changed = "what changed on the machine between them is part of every ratio"
+        yield f"A ran {spans[0]}, B {spans[1]} (UTC): {changed}"
+
+
+def _clocks(a: StudySide, b: StudySide) -> Iterator[str]:
+    first, second = (float(with_clocks(side.study)["mhz"].median()) for side in (a, b))
+    if clocks_differ(first, second):
+        yield f"the median clock of the cores was {first:,.0f} MHz in A, {second:,.0f} MHz in B"

@@ -1,0 +1,44 @@
+"""The answer of a study: for each set of options a headline, four tiles, and what to do next."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from analysis.findings.check import Check
+from analysis.findings.device_words import DeviceWords, device_words
+from analysis.findings.headline import Kind, headline, kind_of
+from analysis.findings.next_steps import next_steps
+from analysis.findings.recommendation import Recommendation
+from analysis.findings.tiles import Tile, cost_tile, iou_tile, speed_tile
+from analysis.findings.trust import trust_tile
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the study says of the runs that have these options; `tiles`: speed, IoU, time and cost, trust."""
+
+    options: str
+    kind: Kind
+    headline: str
+    tiles: tuple[Tile, ...]
+    next_steps: tuple[str, ...]
+
+
+def answers_of(recommendations: Iterable[Recommendation], checks: Sequence[Check]) -> list[Answer]:
+    """Return one answer for each set of options, the most decided first.
+
+    Nothing is decided here: `recommendations` and the fairness `checks` of the same study are put in words.
+    """
+    answers = [_answer(advice, checks, device_words(advice.candidates.study)) for advice in recommendations]
+    return sorted(answers, key=lambda answer: get_args(Kind).index(answer.kind))
+
+
+def _answer(advice: Recommendation, checks: Sequence[Check], words: DeviceWords) -> Answer:
+    tiles = (
+        speed_tile(advice, words),
+        iou_tile(advice, words),
+        cost_tile(advice, words),
+        trust_tile(advice, checks),
+    )
+    steps = tuple(next_steps(advice, checks))
+    return Answer(advice.options, kind_of(advice), headline(advice, words), tiles, steps)

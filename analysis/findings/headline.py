@@ -1,0 +1,157 @@
+"""The headline of a recommendation: one line, numbers first, that claims no more than its evidence."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from analysis.findings.candidates import Candidate, CandidateSet
+from analysis.findings.comparison import NO_DIFFERENCE, SUGGESTED
+from analysis.findings.device_words import DeviceWords
+from analysis.findings.evidence import lost_points
+from analysis.findings.phrases import (
+    as_fast,
+    compared_clause,
+    is_doubted,
+    measured_so_far,
+    point_words,
+    signed,
+    why_not,
+)
+from analysis.findings.recommendation import Recommendation
+from analysis.findings.repeats import more_repeats, repeats_for_intervals
+from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.text import capitalised, count, listed, number
+
+# scale: train on more workers; stay: on 1; undecided: evidence is missing; unfair: a check forbids the claim.
+Kind = Literal["scale", "stay", "undecided", "unfair"]
+
+
+def kind_of(advice: Recommendation) -> Kind:
+    """Return what a recommendation comes to."""
+    if advice.doubts or _impossible(advice):
+        return "unfair"
+    if advice.workers is None:
+        return "undecided"
+    return "stay" if advice.workers == 1 else "scale"
+
+
+def headline(advice: Recommendation, words: DeviceWords) -> str:
+    """Return the line that a reader can act on."""
+    makers = {"scale": _scale, "stay": _stay, "undecided": _undecided, "unfair": _unfair}
+    kind = kind_of(advice)
+    return "; ".join([makers[kind](advice, words), *_lost(advice, words)])
+
+
+def _lost(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
+    """Yield the larger counts that have no number at all, as their runs diverged."""
+    lost = [(series, workers) for series, workers, _ in lost_points(advice.candidates)]
+    larger = [point for point in lost if point[1] > (advice.workers or 1)]
+    if larger:
+        yield f"every run diverged on {listed(f'{words.of(n)} with {series}' for series, n in larger[:2])}"
+
+
+def _impossible(advice: Recommendation) -> Candidate | None:
+    """Return a point that cannot be judged since the runs on 1 worker were too slow, if there is one."""
+    larger = advice.candidates.larger
+    return next((point for point in larger if point.criterion == "slow_baseline"), None)
+
+
+def _scale(advice: Recommendation, words: DeviceWords) -> str:
+    chosen = advice.chosen
+    names = " or ".join(point.series for point in chosen)
+    speeds = [f"{number(point.row['speedup_common'], '~2')}x" for point in chosen]
+    ious = [f"IoU {signed(point.row['difference'])}" for point in chosen]
+    costs = [f"{words.cost(point.row)} a training" for point in chosen]
+    numbers = ", ".join(listed(dict.fromkeys(texts)) for texts in (speeds, ious, costs))
+    return "; ".join([f"Use {names} on {words.of(chosen[0].workers)}: {numbers}", *_qualified(advice, words)])
+
+
+def _qualified(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
+    """Yield what the action does not say: how sure the framework is, and faster points that fail."""
+    best = advice.chosen[0]
+    others = [point for point in advice.candidates.others(best) if point.workers == best.workers]
+    if not others:
+        yield _not_measured(best, advice.candidates, words)
+    elif len(advice.chosen) > 1:
+        yield _no_faster_one(advice)
+    else:
+        yield from _suggested(advice, others)
+    yield from _faster_that_fail(advice, words)
+
+
+def _not_measured(best: Candidate, candidates: CandidateSet, words: DeviceWords) -> str:
+    other = next(name for key, name in candidates.study.names.items() if key != best.framework)
+    where = f" on {words.of(best.workers)}" if candidates.others(best) else ""
+    return f"{other} has no usable run{where}"
+
+
+def _no_faster_one(advice: Recommendation) -> str:
+    row = advice.candidates.comparison(*advice.chosen)
+    known = row is None or row["outcome"] == NO_DIFFERENCE
+    return NO_DIFFERENCE if known else "no verdict on which is faster"
+
+
+def _suggested(advice: Recommendation, others: list[Candidate]) -> Iterator[str]:
+    rows = [advice.candidates.comparison(advice.chosen[0], other) for other in others]
+    few = [row["pairs"] for row in rows if row and row["outcome"] in SUGGESTED]
+    if few:
+        yield f"{count(min(few), 'repeat')} suggest which is faster"
+
+
+def _faster_that_fail(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
+    """Yield the fastest point that is passed over, unless only for its efficiency."""
+    for point in advice.candidates.candidates:
+        if point.throughput <= advice.chosen[0].throughput:
+            return
+        if point.standing == "undecided" or point.criterion in ("diverged", "iou", "other_iou"):
+            yield f"{point_words(point, words)} are faster, but {why_not(point, advice.candidates)}"
+            return
+
+
+def _stay(advice: Recommendation, words: DeviceWords) -> str:
+    candidates = advice.candidates
+    fastest = candidates.larger[0]
+    alike = len({(point.workers, point.criterion) for point in candidates.larger}) == 1
+    subject = words.of(fastest.workers) if alike else point_words(fastest, words)
+    reason = why_not(fastest, candidates)
+    if is_doubted(fastest, candidates):
+        return f"Do not scale out: on {subject} {reason}"
+    link = "and" if fastest.criterion == "efficiency" else "but"
+    return f"Do not scale out: {subject} {as_fast(fastest)}, {link} {reason}"
+
+
+def _undecided(advice: Recommendation, words: DeviceWords) -> str:
+    candidates = advice.candidates
+    study = candidates.study
+    if not study.provenance_known:
+        so_far = measured_so_far(candidates, words)
+        return f"Undecided: one run per point and no provenance; the logs show {so_far}"
+    most = max(int(point.row["repeats"]) for point in candidates.candidates)
+    if most < FEWEST_REPEATS:
+        more = more_repeats(study, repeats_for_intervals(candidates))
+        few = f"{count(most, 'repeat')} per point carry no interval"
+        return f"Undecided: {few}; so far {measured_so_far(candidates, words)}; {more} would give one"
+    return _undecided_with_intervals(advice, words)
+
+
+def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str:
+    candidates = advice.candidates
+    compared = compared_clause(candidates, words)
+    if candidates.larger and not candidates.missing:
+        return "; ".join(filter(None, [f"Undecided: {advice.lacking}", compared]))
+    one = words.of(1)
+    lacking = (
+        f"no usable run of {listed(candidates.missing)} on {one}"
+        if candidates.missing
+        else f"only {one} was measured"
+    )
+    open_question = f"whether to scale out is undecided: {lacking}"
+    return f"{capitalised(compared)}; {open_question}" if compared else f"Undecided: {lacking}"
+
+
+def _unfair(advice: Recommendation, _words: DeviceWords) -> str:
+    impossible = _impossible(advice)
+    if impossible and not advice.doubts:
+        return f"No fair baseline: {impossible.reason}"
+    first, *more = advice.doubts
+    rest = f" (and {count(len(more), 'more reason')})" if more else ""
+    return f"No fair comparison, as {first}{rest}"

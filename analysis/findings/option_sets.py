@@ -1,0 +1,60 @@
+"""Sets of options against each other: what differs, and which one is best where that can be said."""
+
+from collections.abc import Sequence
+
+from analysis.findings.candidates import Candidate
+from analysis.findings.device_words import device_words
+from analysis.findings.headline import kind_of
+from analysis.findings.phrases import point_words
+from analysis.findings.recommendation import Recommendation
+from analysis.loading.options import is_knob
+from analysis.study import Study
+from analysis.text import count, listed
+
+
+def compared_options(recommendations: Sequence[Recommendation]) -> str:
+    """Return one line over the answers of a study with several sets of options; empty for one set."""
+    if len(recommendations) < 2:
+        return ""
+    differing = listed(_differing(recommendations[0].candidates.study))
+    sets = f"{count(len(recommendations), 'set')} of options that differ in {differing}"
+    return f"{sets}: {_compared(recommendations)}"
+
+
+def _compared(recommendations: Sequence[Recommendation]) -> str:
+    kinds = {kind_of(advice) for advice in recommendations}
+    if kinds == {"stay"}:
+        return "do not scale out with any of them"
+    if kinds - {"scale", "stay"}:
+        return "which is best is not shown, as not every one has a decided answer"
+    best = _best(recommendations)
+    if best is None:
+        return "which is best is not shown, as none has both a larger throughput and no lower IoU"
+    study = best.candidates.study
+    point = best.chosen[0]
+    where = f"{best.options} on {point_words(point, device_words(study))}"
+    return f"the fastest without a lower IoU is {where}, {point.shown('throughput')} {study.unit}"
+
+
+def _differing(study: Study) -> list[str]:
+    """Return the options that the sets differ in, by the names of their keys."""
+    return [axis.partition(".")[2] for axis in study.axes if not is_knob(axis)]
+
+
+def _best(recommendations: Sequence[Recommendation]) -> Recommendation | None:
+    """Return the set whose point is faster than that of every other, by whole intervals, at no lower IoU."""
+    for advice in recommendations:
+        others = [other.chosen[0] for other in recommendations if other is not advice]
+        if all(_beats(advice.chosen[0], other, _margin(advice)) for other in others):
+            return advice
+    return None
+
+
+def _margin(advice: Recommendation) -> float:
+    return advice.candidates.study.criteria.iou_margin
+
+
+def _beats(point: Candidate, other: Candidate, margin: float) -> bool:
+    """Return whether a point is faster, and its IoU lower by no more than the margin, by whole intervals."""
+    faster = point.row["throughput_low"] > other.row["throughput_high"]
+    return bool(faster and point.row["iou_low"] > other.row["iou_high"] - margin)

@@ -1,0 +1,84 @@
+"""The tile of trust: quiet machine, repeats, steadiness and fairness, each with the check of its table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from analysis.findings.check import NO, NOT_KNOWN, QUIET, YES, Check
+from analysis.findings.recommendation import Recommendation
+from analysis.findings.steadiness import run_steadiness
+from analysis.findings.tiles import Light, Tile
+from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.text import count, listed
+
+NOT_STEADY = {"no": "not steady after the warm-up", "not checked": "too short to be checked for drift"}
+# From good to bad: the light of the tile is the worst of its reasons.
+LIGHTS: Sequence[Light] = ("good", "caution", "bad")
+
+
+@dataclass(frozen=True)
+class _Reason:
+    light: Light
+    text: str
+
+
+def trust_tile(advice: Recommendation, checks: Sequence[Check]) -> Tile:
+    """Return how far the numbers of these options may be trusted."""
+    own = [check for check in checks if _concerns(check, advice.options)]
+    if not advice.candidates.study.provenance_known:
+        unknown = "logs in the older layout do not say which code, machine and data they are of"
+        return Tile("Trust", _met(own), unknown, "unknown", (_repeats(advice).text,))
+    reasons = [_quiet(own), _repeats(advice), _steady(advice), *_fair(own)]
+    worst = max((reason.light for reason in reasons), key=LIGHTS.index)
+    weakest = "; ".join(reason.text for reason in reasons if reason.light == worst)
+    return Tile("Trust", _met(own), weakest, worst, tuple(reason.text for reason in reasons))
+
+
+def _met(checks: Sequence[Check]) -> str:
+    """Return how many of the checks that the records can answer are met."""
+    known = [check.mark for check in checks if check.mark != NOT_KNOWN]
+    return f"{known.count(YES)} of {count(len(known), 'check')} met"
+
+
+def _concerns(check: Check, options: str) -> bool:
+    """Return whether a check says something of these options; one that names no points says it of all."""
+    return not check.pairs or any(pair[0] == options for pair in check.pairs)
+
+
+def _quiet(checks: Sequence[Check]) -> _Reason:
+    check = next((check for check in checks if check.check == QUIET), None)
+    if check is None:
+        return _Reason("good", "machine quiet at these points")
+    light: Light = "good" if check.mark == YES else "bad" if check.withholds else "caution"
+    return _Reason(light, f"{QUIET}: {check.mark}: {check.fact}")
+
+
+def _repeats(advice: Recommendation) -> _Reason:
+    fewest = min(int(point.row["repeats"]) for point in advice.candidates.candidates)
+    light: Light = "good" if fewest >= RECOMMENDED_REPEATS else "caution"
+    if fewest < FEWEST_REPEATS:
+        light = "bad"
+    needed = f"{FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
+    return _Reason(light, f"{count(fewest, 'repeat')} at the point with the fewest: {needed}")
+
+
+def _steady(advice: Recommendation) -> _Reason:
+    study = advice.candidates.study
+    own = study.runs.loc[study.runs["options"] == advice.options, "run"]
+    table = run_steadiness(study)
+    steady = table.loc[table["run"].isin(own), "steady"]
+    runs = count(len(steady), "run")
+    for answer, meaning in NOT_STEADY.items():
+        if (steady == answer).any():
+            return _Reason("caution", f"{(steady == answer).sum()} of {runs} {meaning}")
+    return _Reason("good", f"{runs}, all steady after the warm-up")
+
+
+def _fair(checks: Sequence[Check]) -> Iterator[_Reason]:
+    unmet = [check for check in checks if (check.mark == NO or check.one_sided) and check.check != QUIET]
+    for check in unmet:
+        light: Light = "bad" if check.withholds else "caution"
+        yield _Reason(light, f"{check.check}: {check.mark}: {check.fact}")
+    if not unmet:
+        unknown = [check.check for check in checks if check.mark == NOT_KNOWN]
+        rest = f"; not known: {listed(unknown)}" if unknown else ""
+        yield _Reason("good", f"every fairness check that the records can answer is met{rest}")

@@ -1,0 +1,80 @@
+"""Say what this environment is made of, and try it: a real 2-worker all-reduce with each framework."""
+
+import argparse
+import os
+import runpy
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from slurm.local import launch
+from unet_scaling.group import provenance
+from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
+from unet_scaling.study.errors import EXIT_BUG, run_program, run_worker
+from unet_scaling.study.options import Data, Training
+
+CHECK_WORKERS = 2
+
+
+def main() -> int:
+    parser = CommandLine("environment/check.py", __doc__)
+    parser.add_argument("--as-worker-of", metavar="FRAMEWORK", choices=FRAMEWORKS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.as_worker_of:
+        run_worker(partial(join_and_sum, arguments.as_worker_of))
+    describe()
+    missing = [framework for framework in FRAMEWORKS if not try_framework(framework)]
+    if missing:
+        print(f"error: {' and '.join(missing)} cannot be used here; run environment/install.sh again")
+    return EXIT_BUG if missing else 0
+
+
+def describe() -> None:
+    for name, version in provenance.versions().items():
+        print(f"{name:>16}  {version}")
+    print(f"{'cores':>16}  {len(os.sched_getaffinity(0))}")
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    print(f"{'GPUs':>16}  {', '.join(names) or 'none'}")
+
+
+def try_framework(framework: Framework) -> bool:
+    """Launch two workers that join with the twin's own functions; print what became of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output.log"
+        code = launch([__file__, "--as-worker-of", framework], CHECK_WORKERS, output, cores_each=None)
+        text = output.read_text(errors="replace").strip()
+    works = code == 0 and f"{framework} works" in text
+    print(f"{framework:>16}  {text if works else f'FAILED with code {code}: {text}'}")
+    return works
+
+
+def join_and_sum(framework: Framework) -> None:
+    """What each of the two workers does."""
+    twin = runpy.run_path(str(PROJECT / framework / "train.py"))
+    group = twin["join_group"](trial_point(framework))
+    numbers = group.gather_numbers(group.rank + 1)
+    assert numbers == [1, 2], f"the workers' numbers came out as {numbers}"
+    if group.rank == 0:
+        facts = ", ".join(f"{name} {value}" for name, value in group.transport.items())
+        print(f"{framework} works: {CHECK_WORKERS} workers, {facts}")
+    twin["leave_group"]()
+
+
+def trial_point(framework: Framework) -> RunConfig:
+    return RunConfig(
+        study="check",
+        run="check",
+        framework=framework,
+        workers=CHECK_WORKERS,
+        repeat=1,
+        seed=0,
+        data=Data(folder="none", image_height=16, image_width=16),
+        training=Training(epochs=0),
+    )
+
+
+if __name__ == "__main__":
+    run_program(main)

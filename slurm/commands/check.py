@@ -1,0 +1,79 @@
+"""Try the installation and, where a study is named, verify all that would keep its runs from starting.
+
+The installation: versions, devices, and an all-reduce of two workers with each framework. A study: its keys,
+its images against their manifest; and with --cluster that its worker counts fit there.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from slurm.cluster import Cluster, prologue_path, read_cluster
+from slurm.commands.options import add_study
+from slurm.preflight import check_inputs, estimate, require_throughput
+from unet_scaling.data.manifest import read_manifest
+from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.errors import EXIT_OK
+from unet_scaling.study.study_file import read_study
+from unet_scaling.study.texts import count
+
+_EPILOG = """\
+examples
+  unet-scaling check
+  unet-scaling check MY_STUDY.toml --cluster slurm/clusters/MINE.toml
+  unet-scaling data check MY_IMAGES       decodes every image, and writes the manifest
+"""
+
+
+def main() -> int:
+    arguments = command_line().parse_args()
+    if arguments.study:
+        check_study(arguments)
+        if arguments.only_files:
+            return EXIT_OK
+    return try_installation()
+
+
+def command_line() -> CommandLine:
+    parser = CommandLine("unet-scaling check", __doc__, _EPILOG)
+    add_study(parser, optional=True)
+    parser.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", help="see slurm/clusters/")
+    parser.add_argument(
+        "--only-files",
+        action="store_true",
+        help="of a study: leave the installation out, which takes seconds",
+    )
+    return parser
+
+
+def try_installation() -> int:
+    """Say what is installed and try both frameworks; return 0 where they work."""
+    program = [sys.executable, str(PROJECT / "environment" / "check.py")]
+    return subprocess.run(program, check=False).returncode
+
+
+def check_study(arguments: argparse.Namespace) -> None:
+    """Raise UserError where runs of the study cannot start, else print its size."""
+    study = read_study(arguments.study, dict(arguments.set))
+    require_throughput(study)
+    configs = study.configs()
+    cluster = read_cluster(arguments.cluster) if arguments.cluster else None
+    _require_unchanged_images(configs)
+    workers = ", ".join(map(str, study.workers))
+    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; images unchanged")
+    if cluster:
+        print(f"{arguments.cluster}: {_fits(cluster, configs)}")
+
+
+def _require_unchanged_images(configs: list[RunConfig]) -> None:
+    check_inputs(configs)
+    for folder, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
+        read_manifest(manifest).require_unchanged(Path(folder))
+
+
+def _fits(cluster: Cluster, configs: list[RunConfig]) -> str:
+    """Return what the study would cost there at most; raises UserError where a worker count does not fit."""
+    prologue_path(cluster)
+    return estimate(cluster, configs, one_allocation=False)

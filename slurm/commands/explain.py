@@ -1,0 +1,85 @@
+"""Explain a key of a study or cluster file: its meaning, the values allowed, the default, an example.
+
+unet-scaling explain training.rate_scaling   one key; its name alone will do
+unet-scaling explain training                all keys of a table
+unet-scaling explain                         all keys
+"""
+
+import difflib
+from collections.abc import Iterator
+
+from slurm.reference import FileKind, file_kinds
+from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.keys import Key
+
+# Of an unknown key, so many like it are named.
+MOST_NEAR_KEYS = 4
+# How alike two keys have to be, from 0 to 1, for one to be named for the other.
+NEAR_RATIO = 0.7
+
+
+def main() -> None:
+    name = command_line().parse_args().key
+    print(overview() if name is None else explanation(name))
+
+
+def command_line() -> CommandLine:
+    parser = CommandLine("unet-scaling explain", __doc__)
+    parser.add_argument("key", nargs="?", metavar="KEY", help="a key or a table; default: all keys")
+    parser.words = known_words()
+    return parser
+
+
+def explanation(name: str) -> str:
+    """Return the entry of a key, or the list of keys of a table; raises UserError for neither."""
+    entries = [_entry(kind, key) for kind, key in _all_keys() if name in (key.dotted, key.name)]
+    lists = [_list(kind, name) for kind in file_kinds() if name and name in kind.tables()]
+    if not entries and not lists:
+        raise UserError(f"{name!r} is no key of a study or cluster file; {_near(name)}")
+    return "\n\n".join(lists + entries)
+
+
+def overview() -> str:
+    """Return a line for every key of both kinds of files."""
+    return "\n\n".join(_list(kind, table) for kind in file_kinds() for table in kind.tables())
+
+
+def known_words() -> list[str]:
+    """Return every word that can be explained: keys, with and without their table, and tables."""
+    keys = {name for _, key in _all_keys() for name in (key.dotted, key.name)}
+    tables = {table for kind in file_kinds() for table in kind.tables()}
+    return sorted((keys | tables) - {""})
+
+
+def _all_keys() -> Iterator[tuple[FileKind, Key]]:
+    for kind in file_kinds():
+        for entries in kind.tables().values():
+            for key in entries:
+                yield kind, key
+
+
+def _entry(kind: FileKind, key: Key) -> str:
+    place = f"in [{key.table}] of a {kind.name} file" if key.table else f"in a {kind.name} file"
+    axis = "; or a list of such values, an axis" if key.table in kind.axes else ""
+    lines = [f"  allowed   {key.allowed}{axis}"]
+    if key.required:
+        lines.append("  required")
+    elif key.default is not None:
+        lines.append(f"  default   {key.default}")
+    lines.append(f"  example   {key.example}")
+    return "\n".join([f"{key.dotted}, {place}", f"  {key.meaning}", *lines])
+
+
+def _list(kind: FileKind, table: str) -> str:
+    entries = kind.tables()[table]
+    title = (
+        f"[{table}] of a {kind.name} file: {kind.about(table)}" if table else f"keys of a {kind.name} file"
+    )
+    width = max(len(key.name) for key in entries)
+    return "\n".join([title, *(f"  {key.name:{width}}  {key.meaning}" for key in entries)])
+
+
+def _near(name: str) -> str:
+    near = difflib.get_close_matches(name, known_words(), n=MOST_NEAR_KEYS, cutoff=NEAR_RATIO)
+    return f"did you mean {' or '.join(near)}?" if near else "unet-scaling explain lists them all"

@@ -1,0 +1,137 @@
+"""Options that the commands on studies share, and what they name: a study, its folder, a console."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from slurm.preflight import require_known, require_throughput
+from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
+from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.faults import did_you_mean
+from unet_scaling.study.study_file import read_study
+from unet_scaling.study.validation import setting
+
+# Of lines that go into a file or pipe.
+PIPE_WIDTH_CHARACTERS = 160
+# A message names at most so many studies.
+MOST_STUDIES_SHOWN = 10
+# Options that exclude each other, and why.
+CONFLICTS = (
+    ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
+    ("local", "one_allocation", "an allocation is a job of Slurm; leave one of them out"),
+    ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
+)
+
+
+def add_study(parser: CommandLine, optional: bool = False) -> None:
+    """Add the study file, and the option that replaces some of its values."""
+    parser.add_argument(
+        "study",
+        type=Path,
+        nargs="?" if optional else None,
+        metavar="STUDY.toml",
+        help="what to measure; see slurm/studies/",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="TABLE.KEY=VALUE",
+        help="replace a value of the study, e.g. training.epochs=3 (may be repeated)",
+    )
+
+
+def add_launch(parser: CommandLine) -> None:
+    """Add what to launch of a study, and where its folder is."""
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would run and the cost; start nothing"
+    )
+    parser.add_argument(
+        "--force",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="run this run in any case, also a complete one (may be repeated)",
+    )
+    parser.add_argument(
+        "--repeat-disturbed",
+        action="store_true",
+        help="launch complete runs again that other programs or a stall disturbed",
+    )
+    parser.add_argument("--name", help="folder below logs/ (default: the study's name)")
+    add_logs(parser)
+
+
+def add_queue(parser: CommandLine) -> None:
+    """Add what only jobs of Slurm can do."""
+    parser.add_argument(
+        "--wait", action="store_true", help="stay until all is done; resubmit what was interrupted"
+    )
+    parser.add_argument(
+        "--one-allocation", action="store_true", help="all runs in one job, one after the other"
+    )
+
+
+def add_logs(parser: CommandLine) -> None:
+    parser.add_argument(
+        "--logs", type=Path, default=logs_folder(), help="where study folders are (default: logs)"
+    )
+
+
+def add_submitted_study(parser: CommandLine) -> None:
+    """Add the name of a study that has a folder already."""
+    parser.add_argument("study", help="name of a study below logs/, or its folder")
+    parser.names_below = logs_folder()
+    add_logs(parser)
+
+
+def submitted_study(arguments: argparse.Namespace) -> Path:
+    """Return the folder of the study that `add_submitted_study` asked for; raises UserError for none."""
+    named: Path = arguments.logs / arguments.study
+    folder = next((path for path in (named, Path(arguments.study)) if path.is_dir()), None)
+    if folder is None:
+        known = sorted(path.name for path in arguments.logs.glob("*/") if path.is_dir())
+        hint = did_you_mean(arguments.study, known)
+        raise UserError(f"{arguments.study} is no study: {hint}{arguments.logs} has {_listed(known)}")
+    return folder
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_STUDIES_SHOWN
+    shown = ", ".join(names[:MOST_STUDIES_SHOWN])
+    return f"{shown} and {more} more" if more > 0 else shown or "none"
+
+
+def require_compatible(arguments: argparse.Namespace) -> None:
+    """Raise UserError for options of which one would have to be ignored."""
+    for one, other, advice in CONFLICTS:
+        if getattr(arguments, one, False) and getattr(arguments, other, False):
+            names = " and ".join("--" + name.replace("_", "-") for name in (one, other))
+            raise UserError(f"{names} do not go together: {advice}")
+    given = [key for key, _ in arguments.set] + ["name"] * (arguments.name is not None)
+    for key in given:
+        if given.count(key) > 1:
+            raise UserError(f"--set {key}=...: {key} is given twice on the command line; leave one out")
+
+
+def study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
+    """Return the folder of the study that is named by the command line."""
+    require_compatible(arguments)
+    study = read_study(arguments.study, dict(arguments.set), arguments.name)
+    require_throughput(study)
+    require_known(study, arguments.force)
+    folder = open_study_folder(arguments.logs / study.name, study)
+    if folder.study.name != study.name:
+        console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
+    return folder
+
+
+def new_console() -> Console:
+    """Return a console whose lines in a file or pipe have a fixed width."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH_CHARACTERS
+    return Console(highlight=False, soft_wrap=True, width=width)

@@ -1,0 +1,97 @@
+"""Submit a study to Slurm: every run that is missing, failed or interrupted."""
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from slurm.cluster import read_cluster
+from slurm.commands.options import add_launch, add_queue, add_study, new_console, study_folder
+from slurm.render import Places
+from slurm.status import REFRESH_SECONDS, show_status, study_rows
+from slurm.submit import Submitter
+from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.run_state import ACTIVE
+
+_EPILOG = """\
+examples
+  unet-scaling submit MY_STUDY.toml --cluster slurm/clusters/MINE.toml --dry-run
+  unet-scaling submit MY_STUDY.toml --cluster slurm/clusters/MINE.toml --wait
+
+Submitting again is always safe: only what is missing, failed or interrupted is submitted.
+"""
+
+
+def main() -> None:
+    submit_to_slurm(command_line().parse_args())
+
+
+def command_line() -> CommandLine:
+    parser = CommandLine("unet-scaling submit", __doc__, _EPILOG)
+    add_study(parser)
+    parser.add_argument(
+        "--cluster", type=Path, metavar="CLUSTER.toml", required=True, help="where; see slurm/clusters/"
+    )
+    add_launch(parser)
+    add_queue(parser)
+    return parser
+
+
+def submit_to_slurm(arguments: argparse.Namespace) -> None:
+    """Submit the study of the command line, or show every script."""
+    console = new_console()
+    folder = study_folder(arguments, console)
+    submitter = Submitter(
+        folder=folder,
+        cluster=read_cluster(arguments.cluster),
+        places=Places(PROJECT, Path(sys.executable)),
+        console=console,
+        one_allocation=arguments.one_allocation,
+        force=tuple(arguments.force),
+        repeat_disturbed=arguments.repeat_disturbed,
+    )
+    if arguments.dry_run:
+        submitter.dry_run()
+    elif arguments.wait:
+        submit_and_wait(submitter)
+    else:
+        submitter.submit()
+        console.print(f"watch it with: slurm/submission.sh status {folder.path.name} --watch")
+
+
+def submit_and_wait(submitter: Submitter) -> None:
+    """Submit, wait, and submit again what was interrupted, until nothing is left to do.
+
+    Runs that Slurm refuses do not keep the others from being waited for.
+    """
+    while True:
+        try:
+            queued = submitter.submit()
+            submitter = replace(submitter, force=())  # once; else a forced run would start anew each time
+        except UserError:
+            wait_for_active(submitter.folder.path)
+            raise
+        if not wait_for_active(submitter.folder.path) and not queued:
+            break
+    _require_complete(submitter)
+
+
+def _require_complete(submitter: Submitter) -> None:
+    rows = study_rows(submitter.folder.path)
+    show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
+    states = [row.state for row in rows if not row.surplus]
+    incomplete = len(states) - states.count("complete")
+    if incomplete:
+        raise UserError(f"{incomplete} of {len(states)} runs are not complete")
+
+
+def wait_for_active(folder: Path) -> bool:
+    """Wait until no run is queued or running; return whether any was."""
+    waited = False
+    while any(row.state in ACTIVE for row in study_rows(folder)):
+        waited = True
+        time.sleep(REFRESH_SECONDS)
+    return waited

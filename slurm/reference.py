@@ -1,0 +1,120 @@
+"""Write the reference of study and cluster files: docs/study.md for people, slurm/schemas/ for editors.
+
+python -m slurm.reference           print the page
+python -m slurm.reference --write   write the keys between their marks in the page, and the schemas
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from slurm.cluster import Cluster
+from unet_scaling.study.axes import study_file_model
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.keys import Key, keys, table_at
+from unet_scaling.study.options import OPTION_TABLES
+from unet_scaling.study.validation import StrictModel
+
+REFERENCE_PAGE = PROJECT / "docs" / "study.md"
+SCHEMAS = PROJECT / "slurm" / "schemas"
+_BEGIN = "<!-- keys: written by python -m slurm.reference --write -->\n"
+_END = "<!-- end of keys -->\n"
+SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of file that users write. Each key of its tables `axes` may be a list of values."""
+
+    name: str
+    model: type[StrictModel]
+    axes: frozenset[str] = frozenset()
+
+    @property
+    def schema_path(self) -> Path:
+        return SCHEMAS / f"{self.name}.json"
+
+    def tables(self) -> dict[str, list[Key]]:
+        """Return the keys by table; those outside of tables are in the table ""."""
+        return {table: list(group) for table, group in groupby(keys(self.model), lambda key: key.table)}
+
+    def about(self, table: str) -> str:
+        """Return what a table holds, in a sentence."""
+        model = table_at(self.model, [table]) if table else self.model
+        return (model.__doc__ or "").strip().partition("\n")[0] if model else ""
+
+
+def file_kinds() -> tuple[FileKind, ...]:
+    return FileKind("study", study_file_model(), frozenset(OPTION_TABLES)), FileKind("cluster", Cluster)
+
+
+def page_with_keys(page: str) -> str:
+    """Return the page with the keys of today between its marks; raises ValueError without marks."""
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        raise ValueError(f"{REFERENCE_PAGE} lacks the line {_BEGIN!r} or {_END!r}")
+    return f"{before}{_BEGIN}\n{key_sections()}\n{_END}{after}"
+
+
+def key_sections() -> str:
+    """Return the keys of every kind of file as Markdown, a table for each of their tables."""
+    return "\n".join(line for kind in file_kinds() for line in _sections(kind))
+
+
+def _sections(kind: FileKind) -> Iterator[str]:
+    yield from (f"## Keys of a {kind.name} file", "")
+    for table, entries in kind.tables().items():
+        if table:
+            axes = " Each key may be an axis." if table in kind.axes else ""
+            yield from (f"### `[{table}]`", "", f"{kind.about(table)}{axes}", "")
+        yield from ("| key | meaning | allowed | default | example |", "|---|---|---|---|---|")
+        yield from map(_row, entries)
+        yield ""
+
+
+def _row(key: Key) -> str:
+    cells = (f"`{key.name}`", key.meaning, key.allowed, _default(key), f"`{key.example}`")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _default(key: Key) -> str:
+    """Return the default of a key as the reference shows it; empty where the meaning tells it."""
+    return "required" if key.required else key.default or ""
+
+
+def schema(kind: FileKind) -> str:
+    """Return the JSON Schema of a kind of file, by which editors complete and check it."""
+    content = _without_noise(kind.model.model_json_schema())
+    about = {"$schema": SCHEMA_DIALECT, "title": f"unet-scaling {kind.name} file"}
+    return json.dumps(about | content, indent=1) + "\n"
+
+
+def _without_noise(content: object) -> Any:  # noqa: ANN401  (the same kind of JSON as its argument)
+    """Return a schema without titles that repeat its keys, and without defaults that TOML cannot write."""
+    if isinstance(content, list):
+        return [_without_noise(each) for each in content]
+    if not isinstance(content, dict):
+        return content
+    return {
+        key: _without_noise(value)
+        for key, value in content.items()
+        if not (key == "title" and isinstance(value, str)) and (key, value) != ("default", None)
+    }
+
+
+def write_reference() -> None:
+    REFERENCE_PAGE.write_text(page_with_keys(REFERENCE_PAGE.read_text()))
+    for kind in file_kinds():
+        kind.schema_path.write_text(schema(kind))
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        write_reference()
+    else:
+        print(key_sections())

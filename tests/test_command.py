@@ -1,0 +1,278 @@
+"""The command unet-scaling by itself: its table, its help, completion in a real shell, and mistakes."""
+
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.studies import TINY_STUDY, make_images
+from unet_scaling.__main__ import SUBCOMMANDS, Subcommand, find_subcommand, usage
+from unet_scaling.completion import completion_script
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import EXIT_MEANINGS, UserError
+
+COMMANDS_PAGE = PROJECT / "docs" / "commands.md"
+# Completes its arguments as the last word of a command line.
+COMPLETE = """
+complete_words() {
+    COMP_WORDS=("$@")
+    COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
+    _unet_scaling
+    printf '%s\\n' "${COMPREPLY[@]}"
+}
+complete_words "$@"
+"""
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "unet_scaling", *arguments]
+    return subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_images(tmp_path_factory.mktemp("images"), 12)
+
+
+@pytest.fixture
+def study(images: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY_STUDY.format(data=images, workers=[1, 2], epochs=2))
+    return path
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_import_nothing_large(option: str) -> None:
+    program = (
+        "import sys; from unet_scaling.__main__ import main;"
+        f"sys.argv = ['unet-scaling', '{option}']; main();"
+        "print(sorted({'torch', 'pandas', 'numpy', 'pydantic', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "unet-scaling" in done.stdout
+
+
+def test_the_installed_command_is_the_one_of_the_table() -> None:
+    text = (PROJECT / "pyproject.toml").read_text()
+    assert '[project.scripts]\nunet-scaling = "unet_scaling.__main__:run_command"\n' in text
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda subcommand: subcommand.name)
+def test_every_subcommand_has_its_program_and_tells_its_exit_codes(subcommand: Subcommand) -> None:
+    module = importlib.import_module(subcommand.module)
+    assert callable(module.main)
+    told = module.command_line().format_help()
+    assert all(f"  {code:<2}  {meaning}" in told for code, meaning in EXIT_MEANINGS.items())
+    assert subcommand.name in usage()
+
+
+def test_the_page_of_commands_shows_the_help() -> None:
+    page = COMMANDS_PAGE.read_text()
+    assert f"```\n{usage()}\n```" in page, "copy the output of unet-scaling --help into docs/commands.md"
+    assert all(f"unet-scaling {subcommand.name}" in page for subcommand in SUBCOMMANDS)
+
+
+def test_a_subcommand_names_itself_in_its_help() -> None:
+    done = command("data", "check", "--help")
+    assert done.stdout.startswith("usage: unet-scaling data check ")
+    assert command("cancel", "--help").stdout.startswith("usage: unet-scaling cancel ")
+    assert "python -m unet_scaling" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("stauts", "did you mean status"),
+        ("submitt", "did you mean submit"),
+        ("MY_STUDY.toml", "did you mean unet-scaling run MY_STUDY.toml, or submit"),
+        ("zzzz", "commands: check, data"),
+    ],
+)
+def test_an_unknown_subcommand_is_answered_with_the_nearest(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        find_subcommand(name)
+    assert caught.value.exit_code == 2
+
+
+def test_an_unknown_option_is_answered_with_the_nearest() -> None:
+    done = command("status", "study", "--jsn")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --jsn; did you mean --json?" in done.stderr
+
+
+def test_no_subcommand_is_wrong_usage_with_the_help() -> None:
+    done = command()
+    assert done.returncode == 2
+    assert done.stdout == usage() + "\n"
+
+
+def test_explains_a_key_and_reports_a_study_through_the_command() -> None:
+    assert command("explain", "rate_scaling").stdout.startswith("training.rate_scaling, in [training]")
+    missing = command("report", "logs/no_such_study")
+    assert missing.returncode == 2
+    assert "Traceback" not in missing.stderr
+
+
+def complete(shell: str, script: Path, *words: str) -> list[str]:
+    program = f"source {script}\n{COMPLETE}"
+    done = subprocess.run([shell, "-c", program, shell, *words], capture_output=True, text=True, timeout=60)
+    assert not done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_options_keys_and_studies(tmp_path: Path) -> None:
+    script = tmp_path / "completion"
+    script.write_text(completion_script("bash"))
+    assert complete("bash", script, "unet-scaling", "st") == ["status"]
+    assert complete("bash", script, "unet-scaling", "status", "--j") == ["--json"]
+    assert complete("bash", script, "unet-scaling", "run", "--set", "training.ep") == ["training.epochs="]
+    assert "training.epochs" in complete("bash", script, "unet-scaling", "explain", "training.e")
+    assert complete("bash", script, "unet-scaling", "data", "fe") == ["fetch"]
+    assert "published_gap_intel" in complete("bash", script, "unet-scaling", "status", "published")
+    assert complete("bash", script, "unet-scaling", "completion", "z") == ["zsh"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_completion_script_is_sound_in_its_shell(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    script = tmp_path / "completion"
+    script.write_text(completion_script(shell))
+    assert subprocess.run([shell, "-n", str(script)], capture_output=True).returncode == 0
+    if shell == "bash":
+        checker = Path(sys.executable).with_name("shellcheck")
+        outcome = subprocess.run([checker, "-s", "bash", str(script)], capture_output=True, text=True)
+        assert outcome.returncode == 0, outcome.stdout
+
+
+def test_check_verifies_a_study_its_images_and_its_cluster(study: Path) -> None:
+    cluster = str(PROJECT / "slurm" / "clusters" / "two_gpu_site.toml")
+    done = command("check", str(study), "--cluster", cluster, "--only-files")
+    assert done.returncode == 0, done.stderr
+    assert "4 runs on 1, 2 workers; images unchanged" in done.stdout
+    assert "4 jobs, at most 40.0 node-hours" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--set", "training.epoch=3"], 2, "training.epoch: unknown key; did you mean epochs?"),
+        (["--set", "data.folder=/nowhere"], 65, "/nowhere/manifest.json does not exist"),
+        (["--set", "workers=[30]", "--cluster", "slurm/clusters/two_gpu_site.toml"], 2, "max_nodes is 7"),
+        (["--cluster", "slurm/clusters"], 2, "slurm/clusters is a folder; name a TOML file in it"),
+    ],
+)
+def test_check_names_what_would_keep_runs_from_starting(
+    options: list[str], code: int, said: str, study: Path
+) -> None:
+    done = command("check", str(study), "--only-files", *options)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_check_names_images_that_changed(tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", 4)
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY_STUDY.format(data=images, workers=[1], epochs=2))
+    (images / "images" / "000.png").unlink()
+    done = command("check", str(path), "--only-files")
+    assert done.returncode == 65
+    assert "000" in done.stderr
+
+
+@pytest.mark.slow
+def test_check_tries_both_frameworks_with_real_workers() -> None:
+    done = command("check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pytorch_native works: 2 workers" in done.stdout
+    assert "horovod works: 2 workers" in done.stdout
+
+
+def test_output_that_nobody_reads_ends_without_a_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "unet_scaling", "explain"]
+    done = subprocess.run(words, cwd=PROJECT, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_the_keyboard_stops_a_command_without_a_traceback(tmp_path: Path) -> None:
+    fifo = tmp_path / "study.toml"
+    os.mkfifo(fifo)
+    words = [sys.executable, "-m", "unet_scaling", "run", str(fifo)]
+    with subprocess.Popen(words, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as running:
+        end = fifo.open("w")  # which waits until the command reads its study
+        time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=60)
+        end.close()
+    assert told == "error: stopped by the keyboard\n"
+    assert running.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "{}/closed/study"], "closed/study: Permission denied"),
+        (["run", "{}/closed/study.toml"], "closed/study.toml cannot be read: Permission denied"),
+        (["submit", "{}/tiny.toml", "--cluster", "{}/closed/study.toml"], "study.toml cannot be read: Perm"),
+    ],
+)
+def test_what_may_not_be_read_is_named_without_a_traceback(
+    words: list[str], said: str, study: Path, tmp_path: Path
+) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv (util-linux) takes root's right to read everything away, and is not here")
+    closed = study.parent / "closed"
+    (closed / "study").mkdir(parents=True)
+    (closed / "study.toml").touch()
+    closed.chmod(0o000)
+    # Root may read everything, other users have no such right to lose.
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+    program = [*(drop if os.geteuid() == 0 else []), sys.executable, "-m", "unet_scaling"]
+    given = [word.format(tmp_path) for word in words]
+    done = subprocess.run([*program, *given], cwd=PROJECT, capture_output=True, text=True)
+    closed.chmod(0o700)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status", "frist", "--logs", "{}"], "did you mean first? "),
+        (["cancel", "nowhere", "--logs", "{}"], " has first, second"),
+        (["run", "slurm/studies/dmo.toml"], "does not exist; did you mean slurm/studies/demo.toml?"),
+    ],
+)
+def test_a_study_that_is_not_there_is_answered_with_the_nearest(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    done = command(*(word.format(tmp_path) for word in words))
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("module", ["unet_scaling", "slurm", "analysis", "unet_scaling.data"])
+def test_a_python_without_the_packages_is_told_which_one_has_them(module: str) -> None:
+    words = [sys.executable, "-S", "-m", module, "--help"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "lacks pydantic and rich; use " in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,221 @@
+"""Page, schemas and explanations say of the keys of study and cluster files what their readers do."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from slurm.cluster import read_cluster
+from slurm.commands.explain import explanation, known_words, overview
+from slurm.reference import REFERENCE_PAGE, SCHEMAS, FileKind, file_kinds, page_with_keys, schema
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.study_file import read_study
+
+STUDY, CLUSTER = file_kinds()
+KINDS = [STUDY, CLUSTER]
+READERS: dict[str, Callable[[Path], object]] = {"study": read_study, "cluster": read_cluster}
+VALID = {
+    "study": """
+workers = [1, 2]
+[data]
+folder = "images"
+image_height = 64
+image_width = 64
+[training]
+epochs = 2
+""",
+    "cluster": """
+launcher = "srun"
+gpus_per_node = 2
+cores_per_worker = 4
+time = "02:00:00"
+""",
+}
+ALL_KEYS = [(kind, key) for kind in KINDS for keys in kind.tables().values() for key in keys]
+
+
+def with_key(kind: FileKind, table: str, line: str) -> str:
+    """Return a valid file of this kind with this line instead of its own of the same key."""
+    key = line.partition(" =")[0]
+    text = "\n" + VALID[kind.name]
+    top, _, tables = text.partition("\n[")
+    sections = {"": top} | dict(part.split("]\n", 1) for part in tables.split("\n[") if part)
+    kept = [own for own in sections.get(table, "").splitlines() if own.partition(" =")[0] != key]
+    sections[table] = "\n".join([*kept, line])
+    return sections.pop("") + "".join(f"\n[{name}]\n{body}\n" for name, body in sections.items())
+
+
+def accepted_by_reader(kind: FileKind, text: str, folder: Path) -> bool:
+    path = folder / "file.toml"
+    path.write_text(text)
+    try:
+        READERS[kind.name](path)
+    except UserError:
+        return False
+    return True
+
+
+def accepted_by_schema(kind: FileKind, text: str) -> bool:
+    described = json.loads(kind.schema_path.read_text())
+    validator = jsonschema.Draft202012Validator(described)
+    return bool(validator.is_valid(tomllib.loads(text)))
+
+
+def test_the_committed_page_and_schemas_are_those_of_the_models() -> None:
+    assert page_with_keys(REFERENCE_PAGE.read_text()) == REFERENCE_PAGE.read_text(), "run make docs"
+    for kind in KINDS:
+        assert kind.schema_path.read_text() == schema(kind), "run make docs"
+        jsonschema.Draft202012Validator.check_schema(json.loads(schema(kind)))
+
+
+@pytest.mark.parametrize(("folder", "kind"), [("studies", STUDY), ("clusters", CLUSTER)])
+def test_every_committed_file_names_its_schema_and_agrees_with_it(folder: str, kind: FileKind) -> None:
+    paths = sorted((PROJECT / "slurm" / folder).glob("*.toml"))
+    assert paths
+    for path in paths:
+        text = path.read_text()
+        named = re.match(r"#:schema (\S+)\n", text)
+        assert named, path
+        assert (path.parent / named[1]).resolve() == SCHEMAS / f"{kind.name}.json"
+        assert accepted_by_schema(kind, text), path
+
+
+@pytest.mark.parametrize(("kind", "key"), ALL_KEYS, ids=lambda part: getattr(part, "dotted", ""))
+def test_every_key_has_its_meaning_and_an_example_that_reader_and_schema_accept(
+    kind: FileKind, key: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORK", str(tmp_path))
+    assert key.meaning
+    assert key.example
+    assert key.allowed
+    lines = [key.example]
+    if key.name == "loader_workers":  # decodes ahead, and says so
+        lines.append('loading = "decode"')
+    text = with_key(kind, key.table, "\n".join(lines))
+    assert accepted_by_schema(kind, text)
+    assert accepted_by_reader(kind, text, tmp_path)
+
+
+WRONG: list[tuple[FileKind, str, str]] = [
+    (STUDY, "", "repeat = 3"),
+    (STUDY, "", 'repeats = "3"'),
+    (STUDY, "", "repeats = 0"),
+    (STUDY, "", "repeats = true"),
+    (STUDY, "", "workers = []"),
+    (STUDY, "", "workers = [1, 1]"),
+    (STUDY, "", "workers = [0]"),
+    (STUDY, "", "workers = 2"),
+    (STUDY, "", 'frameworks = ["deepspeed"]'),
+    (STUDY, "", 'name = "../up"'),
+    (STUDY, "", 'order = "random"'),
+    (STUDY, "data", "image_height = 0"),
+    (STUDY, "data", "channels = 2"),
+    (STUDY, "data", "test_share = 1.0"),
+    (STUDY, "data", "folder = 5"),
+    (STUDY, "model", "depth = 17"),
+    (STUDY, "training", "epoch = 3"),
+    (STUDY, "training", "epochs = -1"),
+    (STUDY, "training", "epochs = []"),
+    (STUDY, "training", "batch_per_worker = [4, 4]"),
+    (STUDY, "training", 'precision = ["fp32", "fp64"]'),
+    (STUDY, "training", "learning_rate = inf"),
+    (STUDY, "pytorch_native", "bucket_cap_mb = 0"),
+    (STUDY, "horovod", 'controller = "nccl"'),
+    (STUDY, "criteria", "iou_margin = 1"),
+    (STUDY, "criteria", "iou_margin = [0.1]"),
+    (STUDY, "other", "key = 1"),
+    (CLUSTER, "", 'launcher = "torchrun"'),
+    (CLUSTER, "", "gpus_per_node = 0"),
+    (CLUSTER, "", 'time = "two hours"'),
+    (CLUSTER, "", 'partition = "a b"'),
+    (CLUSTER, "", 'options = ["--x; rm"]'),
+    (CLUSTER, "", "nodes = 3"),
+    (CLUSTER, "environment", 'lower = "x"'),
+    (CLUSTER, "environment", 'GOOD = "a\\nb"'),
+]
+
+
+@pytest.mark.parametrize(("kind", "table", "line"), WRONG, ids=lambda part: getattr(part, "name", part))
+def test_the_schema_refuses_what_the_reader_refuses(
+    kind: FileKind, table: str, line: str, tmp_path: Path
+) -> None:
+    text = with_key(kind, table, line)
+    assert not accepted_by_reader(kind, text, tmp_path)
+    assert not accepted_by_schema(kind, text)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_schema_requires_what_the_reader_requires(kind: FileKind, tmp_path: Path) -> None:
+    for line in filter(None, VALID[kind.name].splitlines()):
+        text = VALID[kind.name].replace(f"{line}\n", "")
+        assert accepted_by_reader(kind, text, tmp_path) == accepted_by_schema(kind, text) is False, line
+
+
+def test_all_that_is_wrong_with_a_cluster_file_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(
+        'launcher = "srunn"\ngpus_per_node = 0\ncores_per_worker = 1\ntime = "2 hours"\npartitoin = "gpu"\n'
+        'options = ["--gres=gpu", "--nodes=2"]\n[environment]\nlower = "x"\n'
+    )
+    with pytest.raises(UserError) as caught:
+        read_cluster(path)
+    told = str(caught.value)
+    for part in (
+        "launcher: found 'srunn'; did you mean srun? allowed: 'srun' or 'mpiexec'",
+        "gpus_per_node: found 0; allowed: an integer, more than 0",
+        "time: found '2 hours'; allowed: a text as Slurm writes limits",
+        "partitoin: unknown key; did you mean partition? known here: account,",
+        "'--gres=gpu' sets --gres",
+        "'--nodes=2' sets --nodes",
+        "environment.lower: found 'lower'; allowed: a name of capital letters",
+    ):
+        assert part in told
+    assert "^" not in told
+
+
+def test_an_explanation_has_meaning_values_default_and_example() -> None:
+    told = explanation("training.rate_scaling")
+    assert told.splitlines()[0] == "training.rate_scaling, in [training] of a study file"
+    assert "'linear', 'square_root' or 'none'; or a list of such values, an axis" in told
+    assert '"linear"' in told
+    assert 'rate_scaling = "square_root"' in told
+    assert explanation("rate_scaling") == told
+
+
+def test_a_table_is_explained_by_all_its_keys() -> None:
+    told = explanation("horovod")
+    assert all(f"  {key.name} " in told for key in STUDY.tables()["horovod"])
+    assert "partition" not in told
+
+
+def test_a_name_in_both_kinds_of_files_is_explained_for_both() -> None:
+    told = explanation("cores_per_worker")
+    assert "training.cores_per_worker, in [training] of a study file" in told
+    assert "cores_per_worker, in a cluster file\n" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("training.rate_scalin", "did you mean training.rate_scaling"),
+        ("learningrate", "did you mean learning_rate"),
+        ("partitoin", r"did you mean partition\?"),
+        ("zzzz", "unet-scaling explain lists them all"),
+        ("", "unet-scaling explain lists them all"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UserError, match=near):
+        explanation(name)
+
+
+def test_the_overview_names_every_key_once() -> None:
+    words = [line.split()[0] for line in overview().splitlines() if line.startswith("  ")]
+    assert sorted(words) == sorted(key.name for _, key in ALL_KEYS)
+    assert {key.dotted for _, key in ALL_KEYS} <= set(known_words())

@@ -1,0 +1,33 @@
+"""Refuse an interpreter that cannot run the project, with the one that can. Imported before anything else.
+
+Written so that older versions of Python can read it, too.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+OLDEST_VERSION = (3, 11)
+# Two that everything needs; where they are, environment/install.sh has brought the others with them.
+NEEDED = ("pydantic", "rich")
+PROJECT_FOLDER = Path(__file__).resolve().parent.parent
+
+
+def require_packages() -> None:
+    """End the program (2) where this Python is too old or lacks the packages of the project."""
+    lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if sys.version_info < OLDEST_VERSION:
+        reason = "is Python {}.{}, and 3.11 or newer is needed".format(*sys.version_info)
+    elif lacking:
+        reason = "lacks " + " and ".join(lacking)
+    else:
+        return
+    print("error: " + (sys.executable or "this Python") + " " + reason + "; " + _way_on(), file=sys.stderr)
+    sys.exit(2)
+
+
+def _way_on() -> str:
+    python = PROJECT_FOLDER / ".venv" / "bin" / "python"
+    if python.exists():
+        return "use " + str(python)
+    return "run " + str(PROJECT_FOLDER / "environment" / "install.sh") + ", then use .venv/bin/python"

@@ -1,0 +1,64 @@
+"""The model of a study file as it is written: an option is a value, or a list of values, an axis.
+
+Imported on login nodes: needs pydantic, but neither torch nor pandas.
+"""
+
+from functools import cache
+from typing import Annotated, Any, Union
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, create_model
+from pydantic.fields import FieldInfo
+
+from unet_scaling.study.config import LONGEST_NAME, PlainName, StudyConfig, no_value_twice
+from unet_scaling.study.keys import field_shape
+from unet_scaling.study.options import OPTION_TABLES
+from unet_scaling.study.validation import StrictModel
+
+
+@cache
+def study_file_model() -> type[StudyConfig]:
+    """Return StudyConfig with its tables of options spelled out, for errors, the reference and editors."""
+    tables: dict[str, Any] = {name: _table(name) for name in OPTION_TABLES}
+    return create_model("StudyFile", __base__=StudyConfig, name=_optional_name(), **tables)
+
+
+def _table(name: str) -> tuple[type[StrictModel], object]:
+    required = StudyConfig.model_fields[name].is_required()
+    table = OPTION_TABLES[name]
+    return _with_axes(table), Field(... if required else {}, description=table.__doc__)
+
+
+def _optional_name() -> tuple[Any, Any]:
+    field = StudyConfig.model_fields["name"]
+    optional = Field(None, max_length=LONGEST_NAME, description=field.description, examples=field.examples)
+    return PlainName | None, optional
+
+
+def _with_axes(table: type[StrictModel]) -> type[StrictModel]:
+    """Return a table of options, each of which may be an axis."""
+    fields: dict[str, Any] = {
+        name: (_or_axis(field), _without_constraints(field)) for name, field in table.model_fields.items()
+    }
+    return create_model(table.__name__, __base__=StrictModel, __doc__=table.__doc__, **fields)
+
+
+def _or_axis(field: FieldInfo) -> object:
+    found = field_shape(field)
+    one: Any = Union.__getitem__(found.types)  # as `Union[...]` of types that are known at run time only
+    value: Any = Annotated[(one, *found.constraints, Tag("value"))]
+    axis = Annotated[
+        list[value],
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+        AfterValidator(no_value_twice),
+        Tag("axis"),
+    ]
+    return Annotated[value | axis, Discriminator(_branch)]
+
+
+def _without_constraints(field: FieldInfo) -> object:
+    default = ... if field.is_required() else field.default
+    return Field(default, description=field.description, examples=field.examples)
+
+
+def _branch(value: object) -> str:
+    return "axis" if isinstance(value, list) else "value"

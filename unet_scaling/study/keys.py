@@ -1,0 +1,209 @@
+"""Describe the keys of a file by its model: types, ranges, defaults, meaning and an example.
+
+Errors, docs/study.md and `unet-scaling explain` say the same of a key, by these functions.
+Imported on login nodes: needs pydantic, but neither torch nor pandas.
+"""
+
+import json
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+# What a value of each type is called in sentences.
+TYPE_WORDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+LIST_WORDS = {int: "integers", float: "numbers", str: "texts", bool: "values of true or false"}
+RANGE_WORDS = {"gt": "more than {}", "ge": "at least {}", "lt": "less than {}", "le": "at most {}"}
+LENGTH_WORDS = {"max_length": "at most {} characters"}
+# The last part of the path of a fault that lies in the name of a key, not in its value.
+NAME_ITSELF = "[key]"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Words for a constraint of a type that would else be shown as a regular expression."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The types that a value may have, and the constraints on it."""
+
+    types: tuple[Any, ...]
+    constraints: tuple[object, ...] = ()
+
+    def __add__(self, other: "Shape") -> "Shape":
+        return Shape(self.types + other.types, self.constraints + other.constraints)
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a file, with its default and a line that sets it, both as TOML writes them."""
+
+    table: str
+    name: str
+    allowed: str
+    default: str | None
+    required: bool
+    meaning: str
+    example: str
+
+    @property
+    def dotted(self) -> str:
+        return f"{self.table}.{self.name}".removeprefix(".")
+
+
+def shape(annotation: object) -> Shape:
+    """Return the types and constraints inside an annotation; None, which TOML cannot write, is left out."""
+    kind = get_origin(annotation)
+    if kind is Annotated:
+        inner, *constraints = get_args(annotation)
+        return shape(inner) + Shape((), tuple(_flat(constraints)))
+    if kind in (Union, types.UnionType):
+        members = (shape(member) for member in get_args(annotation) if member is not types.NoneType)
+        return sum(members, Shape(()))
+    return Shape((annotation,))
+
+
+def field_shape(field: FieldInfo) -> Shape:
+    return shape(field.annotation) + Shape((), tuple(_flat(field.metadata)))
+
+
+def _flat(constraints: Sequence[object]) -> Iterator[object]:
+    for constraint in constraints:
+        yield from constraint.metadata if isinstance(constraint, FieldInfo) else [constraint]
+
+
+def shape_at(model: type[BaseModel], path: Sequence[str | int]) -> Shape | None:
+    """Return the shape of the value at a path as pydantic names it, or None where the path leads nowhere."""
+    found: Shape | None = Shape((model,))
+    if path[-1:] == [NAME_ITSELF]:
+        *path, _, _ = path
+        return _name_shape(shape_at(model, path))
+    for part in path:
+        found = _below(found, part) if found else None
+    return found
+
+
+def _name_shape(parent: Shape | None) -> Shape | None:
+    """Return the shape of the names in a table that may hold any."""
+    names = (get_args(kind)[0] for kind in (parent.types if parent else ()) if get_origin(kind) is dict)
+    return next(map(shape, names), None)
+
+
+def _below(parent: Shape, part: str | int) -> Shape | None:
+    for kind in parent.types:
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
+            return field_shape(kind.model_fields[str(part)])
+        if get_origin(kind) is list and isinstance(part, int):
+            return shape(get_args(kind)[0])
+        if get_origin(kind) is dict:
+            return shape(get_args(kind)[1])
+    return parent if isinstance(part, int) else None
+
+
+def table_at(model: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
+    """Return the model of the table at this path, or None where no table of known keys is there."""
+    found = shape_at(model, path)
+    kinds = found.types if found else ()
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def choices(found: Shape) -> tuple[Any, ...]:
+    """Return the values that a shape allows, where it lists them."""
+    return next((get_args(kind) for kind in found.types if get_origin(kind) is Literal), ())
+
+
+def allowed(found: Shape) -> str:
+    """Return the values that a shape allows, in words; empty where they cannot be said."""
+    named = [constraint.words for constraint in found.constraints if isinstance(constraint, Allowed)]
+    limits = [*_limits(found.constraints, RANGE_WORDS), *_limits(found.constraints, LENGTH_WORDS)]
+    # Of a value that may also be a list of such values, an axis, the list is not said each time.
+    single = [kind for kind in found.types if get_origin(kind) is not list]
+    kinds = list(dict.fromkeys(filter(None, map(_type_words, single or found.types))))
+    return ", ".join([" or ".join(named or kinds), *limits]) if named or kinds else ""
+
+
+def _type_words(kind: object) -> str:
+    if get_origin(kind) is Literal:
+        return _listed([repr(value) for value in get_args(kind)])
+    if get_origin(kind) is list:
+        return _list_words(shape(get_args(kind)[0]))
+    if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return "a table"
+    return TYPE_WORDS.get(kind, "") if isinstance(kind, type) else ""
+
+
+def _list_words(element: Shape) -> str:
+    names = [constraint.words for constraint in element.constraints if isinstance(constraint, Allowed)]
+    if names:
+        return f"a list of texts, each {names[0]}"
+    if choices(element):
+        return f"a list of {allowed(element)}"
+    kind = LIST_WORDS.get(element.types[0], "values")
+    return ", ".join([f"a list of {kind}", *_limits(element.constraints, RANGE_WORDS)])
+
+
+def _listed(values: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))
+
+
+def _limits(constraints: Sequence[object], words: dict[str, str]) -> list[str]:
+    limits = {
+        name: getattr(constraint, name)
+        for constraint in constraints
+        for name in words
+        if getattr(constraint, name, None) is not None
+    }
+    return [text.format(limits[name]) for name, text in words.items() if name in limits]
+
+
+def keys(model: type[BaseModel]) -> list[Key]:
+    """Return the keys of a file in the order of its model, those outside of tables first."""
+    tables = {name: table for name in model.model_fields if (table := table_at(model, [name]))}
+    own = [_key("", name, field) for name, field in model.model_fields.items() if name not in tables]
+    below = [
+        _key(table, name, field)
+        for table, table_model in tables.items()
+        for name, field in table_model.model_fields.items()
+    ]
+    return own + below
+
+
+def _key(table: str, name: str, field: FieldInfo) -> Key:
+    found = field_shape(field)
+    return Key(
+        table=table,
+        name=name,
+        allowed=allowed(found),
+        default=None if field.is_required() else as_toml(field.default),
+        required=field.is_required(),
+        meaning=field.description or "",
+        example=_example(name, field, found),
+    )
+
+
+def _example(name: str, field: FieldInfo, found: Shape) -> str:
+    """Return a line that sets the key: to its own example, or else to another choice than the default.
+
+    Empty where neither is there: a required key has to bring its example.
+    """
+    if field.examples:
+        return f"{name} = {as_toml(field.examples[0])}"
+    if field.is_required():
+        return ""
+    values = choices(found) or ((True, False) if bool in found.types else ())
+    other = next((value for value in values if value != field.default), field.default)
+    return f"{name} = {as_toml(other)}"
+
+
+def as_toml(value: object) -> str | None:
+    """Return a value as TOML writes it; None, which TOML has no word for, stays None."""
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{key} = {as_toml(each)}" for key, each in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    return None if value is None else json.dumps(value, ensure_ascii=False)
