@@ -61,7 +61,7 @@ class Submitter:
         Raises UserError at the end, naming the runs that could not be submitted.
         """
         with self.folder.locked():
-            configs = self.folder.prepare()
+            configs = self.folder.prepare(self.console)
             wanted, in_queue = self._wanted(configs)
             self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
             if not wanted:
