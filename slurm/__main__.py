@@ -20,7 +20,7 @@ from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.run_state import ACTIVE
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.validation import setting
+from unet_scaling.study.validation import positive, setting
 
 # Of lines that go into a file or pipe.
 PIPE_WIDTH_CHARACTERS = 160
@@ -28,6 +28,7 @@ PIPE_WIDTH_CHARACTERS = 160
 CONFLICTS = (
     ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
     ("local", "one_allocation", "an allocation is a job of Slurm; leave one of them out"),
+    ("dry_run", "more_repeats", "a dry run adds nothing; leave one of them out"),
     ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
 )
 PROGRAM = "slurm/submission.sh"
@@ -58,7 +59,7 @@ def main() -> None:
     elif arguments.dry_run:
         show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
     else:
-        run_study(folder, console, arguments.repeat_disturbed, arguments.force)
+        run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
 
 
 def _study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder:
@@ -81,6 +82,7 @@ def _submit(folder: StudyFolder, arguments: argparse.Namespace, console: Console
         one_allocation=arguments.one_allocation,
         force=tuple(arguments.force),
         repeat_disturbed=arguments.repeat_disturbed,
+        more_repeats=arguments.more_repeats,
     )
     if arguments.dry_run:
         submitter.dry_run()
@@ -111,7 +113,9 @@ def submit_and_wait(submitter: Submitter) -> None:
     while True:
         try:
             queued = submitter.submit()
-            submitter = replace(submitter, force=())  # once; else a forced run would start anew each time
+            submitter = replace(
+                submitter, force=(), more_repeats=0
+            )  # once; else a forced run would start anew each time
         except UserError:
             wait_for_active(submitter.folder.path)
             raise
@@ -184,6 +188,9 @@ def submission_arguments() -> argparse.Namespace:
         "--repeat-disturbed",
         action="store_true",
         help="launch complete runs again that other programs or a stall disturbed",
+    )
+    parser.add_argument(
+        "--more-repeats", type=positive, default=0, metavar="N", help="add N repeats to a complete study"
     )
     parser.add_argument("--name", help="folder below logs/ (default: the study's name)")
     parser.add_argument(

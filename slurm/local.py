@@ -17,6 +17,7 @@ from slurm.disturbed import disturbed_reason, is_to_be_repeated, set_disturbed_a
 from slurm.known_seconds import KnownSeconds
 from slurm.local_plan import cores_per_worker, take_over
 from slurm.local_progress import StudyProgress
+from slurm.more_repeats import add_repeats, next_block
 from slurm.mpi import launch_environment, mpiexec_program
 from slurm.quiet import say_whether_quiet
 from slurm.stopping import StopRequest, kill_below, same_command, stop_requests
@@ -92,29 +93,46 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_study(
-    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
+    folder: StudyFolder,
+    console: Console,
+    repeat_disturbed: bool = False,
+    force: Collection[str] = (),
+    more_repeats: int = 0,
 ) -> None:
     """Run what is not complete, one run after the other; raise UserError at the end where runs failed.
 
     Of these, launches that were disturbed are then made once more; `repeat_disturbed`: and of all others.
+    A study whose repeats are "until ..." goes on with one more of each point, until it has enough.
     Raises UserError (75) where the user stopped it.
     """
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
     with folder.locked(), stop_requests() as request:
-        configs = folder.prepare(console)
-        missing = take_over(folder, configs, force)
-        complete = len(configs) - len(missing)
-        console.print(f"{folder.study.name}: {len(configs)} runs, {complete} complete already")
+        block: StudyFolder | None = add_repeats(folder, more_repeats, console) if more_repeats else folder
         console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
-        judged = configs if repeat_disturbed else missing
-        if judged:
-            say_whether_quiet(console)
-        launcher = LocalRuns(folder, console, share, request)
-        launcher.learn(config for config in configs if config not in missing)
-        launcher.run_all(missing)
-        disturbed = [config for config in judged if is_to_be_repeated(folder.recorded(config), console)]
-        launcher.run_all(disturbed, again=True)
+        while block:
+            _run_block(LocalRuns(block, console, share, request), repeat_disturbed, force)
+            # Of the first block only: else the same runs would be launched anew with each further one.
+            repeat_disturbed = False
+            force = ()
+            block = next_block(block, console)
+
+
+def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]) -> None:
+    """Launch what is missing of a study, then what was disturbed. Raises UserError where runs failed."""
+    folder = runs.folder
+    console = runs.console
+    configs = folder.prepare(console)
+    missing = take_over(folder, configs, force)
+    complete = len(configs) - len(missing)
+    console.print(f"{folder.study.name}: {len(configs)} runs, {complete} complete already")
+    judged = configs if repeat_disturbed else missing
+    if judged:
+        say_whether_quiet(console)
+    runs.learn(config for config in configs if config not in missing)
+    runs.run_all(missing)
+    disturbed = [config for config in judged if is_to_be_repeated(folder.recorded(config), console)]
+    runs.run_all(disturbed, again=True)
     _require_all_complete(folder, configs)
 
 

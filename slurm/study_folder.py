@@ -20,6 +20,7 @@ from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_json_with_checksum
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
+from unet_scaling.study.repeats import read_totals
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, recorded_run, run_state
 from unet_scaling.study.study_file import (
     CHECKPOINTS,
@@ -108,7 +109,13 @@ def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
     recorded = recorded_study(path)
     if recorded is not None and recorded.name != study.name:
         study = study.model_copy(update={"name": recorded.name})
-    return StudyFolder(path, study)
+    return StudyFolder(path, with_added_repeats(path, study))
+
+
+def with_added_repeats(path: Path, study: StudyConfig) -> StudyConfig:
+    """Return the study with the repeats that were added to it since its file was written."""
+    repeats = max([study.repeats, *read_totals(path)])
+    return study.model_copy(update={"repeats": repeats})
 
 
 def in_launch_order(study: StudyConfig) -> list[RunConfig]:

@@ -34,6 +34,7 @@ from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import read_record
 from unet_scaling.study.record_lines import End
+from unet_scaling.study.repeats import Precision
 from unet_scaling.study.study_file import read_config
 
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="10")
@@ -433,6 +434,35 @@ def test_the_status_fits_into_80_columns(submitter: Submitter, fake: FakeSlurm) 
     assert "horovod-w04-r1: by 1000" in lines
     (row,) = [row for row in study_rows(submitter.folder.path) if row.run == first.run]
     assert f" {row.images_per_second:.1f} " in next(line for line in lines if line.startswith(first.run))
+
+
+def test_each_submission_of_a_complete_adaptive_study_adds_a_repeat_where_it_needs_one(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    until = submitter.folder.study.model_copy(
+        update={"repeats": 3, "until": Precision(half_width=0.03, most=4)}
+    )
+    adaptive = replace(submitter, folder=replace(submitter.folder, study=until))
+    assert adaptive.submit() == 12
+    assert adaptive.submit() == 0  # nothing is decided while runs are in the queue
+    for config in until.configs():
+        uneven = config.framework == "horovod" and config.repeat == 2
+        write_record(
+            submitter.folder.run_folder(config), config, images_per_second=150.0 if uneven else 100.0
+        )
+    fake.set_all("COMPLETED")
+    assert adaptive.submit() == 4
+    assert counted(adaptive) == {"complete": 12, "queued": 4}
+    assert {row.repeat for row in study_rows(submitter.folder.path) if row.state == "queued"} == {4}
+
+
+def test_more_repeats_of_a_complete_study_are_submitted_once(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    complete_all(submitter)
+    fake.set_all("COMPLETED")
+    assert replace(submitter, more_repeats=2).submit() == 8
+    assert submitter.submit() == 0
+    assert counted(submitter) == {"complete": 4, "queued": 8}
 
 
 def test_a_second_terminal_waits_outside(submitter: Submitter, fake: FakeSlurm) -> None:
