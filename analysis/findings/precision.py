@@ -11,6 +11,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from analysis.findings.comparison import compare
@@ -37,12 +38,12 @@ def main() -> None:
 
 def widest(comparisons: pd.DataFrame, asked: float) -> dict[str, object]:
     """Return half the width of the widest interval over its ratio, where it is, and whether it is narrow."""
-    widths = half_widths(comparisons)
-    if widths.empty:
+    widths = half_widths(comparisons).to_numpy(dtype=np.float64)
+    if len(widths) == 0:
         return {"half_width": None, "where": "of any comparison", "narrow": False}
     # An interval that is not known is wider than any other.
-    row = widths.fillna(math.inf).idxmax()
-    where = point_name(pair_of(list(comparisons.loc[row, PAIR])))
+    row = int(np.nan_to_num(widths, nan=np.inf).argmax())
+    where = point_name(pair_of(list(comparisons[PAIR].iloc[row])))
     half_width = float(widths[row])
     known = None if math.isnan(half_width) else half_width
     return {"half_width": known, "where": where, "narrow": half_width <= asked}
