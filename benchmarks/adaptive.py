@@ -17,8 +17,8 @@ from unet_scaling.study.repeats import (
 )
 
 TRUE_RATIO = 1.03
-# The noise of a pair is larger than that of a launch by the root of 2; 0.6 of it is where least is covered.
-WIDTHS_OF_A_PAIR = (0.4, 0.6, 0.8, 1.5)
+# Over the noise of a pair, that of a launch times the root of 2; least is covered between 0.6 and 0.8.
+WIDTHS_OF_A_PAIR = (0.6, 0.75, 0.9)
 NOISES = (Noise(0, 0.02, 0, 2), Noise(0.05, 0.05, 0.02, 5), Noise(0.02, 0.03, 0, 2, "skewed"))
 ONE_COUNT, TWO_COUNTS = (4,), (1, 4)
 

@@ -66,8 +66,8 @@ def _study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolde
     """Return the folder of the study that is named by the command line."""
     study = read_study(arguments.study, dict(arguments.set), arguments.name)
     require_throughput(study)
-    require_known(study, arguments.force)
     folder = open_study_folder(arguments.logs / study.name, study)
+    require_known(folder.study, arguments.force)  # with the repeats that were added
     if folder.study.name != study.name:
         console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
     return folder

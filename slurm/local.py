@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -121,18 +122,16 @@ def run_study(
 def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]) -> None:
     """Launch what is missing of a study, then what was disturbed. Raises UserError where runs failed."""
     folder = runs.folder
-    console = runs.console
-    configs = folder.prepare(console)
+    configs = folder.prepare(runs.console)
     missing = take_over(folder, configs, force)
-    complete = len(configs) - len(missing)
-    console.print(f"{folder.study.name}: {len(configs)} runs, {complete} complete already")
+    complete = [config for config in configs if config not in missing]
+    runs.console.print(f"{folder.study.name}: {len(configs)} runs, {len(complete)} complete already")
     judged = configs if repeat_disturbed else missing
     if judged:
-        say_whether_quiet(console)
-    runs.learn(config for config in configs if config not in missing)
+        say_whether_quiet(runs.console)
+    runs.learn(complete)
     runs.run_all(missing)
-    disturbed = [config for config in judged if is_to_be_repeated(folder.recorded(config), console)]
-    runs.run_all(disturbed, again=True)
+    runs.run_disturbed(judged)
     _require_all_complete(folder, configs)
 
 
@@ -163,6 +162,13 @@ class LocalRuns:
                 self._run(config, progress, again)
         self._require_no_request()
 
+    def run_disturbed(self, configs: Sequence[RunConfig]) -> None:
+        """Launch those of these runs again that were disturbed."""
+        disturbed = [
+            config for config in configs if is_to_be_repeated(self.folder.recorded(config), self.console)
+        ]
+        self.run_all(disturbed, again=True)
+
     def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
         run_folder = self.folder.run_folder(config)
         begin = time.monotonic()
@@ -181,8 +187,9 @@ class LocalRuns:
         if not self.request.received:
             progress.show()
             return
-        progress.say_once("stopping: the workers save their state; Ctrl-C again ends them at once")
         self.request.pass_on(mpiexec, worker)
+        with suppress(OSError):  # the terminal may be gone; the workers save all the same
+            progress.say_once("stopping: the workers save their state; Ctrl-C again ends them at once")
 
     def _require_no_request(self) -> None:
         if self.request.received:

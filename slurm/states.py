@@ -122,6 +122,10 @@ def _after_job(recorded: RunState, job: JobState) -> RunState:
     if job.state == "OUT_OF_MEMORY":
         return RunState("failed", f"out of memory; {recorded.reason}".rstrip("; "))
     if job.state == "CANCELLED":
-        stopped = recorded.reason if recorded.state == "resumable" else ""
-        return RunState("cancelled", "; ".join(filter(None, (job.reason, stopped))))
+        return _cancelled(recorded, job)
     return RunState("failed", recorded.reason or f"{in_words}; see output.log")
+
+
+def _cancelled(recorded: RunState, job: JobState) -> RunState:
+    stopped = recorded.reason if recorded.state == "resumable" else ""
+    return RunState("cancelled", "; ".join(filter(None, (job.reason, stopped))))

@@ -55,16 +55,19 @@ class StudyFolder:
             replaced = self._set_untrained_aside(config)
             if replaced and console:
                 console.print(replaced, markup=False)
-            folder = self.run_folder(config)
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                folder.mkdir(mode=0o700, exist_ok=True)
-                if not config_path(folder).exists():
-                    write_json_with_checksum(config_path(folder), config.model_dump(mode="json"))
-            except OSError as error:
-                raise UserError(f"the run folder {folder} cannot be made: {error}") from None
+            self._make_run_folder(config)
         write_json_with_checksum(self.path / STUDY_NAME, self.study.model_dump(mode="json"))
         return configs
+
+    def _make_run_folder(self, config: RunConfig) -> None:
+        folder = self.run_folder(config)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not config_path(folder).exists():
+                write_json_with_checksum(config_path(folder), config.model_dump(mode="json"))
+        except OSError as error:
+            raise UserError(f"the run folder {folder} cannot be made: {error}") from None
 
     def run_folder(self, config: RunConfig) -> Path:
         return self.path / config.run
