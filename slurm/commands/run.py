@@ -30,5 +30,8 @@ def command_line() -> CommandLine:
 def run_on_this_machine(arguments: argparse.Namespace) -> None:
     """Run the study of the command line, or show what would run."""
     console = new_console()
-    start = show_plan if arguments.dry_run else run_study
-    start(study_folder(arguments, console), console, arguments.repeat_disturbed, arguments.force)
+    folder = study_folder(arguments, console)
+    if arguments.dry_run:
+        show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
+    else:
+        run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)

@@ -52,6 +52,7 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
         one_allocation=arguments.one_allocation,
         force=tuple(arguments.force),
         repeat_disturbed=arguments.repeat_disturbed,
+        more_repeats=arguments.more_repeats,
     )
     if arguments.dry_run:
         submitter.dry_run()
@@ -70,7 +71,8 @@ def submit_and_wait(submitter: Submitter) -> None:
     while True:
         try:
             queued = submitter.submit()
-            submitter = replace(submitter, force=())  # once; else a forced run would start anew each time
+            # Once: a forced run would start anew, and repeats would be added, each time.
+            submitter = replace(submitter, force=(), more_repeats=0)
         except UserError:
             wait_for_active(submitter.folder.path)
             raise
