@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from analysis.simulation import SIMULATION_SEED, Noise, simulate
 
 from analysis.findings.comparison import compare
 from analysis.findings.precision import half_widths
 from analysis.study import Study
+from benchmarks.simulation import SIMULATION_SEED, Noise, simulate
 from unet_scaling.study.repeats import (
     ADAPTIVE_SIGNIFICANCE,
     FEWEST_ADAPTIVE_REPEATS,

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from analysis.simulation import study_of
 from rich.console import Console
 
 from analysis.findings.comparison import compare
@@ -21,6 +20,7 @@ from analysis.study import Study
 from slurm.more_repeats import add_repeats, next_block
 from slurm.study_folder import StudyFolder, open_study_folder
 from tests.records import write_record
+from tests.simulated import study_of
 from unet_scaling.study.config import FRAMEWORKS, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.repeats import (
@@ -56,8 +56,8 @@ def test_until_is_a_precision_with_a_cap() -> None:
     ("given", "said"),
     [
         ({"repeats": "until"}, "found 'until'; allowed: a number such as 5, \"until 3 %\""),
-        ({"repeats": "until 3 %, at most 2"}, "until.most: found 2; allowed: at least 3"),
-        ({"repeats": "until 0 %"}, "until.half_width: found 0.0; allowed: more than 0, less than 1"),
+        ({"repeats": "until 3 %, at most 2"}, "until.most: found 2; allowed: an integer, at least 3"),
+        ({"repeats": "until 0 %"}, "until.half_width: found 0.0; allowed: a number, more than 0, less than 1"),
         ({"repeats": "until 3 %", "frameworks": ["horovod"]}, "give a number of repeats, or both frameworks"),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.keys import Allowed
@@ -154,7 +155,7 @@ class StudyConfig(StrictModel):
         le=MOST_REPEATS,
         description="launches of each configuration, each with its own seed; or 'until 3 %, at most 20'",
     )
-    until: Precision | None = Field(
+    until: SkipJsonSchema[Precision | None] = Field(
         None,
         description="set by repeats = 'until 3 %': more repeats until the ratio's interval is this narrow",
     )

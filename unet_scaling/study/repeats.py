@@ -25,7 +25,8 @@ FEWEST_ADAPTIVE_REPEATS = 3
 MOST_ADAPTIVE_REPEATS = 20
 # More than any study can afford.
 LARGEST_CAP_REPEATS = 10_000
-UNTIL = re.compile(r"until (\d+(?:\.\d+)?) ?%(?:, at most (\d+))?")
+UNTIL = re.compile(r"^until (\d+(?:\.\d+)?) ?%(?:, at most (\d+))?$")
+PRECISION_WORDS = 'a number such as 5, "until 3 %", or "until 3 %, at most 20"'
 # Of all comparisons of a study together, where the number of repeats does not depend on the results.
 FIXED_SIGNIFICANCE = 0.05
 # Where it does: with looks from 3 repeats on, intervals of 98 % hold the truth in at least 95 % of all
@@ -51,11 +52,9 @@ class RepeatTotals(StrictModel):
 
 def parse_precision(text: str) -> dict[str, object]:
     """Return the fields of the Precision that a study file asks for. Raises ValueError."""
-    found = UNTIL.fullmatch(text.strip())
+    found = UNTIL.match(text.strip())
     if found is None:
-        raise ValueError(
-            f'repeats: found {text!r}; allowed: a number such as 5, "until 3 %", or "until 3 %, at most 20"'
-        )
+        raise ValueError(f"repeats: found {text!r}; allowed: {PRECISION_WORDS}")
     width, most = found.groups()
     return {"half_width": float(width) / 100, "most": int(most or MOST_ADAPTIVE_REPEATS)}
 
