@@ -1,6 +1,7 @@
 """Compare the runs of a study: which framework trains faster, how far it scales, and at what IoU.
 
   python -m analysis logs/STUDY             the records of a study
+      [--watch]                             again whenever a record changes, until all runs are complete
   python -m analysis --reference FOLDER     logs in the older layout: log_N.csv is native DDP on N
                                             workers, log_hvd_N.csv Horovod
       [--images M --batch B]                what an epoch had: gives the speed-up by steps
@@ -35,14 +36,18 @@ from analysis.loading.reference import load_reference
 from analysis.report.assemble import make_report
 from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.files import write_report
+from analysis.report.watch import watch
 from analysis.study import NAMES, Study
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
+from unet_scaling.study.validation import positive
 
 # As the first argument; a study folder of this name is given as ./compare.
 COMPARE = "compare"
 # Options that state what the records of a study hold, and older logs do not.
 REFERENCE_OPTIONS = ("images", "batch", "names")
+# Short beside a run, long beside a look at the folder.
+WATCH_SECONDS = 10
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         return command.main(given[1:])
     options = command_line().parse_args(given)
     source: Path = options.reference or options.study
+    if options.watch:
+        return watch(_watched(options), options.output or source / "report", options.watch)
     study = _reference(options) if options.reference else load_study(_only_records(options))
     _require_runs(study, source)
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
@@ -65,6 +72,13 @@ def main(arguments: list[str] | None = None) -> int:
     print_report(report, folder=folder)
     print(f"\nreport: {folder}")
     return EXIT_OK
+
+
+def _watched(options: argparse.Namespace) -> Path:
+    """Return the study's folder; raise UserError for logs, which do not change."""
+    if options.reference:
+        raise UserError("--watch: only for the records of a study, not with --reference")
+    return _only_records(options)
 
 
 def _reference(options: argparse.Namespace) -> Study:
@@ -93,6 +107,14 @@ def command_line() -> CommandLine:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("study", nargs="?", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
     source.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of logs in the older layout")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=positive,
+        const=WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"look for changes every {WATCH_SECONDS} s, or so many",
+    )
     parser.add_argument(
         "--images",
         type=int,

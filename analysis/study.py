@@ -9,11 +9,14 @@ from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record_lines import Header
+from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 from unet_scaling.study.run_state import Exclusion, State
 
 NAN = float("nan")
 Names = Mapping[Framework, str]
 NAMES: Names = {"pytorch_native": "native DDP", "horovod": "Horovod"}
+# A comparison is of these two; a further framework has its points, figures and budget beside them.
+COMPARED: tuple[Framework, Framework] = ("pytorch_native", "horovod")
 _SHORT_NAMES: Names = {"pytorch_native": "DDP", "horovod": "Horovod"}
 # What one curve has in common, and what one point of it.
 SERIES = ["options", "framework", "knobs"]
@@ -130,6 +133,7 @@ class Study:
     throughput   the column of `runs` that is the study's throughput; `unit` is its unit
     iou_scope    what the IoU was computed on
     notes        what the reader of any figure should know
+    significance  of all comparisons together: smaller where repeats were added after a look at the results
     provenance_known  whether the logs say which code, data and machine they are of
     """
 
@@ -153,6 +157,13 @@ class Study:
     steps: pd.DataFrame = field(default_factory=lambda: _nothing(STEP_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
+    significance: float = FIXED_SIGNIFICANCE
+
+    @property
+    def compared_names(self) -> tuple[str, str]:
+        """Names of the two arms of a comparison."""
+        native, horovod = COMPARED
+        return self.names[native], self.names[horovod]
 
     @property
     def short_names(self) -> Names:

@@ -1,4 +1,4 @@
-"""How long `python -m analysis` takes on studies of up to 10,000 runs, how much memory, and how both grow.
+"""Time and memory of `python -m analysis` on studies of up to 10,000 runs, and how both grow.
 
     .venv/bin/python -m benchmarks.analysis --runs 1000 2500 5000 10000
     .venv/bin/python -m benchmarks.analysis --part load --keep FOLDER     load_study alone; keeps the studies

@@ -1,4 +1,4 @@
-"""What the overhead budget costs: epochs with and without it in turn, in one process group, paired.
+"""The cost of the overhead budget: epochs with and without it in turn, in one process group, paired.
 
     .venv/bin/python -m benchmarks.budget [--pairs 200] [--width 8] [--image 96] [--batch 4]
 

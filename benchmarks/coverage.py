@@ -1,4 +1,4 @@
-"""How often the intervals hold the truth, and how small a difference 5 repeats resolve, by simulation.
+"""The share of intervals that hold the truth, and the difference that 5 repeats resolve, by simulation.
 
     .venv/bin/python -m benchmarks.coverage [--studies 2000] [--table coverage] [--table null] ...
 
@@ -23,6 +23,7 @@ from analysis.findings.significance import repeats_needed
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.study import Study
+from benchmarks.adaptive import adaptive_lines
 from benchmarks.simulation import (
     NULL_CELLS,
     SIMULATED_WORKERS,
@@ -196,7 +197,7 @@ def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--studies", type=int, default=2000, help="simulated for each row of the tables")
-    names = ("coverage", "power", "null", "alarms", "outliers")
+    names = ("coverage", "power", "null", "alarms", "outliers", "adaptive")
     parser.add_argument("--table", action="append", choices=names, help="only these; default: all")
     options = parser.parse_args()
     studies = options.studies
@@ -206,6 +207,7 @@ def main() -> None:
         "null": lambda: null_lines(studies),
         "alarms": lambda: alarm_lines(10 * studies),
         "outliers": lambda: outlier_lines(studies),
+        "adaptive": lambda: adaptive_lines(studies),
     }
     for name in options.table or names:
         for line in tables[name]():

@@ -1,4 +1,4 @@
-"""How much faster the test images are evaluated than in reference mode; in both they pass one by one.
+"""Compare the evaluation of the test images with reference mode; in both they pass one by one.
 
     .venv/bin/python -m benchmarks.evaluation [--size 256x192] [--images 100] [--rounds 10] [--json FILE]
 

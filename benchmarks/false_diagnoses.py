@@ -1,4 +1,4 @@
-"""How often the diagnosis finds something where nothing is: simulated studies in which all scales linearly.
+"""Count findings of the diagnosis where nothing is wrong: simulated studies in which all scales linearly.
 
     python -m benchmarks.false_diagnoses --studies 1000
 

@@ -1,4 +1,4 @@
-"""How much faster a batch is there than in reference mode, per core, at 1024x768.
+"""Compare the loading of a batch with reference mode, per core, at 1024x768.
 
     .venv/bin/python -m benchmarks.loader [--size 1024x768] [--batch 16] [--rounds 10] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""How well throughput at larger worker counts is predicted from smaller ones, by which law.
+"""The error of throughputs predicted for larger worker counts from smaller ones, by each law.
 
     .venv/bin/python -m benchmarks.prediction --reference FOLDER    logs in the older layout; with
                                               [--images M --batch B] predicted by steps

@@ -1,4 +1,4 @@
-"""What the benchmarks train on: folders of synthetic indents, and runs of the reference network on them."""
+"""Inputs of the benchmarks: folders of synthetic indents, and runs of the reference network on them."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How much faster a training step is than reference mode's, and what each option gives alone and together.
+"""Compare a training step with reference mode's, and measure each option alone and all together.
 
     .venv/bin/python -m benchmarks.step [--size 256x192] [--batch 8] [--rounds 10] [--only NAME ...]
     .venv/bin/python -m benchmarks.step --agree [--steps 20]

@@ -1,4 +1,4 @@
-"""How long the submission's own Python takes on a study of 1,000 runs, Slurm excluded.
+"""The time of the submission's own Python on a study of 1,000 runs, Slurm excluded.
 
     .venv/bin/python -m benchmarks.submission
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from slurm.estimate import Basis, Images, MeasuredRun, measured_run, pixels_per_image
+from unet_scaling.data.enough_images import count_test_images
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
@@ -88,7 +89,7 @@ def images_of(config: RunConfig) -> Images | None:
         total = len(read_manifest(config.data.manifest_path).pairs)
     except UserError:
         return None
-    test = min(total - 1, max(1, round(total * config.data.test_share)))
+    test = count_test_images(total, config.data.test_share)
     return Images(total - test, test)
 
 

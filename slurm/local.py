@@ -2,65 +2,77 @@
 
 import ctypes
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
 
 from slurm.disturbed import disturbed_reason, is_to_be_repeated, set_disturbed_aside
+from slurm.known_seconds import KnownSeconds
 from slurm.local_plan import cores_per_worker, take_over
+from slurm.local_progress import StudyProgress
+from slurm.more_repeats import add_repeats, next_block
+from slurm.mpi import launch_environment, mpiexec_program
 from slurm.quiet import say_whether_quiet
+from slurm.stopping import StopRequest, kill_below, same_command, stop_requests
 from slurm.study_folder import StudyFolder
-from unet_scaling.group.allocator import KEEP_MEMORY
-from unet_scaling.group.identity import CORES_VARIABLE, FIRST_PORT, PORTS
+from unet_scaling.group.identity import CORES_VARIABLE
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, UserError
+from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
 from unet_scaling.study.record import Record
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.study_file import OUTPUT_NAME
 
-# mpiexec must not bind processes itself: the workers take their cores, the same way under every MPI.
-MPI_ENVIRONMENT = {
-    "I_MPI_PIN": "0",
-    "PRTE_MCA_hwloc_default_binding_policy": "none",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "OMPI_MCA_hwloc_base_binding_policy": "none",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-}
-# More than mpiexec takes to end all its workers.
-TERMINATION_SECONDS = 20
+# Of mpiexec, and the command of a worker.
+WhileRunning = Callable[[int, Sequence[str]], None]
+# Each look takes a little time from the workers.
+LOOK_SECONDS = 1.0
 # From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
 PR_SET_PDEATHSIG = 1
 
 
-def launch(program: Sequence[str], workers: int, output: Path, cores_each: int | None) -> int:
+def launch(
+    program: Sequence[str],
+    workers: int,
+    output: Path,
+    cores_each: int | None,
+    while_running: WhileRunning | None = None,
+) -> int:
     """Start workers of `python PROGRAM...`, each on that many cores of its own; return mpiexec's exit code.
 
-    None leaves all cores to all workers. What the workers print is appended to `output`. Raises
-    UserError where there is no mpiexec.
+    None leaves all cores to all workers. What the workers print is appended to `output`. `while_running` is
+    called about once a second with the process of mpiexec and the command of a worker. Where it raises, all
+    workers are ended at once. Raises UserError where there is no mpiexec.
     """
-    command = [_mpiexec(), "-n", str(workers), sys.executable, *program]
-    environment = _environment() | ({CORES_VARIABLE: str(cores_each)} if cores_each else {})
+    worker = [sys.executable, *program]
+    environment = launch_environment() | ({CORES_VARIABLE: str(cores_each)} if cores_each else {})
     with open_to_append(output) as sink:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, env=environment,
-            close_fds=False, preexec_fn=partial(_end_with, os.getpid()),
+            [mpiexec_program(), "-n", str(workers), *worker], stdin=subprocess.DEVNULL, stdout=sink,
+            stderr=subprocess.STDOUT, env=environment, close_fds=False, start_new_session=True,
+            preexec_fn=partial(_end_with, os.getpid()),
         )  # fmt: skip
         try:
-            return process.wait()
+            return _wait(process, partial(while_running, process.pid, worker) if while_running else None)
         finally:
             _end(process)
+
+
+def _wait(process: subprocess.Popen[bytes], look: Callable[[], None] | None) -> int:
+    while look:
+        try:
+            return process.wait(timeout=LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            look()
+    return process.wait()
 
 
 def _end_with(parent: int) -> None:
@@ -74,92 +86,114 @@ def _end_with(parent: int) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End mpiexec, and with it the workers, where the wait was interrupted."""
+    """End mpiexec and its workers, where the wait was interrupted."""
     if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(timeout=TERMINATION_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-
-
-def _mpiexec() -> str:
-    beside = Path(sys.executable).parent / "mpiexec"
-    program = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if program is None:
-        raise UserError(
-            "mpiexec not found; environment/install.sh brings one, or load your site's MPI module"
-        )
-    return program
-
-
-def _environment() -> dict[str, str]:
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    return KEEP_MEMORY | os.environ | MPI_ENVIRONMENT | _where_intel_mpi_is() | rendezvous
-
-
-def _where_intel_mpi_is() -> dict[str, str]:
-    """Return what a site's module would set: the Intel MPI of the package index does not find itself."""
-    try:
-        metadata.version("impi-rt")
-    except metadata.PackageNotFoundError:
-        return {}
-    libraries = [f"{sys.prefix}/lib", *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    return {"I_MPI_ROOT": sys.prefix, "LD_LIBRARY_PATH": ":".join(libraries)}
-
-
-def _free_port() -> int:
-    """Return a port below the ephemeral range on which nothing listens now."""
-    for offset in range(PORTS):
-        port = FIRST_PORT + (os.getpid() + offset) % PORTS
-        with socket.socket() as candidate:
-            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                candidate.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise UserError(f"no free port between {FIRST_PORT} and {FIRST_PORT + PORTS}")
+        kill_below(process.pid)
+        process.kill()
+        process.wait()
 
 
 def run_study(
-    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
+    folder: StudyFolder,
+    console: Console,
+    repeat_disturbed: bool = False,
+    force: Collection[str] = (),
+    more_repeats: int = 0,
 ) -> None:
     """Run what is not complete, one run after the other; raise UserError at the end where runs failed.
 
     Of these, launches that were disturbed are then made once more; `repeat_disturbed`: and of all others.
+    A study whose repeats are "until ..." goes on with one more of each point, until it has enough.
+    Raises UserError (75) where the user stopped it.
     """
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
-    with folder.locked():
-        configs = folder.prepare()
-        missing = take_over(folder, configs, force)
-        complete = len(configs) - len(missing)
-        console.print(f"{folder.study.name}: {len(configs)} runs, {complete} complete already")
+    with folder.locked(), stop_requests() as request:
+        block: StudyFolder | None = add_repeats(folder, more_repeats, console) if more_repeats else folder
         console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
-        judged = configs if repeat_disturbed else missing
-        if judged:
-            say_whether_quiet(console)
-        _run_all(folder, missing, share, console)
-        disturbed = [config for config in judged if is_to_be_repeated(folder.recorded(config), console)]
-        _run_all(folder, disturbed, share, console, again=True)
+        while block:
+            _run_block(LocalRuns(block, console, share, request), repeat_disturbed, force)
+            # Of the first block only: else the same runs would be launched anew with each further one.
+            repeat_disturbed = False
+            force = ()
+            block = next_block(block, console)
+
+
+def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]) -> None:
+    """Launch what is missing of a study, then what was disturbed. Raises UserError where runs failed."""
+    folder = runs.folder
+    configs = folder.prepare(runs.console)
+    missing = take_over(folder, configs, force)
+    complete = [config for config in configs if config not in missing]
+    runs.console.print(f"{folder.study.name}: {len(configs)} runs, {len(complete)} complete already")
+    judged = configs if repeat_disturbed else missing
+    if judged:
+        say_whether_quiet(runs.console)
+    runs.learn(complete)
+    runs.run_all(missing)
+    runs.run_disturbed(judged)
     _require_all_complete(folder, configs)
 
 
-def _run_all(
-    folder: StudyFolder, configs: Sequence[RunConfig], share: int, console: Console, again: bool = False
-) -> None:
-    """Launch these runs one after the other; `again`: they are complete, and their records are set aside."""
-    for number, config in enumerate(configs, start=1):
-        console.print(f"[{number}/{len(configs)}] {config.run} ...", end=" ", markup=False)
-        run_folder = folder.run_folder(config)
+@dataclass(frozen=True)
+class LocalRuns:
+    """Runs of a study that are launched one after the other, until the user asks to stop."""
+
+    folder: StudyFolder
+    console: Console
+    cores_each: int
+    request: StopRequest
+    known: KnownSeconds = field(default_factory=KnownSeconds)
+
+    def learn(self, complete: Iterable[RunConfig]) -> None:
+        """Note how long runs took, to foresee the time of the others."""
+        for config in complete:
+            self.known.learn(self.folder.recorded(config))
+
+    def run_all(self, configs: Sequence[RunConfig], again: bool = False) -> None:
+        """Launch these runs; `again`: they are complete, and their records are set aside.
+
+        Raises UserError (75) as soon as the workers have saved, where the user asked to stop.
+        """
+        with StudyProgress(self.console, self.known) as progress:
+            for number, config in enumerate(configs):
+                self._require_no_request()
+                progress.begin(configs, number, self.folder.run_folder(config))
+                self._run(config, progress, again)
+        self._require_no_request()
+
+    def run_disturbed(self, configs: Sequence[RunConfig]) -> None:
+        """Launch those of these runs again that were disturbed."""
+        disturbed = [
+            config for config in configs if is_to_be_repeated(self.folder.recorded(config), self.console)
+        ]
+        self.run_all(disturbed, again=True)
+
+    def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
+        run_folder = self.folder.run_folder(config)
         begin = time.monotonic()
         if again:
             # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
             set_disturbed_aside(run_folder)
         program = [str(PROJECT / config.framework / "train.py"), str(run_folder)]
-        launch(program, config.workers, run_folder / OUTPUT_NAME, share)
-        console.print(_outcome(folder.recorded(config), time.monotonic() - begin), markup=False)
+        look = partial(self._look, progress)
+        launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look)
+        run = self.folder.recorded(config)
+        self.known.learn(run)
+        progress.end(_outcome(run, time.monotonic() - begin))
+
+    def _look(self, progress: StudyProgress, mpiexec: int, worker: Sequence[str]) -> None:
+        """Show the progress; where the user asked to stop, tell the workers."""
+        if not self.request.received:
+            progress.show()
+            return
+        self.request.pass_on(mpiexec, worker)
+        with suppress(OSError):  # the terminal may be gone; the workers save all the same
+            progress.say_once("stopping: the workers save their state; Ctrl-C again ends them at once")
+
+    def _require_no_request(self) -> None:
+        if self.request.received:
+            raise UserError(f"stopped; run the same command to go on: {same_command()}", EXIT_RESUME)
 
 
 def _outcome(run: RecordedRun, seconds: float) -> str:

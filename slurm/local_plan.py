@@ -1,26 +1,27 @@
 """Plan a launch on this machine, and refuse it where jobs of Slurm run or images are not checked."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
 
 from slurm.disturbed import is_to_be_repeated
+from slurm.known_seconds import KnownSeconds
 from slurm.preflight import check_inputs
 from slurm.scheduler import JobState, UnreachableError, job_states
 from slurm.states import combine
 from slurm.study_folder import StudyFolder, in_launch_order
 from slurm.submissions import Submission, read_submissions
+from unet_scaling.data.enough_images import count_test_images, require_enough_images
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.measurements import STARTUP_COLUMNS
-from unet_scaling.study.record import Record, set_record_aside
+from unet_scaling.study.record import set_record_aside
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
 from unet_scaling.study.study_file import JOB_NAME
-from unet_scaling.study.texts import count, duration
+from unet_scaling.study.texts import count
 
 FORMER_JOB_NAME = "job.before_local.json"
 
@@ -37,16 +38,15 @@ def show_plan(
     folder.require_same(configs)
     require_ready(folder, configs)
     wanted = []
-    seconds: dict[str, list[float]] = {}  # of the complete runs of each point
+    known = KnownSeconds()
     for config in configs:
         run = folder.recorded(config)
-        if run.record and run.state.is_complete:
-            seconds.setdefault(_point(config), []).append(_recorded_seconds(run.record))
+        known.learn(run)
         if _is_wanted(run, console, repeat_disturbed, force):
             wanted.append(config)
     _print_plan(folder.study.name, len(configs), wanted, cores, console)
     if wanted:
-        console.print(_estimate(seconds, [_point(config) for config in wanted]))
+        console.print(known.foreseen_text(wanted))
 
 
 def _print_plan(name: str, runs: int, wanted: Sequence[RunConfig], cores: int, console: Console) -> None:
@@ -71,8 +71,23 @@ def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
     """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
     _require_no_jobs(folder.path)
     check_inputs(configs)
-    for path, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
-        read_manifest(manifest).require_unchanged(Path(path))
+    for _, group in groupby(sorted(configs, key=_images_of), key=_images_of):
+        _require_images(list(group))
+
+
+def _images_of(config: RunConfig) -> tuple[str, Path]:
+    return config.data.folder, config.data.manifest_path
+
+
+def _require_images(configs: Sequence[RunConfig]) -> None:
+    """Raise UserError where the images are not as checked, or too few for one of these runs on them."""
+    folder, path = _images_of(configs[0])
+    manifest = read_manifest(path)
+    manifest.require_unchanged(Path(folder))
+    images = len(manifest.pairs)
+    for config in configs:
+        manifest.require_foreground(config.data.foreground)
+        require_enough_images(config, images - count_test_images(images, config.data.test_share))
 
 
 def take_over(
@@ -139,28 +154,3 @@ def _active_jobs(
         if submission and combine(run_state(folder), submission, known).state in ACTIVE:
             jobs.add(submission.job or submission.token)
     return sorted(jobs)
-
-
-def _estimate(known_seconds: Mapping[str, Sequence[float]], points: Sequence[str]) -> str:
-    """Return how long runs of these points will take by the complete ones of the same point."""
-    foreseen = [median(known_seconds[point]) for point in points if point in known_seconds]
-    if not foreseen:
-        return "how long that takes is not known: no run of these points is complete"
-    text = f"about {duration(sum(foreseen))} by the complete runs of the same points"
-    missing = len(points) - len(foreseen)
-    return f"{text}; not known for {missing} of them, whose points have none" if missing else text
-
-
-def _point(config: RunConfig) -> str:
-    """Return what all repeats of a point share: the name of its runs without the repeat."""
-    return config.run.removesuffix(f"-r{config.repeat}")
-
-
-def _recorded_seconds(record: Record) -> float:
-    """Return the seconds of a run from the start of its processes, by its record."""
-    startup: Iterable[Sequence[float]] = (
-        [getattr(record.startup, column) for column in STARTUP_COLUMNS] if record.startup else []
-    )
-    trained = sum(epoch.seconds for epoch in record.epochs)
-    evaluated = sum(result.seconds for result in record.results)
-    return sum(max(seconds) for seconds in startup) + trained + evaluated

@@ -10,6 +10,7 @@ import numpy as np
 
 from slurm.written_file import Choice
 from unet_scaling.data.checking import check_folder
+from unet_scaling.data.enough_images import count_test_images
 from unet_scaling.data.images import decode, read_bytes, to_mask_values
 from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
 from unet_scaling.data.pairs import MASKS_FOLDER, find_pairs
@@ -48,7 +49,7 @@ class ImageFacts:
     def training_images(self) -> int:
         """Return how many images are left when those for evaluation are taken out."""
         share: float = Data.model_fields["test_share"].default
-        return self.images - min(self.images - 1, max(1, round(self.images * share)))
+        return self.images - count_test_images(self.images, share)
 
 
 def survey_images(folder: Path, foreground: str | None) -> ImageFacts:

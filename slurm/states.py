@@ -6,6 +6,7 @@ from pathlib import Path
 
 from slurm.scheduler import JobState, UnreachableError, job_states
 from slurm.submissions import Submission, job_ids
+from unet_scaling.run.run_claim import trains_on_this_machine
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.run_state import RecordedRun, RunState, recorded_run
 
@@ -55,7 +56,14 @@ def study_statuses(
     jobs = known_jobs(submissions.values())
     for folder, config in configs.items():
         run = recorded_run(folder, config)
-        yield RunStatus(run, submissions[folder], combine(run.state, submissions[folder], jobs))
+        yield RunStatus(run, submissions[folder], _state(run, submissions[folder], jobs))
+
+
+def _state(run: RecordedRun, submission: Submission | None, jobs: Mapping[str, JobState] | None) -> RunState:
+    # A record without an end: without Slurm, the process that writes it tells whether it is still coming.
+    if submission is None and run.state.state in ("waiting", "failed") and trains_on_this_machine(run.folder):
+        return RunState("running")
+    return combine(run.state, submission, jobs)
 
 
 def known_jobs(submissions: Iterable[Submission | None]) -> dict[str, JobState] | None:
@@ -114,5 +122,10 @@ def _after_job(recorded: RunState, job: JobState) -> RunState:
     if job.state == "OUT_OF_MEMORY":
         return RunState("failed", f"out of memory; {recorded.reason}".rstrip("; "))
     if job.state == "CANCELLED":
-        return RunState("failed", f"cancelled {job.reason}".strip())
+        return _cancelled(recorded, job)
     return RunState("failed", recorded.reason or f"{in_words}; see output.log")
+
+
+def _cancelled(recorded: RunState, job: JobState) -> RunState:
+    stopped = recorded.reason if recorded.state == "resumable" else ""
+    return RunState("cancelled", "; ".join(filter(None, (job.reason, stopped))))

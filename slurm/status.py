@@ -8,30 +8,37 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from slurm.scheduler import UnreachableError, cancel
 from slurm.states import RunStatus, study_statuses
+from slurm.study_lock import is_at_work
 from slurm.submissions import read_submissions
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.record_lines import Epoch
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
 from unet_scaling.study.study_file import config_path, list_run_folders, read_config, recorded_study
+from unet_scaling.study.texts import count
 
 REFRESH_SECONDS = 10
+# Below, a table of all columns would break the names of runs.
+WIDE_CHARACTERS = 110
 SURPLUS = "not in the study any more"
 STYLES: dict[State, str] = {
     "complete": "green", "running": "cyan", "queued": "blue", "waiting": "dim", "resumable": "yellow",
     "unknown": "yellow", "lost": "red", "failed": "red", "rejected": "red", "diverged": "magenta",
-    "invalid": "red",
+    "invalid": "red", "cancelled": "yellow",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class StatusRow:
-    """One run. `hosts`, `epochs_done` and `expected_end` are of its newest attempt.
+    """One run. `hosts`, `epochs_done`, `images_per_second` and `expected_end` are of its newest attempt.
+
+    The speed is that of all epochs after the warm-up, or of the warm-up while there is no other.
 
     `surplus`: the study had it once, and no longer has.
     """
@@ -47,6 +54,7 @@ class StatusRow:
     hosts: str
     epochs_done: int
     epochs: int
+    images_per_second: float | None
     expected_end: str | None
     surplus: bool = False
 
@@ -79,9 +87,16 @@ def _row(status: RunStatus, surplus: bool) -> StatusRow:
         hosts=" ".join(sorted({worker.host for worker in header.workers})) if header else "",
         epochs_done=len(record.epochs) if record else 0,
         epochs=config.training.epochs,
+        images_per_second=_speed(record.epochs) if record else None,
         expected_end=_expected_end(status.run) if status.state.state == "running" else None,
         surplus=surplus,
     )
+
+
+def _speed(epochs: Sequence[Epoch]) -> float | None:
+    counted = [epoch for epoch in epochs if not epoch.warmup] or epochs
+    seconds = sum(epoch.seconds for epoch in counted)
+    return sum(epoch.images for epoch in counted) / seconds if seconds else None
 
 
 def _expected_end(run: RecordedRun) -> str | None:
@@ -101,41 +116,66 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> N
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     if not watch:
-        console.print(status_table(folder.name, rows), soft_wrap=False)
+        console.print(_view(folder, rows, console), soft_wrap=False)
         return
-    with Live(status_table(folder.name, rows), console=console, auto_refresh=False) as live:
-        while any(row.state in ACTIVE for row in rows):
+    with Live(_view(folder, rows, console), console=console, auto_refresh=False) as live:
+        # Between two runs of a study on this machine, none is running.
+        while any(row.state in ACTIVE for row in rows) or is_at_work(folder):
             time.sleep(REFRESH_SECONDS)
             rows = study_rows(folder)
-            live.update(status_table(folder.name, rows), refresh=True)
+            live.update(_view(folder, rows, console), refresh=True)
 
 
-def status_table(name: str, rows: Sequence[StatusRow]) -> Table:
-    """Return the rows as a table with the number of runs in each state below it."""
-    counted = Counter(row.state for row in rows if not row.surplus)
-    surplus = sum(row.surplus for row in rows)
-    caption = ", ".join(f"{count} {state}" for state, count in counted.most_common())
-    caption += f"; {surplus} more that the study no longer has" if surplus else ""
-    table = Table(title=f"{name}: {len(rows) - surplus} runs", caption=caption, box=None, pad_edge=False)
-    for column in ("run", "state", "job", "attempt", "hosts", "epochs", "ends", "why"):
+def _view(folder: Path, rows: Sequence[StatusRow], console: Console) -> Group:
+    """Return the table, and below a narrow one why runs are in their states."""
+    wide = console.width >= WIDE_CHARACTERS
+    reasons = [] if wide else [Text(f"{row.run}: {why}") for row in rows if (why := _why(row))]
+    return Group(status_table(folder.name, rows, wide), *reasons)
+
+
+def status_table(name: str, rows: Sequence[StatusRow], wide: bool = True) -> Table:
+    """Return the rows as a table with the number of runs in each state below it.
+
+    `wide`: with the job, the attempt, the hosts and why a run is in its state.
+    """
+    table = Table(title=f"{name}: {_title(rows)}", caption=_caption(rows), box=None, pad_edge=False)
+    table.add_column("run", overflow="fold")
+    for column in ("state", "epochs", "images/s", "ends"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "images/s" else "left")
+    for column in ("job", "attempt", "hosts", "why") if wide else ():
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, wide))
     return table
 
 
-def _cells(row: StatusRow) -> list[str | Text]:
-    reasons = [SURPLUS, row.reason] if row.surplus else [row.reason]
-    return [
+def _title(rows: Sequence[StatusRow]) -> str:
+    return count(sum(not row.surplus for row in rows), "run")
+
+
+def _caption(rows: Sequence[StatusRow]) -> str:
+    counted = Counter(row.state for row in rows if not row.surplus)
+    surplus = sum(row.surplus for row in rows)
+    caption = ", ".join(f"{number} {state}" for state, number in counted.most_common())
+    return caption + (f"; {surplus} more that the study no longer has" if surplus else "")
+
+
+def _cells(row: StatusRow, wide: bool) -> list[str | Text]:
+    speed = "" if row.images_per_second is None else f"{row.images_per_second:.1f}"
+    cells: list[str | Text] = [
         Text(row.run),
         Text(row.state, style=STYLES[row.state]),
-        row.job or "",
-        str(row.attempt or ""),
-        Text(row.hosts),
         f"{row.epochs_done}/{row.epochs}",
+        speed,
         row.expected_end or "",
-        Text("; ".join(filter(None, reasons))),
     ]
+    if wide:
+        cells += [row.job or "", str(row.attempt or ""), Text(row.hosts), Text(_why(row))]
+    return cells
+
+
+def _why(row: StatusRow) -> str:
+    return "; ".join(filter(None, [SURPLUS if row.surplus else "", row.reason]))
 
 
 def cancel_study(folder: Path, console: Console) -> None:

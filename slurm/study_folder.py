@@ -11,13 +11,29 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from rich.console import Console
+
+from slurm.states import combine, known_jobs
 from slurm.study_lock import locked
+from slurm.submissions import read_submission
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_json_with_checksum
-from unet_scaling.study.run_state import RecordedRun, recorded_run, run_state
-from unet_scaling.study.study_file import PATH_KEYS, STUDY_NAME, config_path, read_config, recorded_study
+from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
+from unet_scaling.study.repeats import read_totals
+from unet_scaling.study.run_state import ACTIVE, RecordedRun, recorded_run, run_state
+from unet_scaling.study.study_file import (
+    CHECKPOINTS,
+    PATH_KEYS,
+    STUDY_NAME,
+    config_path,
+    read_config,
+    recorded_study,
+)
 from unet_scaling.study.validation import flat_values
+
+# Below the folder of the study: run folders whose configuration was mended before anything was trained.
+REPLACED_NAME = ".replaced"
 
 
 @dataclass(frozen=True)
@@ -27,24 +43,31 @@ class StudyFolder:
     path: Path
     study: StudyConfig
 
-    def prepare(self) -> list[RunConfig]:
+    def prepare(self, console: Console | None = None) -> list[RunConfig]:
         """Make the run folders that are missing; return all configurations in the order to launch them.
 
-        Raises UserError where a folder holds a run of another configuration, and changes none then.
+        A folder of another configuration with which nothing was trained is set aside, and the console told.
+        Raises UserError where something was, and changes no folder then.
         """
         configs = in_launch_order(self.study)
         self.require_same(configs)
         for config in configs:
-            folder = self.run_folder(config)
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                folder.mkdir(mode=0o700, exist_ok=True)
-                if not config_path(folder).exists():
-                    write_json_with_checksum(config_path(folder), config.model_dump(mode="json"))
-            except OSError as error:
-                raise UserError(f"the run folder {folder} cannot be made: {error}") from None
+            replaced = self._set_untrained_aside(config)
+            if replaced and console:
+                console.print(replaced, markup=False)
+            self._make_run_folder(config)
         write_json_with_checksum(self.path / STUDY_NAME, self.study.model_dump(mode="json"))
         return configs
+
+    def _make_run_folder(self, config: RunConfig) -> None:
+        folder = self.run_folder(config)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not config_path(folder).exists():
+                write_json_with_checksum(config_path(folder), config.model_dump(mode="json"))
+        except OSError as error:
+            raise UserError(f"the run folder {folder} cannot be made: {error}") from None
 
     def run_folder(self, config: RunConfig) -> Path:
         return self.path / config.run
@@ -58,16 +81,30 @@ class StudyFolder:
         return locked(self.path)
 
     def require_same(self, configs: Sequence[RunConfig]) -> None:
-        """Raise UserError where the folder of a run holds another configuration than the study gives it."""
+        """Raise UserError where a run that trained has another configuration than the study gives it."""
         for config in configs:
-            path = config_path(self.run_folder(config))
-            recorded = read_config(path) if path.exists() else config
-            if recorded != config:
+            folder = self.run_folder(config)
+            recorded = _recorded_config(folder, config)
+            if recorded != config and not never_trained(folder):
                 key, was, now = _first_difference(recorded, config)
                 raise UserError(
-                    f"{path} holds another configuration: {key} is {was!r} there, {now!r} in the study; "
-                    f"{_way_on(key, was)}give this study another name (--name), or move {self.path} away"
+                    f"{config_path(folder)} holds another configuration: {key} is {was!r} there, {now!r} in "
+                    f"the study; {_way_on(key, was)}give this study another name (--name), or move "
+                    f"{self.path} away"
                 )
+
+    def _set_untrained_aside(self, config: RunConfig) -> str:
+        """Move a run folder of another configuration below `.replaced`; return what was done, if anything."""
+        folder = self.run_folder(config)
+        recorded = _recorded_config(folder, config)
+        if recorded == config:
+            return ""
+        aside = self.path / REPLACED_NAME
+        aside.mkdir(exist_ok=True)
+        kept = aside / f"{config.run}.{len(list(aside.glob(f'{config.run}.*'))) + 1}"
+        folder.rename(kept)
+        key, was, now = _first_difference(recorded, config)
+        return f"{config.run}: {key} was {was!r}, with which nothing was trained; replaced by {now!r}"
 
 
 def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
@@ -75,7 +112,13 @@ def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
     recorded = recorded_study(path)
     if recorded is not None and recorded.name != study.name:
         study = study.model_copy(update={"name": recorded.name})
-    return StudyFolder(path, study)
+    return StudyFolder(path, with_added_repeats(path, study))
+
+
+def with_added_repeats(path: Path, study: StudyConfig) -> StudyConfig:
+    """Return the study with the repeats that were added to it since its file was written."""
+    repeats = max([study.repeats, *read_totals(path)])
+    return study.model_copy(update={"repeats": repeats})
 
 
 def in_launch_order(study: StudyConfig) -> list[RunConfig]:
@@ -92,6 +135,34 @@ def in_launch_order(study: StudyConfig) -> list[RunConfig]:
         random.Random(f"{study.seed} {repeat}").shuffle(block)  # noqa: S311  (no secret depends on it)
         ordered += block
     return ordered
+
+
+def _recorded_config(folder: Path, otherwise: RunConfig) -> RunConfig:
+    path = config_path(folder)
+    return read_config(path) if path.exists() else otherwise
+
+
+def never_trained(folder: Path) -> bool:
+    """Return whether no attempt in this run folder trained an epoch or left a checkpoint, and none may yet.
+
+    A job of Slurm that is not known to be over may.
+    """
+    records = [path for path in (*attempt_records(folder), folder / RECORD_NAME) if path.exists()]
+    trained = any(map(_trained, records)) or any(folder.glob(CHECKPOINTS))
+    return not trained and not _may_be_queued(folder)
+
+
+def _trained(record: Path) -> bool:
+    content = read_record(record)
+    return bool(content.epochs or content.results or content.damaged)
+
+
+def _may_be_queued(folder: Path) -> bool:
+    submission = read_submission(folder)
+    if submission is None:
+        return False
+    state = combine(run_state(folder), submission, known_jobs([submission]))
+    return state.state in ACTIVE
 
 
 def _first_difference(recorded: RunConfig, asked: RunConfig) -> tuple[str, object, object]:

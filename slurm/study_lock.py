@@ -57,6 +57,11 @@ def _claimed(claim: Path) -> Iterator[None]:
         claim.unlink()
 
 
+def is_at_work(study: Path) -> bool:
+    """Return whether a process of this machine holds the lock of this study."""
+    return bool(_holders(study / LOCK_NAME))
+
+
 def _who_holds(study: Path) -> str:
     """Return which processes hold the lock of this study, and what to do."""
     holders = _holders(study / LOCK_NAME)

@@ -1,7 +1,7 @@
 """Submit what a study still needs, each run once, whatever happens in between."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -12,11 +12,12 @@ from slurm.cluster import Cluster, geometry
 from slurm.cost import cluster_cost, require_within
 from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
 from slurm.estimate import Basis
+from slurm.more_repeats import add_repeats, next_block
 from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
 from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import UnreachableError, find, inherited_variables
 from slurm.states import RunStatus, study_statuses
-from slurm.study_folder import StudyFolder, in_launch_order
+from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
 from slurm.submissions import Submission, read_submission, write_submission
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -41,6 +42,7 @@ class Submitter:
     one_allocation: bool = False
     force: tuple[str, ...] = ()
     repeat_disturbed: bool = False
+    more_repeats: int = 0
     limit_wait_seconds: float = 3600.0
     basis: Basis | None = None
     budget_node_hours: float | None = None
@@ -64,20 +66,31 @@ class Submitter:
     def submit(self) -> int:
         """Submit every run that is missing, failed or resumable; return how many runs were submitted.
 
-        The study is locked meanwhile. A run whose job may or may not exist is left alone until that is known.
+        The study is locked meanwhile. Where it is complete and asks for more repeats, its next one is
+        submitted. A run whose job may or may not exist is left alone until that is known.
         Raises UserError at the end, naming the runs that could not be submitted.
         """
         with self.folder.locked():
-            configs = self.folder.prepare()
-            wanted, in_queue = self._wanted(configs)
-            self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
-            if not wanted:
-                return 0
-            for name in inherited_variables():
-                self.console.print(f"not passed to sbatch: {name}", style="dim", markup=False)
-            self._prepare_launch(wanted)
-            room = max(0, self.cluster.max_queued - in_queue)
-            problems = self._in_one_job(wanted) if self.one_allocation else self._one_by_one(wanted, room)
+            return replace(self, folder=self._with_more_repeats(), more_repeats=0)._submit_missing()
+
+    def _with_more_repeats(self) -> StudyFolder:
+        """Return the study with all repeats that it has by now, and those that it or the user asks for."""
+        folder = open_study_folder(self.folder.path, self.folder.study)
+        if self.more_repeats:
+            return add_repeats(folder, self.more_repeats, self.console)
+        return next_block(folder, self.console) or folder
+
+    def _submit_missing(self) -> int:
+        configs = self.folder.prepare(self.console)
+        wanted, in_queue = self._wanted(configs)
+        self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
+        if not wanted:
+            return 0
+        for name in inherited_variables():
+            self.console.print(f"not passed to sbatch: {name}", style="dim", markup=False)
+        self._prepare_launch(wanted)
+        room = max(0, self.cluster.max_queued - in_queue)
+        problems = self._in_one_job(wanted) if self.one_allocation else self._one_by_one(wanted, room)
         if problems:
             raise UserError(f"{len(problems)} not submitted:\n  " + "\n  ".join(problems))
         return len(wanted)

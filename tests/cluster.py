@@ -48,7 +48,7 @@ class VirtualCluster:
         return self.run("sbatch", "--parsable", *options, str(file), folder=folder).strip()
 
     def job_state(self, job: str) -> str:
-        """What Slurm says about a job, such as RUNNING; empty once it forgot it."""
+        """Return what Slurm says about a job, such as RUNNING; empty once it forgot it."""
         return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
 
     def wait_for_job(self, job: str, seconds: float = 60) -> str:

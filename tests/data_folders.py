@@ -61,7 +61,7 @@ def cut(path: Path, keep: float) -> None:
 
 
 def refused(caught: pytest.ExceptionInfo[UserError], code: int, *parts: object) -> bool:
-    """Whether the error has this exit code and names all of these."""
+    """Tell whether the error has this exit code and names all of these."""
     text = str(caught.value)
     missing = [str(part) for part in parts if str(part) not in text]
     assert not missing, f"{missing} not in {text!r}"

@@ -36,7 +36,7 @@ SECRET = "a-token-that-nobody-may-read"
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens on `worker`, and on the others, before their `step`-th step of the attempt.
+    """An event on `worker`, and on the others, before their `step`-th step of the attempt.
 
     Counted from 1; 0 is before they have joined.
     """
@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: exit codes of the workers that left by themselves, by rank.
+    """The end of an attempt: exit codes of the workers that left by themselves, by rank.
 
     mpiexec may end the others as soon as one has left with a code that is not 0.
     """
@@ -144,7 +144,7 @@ def trained(record: Record) -> list[object]:
 
 @pytest.fixture(scope="session")
 def undisturbed(images: Path, trained_run: TrainedRuns) -> dict[str, list[object]]:
-    """What both frameworks train where nothing happens."""
+    """Return what both frameworks train where nothing happens."""
     return {name: trained(trained_run(fault_point(images, name)).record) for name in FRAMEWORKS}
 
 

@@ -83,7 +83,7 @@ def more_foreground(lines: Lines) -> Lines:
 
 @dataclass(frozen=True)
 class Case:
-    """How a sound record of three epochs is spoilt, and what is said of it."""
+    """A fault in a sound record of three epochs, and what is said of it."""
 
     name: str
     spoil: Spoil

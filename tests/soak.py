@@ -34,7 +34,7 @@ SETTINGS = ("--set", "SlurmdTimeout=5", "--set", "MinJobAge=86400")
 
 @dataclass
 class Outcome:
-    """What a soak came to; `problems` is what must not be."""
+    """The result of a soak; `problems` is what must not be."""
 
     seed: int
     injected: Counter[str]
@@ -96,7 +96,7 @@ class Shape:
 
 
 def undisturbed(cluster: VirtualCluster, folder: Path, shape: Shape) -> dict[str, list[object]]:
-    """What the runs come to where nothing happens."""
+    """Return what the runs come to where nothing happens."""
     sweep = shape.study(cluster, folder, "undisturbed")
     done = sweep.submit("--wait", seconds=LONGEST_SOAK_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr + sweep.account()

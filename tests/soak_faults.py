@@ -116,7 +116,7 @@ class Faults:
         return self._random.sample(folders, len(folders))
 
     def _running(self, what: str) -> list[str]:
-        """What squeue's format says of each job that runs."""
+        """Return what squeue's format says of each job that runs."""
         return sorted(
             self._cluster.run("squeue", "--noheader", "--states=RUNNING", f"--format={what}").split()
         )

@@ -90,7 +90,7 @@ EXPECTED = {
     "failed": ("FAILED", "with exit code 3", "failed", "FAILED with exit code 3; see output.log"),
     "killed": ("FAILED", "by signal 9", "failed", "FAILED by signal 9; see output.log"),
     "out-of-memory": ("OUT_OF_MEMORY", "", "failed", "out of memory"),
-    "cancelled": ("CANCELLED", f"by {os.geteuid()}", "failed", f"cancelled by {os.geteuid()}"),
+    "cancelled": ("CANCELLED", f"by {os.geteuid()}", "cancelled", f"by {os.geteuid()}"),
     "timeout": ("TIMEOUT", "", "resumable", "TIMEOUT"),
     "lost-node": ("NODE_FAIL", "", "resumable", "NODE_FAIL"),
     # Its first attempt has a record of its own, which only `sacct --duplicates` shows.

@@ -1,12 +1,16 @@
 """The fairness table, the provenance and the study file of a report, and how it writes numbers."""
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.findings.check import Check
+from analysis.findings.comparison import compare
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.loading.load import load_study
 from analysis.loading.options import flat_options
@@ -14,7 +18,7 @@ from analysis.loading.reference import load_reference
 from analysis.report.markdown import escaped
 from analysis.report.provenance import origins
 from analysis.report.reproduction import reproduction
-from analysis.study import Study
+from analysis.study import Names, Study
 from analysis.text import (
     chart_number,
     chart_percent,
@@ -303,3 +307,12 @@ def test_charts_have_a_true_minus_sign_and_no_exponent() -> None:
     assert chart_number(-1234567.0) == "\N{MINUS SIGN}1,234,567"
     assert chart_percent(-0.125, 1) == "\N{MINUS SIGN}12.5 %"
     assert chart_number(float("nan")) == chart_percent(float("nan")) == ""
+
+
+def test_a_further_framework_leaves_the_comparison_with_its_two(tmp_path: Path) -> None:
+    study = load_study(write_study(tmp_path, workers=(1, 2), repeats=2))
+    runs = study.runs[study.runs["framework"] == "horovod"].assign(framework="further")
+    names = cast(Names, {**study.names, "further": "Further"})
+    more = replace(study, runs=pd.concat([study.runs, runs], ignore_index=True), names=names)
+    assert more.compared_names == study.compared_names == ("native DDP", "Horovod")
+    pd.testing.assert_frame_equal(compare(more), compare(study))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.data_folders import refused
 from unet_scaling.data import batches
+from unet_scaling.data.enough_images import require_enough
 from unet_scaling.data.mask_bits import pack_bits
 from unet_scaling.study.errors import UserError
 
@@ -98,20 +99,20 @@ def test_too_few_images_for_one_step_are_refused_before_training(
 ) -> None:
     steps = len(batches.worker_batches(np.arange(images), 0, workers, batch, accumulate))
     if steps:
-        batches.require_enough(images, workers, batch, accumulate)
+        require_enough(images, workers, batch, accumulate)
         return
     with pytest.raises(UserError):
-        batches.require_enough(images, workers, batch, accumulate)
+        require_enough(images, workers, batch, accumulate)
 
 
 def test_the_refusal_names_the_largest_numbers_that_would_do() -> None:
     with pytest.raises(UserError) as caught:
-        batches.require_enough(100, workers=16, batch=8, accumulate=1)
+        require_enough(100, workers=16, batch=8, accumulate=1)
     assert refused(caught, 65, "128 images", "has 100", "at most 12 workers", "at most 6 with 16 workers")
-    batches.require_enough(100, workers=12, batch=8, accumulate=1)
-    batches.require_enough(100, workers=16, batch=6, accumulate=1)
+    require_enough(100, workers=12, batch=8, accumulate=1)
+    require_enough(100, workers=16, batch=6, accumulate=1)
     with pytest.raises(UserError, match="use more images"):
-        batches.require_enough(3, workers=4, batch=4, accumulate=1)
+        require_enough(3, workers=4, batch=4, accumulate=1)
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

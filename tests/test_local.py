@@ -224,6 +224,28 @@ def test_unchecked_images_are_said_once_before_any_run(tmp_path: Path) -> None:
         (data / "manifest.json").unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize(
+    ("setting", "code", "said"),
+    [
+        ("training.batch_per_worker=64", 65, "use training.batch_per_worker of at most 19 with 2 workers"),
+        ("data.foreground='1'", 2, "but the masks were checked with '255'"),
+    ],
+)
+def test_what_would_fail_every_run_is_said_before_any_starts(
+    setting: str, code: int, said: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and the mended study then starts in the same folder."""
+    study = write_study(tmp_path, images)
+    command = ["submission.sh", str(study), "--local", "--logs", str(tmp_path / "logs")]
+    monkeypatch.setattr(sys, "argv", [*command, "--set", setting])
+    with pytest.raises(UserError, match=said) as refused:
+        slurm.__main__.main()
+    assert refused.value.exit_code == code
+    assert not list(tmp_path.glob("logs/*/*/output.log"))
+    monkeypatch.setattr(sys, "argv", [*command, "--dry-run"])
+    slurm.__main__.main()
+
+
 def test_moved_images_are_named_with_the_way_to_go_on(
     done: tuple[Path, Path, str], images: Path, tmp_path: Path
 ) -> None:

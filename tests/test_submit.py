@@ -1,6 +1,7 @@
 """The submission against a fake Slurm that errs on purpose: every run once, whatever happens in between."""
 
 import errno
+import io
 import json
 import os
 import stat
@@ -21,7 +22,7 @@ import slurm.submit
 from slurm.cluster import Cluster
 from slurm.local_plan import take_over
 from slurm.render import Places
-from slurm.status import status_table, study_rows
+from slurm.status import show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submissions import read_submission
 from slurm.submit import Submitter
@@ -33,6 +34,7 @@ from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import read_record
 from unet_scaling.study.record_lines import End
+from unet_scaling.study.repeats import Precision
 from unet_scaling.study.study_file import read_config
 
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="10")
@@ -98,8 +100,8 @@ def submitter(fake: FakeSlurm, tmp_path: Path) -> Submitter:
             "name": "sweep",
             "workers": [1, 4],
             "repeats": 1,
-            "data": {"folder": str(data), "image_height": 32, "image_width": 32},
-            "training": {"epochs": 2},
+            "data": {"folder": str(data), "image_height": 32, "image_width": 32, "foreground": "255"},
+            "training": {"epochs": 2, "batch_per_worker": 1},
         }
     )
     return Submitter(
@@ -246,7 +248,7 @@ def test_a_job_that_ended_well_without_a_record_has_failed(submitter: Submitter,
     [
         ("PENDING", "queued"), ("CONFIGURING", "queued"), ("RUNNING", "running"), ("COMPLETING", "running"),
         ("TIMEOUT", "resumable"), ("NODE_FAIL", "resumable"), ("PREEMPTED", "resumable"),
-        ("FAILED", "failed"), ("CANCELLED", "failed"), ("OUT_OF_MEMORY", "failed"),
+        ("FAILED", "failed"), ("CANCELLED", "cancelled"), ("OUT_OF_MEMORY", "failed"),
     ],
 )  # fmt: skip
 def test_slurms_states_are_named_rightly(
@@ -377,6 +379,101 @@ def test_what_a_submission_leaves_is_private(
     assert {path for path, mode in modes.items() if mode & 0o077} == set()
 
 
+def other_epochs(submitter: Submitter) -> Submitter:
+    """The same study with another value of an option."""
+    study = submitter.folder.study
+    training = study.training | {"epochs": 3}
+    return replace(
+        submitter, folder=replace(submitter.folder, study=study.model_copy(update={"training": training}))
+    )
+
+
+def test_a_configuration_with_which_nothing_was_trained_is_replaced_and_kept(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    submitter.submit()
+    fake.set_all("FAILED")
+    failed = submitter.folder.path / "horovod-w01-r1"
+    (failed / "error.attempt1.worker0.json").write_text("{}")
+    text = io.StringIO()
+    mended = replace(other_epochs(submitter), console=Console(file=text, width=200))
+    assert mended.submit() == 4
+    assert read_config(failed / "config.json").training.epochs == 3
+    assert not (failed / "error.attempt1.worker0.json").exists()
+    kept = submitter.folder.path / ".replaced" / "horovod-w01-r1.1"
+    assert read_config(kept / "config.json").training.epochs == 2
+    assert "training.epochs was 2, with which nothing was trained; replaced by 3" in text.getvalue()
+    assert counted(submitter) == {"queued": 4}
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_a_configuration_is_not_replaced_under_a_job_that_may_start(
+    state: str, submitter: Submitter, fake: FakeSlurm
+) -> None:
+    submitter.submit()
+    fake.set_all(state)
+    with pytest.raises(UserError, match=r"training\.epochs is 2 there, 3 in the study"):
+        other_epochs(submitter).submit()
+    assert not (submitter.folder.path / ".replaced").exists()
+
+
+def test_a_configuration_with_which_something_was_trained_is_never_replaced(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    submitter.submit()
+    fake.set_all("FAILED")
+    first = submitter.folder.study.configs()[0]
+    write_record(submitter.folder.run_folder(first), first)
+    with pytest.raises(UserError, match=rf"{first.run}/config.json holds another configuration"):
+        other_epochs(submitter).submit()
+    assert not (submitter.folder.path / ".replaced").exists()
+
+
+def test_the_status_fits_into_80_columns(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    fake.set_all("CANCELLED", "by 1000")
+    first = submitter.folder.study.configs()[0]
+    write_record(submitter.folder.run_folder(first), first)
+    fake.set_all("CANCELLED", "by 1000")
+    text = io.StringIO()
+    show_status(submitter.folder.path, Console(file=text, width=80), as_json=False, watch=False)
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("horovod-w04-r1") and "cancelled" in line for line in lines)
+    assert "horovod-w04-r1: by 1000" in lines
+    (row,) = [row for row in study_rows(submitter.folder.path) if row.run == first.run]
+    assert f" {row.images_per_second:.1f} " in next(line for line in lines if line.startswith(first.run))
+
+
+def test_each_submission_of_a_complete_adaptive_study_adds_a_repeat_where_it_needs_one(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
+    until = submitter.folder.study.model_copy(
+        update={"repeats": 3, "until": Precision(half_width=0.03, most=4)}
+    )
+    adaptive = replace(submitter, folder=replace(submitter.folder, study=until))
+    assert adaptive.submit() == 12
+    assert adaptive.submit() == 0  # nothing is decided while runs are in the queue
+    for config in until.configs():
+        uneven = config.framework == "horovod" and config.repeat == 2
+        write_record(
+            submitter.folder.run_folder(config), config, images_per_second=150.0 if uneven else 100.0
+        )
+    fake.set_all("COMPLETED")
+    assert adaptive.submit() == 4
+    assert counted(adaptive) == {"complete": 12, "queued": 4}
+    assert {row.repeat for row in study_rows(submitter.folder.path) if row.state == "queued"} == {4}
+
+
+def test_more_repeats_of_a_complete_study_are_submitted_once(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    complete_all(submitter)
+    fake.set_all("COMPLETED")
+    assert replace(submitter, more_repeats=2).submit() == 8
+    assert submitter.submit() == 0
+    assert counted(submitter) == {"complete": 4, "queued": 8}
+
+
 def test_a_second_terminal_waits_outside(submitter: Submitter, fake: FakeSlurm) -> None:
     with submitter.folder.locked(), pytest.raises(UserError, match="another submission is working"):
         submitter.submit()
@@ -472,7 +569,7 @@ def make_checked(submitter: Submitter) -> None:
     """Give the study's data folder images and their manifest."""
     data = Path(submitter.folder.study.data["folder"])
     (data / "manifest.json").unlink()
-    make_images(data, count=4)
+    make_images(data, count=6)
 
 
 def test_a_submission_refuses_while_local_workers_are_alive(submitter: Submitter, fake: FakeSlurm) -> None:

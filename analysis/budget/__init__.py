@@ -1,1 +1,1 @@
-"""Where 1 - efficiency went, the same for both frameworks, and what to try against it."""
+"""The overhead budget: the parts of 1 - efficiency, the same for both frameworks, and their diagnosis."""

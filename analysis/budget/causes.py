@@ -1,4 +1,4 @@
-"""What every rule of the diagnosis needs: a cause of overhead, and when an overhead is one to speak of."""
+"""Common to all rules of the diagnosis: a cause of overhead, and when an overhead is one to speak of."""
 
 import math
 from dataclasses import dataclass

@@ -69,7 +69,7 @@ def wire_above_floor(facts: PointFacts) -> Cause | None:
 
 
 def negotiation(facts: PointFacts) -> Cause | None:
-    """What Horovod syncs on 1 worker is its own cycle and negotiation."""
+    """Return a finding where Horovod syncs for long on 1 worker: that is its own cycle and negotiation."""
     alone = facts if facts.workers == 1 else facts.alone
     if facts.framework != "horovod" or alone is None or not alone.shares["wire"] >= NEGOTIATION_ALONE:
         return None

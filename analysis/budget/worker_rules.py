@@ -110,7 +110,7 @@ def _contended(facts: PointFacts) -> bool:
 
 
 def slower_compute(facts: PointFacts) -> Cause | None:
-    """What one slow worker alone takes longer is told of that worker."""
+    """Return a finding where computing takes longer; one slow worker alone is told by another rule."""
     of_straggler = facts.straggler.share if facts.straggler else 0.0
     if not significant(facts, "compute", explained=of_straggler) or _contended(facts):
         return None

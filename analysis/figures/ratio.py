@@ -47,7 +47,7 @@ def draw(inputs: Inputs) -> list[Panel]:
 
     wrapped = any("\n" in _short_name(line) for line in lines if not isinstance(line, str))
     row_px = ROW_PX[wrapped]
-    title = f"Ratio of throughputs, {' / '.join(inputs.study.names.values())}"
+    title = f"Ratio of throughputs, {' / '.join(inputs.study.compared_names)}"
     return [Panel(title, draw_rows, plot_height_px=row_px * len(lines))]
 
 
@@ -58,7 +58,7 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the marks and bars are, and what is left out."""
-    native, horovod = inputs.study.names.values()
+    native, horovod = inputs.study.compared_names
     known = len(_known(inputs))
     cut = f"The first {MOST_ROWS} of {known} rows; all are in comparison.csv." if known > MOST_ROWS else ""
     marks = (
@@ -70,7 +70,7 @@ def caption(inputs: Inputs) -> str:
 
 def alternative(inputs: Inputs) -> str:
     """Return the ratio of every row."""
-    native, horovod = inputs.study.names.values()
+    native, horovod = inputs.study.compared_names
     facts = [_text(row) for row in _rows(inputs)]
     return alternative_text(f"Throughput of {native} over that of {horovod}", facts)
 

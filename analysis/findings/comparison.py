@@ -25,7 +25,7 @@ from analysis.study import NAN, Study
 
 POINT_OF_FRAMEWORK = ["framework", "options", "workers", "knobs"]
 _COLUMNS = [
-    *PAIR, "pairs", "ratio", "ratio_low", "ratio_high", "coverage", "p_adjusted", "comparisons",
+    *PAIR, "pairs", "ratio", "ratio_low", "ratio_high", "confidence", "coverage", "p_adjusted", "comparisons",
     "ratio_of_medians", "outcome", "doubts", "repeats_needed",
 ]  # fmt: skip
 NATIVE_FASTER = "native DDP faster"
@@ -45,14 +45,17 @@ def compare(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
 
     Columns: options, native_knobs, horovod_knobs, workers; pairs (repeats that both have); ratio (throughput
     of native DDP over that of Horovod, the median over the pairs) with `_low` and `_high`, symmetric in the
-    two names; coverage (confidence that an interval over so few pairs can promise for any noise); p_adjusted
-    (of the paired t-test on logarithms, by Holm) over so many `comparisons`; ratio_of_medians (over all
-    launches of each framework, as the table of points has them); outcome; doubts (why it is withheld, empty
-    if nothing speaks against it); repeats_needed (see significance.py). NaN where not known.
+    two names; confidence (of all intervals together: above 0.95 where repeats were added after a look at
+    the results, see docs/statistics.md); coverage (confidence that an interval over so few pairs can promise
+    for any noise); p_adjusted (of the paired t-test on logarithms, by Holm) over so many `comparisons`;
+    ratio_of_medians (over all launches of each framework, as the table of points has them); outcome; doubts
+    (why it is withheld, empty if nothing speaks against it); repeats_needed (see significance.py). NaN where
+    not known.
     """
     table = _common_points(study.runs).merge(_ratios(study, family), on=PAIR, how="left")
     table = table.merge(_ratios_of_medians(study), on=PAIR, how="left")
     table["pairs"] = table["pairs"].fillna(0).astype(int)
+    table["confidence"] = 1 - study.significance
     table["coverage"] = [coverage(pairs) if pairs >= FEWEST_REPEATS else NAN for pairs in table["pairs"]]
     table["outcome"] = _outcomes(table)
     claimed = _claims(table)
@@ -98,9 +101,10 @@ def _ratios(study: Study, family: Sequence[str]) -> pd.DataFrame:
     logs = paired_logarithms(study, pairs)
     launches = launches_of(pairs, PAIR)
     tests = _tests(pairs, pd.Series(logs), launches.point)
-    corrected = holm_in_families(tests, family)
+    corrected = holm_in_families(tests, family, study.significance)
     replicated = launches.replicates(logs, paired_deviations(study, pairs))
-    low, high = _interval(tests, corrected["significance"], replicated)
+    bootstrapped = bounds(replicated, 1 - study.significance)
+    low, high = _interval(tests, corrected["significance"], bootstrapped)
     ratios = np.exp([launches.medians(logs), low, high])
     table = tests.drop(columns=["centre", "error"])
     table["ratio"], table["ratio_low"], table["ratio_high"] = ratios
@@ -116,11 +120,11 @@ def _tests(pairs: pd.DataFrame, logs: "pd.Series[float]", point: Integers) -> pd
 
 
 def _interval(
-    tests: pd.DataFrame, significance: "pd.Series[float]", replicated: Array
+    tests: pd.DataFrame, significance: "pd.Series[float]", bootstrapped: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Return the wider of Student's t and the bootstrap interval, on each side."""
     reach = stats.t.isf(significance / 2, tests["pairs"] - 1) * tests["error"]
-    low, high = bounds(replicated)
+    low, high = bootstrapped
     # A mean of equal numbers may differ from them in the last digit.
     return np.minimum(low, tests["centre"] - reach), np.maximum(high, tests["centre"] + reach)
 

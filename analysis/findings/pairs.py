@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from analysis.findings.check import PointPair
 from analysis.statistics.blocks import block_deviations
 from analysis.statistics.timed import counts_for_speed
-from analysis.study import NAMES, Study
+from analysis.study import COMPARED, Study
 from analysis.text import clean, count, first_of
 
 PAIR = ["options", "native_knobs", "horovod_knobs", "workers"]
@@ -26,7 +26,7 @@ def side_by_side(table: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
 
     Their other columns end in `_native` and `_horovod`; the knobs are `native_knobs` and `horovod_knobs`.
     """
-    native, horovod = (table[table["framework"] == framework] for framework in NAMES)
+    native, horovod = (table[table["framework"] == framework] for framework in COMPARED)
     return native.merge(horovod, on=list(on), suffixes=("_native", "_horovod")).rename(columns=KNOBS)
 
 

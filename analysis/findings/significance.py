@@ -10,6 +10,7 @@ from scipy import stats  # type: ignore[import-untyped]
 from analysis.arrays import Array, Integers
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS
 from analysis.study import NAN
+from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 
 # The usual convention for the chance to find a difference that is there (Cohen 1988).
 POWER = 0.8
@@ -31,7 +32,9 @@ def repeats_needed(logarithms: Array) -> float:
     return float(max(len(logarithms) + 1, math.ceil(needed)))
 
 
-def holm_in_families(tests: pd.DataFrame, family: Sequence[str]) -> pd.DataFrame:
+def holm_in_families(
+    tests: pd.DataFrame, family: Sequence[str], significance: float = FIXED_SIGNIFICANCE
+) -> pd.DataFrame:
     """Return the columns of `holm` for tests that have `pairs`, `centre` and `error`, corrected by family.
 
     Tests that agree in the columns `family` are one; without columns all are. NaN for fewer than 3 pairs.
@@ -41,7 +44,7 @@ def holm_in_families(tests: pd.DataFrame, family: Sequence[str]) -> pd.DataFrame
     corrected = np.full((3, len(tests)), NAN)
     for members in families:
         known = members[np.isfinite(probability[members])]
-        corrected[:, known] = holm(probability[known])
+        corrected[:, known] = holm(probability[known], significance)
     return pd.DataFrame(dict(zip(("significance", "p_adjusted", "comparisons"), corrected, strict=True)))
 
 
@@ -53,7 +56,7 @@ def _probability(tests: pd.DataFrame) -> Array:
     return np.where(pairs >= FEWEST_REPEATS, probability, NAN)
 
 
-def holm(probability: Array) -> tuple[Array, Array, Array]:
+def holm(probability: Array, alpha: float = FIXED_SIGNIFICANCE) -> tuple[Array, Array, Array]:
     """Return the significance of each test's interval, its adjusted probability, and the number of tests.
 
     By Holm's procedure the k-th smallest of m probabilities is compared with alpha / (m - k + 1), until one
@@ -64,12 +67,12 @@ def holm(probability: Array) -> tuple[Array, Array, Array]:
     order = np.argsort(probability, kind="stable")
     steps = tests - np.arange(tests)
     significance, adjusted = np.empty((2, tests))
-    significance[order] = (1 - CONFIDENCE) / np.maximum(steps, _step_kept(probability[order], steps))
+    significance[order] = alpha / np.maximum(steps, _step_kept(probability[order], steps, alpha))
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps * probability[order]))
     return significance, adjusted, np.full(tests, float(tests))
 
 
-def _step_kept(ordered: Array, steps: Integers) -> int:
+def _step_kept(ordered: Array, steps: Integers, alpha: float) -> int:
     """Return the number of comparisons with which Holm's procedure stops; 1 where it rejects all."""
-    kept = np.flatnonzero(ordered > (1 - CONFIDENCE) / steps)
+    kept = np.flatnonzero(ordered > alpha / steps)
     return int(steps[kept[0]]) if len(kept) else 1

@@ -1,7 +1,7 @@
 """The check of commits and package versions that the runs recorded."""
 
 from analysis.findings.check import Check, not_known, withhold_claims, yes
-from analysis.study import NAMES, Study
+from analysis.study import COMPARED, NAMES, Study
 from analysis.text import clean, count, listed
 from unet_scaling.study.config import Framework
 
@@ -48,12 +48,12 @@ def _recorded_by_one_framework(study: Study) -> str:
     packages: dict[Framework, set[str]] = {}
     for header in study.headers.values():
         packages.setdefault(header.config.framework, set()).update(header.versions)
-    if len(packages) < len(NAMES):
+    if not packages.keys() >= set(COMPARED):
         return ""
-    native, horovod = (packages[framework] for framework in NAMES)
+    native, horovod = (packages[framework] for framework in COMPARED)
     alone = {"pytorch_native": native - horovod, "horovod": horovod - native - OF_HOROVOD}
     return "; ".join(
         f"only the runs of {NAMES[framework]} recorded the version of {listed(map(clean, sorted(names)))}"
-        for framework in NAMES
+        for framework in COMPARED
         if (names := alone[framework])
     )

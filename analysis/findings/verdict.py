@@ -12,7 +12,7 @@ from analysis.findings.doubts import medians_disagree
 from analysis.findings.pairs import PAIR
 from analysis.findings.unmatched import unmatched
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
-from analysis.study import NAMES, Study
+from analysis.study import COMPARED, Study
 from analysis.text import Row, count
 from unet_scaling.study.config import Framework
 
@@ -61,7 +61,7 @@ def _at_largest_count(comparisons: pd.DataFrame) -> dict[tuple[str, ...], Row]:
 def _of_options(
     study: Study, options: str, runs: pd.DataFrame, decided: Mapping[tuple[str, ...], Row]
 ) -> list[Verdict]:
-    native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in NAMES)
+    native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in COMPARED)
     if not (len(native) and len(horovod)):
         missing: Framework = "horovod" if len(native) else "pytorch_native"
         return [Verdict(options, "", unmatched(study, runs, missing))]
@@ -156,7 +156,7 @@ def _compared_series(runs: pd.DataFrame, row: Row) -> dict[Framework, pd.DataFra
     knobs = (row["native_knobs"], row["horovod_knobs"])
     return {
         framework: runs[(runs["framework"] == framework) & (runs["knobs"] == own)]
-        for framework, own in zip(NAMES, knobs, strict=True)
+        for framework, own in zip(COMPARED, knobs, strict=True)
     }
 
 

@@ -6,7 +6,7 @@ from analysis.findings.check import WITHOUT_RECORD, Check, PointPair, no, not_kn
 from analysis.findings.headers import joined
 from analysis.findings.pairs import Sides, disturbed_pairs, first_points, point_name, sides
 from analysis.statistics.timed import kept_though_disturbed
-from analysis.study import NAMES, POINT, Study
+from analysis.study import COMPARED, NAMES, POINT, Study
 from analysis.text import clean, count, listed, repeats_text
 
 # An epoch of less than half the other's images is other work: what an epoch costs once weighs twice.
@@ -50,7 +50,7 @@ def _least_share(both: Sides, column: str) -> float:
 
 def _steps_of(both: Sides) -> str:
     steps = [joined(f"{number:,.0f}" for number in sorted(side["steps_per_epoch"].unique())) for side in both]
-    named = [f"{numbers} in {name}" for numbers, name in zip(steps, NAMES.values(), strict=True)]
+    named = [f"{numbers} in {NAMES[name]}" for numbers, name in zip(steps, COMPARED, strict=True)]
     return f"the steps of an epoch are {listed(named)}"
 
 

@@ -1,4 +1,4 @@
-"""What the two arms of a study are called, where its user names them."""
+"""Names of the two arms of a study, where its user gives them."""
 
 from collections.abc import Mapping
 

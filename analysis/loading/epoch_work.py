@@ -1,4 +1,4 @@
-"""How many steps and images an epoch of a log in the older layout had, from what its reader states."""
+"""Steps and images of an epoch of a log in the older layout, from what its reader states."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ _LARGEST = 10**9
 
 @dataclass(frozen=True)
 class EpochWork:
-    """What an epoch had, which the layout does not record.
+    """Steps and images of an epoch, which the layout does not record.
 
     images  of an epoch over all workers, every pass over the training images counted
     batch   images of a worker's step

@@ -71,7 +71,7 @@ class Log:
 
     @property
     def seconds_per_epoch(self) -> float:
-        """What an epoch lasts: the median of those after the warm-up, as in the published table."""
+        """Return the median seconds of the epochs after the warm-up, as in the published table."""
         return float(self.used["time_per_epoch"].median())
 
 

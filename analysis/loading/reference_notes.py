@@ -1,4 +1,4 @@
-"""What the reader of a report on logs in the older layout should know."""
+"""Notes for the reader of a report on logs in the older layout."""
 
 from collections.abc import Iterator, Sequence
 
@@ -37,7 +37,7 @@ def reference_notes(logs: Sequence[Log], work: EpochWork | None, names: Names) -
 
 
 def _work(logs: Sequence[Log], work: EpochWork, names: Names) -> Iterator[str]:
-    """What was assumed to count steps, and the speed-up without it."""
+    """Yield what was assumed to count steps, and the speed-up without it."""
     steps = ", ".join(f"{work.steps(count)} on {count}" for count in sorted({log.workers for log in logs}))
     yield (
         f"images are not recorded but given: {work.images:,} per epoch in batches of {work.batch} per "

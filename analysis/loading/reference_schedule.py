@@ -1,4 +1,4 @@
-"""How many epochs a log was asked for, as the learning rates in it tell."""
+"""The number of epochs that a log was asked for, as the learning rates in it tell."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the workers of a run ran on: hosts, devices and cores, and whether two of them shared one."""
+"""The resources of the workers of a run: hosts, devices and cores, and whether two of them shared one."""
 
 import re
 from collections.abc import Sequence

@@ -48,7 +48,7 @@ class CompleteRun:
 
 @dataclass(frozen=True)
 class UnusableRun:
-    """Why a run cannot be used, and its point where that is known."""
+    """A run that cannot be used: the reason, and its point where that is known."""
 
     left_out: LeftOut
     config: RunConfig | None = None

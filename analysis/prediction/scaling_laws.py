@@ -1,4 +1,4 @@
-"""How the terms of a step's time grow with the workers.
+"""Growth of the terms of a step's time with the workers.
 
 Time means the slowest worker's seconds for one step of equal work per worker: constant where scaling is
 perfect.

@@ -92,7 +92,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class _Draws:
-    """What the resamplings draw of points and their launches.
+    """The draws of the resamplings: of points and their launches.
 
     medians   of the launches drawn, [RESAMPLES, points]
     variance  of the logarithms of these medians

@@ -17,7 +17,7 @@ from analysis.report.view import (
     run_column,
     text_column,
 )
-from analysis.study import POINT
+from analysis.study import COMPARED, POINT
 from analysis.text import Row, clean, number, percent, unit_of
 
 LOSSES = ("median", "smallest", "largest")
@@ -41,7 +41,7 @@ def pair_keys() -> list[Column]:
 
 
 def _short_arms(report: Report, separator: str) -> str:
-    return separator.join(report.study.short_names.values())
+    return separator.join(report.study.short_names[framework] for framework in COMPARED)
 
 
 def speed_columns(report: Report) -> list[Column]:

@@ -69,7 +69,7 @@ def _points(report: Report) -> Section:
 
 
 def _against(report: Report) -> Section:
-    native, horovod = report.study.names.values()
+    native, horovod = report.study.compared_names
     title = f"{native[:1].upper()}{native[1:]} against {horovod}"
     lead = (
         f"The ratio of throughputs, paired by repeat: above 1 {native} is faster. The difference is "

@@ -78,7 +78,7 @@ class Table:
 
 
 def _caption(report: Report, page: PageTable) -> str:
-    native, horovod = report.study.names.values()
+    native, horovod = report.study.compared_names
     caption = page.caption.format(native=native, horovod=horovod)
     return caption[:1].upper() + caption[1:]
 

@@ -122,6 +122,7 @@ TABLES = (
         | {
             "ratio ±": "throughput of native DDP / Horovod, paired by repeat; the interval excludes 1 only "
             "where that holds for all comparisons of the study together",
+            "confidence": "of all these intervals together; above 0.95 where repeats were added after a look",
             "coverage": "actual confidence level of the interval over so few pairs",
             "p_adjusted, comparisons": "probability by chance, corrected by Holm for so many comparisons",
             "ratio_of_medians": "ratio of the medians over all launches, as `summary.csv` has them",

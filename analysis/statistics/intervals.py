@@ -87,9 +87,9 @@ def replicates(values: Array, deviations: Array | None = None, *, stream: int = 
     return replicated
 
 
-def bounds(replicated: Array) -> tuple[Array, Array]:
-    """Return the bounds of the 95 % percentile interval, for each row of replicates; NaN where unknown."""
-    outside = (1 - CONFIDENCE) / 2
+def bounds(replicated: Array, confidence: float = CONFIDENCE) -> tuple[Array, Array]:
+    """Return the bounds of the percentile interval, for each row of replicates; NaN where unknown."""
+    outside = (1 - confidence) / 2
     low, high = np.quantile(replicated, [outside, 1 - outside], axis=-1)
     return low, high
 

@@ -1,4 +1,4 @@
-"""Which launches count for speed: disturbed ones are left out where enough others of their point remain."""
+"""Drop disturbed launches from what counts for speed, where enough others of their point remain."""
 
 from dataclasses import replace
 

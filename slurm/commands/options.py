@@ -15,7 +15,7 @@ from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.faults import did_you_mean
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.validation import setting
+from unet_scaling.study.validation import positive, setting
 
 # Of lines that go into a file or pipe.
 PIPE_WIDTH_CHARACTERS = 160
@@ -26,6 +26,7 @@ CONFLICTS = (
     ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
     ("local", "one_allocation", "an allocation is a job of Slurm; leave one of them out"),
     ("local", "budget", "node-hours are those of a cluster; leave --budget out"),
+    ("dry_run", "more_repeats", "a dry run adds nothing; leave one of them out"),
     ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
 )
 
@@ -65,6 +66,9 @@ def add_launch(parser: CommandLine) -> None:
         "--repeat-disturbed",
         action="store_true",
         help="launch complete runs again that other programs or a stall disturbed",
+    )
+    parser.add_argument(
+        "--more-repeats", type=positive, default=0, metavar="N", help="add N repeats to a complete study"
     )
     parser.add_argument("--name", help="folder below logs/ (default: the study's name)")
     add_logs(parser)
@@ -155,8 +159,8 @@ def study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder
     require_compatible(arguments)
     study = read_study(arguments.study, dict(arguments.set), arguments.name)
     require_throughput(study)
-    require_known(study, arguments.force)
     folder = open_study_folder(arguments.logs / study.name, study)
+    require_known(folder.study, arguments.force)  # with the repeats that were added
     if folder.study.name != study.name:
         console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
     return folder

@@ -42,7 +42,7 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     if arguments.dry_run or arguments.probe or arguments.estimate_from:
         _print_estimate(folder, console, arguments)
     if not arguments.dry_run:
-        run_study(folder, console, arguments.repeat_disturbed, arguments.force)
+        run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
 
 
 def _print_estimate(folder: StudyFolder, console: Console, arguments: argparse.Namespace) -> None:

@@ -72,6 +72,7 @@ def _submitter(arguments: argparse.Namespace) -> Submitter:
         one_allocation=arguments.one_allocation,
         force=tuple(arguments.force),
         repeat_disturbed=arguments.repeat_disturbed,
+        more_repeats=arguments.more_repeats,
         basis=estimate_basis(arguments, folder, cluster.cores_per_worker, on_gpus=bool(cluster.gres)),
         budget_node_hours=arguments.budget,
     )
@@ -85,7 +86,8 @@ def submit_and_wait(submitter: Submitter) -> None:
     while True:
         try:
             queued = submitter.submit()
-            submitter = replace(submitter, force=())  # once; else a forced run would start anew each time
+            # Once: a forced run would start anew, and repeats would be added, each time.
+            submitter = replace(submitter, force=(), more_repeats=0)
         except UserError:
             wait_for_active(submitter.folder.path)
             raise

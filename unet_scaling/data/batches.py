@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unet_scaling.data.enough_images import count_test_images
 from unet_scaling.data.image_source import Indices
 from unet_scaling.data.mask_bits import unpack_bits
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.random_streams import ORDER_STREAM, SPLIT_STREAM
 
 
@@ -25,12 +25,7 @@ def split(count: int, test_share: float, seed: int) -> Split:
 
     Raises UserError (65) where there are fewer than two images, one for each part.
     """
-    if count < 2:
-        raise UserError(
-            f"data.folder: {count} image cannot be split into training and test; at least 2 are needed",
-            EXIT_BAD_DATA,
-        )
-    tests = min(count - 1, max(1, round(count * test_share)))
+    tests = count_test_images(count, test_share)
     order = _permutations(1, count, [seed, SPLIT_STREAM])[0]
     return Split(train=np.sort(order[tests:]), test=np.sort(order[:tests]))
 
@@ -59,25 +54,6 @@ def worker_batches(order: Indices, worker: int, workers: int, batch: int, accumu
 def test_share_of_worker(test: Indices, worker: int, workers: int) -> Indices:
     """Return every `workers`-th test image: over all workers each once, none padded, none dropped."""
     return test[worker::workers]
-
-
-def require_enough(train_images: int, workers: int, batch: int, accumulate: int) -> None:
-    """Raise UserError (65) unless one epoch of `train_images` fills at least one step."""
-    needed = workers * batch * accumulate
-    if train_images >= needed:
-        return
-    most_workers = train_images // (batch * accumulate)
-    largest_batch = train_images // (workers * accumulate)
-    cures = []
-    if most_workers:
-        cures.append(f"at most {most_workers} workers with training.batch_per_worker = {batch}")
-    if largest_batch:
-        cures.append(f"training.batch_per_worker of at most {largest_batch} with {workers} workers")
-    raise UserError(
-        f"one step of {workers} workers takes {needed} images (batch_per_worker {batch}, accumulate"
-        f" {accumulate}), an epoch has {train_images}; use {' or '.join(cures) or 'more images'}",
-        EXIT_BAD_DATA,
-    )
 
 
 def to_device(

@@ -20,6 +20,7 @@ from unet_scaling.data.cache import (
     verification_of_cache,
 )
 from unet_scaling.data.decoding import DecodedImages
+from unet_scaling.data.enough_images import require_enough_images
 from unet_scaling.data.image_source import ImageSource, Indices
 from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.data.prefetch import Prefetcher
@@ -155,16 +156,9 @@ def load_data(config: RunConfig, group: Group) -> RunData:
     manifest = read_manifest(config.data.manifest_path)
     manifest.require_unchanged(folder)
     split = batches.split(len(manifest.pairs), config.data.test_share, config.data.split_seed)
-    _require_enough_images(config, len(split.train))
+    require_enough_images(config, len(split.train))
     source, verification = _open_images(manifest, folder, config, group)
     return RunData(source, verification, split, config, group, manifest.sha256)
-
-
-def _require_enough_images(config: RunConfig, train_images: int) -> None:
-    training = config.training
-    if training.epochs > 0:
-        available = train_images * config.data.passes_per_epoch
-        batches.require_enough(available, config.workers, training.batch_per_worker, training.accumulate)
 
 
 def _open_images(

@@ -111,7 +111,7 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """What follows from the figures.
+    """The conclusions that follow from the figures.
 
     Shares are of a step that loads in line, `dominant_share` of the loading of an image. `hideable_share` is
     what a perfect loader would hide, `hidden_share` what loader processes hid: below 0, what they cost.

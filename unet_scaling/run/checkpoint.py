@@ -25,11 +25,11 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
 from unet_scaling.study.older_records import progress_in_newest_words
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Result
+from unet_scaling.study.study_file import CHECKPOINTS
 from unet_scaling.study.validation import StrictModel
 
 # The newest may be damaged: then the run goes on from the one before it.
 KEPT_CHECKPOINTS = 2
-CHECKPOINTS = "checkpoint-*.pt"
 CHECKPOINT_PARTS: dict[str, type] = {"model": dict, "optimizer": dict, "workers": list, "progress": str}
 WORKER_PARTS: dict[str, type] = {"buffers": dict, "random": dict, "loss": Tensor, "seconds": float}
 # A lack of memory or a fault of a GPU, also RuntimeErrors: no reason to remove a checkpoint.

@@ -101,11 +101,7 @@ class RunClaim:
         return True
 
     def _owner(self) -> Owner | None:
-        """Return who claims the folder; none where that cannot be read, or not yet."""
-        try:
-            return Owner.model_validate(read_json_with_checksum(self._path))
-        except (OSError, ValueError, ValidationError):
-            return None
+        return _read_owner(self._path)
 
     def _is_abandoned(self) -> bool:
         """Return whether the attempt before is over; False where that is not known yet.
@@ -187,6 +183,20 @@ def this_process(attempt: int) -> Owner:
 def is_alive(owner: Owner) -> bool:
     """Return whether this very process, on the machine of the caller, has not ended."""
     return _begun_ticks(owner.process) == owner.begun_ticks
+
+
+def trains_on_this_machine(folder: Path) -> bool:
+    """Return whether a live process of this machine owns the run folder."""
+    owner = _read_owner(folder / OWNER_NAME)
+    return owner is not None and owner.machine == _machine() != "" and is_alive(owner)
+
+
+def _read_owner(path: Path) -> Owner | None:
+    """Return who claims the folder; none where that cannot be read, or not yet."""
+    try:
+        return Owner.model_validate(read_json_with_checksum(path))
+    except (OSError, ValueError, ValidationError):
+        return None
 
 
 def _machine() -> str:

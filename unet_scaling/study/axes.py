@@ -10,8 +10,9 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, create_model
 from pydantic.fields import FieldInfo
 
 from unet_scaling.study.config import LONGEST_NAME, PlainName, StudyConfig, no_value_twice
-from unet_scaling.study.keys import field_shape
+from unet_scaling.study.keys import Allowed, field_shape
 from unet_scaling.study.options import OPTION_TABLES
+from unet_scaling.study.repeats import PRECISION_WORDS, UNTIL
 from unet_scaling.study.validation import StrictModel
 
 
@@ -19,7 +20,9 @@ from unet_scaling.study.validation import StrictModel
 def study_file_model() -> type[StudyConfig]:
     """Return StudyConfig with its tables of options spelled out, for errors, the reference and editors."""
     tables: dict[str, Any] = {name: _table(name) for name in OPTION_TABLES}
-    return create_model("StudyFile", __base__=StudyConfig, name=_optional_name(), **tables)
+    return create_model(
+        "StudyFile", __base__=StudyConfig, name=_optional_name(), repeats=_repeats(), **tables
+    )
 
 
 def _table(name: str) -> tuple[type[StrictModel], object]:
@@ -32,6 +35,15 @@ def _optional_name() -> tuple[Any, Any]:
     field = StudyConfig.model_fields["name"]
     optional = Field(None, max_length=LONGEST_NAME, description=field.description, examples=field.examples)
     return PlainName | None, optional
+
+
+def _repeats() -> tuple[Any, Any]:
+    """Return the field that is a number, or the words that StudyConfig reads as `until`."""
+    field = StudyConfig.model_fields["repeats"]
+    number: Any = Annotated[(int, *field.metadata, Tag("number"))]
+    words = Annotated[str, Field(pattern=UNTIL.pattern), Allowed(PRECISION_WORDS), Tag("words")]
+    either = Annotated[number | words, Discriminator(_kind)]
+    return either, Field(field.default, description=field.description, examples=["until 3 %"])
 
 
 def _with_axes(table: type[StrictModel]) -> type[StrictModel]:
@@ -58,6 +70,10 @@ def _or_axis(field: FieldInfo) -> object:
 def _without_constraints(field: FieldInfo) -> object:
     default = ... if field.is_required() else field.default
     return Field(default, description=field.description, examples=field.examples)
+
+
+def _kind(value: object) -> str:
+    return "words" if isinstance(value, str) else "number"
 
 
 def _branch(value: object) -> str:

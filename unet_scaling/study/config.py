@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.keys import Allowed
@@ -26,6 +27,7 @@ from unet_scaling.study.options import (
     Seed,
     Training,
 )
+from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, Precision, parse_precision
 from unet_scaling.study.validation import StrictModel, validated
 
 Framework = Literal["pytorch_native", "horovod"]
@@ -148,7 +150,14 @@ class StudyConfig(StrictModel):
         json_schema_extra={"uniqueItems": True},
     )
     repeats: int = Field(
-        5, ge=1, le=MOST_REPEATS, description="launches of each configuration, each with its own seed"
+        5,
+        ge=1,
+        le=MOST_REPEATS,
+        description="launches of each configuration, each with its own seed; or 'until 3 %, at most 20'",
+    )
+    until: SkipJsonSchema[Precision | None] = Field(
+        None,
+        description="set by repeats = 'until 3 %': more repeats until the ratio's interval is this narrow",
     )
     seed: int = Field(
         1, ge=0, le=LARGEST_FIRST_SEED, description="of the first repeat; the next ones count up"
@@ -162,6 +171,24 @@ class StudyConfig(StrictModel):
     pytorch_native: dict[str, Any] = Field({})
     horovod: dict[str, Any] = Field({})
     criteria: Criteria = Criteria()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _repeats_until(cls, content: object) -> object:
+        """Read `repeats = "until 3 %"` as the fewest repeats, and what to reach by more."""
+        if not isinstance(content, dict) or not isinstance(content.get("repeats"), str):
+            return content
+        until = parse_precision(content["repeats"])
+        return content | {"repeats": FEWEST_ADAPTIVE_REPEATS, "until": until}
+
+    @model_validator(mode="after")
+    def _until_has_something_to_compare(self) -> Self:
+        if self.until and len(self.frameworks) < len(FRAMEWORKS):
+            raise ValueError(
+                f'repeats = "{self.until}" compares {" and ".join(FRAMEWORKS)}, but frameworks = '
+                f"{self.frameworks}; give a number of repeats, or both frameworks"
+            )
+        return self
 
     def configs(self, source: str = "study") -> list[RunConfig]:
         """Return all runs, repeat by repeat. Raises UserError that names `source` and every wrong key."""

@@ -12,7 +12,7 @@ WAITED = WaitedTooLongError.__name__
 
 
 class FailureReport(StrictModel):
-    """Why a worker of an attempt failed; `during` names the part of the program."""
+    """The reason why a worker of an attempt failed; `during` names the part of the program."""
 
     attempt: int
     worker: int

@@ -12,8 +12,8 @@ from unet_scaling.study.keys import NAME_ITSELF, Shape, allowed, choices, shape_
 LONGEST_SHOWN = 80
 # How alike two names have to be, from 0 to 1, for one to be taken for a slip of the other.
 NEAR = 0.6
-# Where pydantic names which branch of "a value or a list of them" it took.
-BRANCHES = ("value", "axis")
+# Where pydantic names which branch it took of "a value or a list of them", or of "a number or words".
+BRANCHES = ("value", "axis", "number", "words")
 
 
 def fault_lines(model: type[BaseModel], error: ValidationError) -> list[str]:

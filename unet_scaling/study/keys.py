@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import SkipJsonSchema
 
 # What a value of each type is called in sentences.
 TYPE_WORDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
@@ -164,14 +165,26 @@ def _limits(constraints: Sequence[object], words: dict[str, str]) -> list[str]:
 
 def keys(model: type[BaseModel]) -> list[Key]:
     """Return the keys of a file in the order of its model, those outside of tables first."""
-    tables = {name: table for name in model.model_fields if (table := table_at(model, [name]))}
-    own = [_key("", name, field) for name, field in model.model_fields.items() if name not in tables]
+    tables = {
+        name: table
+        for name, field in model.model_fields.items()
+        if (table := table_at(model, [name])) and _written_by_users(field)
+    }
+    own = [
+        _key("", name, field)
+        for name, field in model.model_fields.items()
+        if name not in tables and _written_by_users(field)
+    ]
     below = [
         _key(table, name, field)
         for table, table_model in tables.items()
         for name, field in table_model.model_fields.items()
     ]
     return own + below
+
+
+def _written_by_users(field: FieldInfo) -> bool:
+    return not any(type(constraint) is SkipJsonSchema for constraint in field.metadata)
 
 
 def _key(table: str, name: str, field: FieldInfo) -> Key:

@@ -20,6 +20,7 @@ State = Literal[
     "resumable",  # stopped in order, or interrupted from outside: the next attempt goes on
     "diverged",  # a loss or weight was not finite
     "failed",
+    "cancelled",  # the user ended its job
     "invalid",  # the record is damaged, or contradicts the configuration or Slurm
     "rejected",  # Slurm refused the job
     "lost",  # Slurm does not know the job, and it left no record
@@ -31,7 +32,15 @@ Exclusion = Literal["no throughput", "refused"]
 IN_QUEUE: tuple[State, ...] = ("queued", "running")
 ACTIVE: tuple[State, ...] = (*IN_QUEUE, "unknown")
 # A further submission of the run is what the user wants.
-SUBMITTABLE: tuple[State, ...] = ("waiting", "rejected", "failed", "resumable", "lost", "invalid")
+SUBMITTABLE: tuple[State, ...] = (
+    "waiting",
+    "rejected",
+    "failed",
+    "cancelled",
+    "resumable",
+    "lost",
+    "invalid",
+)
 STATE_OF_END: Mapping[str, State] = {"complete": "complete", "diverged": "diverged", "stopped": "resumable"}
 # The stacks of all threads of some workers, and what their launcher adds.
 OUTPUT_END_BYTES = 2**16

@@ -26,6 +26,7 @@ OUTPUT_NAME = "output.log"
 # First line of log.csv, in the layout of the older study; its first column has no name.
 OLDER_LOG_HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 PING_PONG_NAME = "ping_pong.json"
+CHECKPOINTS = "checkpoint-*.pt"
 PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
 
 

@@ -62,6 +62,13 @@ def setting(text: str) -> tuple[str, object]:
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
+def positive(text: str) -> int:
+    """Return a number of at least 1 from the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a number of at least 1")
+    return int(text)
+
+
 def flat_values(model: StrictModel, prefix: str = "") -> dict[str, object]:
     """Return the values of a model by dotted keys; ten times as fast as `model_dump`."""
     values: dict[str, object] = {}

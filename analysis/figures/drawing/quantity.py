@@ -42,7 +42,7 @@ def no_guide(_axes: Axes, _inputs: Inputs, _options: str) -> list[Label]:
 class Quantity:
     """One quantity over the workers.
 
-    column     of the points and of the single runs
+    column     of the points, with its bounds in `_low` and `_high`, and of `Inputs.runs`
     title      of its panel, with the unit
     label      text of a point, at its line's end
     form       format of the number in other texts
