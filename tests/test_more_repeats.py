@@ -120,6 +120,16 @@ def test_a_noisy_study_goes_on_to_its_cap_and_says_so(opened: StudyFolder) -> No
     assert not Launched(again, []).go_on()
 
 
+def test_runs_that_may_not_be_compared_end_an_adaptive_study_with_the_reason(opened: StudyFolder) -> None:
+    study = Launched(opened, [1.0, 1.3, 1.0])
+    for config in opened.prepare():
+        commit = "0" * 40 if config.repeat == 1 else "1" * 40
+        write_record(opened.run_folder(config), config, header={"commit": commit})
+    assert not study.go_on()
+    assert "after 3 repeats, no interval at 1 worker" in study.text.getvalue()
+    assert "the report lists which runs it leaves out" in study.text.getvalue()
+
+
 def test_nothing_is_decided_before_all_runs_are_complete(opened: StudyFolder) -> None:
     study = Launched(opened, [1.0, 1.3, 1.0])
     study.launch()
