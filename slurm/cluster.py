@@ -28,9 +28,10 @@ Word = Annotated[
     StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$"),
     Allowed("a text without line breaks and other control characters"),
 ]
+TIME_LIMIT_PATTERN = r"^(\d+-)?\d+(:\d+){0,2}$"
 TimeLimit = Annotated[
     str,
-    StringConstraints(pattern=r"^(\d+-)?\d+(:\d+){0,2}$"),
+    StringConstraints(pattern=TIME_LIMIT_PATTERN),
     Allowed('a text as Slurm writes limits, such as "30" minutes, "02:00:00" or "1-12:00"'),
 ]
 DAY_SECONDS = 24 * 3600

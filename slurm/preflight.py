@@ -33,6 +33,15 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
             )
 
 
+def unverified_inputs(configs: Sequence[RunConfig]) -> list[str]:
+    """Return what a dry run could not verify here, one sentence each: a submission would refuse it."""
+    try:
+        check_inputs(configs)
+    except UserError as error:
+        return [str(error)]
+    return []
+
+
 def require_throughput(study: StudyConfig) -> None:
     """Raise UserError where the study has runs that train and yet can have no throughput."""
     if any(config.training.epochs == 1 for config in study.configs()):
@@ -76,8 +85,13 @@ def refused_shapes(scripts: dict[int, Path]) -> dict[int, str]:
 
 def estimate(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
     """Return what these runs can cost at most, as text: their time limit on all their nodes."""
-    nodes = [geometry(cluster, config.workers).nodes for config in configs]
-    total = max(nodes, default=0) if one_allocation else sum(nodes)
-    hours = total * cluster.limit_seconds / 3600
+    hours = limit_node_hours(cluster, configs, one_allocation)
     kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"
     return f"{kind}, at most {hours:.1f} node-hours (limit {cluster.time} each)"
+
+
+def limit_node_hours(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> float:
+    """Return the node-hours of jobs that all run up to their limit."""
+    nodes = [geometry(cluster, config.workers).nodes for config in configs]
+    total = max(nodes, default=0) if one_allocation else sum(nodes)
+    return total * cluster.limit_seconds / 3600

@@ -54,6 +54,11 @@ class JobState:
     reason: str = ""
 
 
+def ask_slurm(command: Sequence[str]) -> str:
+    """Return the answer of a command that only asks. Raises UserError, or UnreachableError if unclear."""
+    return _call(command)
+
+
 def clean_environment() -> dict[str, str]:
     """Return the environment without what an interactive job would impose on a submission."""
     return {

@@ -8,10 +8,12 @@ from rich.console import Console
 
 from slurm.attempts import may_be_tried_again
 from slurm.batch import BatchJob
-from slurm.cluster import Cluster
+from slurm.cluster import Cluster, geometry
+from slurm.cost import cluster_cost, require_within
 from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
+from slurm.estimate import Basis
 from slurm.more_repeats import add_repeats, next_block
-from slurm.preflight import check_before_submission, estimate, refused_shapes
+from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
 from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import UnreachableError, find, inherited_variables
 from slurm.states import RunStatus, study_statuses
@@ -42,19 +44,24 @@ class Submitter:
     repeat_disturbed: bool = False
     more_repeats: int = 0
     limit_wait_seconds: float = 3600.0
+    basis: Basis | None = None
+    budget_node_hours: float | None = None
 
     def dry_run(self) -> None:
-        """Print every script and the estimate; write nothing, queue nothing."""
+        """Print every script, what could not be verified, and the estimate; write nothing, queue nothing."""
         configs = in_launch_order(self.folder.study)
         self.folder.require_same(configs)
-        check_before_submission(self.cluster, configs)
+        for config in configs:
+            geometry(self.cluster, config.workers)
         if self.one_allocation:
             job_folder = self.folder.path / "allocation-1"
             self._show(job_folder, self._allocation_script(configs, job_folder, DRY_RUN_TOKEN))
         else:
             for config in configs:
                 self._show(self.folder.run_folder(config), self._job_script(config, DRY_RUN_TOKEN))
-        self.console.print(estimate(self.cluster, configs, self.one_allocation))
+        for sentence in unverified_inputs(configs):
+            self._print(f"not verified: {sentence}")
+        self._require_affordable(configs)
 
     def submit(self) -> int:
         """Submit every run that is missing, failed or resumable; return how many runs were submitted.
@@ -141,12 +148,18 @@ class Submitter:
         """Verify what runs need, and keep the records of complete ones, which would else not start again."""
         configs = [run.run.config for run in wanted]
         check_before_submission(self.cluster, configs)
+        self._require_affordable(configs)
         for run in wanted:
             if run.run.state.is_complete and run.name in self.force:
                 set_record_aside(run.folder)
             elif run.run.state.is_complete:
                 set_disturbed_aside(run.folder)
-        self.console.print(estimate(self.cluster, configs, self.one_allocation))
+
+    def _require_affordable(self, configs: Sequence[RunConfig]) -> None:
+        """Print what these runs cost; raise UserError where that may be more than the budget."""
+        cost = cluster_cost(self.cluster, configs, self.one_allocation, self.basis)
+        self._print(cost.text)
+        require_within(self.budget_node_hours, cost)
 
     def _one_by_one(self, wanted: Sequence[RunStatus], room: int) -> list[str]:
         """Submit each run as a job of its own, as many as there is room for; return the problems."""

@@ -94,7 +94,7 @@ def test_a_subcommand_names_itself_in_its_help() -> None:
         ("stauts", "did you mean status"),
         ("submitt", "did you mean submit"),
         ("MY_STUDY.toml", "did you mean unet-scaling run MY_STUDY.toml, or submit"),
-        ("zzzz", "commands: check, data"),
+        ("zzzz", "commands: check, new, data"),
     ],
 )
 def test_an_unknown_subcommand_is_answered_with_the_nearest(name: str, said: str) -> None:

@@ -134,6 +134,13 @@ def test_submits_each_run_once_and_a_second_time_none(submitter: Submitter, fake
     assert counted(submitter) == {"queued": 4}
 
 
+def test_runs_beyond_the_budget_are_not_submitted(submitter: Submitter, fake: FakeSlurm) -> None:
+    with pytest.raises(UserError, match=r"may take 1 node-hours, the budget is 0\.9; nothing was submitted"):
+        replace(submitter, budget_node_hours=0.9).submit()
+    assert not fake.jobs()
+    assert replace(submitter, budget_node_hours=1.0).submit() == 4
+
+
 def test_the_script_in_the_folder_is_the_one_submitted(submitter: Submitter, fake: FakeSlurm) -> None:
     submitter.submit()
     names = {facts["name"] for facts in fake.jobs().values()}

@@ -31,6 +31,7 @@ SUBCOMMANDS = (
     Subcommand(
         "check", "slurm.commands.check", "try the installation, and what a study or cluster file needs"
     ),
+    Subcommand("new", "slurm.commands.new", "write a study and a cluster file for this machine or cluster"),
     Subcommand("data", "unet_scaling.data.__main__", "verify, fetch or make images"),
     Subcommand(
         "profile", "unet_scaling.profile.__main__", "time the input of a study, and say what limits it"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from slurm.estimate import Basis
+from slurm.estimate_basis import PROBE_SECONDS, basis_of_folder, basis_of_other, basis_of_probe
 from slurm.preflight import require_known, require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from unet_scaling.study.command_line import CommandLine
@@ -24,6 +26,7 @@ CONFLICTS = (
     ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
     ("local", "one_allocation", "an allocation is a job of Slurm; leave one of them out"),
     ("dry_run", "more_repeats", "a dry run adds nothing; leave one of them out"),
+    ("local", "budget", "node-hours are those of a cluster; leave --budget out"),
     ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
 )
 
@@ -69,6 +72,20 @@ def add_launch(parser: CommandLine) -> None:
     )
     parser.add_argument("--name", help="folder below logs/ (default: the study's name)")
     add_logs(parser)
+    _add_estimate(parser)
+
+
+def _add_estimate(parser: CommandLine) -> None:
+    """Add what the time of the runs is estimated from, besides complete runs of the study itself."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--estimate-from", metavar="STUDY", help="estimate the time from another study's runs"
+    )
+    source.add_argument(
+        "--probe",
+        action="store_true",
+        help=f"estimate the time from {PROBE_SECONDS} s of steps on this machine",
+    )
 
 
 def add_queue(parser: CommandLine) -> None:
@@ -79,6 +96,20 @@ def add_queue(parser: CommandLine) -> None:
     parser.add_argument(
         "--one-allocation", action="store_true", help="all runs in one job, one after the other"
     )
+    parser.add_argument(
+        "--budget",
+        type=_node_hours,
+        metavar="HOURS",
+        help="refuse to submit runs that may take more node-hours; each submission counts anew",
+    )
+
+
+def _node_hours(text: str) -> float:
+    """Return a budget; NaN, with which everything would be within it, is no number of hours."""
+    hours = float(text)
+    if not hours > 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of node-hours above 0")
+    return hours
 
 
 def add_logs(parser: CommandLine) -> None:
@@ -133,6 +164,17 @@ def study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder
     if folder.study.name != study.name:
         console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
     return folder
+
+
+def estimate_basis(
+    arguments: argparse.Namespace, folder: StudyFolder, cores: int, on_gpus: bool = False
+) -> Basis | None:
+    """Return what to estimate from: what the command line names, or else complete runs of the study."""
+    if arguments.probe:
+        return basis_of_probe(folder.study, cores, on_gpus)
+    if arguments.estimate_from:
+        return basis_of_other(arguments.estimate_from, arguments.logs)
+    return basis_of_folder(folder.path)
 
 
 def new_console() -> Console:

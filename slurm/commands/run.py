@@ -1,10 +1,16 @@
 """Run a study on this machine without Slurm: every run that is missing, failed or interrupted."""
 
 import argparse
+import os
 
-from slurm.commands.options import add_launch, add_study, new_console, study_folder
+from rich.console import Console
+
+from slurm.commands.options import add_launch, add_study, estimate_basis, new_console, study_folder
+from slurm.cost import local_time
+from slurm.estimate import measures_all
 from slurm.local import run_study
-from slurm.local_plan import show_plan
+from slurm.local_plan import cores_per_worker, show_plan
+from slurm.study_folder import StudyFolder, in_launch_order
 from unet_scaling.study.command_line import CommandLine
 
 _EPILOG = """\
@@ -33,5 +39,24 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     folder = study_folder(arguments, console)
     if arguments.dry_run:
         show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
-    else:
+    if arguments.dry_run or arguments.probe or arguments.estimate_from:
+        _print_estimate(folder, console, arguments)
+    if not arguments.dry_run:
         run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
+
+
+def _print_estimate(folder: StudyFolder, console: Console, arguments: argparse.Namespace) -> None:
+    """Print how long the runs take that are not complete, where anything is known of their speed.
+
+    The plan itself says so where every point has complete runs.
+    """
+    share = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
+    basis = estimate_basis(arguments, folder, share)
+    configs = [
+        config
+        for config in in_launch_order(folder.study)
+        if config.run in arguments.force or not folder.recorded(config).state.is_complete
+    ]
+    asked = arguments.probe or arguments.estimate_from
+    if basis and configs and (asked or not measures_all(configs, basis)):
+        console.print(local_time(configs, basis), markup=False)

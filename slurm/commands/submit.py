@@ -7,7 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm.cluster import read_cluster
-from slurm.commands.options import add_launch, add_queue, add_study, new_console, study_folder
+from slurm.commands.options import (
+    add_launch,
+    add_queue,
+    add_study,
+    estimate_basis,
+    new_console,
+    study_folder,
+)
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, show_status, study_rows
 from slurm.submit import Submitter
@@ -42,25 +49,33 @@ def command_line() -> CommandLine:
 
 def submit_to_slurm(arguments: argparse.Namespace) -> None:
     """Submit the study of the command line, or show every script."""
-    console = new_console()
-    folder = study_folder(arguments, console)
-    submitter = Submitter(
-        folder=folder,
-        cluster=read_cluster(arguments.cluster),
-        places=Places(PROJECT, Path(sys.executable)),
-        console=console,
-        one_allocation=arguments.one_allocation,
-        force=tuple(arguments.force),
-        repeat_disturbed=arguments.repeat_disturbed,
-        more_repeats=arguments.more_repeats,
-    )
+    submitter = _submitter(arguments)
     if arguments.dry_run:
         submitter.dry_run()
     elif arguments.wait:
         submit_and_wait(submitter)
     else:
         submitter.submit()
-        console.print(f"watch it with: slurm/submission.sh status {folder.path.name} --watch")
+        name = submitter.folder.path.name
+        submitter.console.print(f"watch it with: slurm/submission.sh status {name} --watch")
+
+
+def _submitter(arguments: argparse.Namespace) -> Submitter:
+    console = new_console()
+    folder = study_folder(arguments, console)
+    cluster = read_cluster(arguments.cluster)
+    return Submitter(
+        folder=folder,
+        cluster=cluster,
+        places=Places(PROJECT, Path(sys.executable)),
+        console=console,
+        one_allocation=arguments.one_allocation,
+        force=tuple(arguments.force),
+        repeat_disturbed=arguments.repeat_disturbed,
+        more_repeats=arguments.more_repeats,
+        basis=estimate_basis(arguments, folder, cluster.cores_per_worker, on_gpus=bool(cluster.gres)),
+        budget_node_hours=arguments.budget,
+    )
 
 
 def submit_and_wait(submitter: Submitter) -> None:

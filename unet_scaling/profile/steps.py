@@ -67,7 +67,7 @@ def time_steps(
     processes = choose(in_line["compute"].median)
     prefetched = _phases(subject, step, device, processes, seconds / 2).sum(axis=1)
     return Steps(
-        device=_device_name(device),
+        device=device_name(device),
         threads=torch.get_num_threads(),
         loader_processes=processes,
         prefetched=Samples.of(_mean_of_turns(prefetched, processes)),
@@ -88,7 +88,7 @@ def _parts(phases: Seconds) -> dict[str, Samples]:
     }
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
@@ -113,6 +113,19 @@ def _phases(subject: Subject, step: Step, device: torch.device, processes: int, 
         taken.append(_one_step(step, batches, clock, device))
     clock.close()
     return np.array(taken[warm_up_steps:])
+
+
+def step_seconds(subject: Subject, step: Step, device: torch.device, seconds: float) -> list[float]:
+    """Return the seconds of steps that load in line, taken for so long after one that warms up."""
+    clock = phase_clock(step.model, steps=1, passes=1, device=device)
+    batches = subject.run_data(device, 0, 1 + MOST_STEPS).steps(0, clock)
+    _one_step(step, batches, clock, device)
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while not taken or (len(taken) < MOST_STEPS and time.perf_counter() < end):
+        taken.append(float(_one_step(step, batches, clock, device).sum()))
+    clock.close()
+    return taken
 
 
 def _one_step(step: Step, batches: Iterator[list[Batch]], clock: PhaseClock, device: torch.device) -> Seconds:

@@ -1,0 +1,180 @@
+"""Choose the values of a study file from a folder of images and the largest worker count."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from slurm.written_file import Choice
+from unet_scaling.data.checking import check_folder
+from unet_scaling.data.images import decode, read_bytes, to_mask_values
+from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
+from unet_scaling.data.pairs import MASKS_FOLDER, find_pairs
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import Data, Model, Training
+from unet_scaling.study.texts import count
+
+# Enough to see every class of most data sets; the check that follows decodes all.
+MASKS_SAMPLED = 32
+# More values than a mask of classes has: these are levels of grey.
+MOST_CLASSES = 8
+MIDDLE_OF_GREY_8_BIT = 127
+# A batch is never suggested larger than the default.
+LARGEST_BATCH: int = Training.model_fields["batch_per_worker"].default
+# Fewer steps would measure the pauses between epochs.
+FEWEST_STEPS_PER_EPOCH = 8
+# Larger images would take most GPUs' memory at the usual batch.
+LONGEST_SIDE_PIXELS = 1024
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What a checked folder of images holds."""
+
+    folder: Path
+    images: int
+    height: int
+    width: int
+    sizes: int
+    foreground: str
+    foreground_share: float
+    in_colour: bool
+
+    @property
+    def training_images(self) -> int:
+        """Return how many images are left when those for evaluation are taken out."""
+        share: float = Data.model_fields["test_share"].default
+        return self.images - min(self.images - 1, max(1, round(self.images * share)))
+
+
+def survey_images(folder: Path, foreground: str | None) -> ImageFacts:
+    """Return the facts of a folder; one without manifest is checked, every image decoded, and gets it.
+
+    Raises UserError (65) with all that is wrong with the images.
+    """
+    path = folder / MANIFEST_NAME
+    if path.exists():
+        manifest = read_manifest(path)
+        manifest.require_unchanged(folder)
+        manifest.require_foreground(foreground or manifest.foreground)
+    else:
+        manifest = check_folder(folder, foreground or suggested_foreground(mask_values(folder)))
+        write_manifest(manifest, path)
+    return image_facts(folder, manifest)
+
+
+def image_facts(folder: Path, manifest: Manifest) -> ImageFacts:
+    """Return the facts of a manifest; heights and widths are medians."""
+    pairs = manifest.pairs
+    return ImageFacts(
+        folder=folder,
+        images=len(pairs),
+        height=round(median(pair.height for pair in pairs)),
+        width=round(median(pair.width for pair in pairs)),
+        sizes=len({(pair.height, pair.width) for pair in pairs}),
+        foreground=manifest.foreground,
+        foreground_share=float(np.mean([pair.foreground_share for pair in pairs])),
+        in_colour=Counter(pair.image.mode.startswith("RGB") for pair in pairs).most_common(1)[0][0],
+    )
+
+
+def mask_values(folder: Path) -> list[int]:
+    """Return the values that occur in some masks of a folder, evenly chosen. Raises UserError (65)."""
+    pairs, _ = find_pairs(folder)
+    values: set[int] = set()
+    for pair in pairs[:: max(1, len(pairs) // MASKS_SAMPLED)]:
+        path = folder / MASKS_FOLDER / pair.mask
+        values |= set(np.unique(to_mask_values(path, decode(path, read_bytes(path)))).tolist())
+    return sorted(values)
+
+
+def suggested_foreground(values: Sequence[int]) -> str:
+    """Return a rule for masks of these values: all that is not 0, every class, or the brighter half."""
+    classes = [value for value in values if value]
+    if len(classes) <= 1:
+        return "nonzero"
+    if len(classes) <= MOST_CLASSES:
+        return ",".join(map(str, classes))
+    middle = MIDDLE_OF_GREY_8_BIT if max(classes) <= 2 * MIDDLE_OF_GREY_8_BIT + 1 else max(classes) // 2
+    return f">{middle}"
+
+
+def suggested_size(height: int, width: int) -> tuple[int, int]:
+    """Return height and width of the network's input: whole at each of its levels, none too large."""
+    step = 2 ** (Model().depth - 1)
+    scale = min(1.0, LONGEST_SIDE_PIXELS / max(height, width))
+    return max(step, int(height * scale) // step * step), max(step, int(width * scale) // step * step)
+
+
+def suggested_batch(training_images: int, workers: int) -> int:
+    """Return the largest power of two up to 16 with at least 8 steps per epoch at this worker count."""
+    batch = LARGEST_BATCH
+    while batch > 1 and training_images // (workers * batch) < FEWEST_STEPS_PER_EPOCH:
+        batch //= 2
+    return batch
+
+
+def study_choices(
+    facts: ImageFacts, workers: Sequence[int], why_workers: str, epochs: int, repeats: int, batch: int | None
+) -> list[Choice]:
+    """Return the keys of the study file. Raises UserError where it could measure nothing."""
+    if epochs < 2:
+        raise UserError(f"--epochs: found {epochs}; allowed: 2 or more, since the first warms up")
+    return [
+        Choice("workers", list(workers), why_workers),
+        Choice(
+            "repeats",
+            repeats,
+            "a difference between frameworks is judged by its interval over repeats, which needs at least 3",
+        ),
+        *_data_choices(facts),
+        *_batch_choices(facts, max(workers), batch),
+        Choice(
+            "training.epochs", epochs, "the first warms up and is not timed; for IoU take as many as it needs"
+        ),
+    ]
+
+
+def _data_choices(facts: ImageFacts) -> list[Choice]:
+    kinds = f"{count(facts.sizes, 'size')}, in the middle {facts.height} x {facts.width}"
+    share = f"{100 * facts.foreground_share:.1f} % of the pixels"
+    return [
+        Choice("data.folder", _plain_path(facts.folder), f"{count(facts.images, 'image')} of {kinds} pixels"),
+        *_size_choices(facts),
+        Choice("data.channels", 3 if facts.in_colour else 1, "as most of the images are"),
+        Choice("data.foreground", facts.foreground, f"the rule of its manifest: {share}"),
+    ]
+
+
+def _size_choices(facts: ImageFacts) -> list[Choice]:
+    height, width = suggested_size(facts.height, facts.width)
+    halvings = Model().depth - 1
+    why = f"a multiple of {2**halvings}, which the network halves {halvings} times"
+    return [
+        Choice("data.image_height", height, why),
+        Choice("data.image_width", width, "likewise; images of other proportions are padded"),
+    ]
+
+
+def _batch_choices(facts: ImageFacts, workers: int, asked: int | None) -> list[Choice]:
+    batch = asked or suggested_batch(facts.training_images, workers)
+    group = count(workers, "worker")
+    passes = -(-FEWEST_STEPS_PER_EPOCH * workers * batch // facts.training_images)
+    steps = count(facts.training_images * passes // (workers * batch), "step")
+    why = f"{steps} per epoch on {group}, of {facts.training_images} images"
+    return [Choice("training.batch_per_worker", batch, why), *_pass_choices(passes, group)]
+
+
+def _pass_choices(passes: int, group: str) -> list[Choice]:
+    why = f"one pass gives {group} fewer than {FEWEST_STEPS_PER_EPOCH} steps"
+    return [Choice("data.passes_per_epoch", passes, why)] if passes > 1 else []
+
+
+def _plain_path(folder: Path) -> str:
+    """Return a folder of the project relative to it, as studies write it, and any other as absolute."""
+    path = folder.resolve()
+    return str(path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path)

@@ -1,0 +1,48 @@
+"""Time some training steps of a study's first configuration on this machine, for an estimate.
+
+python -m unet_scaling.profile.probe SECONDS CORES < study.json   prints a Probed as JSON
+"""
+
+import sys
+
+from unet_scaling.profile.steps import (
+    cores_of_one_worker,
+    default_device,
+    device_name,
+    plain_step,
+    step_seconds,
+)
+from unet_scaling.profile.subject import open_subject
+from unet_scaling.study.config import StudyConfig
+from unet_scaling.study.errors import run_program
+from unet_scaling.study.probed import Probed
+
+# A batch to warm up and one to repeat: steps take as long whatever the images are.
+BATCHES_SAMPLED = 2
+
+
+def main() -> None:
+    study = StudyConfig.model_validate_json(sys.stdin.read())
+    print(probe(study, float(sys.argv[1]), int(sys.argv[2])).model_dump_json())
+
+
+def probe(study: StudyConfig, seconds: float, cores: int) -> Probed:
+    """Take steps of the study's first configuration for so many seconds, on so many cores.
+
+    Raises UserError (65) for a folder that does not match its manifest.
+    """
+    device = default_device()
+    batch = study.configs()[0].training.batch_per_worker
+    with cores_of_one_worker(cores), open_subject(study, BATCHES_SAMPLED * batch) as subject:
+        step = plain_step(subject.config, device)
+        taken = step_seconds(subject, step, device, seconds)
+    return Probed(
+        device=device_name(device),
+        cores=cores,
+        images_per_step=batch,
+        step_seconds=taken,
+    )
+
+
+if __name__ == "__main__":
+    run_program(main)
