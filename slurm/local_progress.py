@@ -120,7 +120,8 @@ class StudyProgress:
 
     def end(self, outcome: str) -> None:
         """Print how the run ended, and how long the others will take."""
-        left = self._known.foreseen(self._later, self._elapsed()) if self._later else None
+        goes_on = self._later and not self._said  # what it said once is that it stops
+        left = self._known.foreseen(self._later, self._elapsed()) if goes_on else None
         text = f"{outcome}; about {duration(left)} left" if left else outcome
         prefix = f"{self._label} ... " if self._console.is_terminal else ""
         self._console.print(prefix + text, markup=False)

@@ -37,12 +37,17 @@ def add_repeats(folder: StudyFolder, more: int, console: Console) -> StudyFolder
 def next_block(folder: StudyFolder, console: Console) -> StudyFolder | None:
     """Return the study with one more repeat where its `until` asks for it; None where not, or not yet.
 
+    Nor where complete runs give no interval at all, as they may not be compared: more would only cost time.
+
     The study is locked by the caller, so that no two add the same repeat.
     """
     until = folder.study.until
     if until is None or not _is_complete(folder):
         return None
     console.print(f"repeats = {str(until)!r}: {_width_text(precision := _ask(folder), until)}")
+    if precision["half_width"] is None:
+        console.print("more repeats would not give one: the report lists which runs it leaves out, and why")
+        return None
     if precision["narrow"]:
         return None
     if folder.study.repeats >= until.most:

@@ -57,8 +57,14 @@ def test_until_is_a_precision_with_a_cap() -> None:
     [
         ({"repeats": "until"}, "found 'until'; allowed: a number such as 5, \"until 3 %\""),
         ({"repeats": "until 3 %, at most 2"}, "until.most: found 2; allowed: an integer, at least 3"),
-        ({"repeats": "until 0 %"}, "until.half_width: found 0.0; allowed: a number, more than 0, less than 1"),
-        ({"repeats": "until 3 %", "frameworks": ["horovod"]}, "give a number of repeats, or both frameworks"),
+        (
+            {"repeats": "until 0 %"},
+            "until.half_width: found 0.0; allowed: a number, more than 0, less than 1",
+        ),
+        (
+            {"repeats": "until 3 %", "frameworks": ["horovod"]},
+            "give a number of repeats, or both frameworks",
+        ),
     ],
 )
 def test_what_is_no_precision_is_refused(given: dict[str, Any], said: str) -> None:
@@ -118,6 +124,16 @@ def test_a_noisy_study_goes_on_to_its_cap_and_says_so(opened: StudyFolder) -> No
     again = open_study_folder(opened.path, opened.study)
     assert again.study.repeats == 5
     assert not Launched(again, []).go_on()
+
+
+def test_runs_that_may_not_be_compared_end_an_adaptive_study_with_the_reason(opened: StudyFolder) -> None:
+    study = Launched(opened, [1.0, 1.3, 1.0])
+    for config in opened.prepare():
+        commit = "0" * 40 if config.repeat == 1 else "1" * 40
+        write_record(opened.run_folder(config), config, header={"commit": commit})
+    assert not study.go_on()
+    assert "after 3 repeats, no interval at 1 worker" in study.text.getvalue()
+    assert "the report lists which runs it leaves out" in study.text.getvalue()
 
 
 def test_nothing_is_decided_before_all_runs_are_complete(opened: StudyFolder) -> None:

@@ -25,8 +25,8 @@ MOST_STUDIES_SHOWN = 10
 CONFLICTS = (
     ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
     ("local", "one_allocation", "an allocation is a job of Slurm; leave one of them out"),
-    ("local", "budget", "node-hours are those of a cluster; leave --budget out"),
     ("dry_run", "more_repeats", "a dry run adds nothing; leave one of them out"),
+    ("local", "budget", "node-hours are those of a cluster; leave --budget out"),
     ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
 )
 
