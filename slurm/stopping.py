@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ from types import FrameType
 STOP_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Unlike SIGTERM, it leaves workers that still load their images as long as they need to reach a safe point.
 WORKER_SIGNAL = signal.SIGUSR2
+# `timeout` signals a process and then its group: two signals, one request.
+SAME_REQUEST_SECONDS = 0.3
 PROGRAMS = {"slurm": "slurm/submission.sh", "unet_scaling": "unet-scaling"}
 
 
@@ -25,11 +28,14 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received = False
+        self._received_at = 0.0
         self._told: set[int] = set()
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal: note the first one, and raise KeyboardInterrupt at the second."""
-        if self.received:
+        if not self.received:
+            self._received_at = time.monotonic()
+        elif time.monotonic() - self._received_at > SAME_REQUEST_SECONDS:
             raise KeyboardInterrupt
         self.received = True
 

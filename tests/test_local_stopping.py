@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from slurm.local_progress import RecordTail
 from slurm.status import study_rows
-from slurm.stopping import descendants, worker_processes
+from slurm.stopping import SAME_REQUEST_SECONDS, descendants, worker_processes
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY
 from unet_scaling.study.config import PROJECT
@@ -55,6 +56,7 @@ def test_ctrl_c_saves_and_names_the_command_to_go_on(tmp_path: Path, images: Pat
         assert row.images_per_second
         assert row.expected_end
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(process.pid, signal.SIGINT)  # at once: the same request
         printed, _ = process.communicate(timeout=120)
     assert process.returncode == 75, printed
     assert "stopping: the workers save their state" in printed
@@ -81,6 +83,7 @@ def test_a_second_ctrl_c_ends_all_workers_at_once(tmp_path: Path, images: Path) 
         assert process.stdout is not None
         while "stopping" not in (line := process.stdout.readline()):
             assert line
+        time.sleep(2 * SAME_REQUEST_SECONDS)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
     wait_until(lambda: not any(Path("/proc", str(each)).exists() for each in below), "their end", 30)
