@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Write again the example reports of this folder and the picture of the README, from the committed records.
-# Called by `make examples`. The reports of a demo are added where logs/demo has one.
+# Called by `make examples`.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -18,8 +18,3 @@ cp "$reports/openmpi/ratio.svg" docs/published_gap.svg
 
 "$python" -m analysis logs/published_gap_controller --output "$reports/controller"
 keep_alone "$reports/controller/report.html" >docs/examples/published_gap_controller.html
-
-if [ -d logs/demo ]; then
-    "$python" -m analysis logs/demo --output "$reports/demo"
-    keep_alone "$reports/demo/report.html" >docs/examples/demo.html
-fi
