@@ -1,6 +1,6 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick verify soak check format twins docs clean
+.PHONY: help demo test quick verify soak check format twins docs examples clean
 
 PYTHON := .venv/bin/python
 DEMO_DATA ?=
@@ -15,7 +15,7 @@ IN_ONE_PROCESS := -n 0
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: ## install, compare both frameworks at 1 and 2 workers on this machine, write the report
+demo: ## install, compare both frameworks at 1 and 2 workers on this machine, write the report, print the answer
 	@environment/install.sh
 	@slurm/demo.sh "$(DEMO_DATA)" $(DEMO_OPTIONS)
 
@@ -57,6 +57,9 @@ twins: ## what changes from one framework to the other; --write puts it into the
 docs: ## write the column lists of docs/report.md, the keys of docs/study.md and the schemas for editors
 	@$(PYTHON) -m analysis.report.columns --write
 	@$(PYTHON) -m slurm.reference --write
+
+examples: ## write the example reports of docs/examples and the picture of the README
+	@docs/examples/make.sh
 
 clean: ## remove the environment and what runs left; logs stay
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

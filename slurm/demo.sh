@@ -32,6 +32,21 @@ else
         --set "data.manifest=$root/logs/$study/manifest.json")
 fi
 
-slurm/submission.sh slurm/studies/demo.toml --local "${options[@]}" "$@"
+study_file=slurm/studies/demo.toml
+slurm/submission.sh "$study_file" --local "${options[@]}" "$@"
 [ "$dry" = no ] || exit 0
-.venv/bin/python -m analysis "logs/$study"
+report=logs/$study/report
+mkdir -p "$report"
+.venv/bin/python -m analysis "logs/$study" >"$report/console.txt"
+# The answer comes first in what the analysis prints; all of it is in the file.
+printf '\n'
+sed '/^report: /q' "$report/console.txt"
+again=
+[ ${#options[@]} -eq 0 ] || again=$(printf ' %q' "${options[@]}")
+cat <<TEXT
+
+everything else that it says: $report/console.txt
+next:
+  .venv/bin/unet-scaling run $study_file --set repeats=5$again && .venv/bin/unet-scaling report logs/$study   # 5 launches of a point, as recommended
+  DEMO_DATA=MY_IMAGES make demo   # your images: a folder with images/ and masks/, paired by file name
+TEXT

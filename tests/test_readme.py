@@ -1,12 +1,122 @@
-"""The README is true: its diff, its links and its commands."""
+"""The README is true: its diff, its links, its commands and what they print, and the example reports."""
 
+import os
 import re
+import shlex
 import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 
+import pytest
+
+from analysis.loading.load import load_study
+from analysis.report.assemble import make_report
 from tests.readme import README, twins_diff, with_diff
+from tests.studies import make_images
 from unet_scaling.study.config import PROJECT
 
 TEXT = README.read_text()
+PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
+EXAMPLES = PROJECT / "docs" / "examples"
+# Above this a clone is slow and a browser, too.
+MOST_EXAMPLE_BYTES = 500_000
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PROGRAM = re.compile(r"(\$ )?(?:\.venv/bin/|sudo |eval |python |slurm/\w|environment/\w)")
+# Commands in blocks that no test runs as they stand, by how they begin, and why not.
+NOT_RUN: Mapping[str, str] = {
+    ".venv/bin/unet-scaling check MY_STUDY.toml": "test_command.py runs it: it starts workers",
+    ".venv/bin/unet-scaling profile MY_STUDY.toml": "test_profile.py runs it: it takes a minute",
+    ".venv/bin/unet-scaling run MY_STUDY.toml": "test_local.py runs it: it trains",
+    ".venv/bin/unet-scaling report logs/MY_STUDY": "needs the runs of the line above",
+    ".venv/bin/unet-scaling submit MY_STUDY.toml --cluster slurm/clusters/generic_srun.toml": "needs Slurm",
+    ".venv/bin/unet-scaling status MY_STUDY --watch": "needs runs; stays until they are over",
+    ".venv/bin/unet-scaling cancel MY_STUDY": "needs Slurm",
+    "environment/install.sh": "make demo runs it",
+    ".venv/bin/python -m unet_scaling.data make data/gap": "test_data_main.py runs it: 96 large images",
+    "slurm/submission.sh": "test_local.py and test_cluster_study.py run it: it trains",
+    ".venv/bin/python -m analysis logs/published_gap_openmpi": "test_published_gap.py reads these records",
+    "python -m unet_scaling.data make data/large": "test_data_main.py runs it: 160 large images",
+    "python -m unet_scaling.profile": "test_profile.py runs it: it takes minutes",
+    "sudo slurm/virtual_cluster": "test_virtual_cluster.py runs it: needs root",
+    "eval": "needs the virtual cluster",
+}
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands of a page's blocks, without the comments behind them."""
+    lines = [line for _, block in FENCED.findall(page.read_text()) for line in block.splitlines()]
+    return [re.sub(r"\s+# .*", "", line.removeprefix("$ ")) for line in lines if PROGRAM.match(line)]
+
+
+def reason_not_to_run(command: str) -> str:
+    """Return why no test runs a command of a page; a dry run starts nothing, and is run."""
+    if command.endswith("--dry-run"):
+        return ""
+    return next((reason for begin, reason in NOT_RUN.items() if command.startswith(begin)), "")
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder like the root of a clone, with what the README takes for granted: images and its study."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("logs", "slurm"):
+        (folder / name).symlink_to(PROJECT / name)
+    make_images(folder / "images", 12)
+    (study,) = (block for kind, block in FENCED.findall(TEXT) if kind == "toml")
+    (folder / "MY_STUDY.toml").write_text(study)
+    return folder
+
+
+def run(command: str, clone: Path) -> str:
+    words = shlex.split(command.replace("$WORK", str(clone)))
+    if words[0] == ".venv/bin/unet-scaling":  # test_command.py sees that this is what it calls
+        words[:1] = [sys.executable, "-m", "unet_scaling"]
+    environment = os.environ | {"WORK": str(clone), "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(words, cwd=clone, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_every_command_in_a_block_is_run_or_says_why_not() -> None:
+    found = {command for page in PAGES for command in commands(page)}
+    assert len(found) > 15
+    run_here = {command for command in commands(README) if not reason_not_to_run(command)}
+    unknown = {command for command in found - run_here if not reason_not_to_run(command)}
+    assert not unknown, "run it in tests/test_readme.py, or say in NOT_RUN what does"
+    stale = {begin for begin in NOT_RUN if not any(command.startswith(begin) for command in found)}
+    assert not stale, "no page has this command"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [line for line in commands(README) if not reason_not_to_run(line)])
+def test_a_command_of_the_readme_runs_as_printed(command: str, clone: Path) -> None:
+    printed = run(command, clone)
+    block = next(block for _, block in FENCED.findall(TEXT) if command in block)
+    if block.startswith("$ "):
+        shown = block.split("\n", 1)[1].removesuffix("...\n")
+        assert len(shown.splitlines()) > 4
+        assert printed.startswith(shown), f"README.md shows another output of {command}:\n{printed[:2000]}"
+
+
+def test_the_example_reports_need_nothing_else() -> None:
+    examples = sorted(EXAMPLES.glob("*.html"))
+    listed = re.findall(r"\]\((\w+\.html)\)", (EXAMPLES / "README.md").read_text())
+    assert [path.name for path in examples] == sorted(set(listed))
+    for path in examples:
+        page = path.read_text()
+        assert len(page) < MOST_EXAMPLE_BYTES
+        assert "<script" not in page
+        assert not re.search(r'src="(?!data:)|@import', page), path.name
+        assert not re.search(r'href="(?!#|data:|https://)', page), f"{path.name} names a file beside it"
+
+
+@pytest.mark.slow
+def test_an_example_report_holds_the_answer_of_its_records() -> None:
+    report = make_report(load_study(PROJECT / "logs" / "published_gap_controller"))
+    page = (EXAMPLES / "published_gap_controller.html").read_text()
+    assert report.answers
+    assert all(answer.headline in page for answer in report.answers), "run make examples"
 
 
 def test_shows_the_twins_as_they_are() -> None:

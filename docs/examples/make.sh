@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Write again the example reports of this folder and the picture of the README, from the committed records.
+# Called by `make examples`.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+python=${PYTHON:-.venv/bin/python}
+reports=$(mktemp -d)
+trap 'rm -rf "$reports"' EXIT
+
+# An example stands alone: links to the files that lie beside a report are taken off.
+keep_alone() {
+    sed -E 's/ href="[^#":]*"//g' "$1"
+}
+
+"$python" -m analysis logs/published_gap_openmpi --output "$reports/openmpi"
+cp "$reports/openmpi/ratio.svg" docs/published_gap.svg
+
+"$python" -m analysis logs/published_gap_controller --output "$reports/controller"
+keep_alone "$reports/controller/report.html" >docs/examples/published_gap_controller.html
