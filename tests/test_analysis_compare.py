@@ -16,6 +16,7 @@ from analysis.compare.contrast import Sample, corrected, paired_contrasts, unpai
 from analysis.compare.show import COMPARE_COLUMNS, comparison_files, comparison_markdown
 from analysis.compare.sides import read_side
 from analysis.statistics.launches import Launches
+from tests.malformed_records import with_values
 from tests.records import Measured, make_epochs, make_point, make_workers, write_run
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
@@ -232,6 +233,17 @@ def test_iou_of_another_test_set_is_refused_with_both_values(
     assert fact in row["iou_remarks"]
     assert np.isnan([row["iou_difference"], row["iou_difference_low"]]).all()
     assert any(text.startswith("IoU: not compared: ") and fact in text for text in comparison.headlines)
+
+
+def test_iou_over_more_pixels_is_refused_though_the_images_are_as_many(before: Path, tmp_path: Path) -> None:
+    after = write_side(tmp_path / "after")
+    for record in after.glob("*/run.jsonl"):
+        *others, result, end = record.read_bytes().splitlines(keepends=True)
+        record.write_bytes(b"".join([*others, with_values(result, true_negative=9_000_001), end]))
+    row = one_row(before, after)
+    assert row["iou_outcome"] == "refused"
+    assert "evaluated pixels: A 10,000,000, B 10,000,001" in row["iou_remarks"]
+    assert np.isnan(row["iou_difference"])
 
 
 def test_too_few_launches_have_no_interval_and_say_how_many_are_needed(before: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The points of one set of options as candidates for a recommendation, and the comparisons between them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ class Candidate:
     @property
     def short(self) -> str:
         """The reason with its numbers, for a sentence."""
-        if self.criterion != "iou":
+        if self.criterion != "iou" or math.isnan(self.row["difference"]):
             return self.reason
         pairs = f"{count(self.row['pairs'], 'seed')} in common"
         return f"{self.reason} (difference {self.shown('difference')}, {pairs})"

@@ -23,6 +23,7 @@ from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAN, Study
 
+TABLE_SAYS_NO = "the fairness table says no to: "
 POINT_OF_FRAMEWORK = ["framework", "options", "workers", "knobs"]
 _COLUMNS = [
     *PAIR, "pairs", "ratio", "ratio_low", "ratio_high", "confidence", "coverage", "p_adjusted", "comparisons",
@@ -76,7 +77,7 @@ def withhold(comparisons: pd.DataFrame, checks: Iterable[Check]) -> pd.DataFrame
 def _unfair(checks: Sequence[Check]) -> str:
     """Return the checks by name; their facts stand beside every verdict."""
     names = ", ".join(check.check for check in checks)
-    return f"the fairness table says no to: {names}" if names else ""
+    return f"{TABLE_SAYS_NO}{names}" if names else ""
 
 
 def _claims(table: pd.DataFrame) -> "pd.Series[bool]":

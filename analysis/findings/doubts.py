@@ -11,6 +11,7 @@ from analysis.text import Row
 
 # Another cause that is half of a difference leaves the frameworks less than it.
 LEAST_SHARE_OF_DIFFERENCE = 0.5
+OTHERS_TOOK = "other processes took "
 # Published and measured ratios of the two lie between 0.5 and 2.
 LARGEST_RATIO = 10.0
 # Ratios closer than this name the same framework, whichever side of 1 they lie on: 1 % is within noise.
@@ -73,7 +74,7 @@ def _busier(faster: Row, slower: Row, least: float) -> str:
     more = slower["busy_share"] - faster["busy_share"]
     if not more >= least:
         return ""
-    return f"other processes took {100 * more:.1f} % more of the slower framework's time"
+    return f"{OTHERS_TOOK}{100 * more:.1f} % more of the slower framework's time"
 
 
 def _lower_clock(faster: Row, slower: Row, least: float) -> str:

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from analysis.findings.candidates import Candidate, CandidateSet
-from analysis.findings.comparison import NO_DIFFERENCE, SUGGESTED
+from analysis.findings.check import QUIET
+from analysis.findings.comparison import NO_DIFFERENCE, SUGGESTED, TABLE_SAYS_NO
 from analysis.findings.device_words import DeviceWords
+from analysis.findings.doubts import OTHERS_TOOK
 from analysis.findings.evidence import lost_points
 from analysis.findings.phrases import (
     as_fast,
@@ -21,17 +23,27 @@ from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.text import capitalised, count, listed, number
 
-# scale: train on more workers; stay: on 1; undecided: evidence is missing; unfair: a check forbids the claim.
+# scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
+# unfair: the frameworks, or 1 worker and more, were not treated alike.
 Kind = Literal["scale", "stay", "undecided", "unfair"]
 
 
 def kind_of(advice: Recommendation) -> Kind:
     """Return what a recommendation comes to."""
-    if advice.doubts or _impossible(advice):
+    only_disturbed = _only_disturbed(advice)
+    if (advice.doubts and not only_disturbed) or _impossible(advice):
         return "unfair"
-    if advice.workers is None:
+    if advice.workers is None or only_disturbed:
         return "undecided"
     return "stay" if advice.workers == 1 else "scale"
+
+
+def _only_disturbed(advice: Recommendation) -> bool:
+    """Return whether all that speaks against a comparison is a machine that was not quiet."""
+    facts = [fact for doubt in advice.doubts for fact in doubt.removeprefix("on 1 worker ").split("; ")]
+    return bool(facts) and all(
+        fact == TABLE_SAYS_NO + QUIET or fact.startswith(OTHERS_TOOK) for fact in facts
+    )
 
 
 def headline(advice: Recommendation, words: DeviceWords) -> str:
@@ -42,9 +54,9 @@ def headline(advice: Recommendation, words: DeviceWords) -> str:
 
 
 def _lost(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
-    """Yield the larger counts that have no number at all, as their runs diverged."""
+    """Yield the counts that have no number at all, as their runs diverged, and matter to the answer."""
     lost = [(series, workers) for series, workers, _ in lost_points(advice.candidates)]
-    larger = [point for point in lost if point[1] > (advice.workers or 1)]
+    larger = [point for point in lost if point[1] > (advice.workers or 0)]
     if larger:
         yield f"every run diverged on {listed(f'{words.of(n)} with {series}' for series, n in larger[:2])}"
 
@@ -91,10 +103,12 @@ def _no_faster_one(advice: Recommendation) -> str:
 
 
 def _suggested(advice: Recommendation, others: list[Candidate]) -> Iterator[str]:
-    rows = [advice.candidates.comparison(advice.chosen[0], other) for other in others]
+    chosen = advice.chosen[0]
+    slower = [other for other in others if other.throughput < chosen.throughput]
+    rows = [advice.candidates.comparison(chosen, other) for other in slower]
     few = [row["pairs"] for row in rows if row and row["outcome"] in SUGGESTED]
     if few:
-        yield f"{count(min(few), 'repeat')} suggest which is faster"
+        yield f"{count(min(few), 'repeat')} suggest that it is the faster framework"
 
 
 def _faster_that_fail(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
@@ -128,8 +142,12 @@ def _undecided(advice: Recommendation, words: DeviceWords) -> str:
     most = max(int(point.row["repeats"]) for point in candidates.candidates)
     if most < FEWEST_REPEATS:
         more = more_repeats(study, repeats_for_intervals(candidates))
-        few = f"{count(most, 'repeat')} per point carry no interval"
-        return f"Undecided: {few}; so far {measured_so_far(candidates, words)}; {more} would give one"
+        few = f"{count(most, 'repeat')} per point {'carries' if most == 1 else 'carry'} no interval"
+        disturbed = ", on a machine that was not quiet" if _only_disturbed(advice) else ""
+        so_far = f"so far {measured_so_far(candidates, words)}{disturbed}"
+        return f"Undecided: {few}; {so_far}; {more} would give one"
+    if _only_disturbed(advice):
+        return f"Undecided: the machine was not quiet; so far {measured_so_far(candidates, words)}"
     return _undecided_with_intervals(advice, words)
 
 
@@ -148,10 +166,11 @@ def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str
     return f"{capitalised(compared)}; {open_question}" if compared else f"Undecided: {lacking}"
 
 
-def _unfair(advice: Recommendation, _words: DeviceWords) -> str:
+def _unfair(advice: Recommendation, words: DeviceWords) -> str:
     impossible = _impossible(advice)
     if impossible and not advice.doubts:
         return f"No fair baseline: {impossible.reason}"
     first, *more = advice.doubts
     rest = f" (and {count(len(more), 'more reason')})" if more else ""
-    return f"No fair comparison, as {first}{rest}"
+    measured = measured_so_far(advice.candidates, words)
+    return f"No fair comparison, as {first}{rest}; measured {measured}"

@@ -1,5 +1,6 @@
 """What to do after an answer: the setting to change or the command to run, the most useful first."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from analysis.findings.candidates import CandidateSet
@@ -44,18 +45,36 @@ def _more_runs(advice: Recommendation, command: str) -> Iterator[str]:
         time = more_repeats(candidates.study, missing)
         yield f"set repeats = {RECOMMENDED_REPEATS}, then {command}: {time}, as recommended"
     elif kind_of(advice) != "stay":
-        yield from _for_verdict(candidates, command)
-    if candidates.missing:
+        yield from _for_verdict(candidates, command) or _for_narrower_intervals(advice, command)
+    diverged = [series for series, workers, _ in lost_points(candidates) if workers == 1]
+    if diverged:
+        yield f"runs on 1 worker diverged: lower training.learning_rate, then {command}"
+    elif candidates.missing:
         yield f"add 1 to workers in the study, for {listed(candidates.missing)}: then {command}"
 
 
-def _for_verdict(candidates: CandidateSet, command: str) -> Iterator[str]:
-    """Yield the repeats that would probably show which framework is faster."""
+def _for_verdict(candidates: CandidateSet, command: str) -> list[str]:
+    """Return the repeats that would probably show which framework is faster; none where too many would."""
     more = max((repeats_for_verdict(row) for row in compared_rows(candidates)), default=0)
-    if more:
-        repeats = more + max(int(point.row["repeats"]) for point in candidates.candidates)
-        time = more_repeats(candidates.study, more)
-        yield f"set repeats = {repeats}, then {command}: {time} would probably show which is faster"
+    if not more:
+        return []
+    return [f"{_repeated(candidates, more, command)} would probably show which is faster"]
+
+
+def _for_narrower_intervals(advice: Recommendation, command: str) -> list[str]:
+    """Return twice the repeats, where an interval of efficiency or IoU holds the study's limit."""
+    candidates = advice.candidates
+    undecided = [point for point in candidates.larger if point.standing == "undecided"]
+    with_interval = {point.criterion for point in undecided if not math.isnan(point.row["difference"])}
+    if advice.workers is not None or not with_interval & {"efficiency", "iou"}:
+        return []
+    most = max(int(point.row["repeats"]) for point in candidates.candidates)
+    return [f"{_repeated(candidates, most, command)} would narrow the intervals"]
+
+
+def _repeated(candidates: CandidateSet, more: int, command: str) -> str:
+    repeats = more + max(int(point.row["repeats"]) for point in candidates.candidates)
+    return f"set repeats = {repeats}, then {command}: {more_repeats(candidates.study, more)}"
 
 
 def _by_kind(advice: Recommendation) -> Iterator[str]:

@@ -16,9 +16,9 @@ MOST_SERIES = 4
 
 
 def signed(difference: float) -> str:
-    """Return a difference of IoU with its sign, "-0.002"; "0.000" where it rounds to that."""
+    """Return a difference of IoU with its sign, "-0.002"; "±0.000" where it rounds to that."""
     text = number(difference, "+.3f")
-    return text.lstrip("+-") if text in ("+0.000", "-0.000") else text
+    return "±0.000" if text in ("+0.000", "-0.000") else text
 
 
 def point_words(point: Candidate, words: DeviceWords) -> str:
@@ -104,6 +104,7 @@ def _largest_of_each_series(candidates: CandidateSet) -> list[Candidate]:
 
 
 def _speed(point: Candidate, candidates: CandidateSet) -> str:
-    if point.workers > 1 and not math.isnan(point.row["speedup"]):
-        return f"{number(point.row['speedup'], '.2f')}x"
+    # Against one baseline, else the framework that is slower on 1 worker would seem to be ahead.
+    if point.workers > 1 and not math.isnan(point.row["speedup_common"]):
+        return f"{number(point.row['speedup_common'], '.2f')}x"
     return f"{number(point.throughput, '~3')} {candidates.study.unit}"

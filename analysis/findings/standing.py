@@ -25,6 +25,7 @@ MOST_EFFICIENCY = 1.005
 DIGITS = "~3"
 IOU_BELOW = "its IoU is below that on 1 worker"
 IOU_NOT_SHOWN = "its IoU is not shown to match 1 worker"
+IOU_NOT_KNOWN = "its IoU is not known for every run"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def _missing_evidence(row: Row, required: Requirements) -> _Unmet:
     floor = least_efficiency(int(row["workers"]), required.criteria)
     if row["efficiency_common_low"] < floor:
         return "efficiency", f"{_efficiency(row)} may be below the floor of {floor:g}: run more repeats"
-    return ("iou", IOU_NOT_SHOWN) if row["non_inferior"] == "not shown" else None
+    if row["non_inferior"] != "not shown":
+        return None
+    return "iou", IOU_NOT_KNOWN if math.isnan(row["difference"]) else IOU_NOT_SHOWN
 
 
 def _unknown_efficiency(row: Row, required: Requirements) -> _Unmet:

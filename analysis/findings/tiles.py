@@ -13,7 +13,7 @@ from analysis.findings.phrases import baseline_iou, compared_rows, point_words, 
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.standing import MOST_EFFICIENCY
 from analysis.findings.verdict import claim_of
-from analysis.text import Row, interval_of, number, percent, unit_of_value, with_interval
+from analysis.text import Row, count, interval_of, number, percent, unit_of_value, with_interval
 
 Light = Literal["good", "caution", "bad", "unknown"]
 
@@ -30,10 +30,15 @@ class Tile:
 
 
 def subject_of(advice: Recommendation) -> Candidate:
-    """Return the point that the tiles are about: the one chosen, or the fastest on more than 1 worker."""
+    """Return the point that the tiles are about: the one chosen, or the fastest on more than 1 worker.
+
+    Where nothing is recommended it is the fastest that may still qualify, which the headline names.
+    """
     if advice.workers != 1 and advice.chosen:
         return advice.chosen[0]
-    return (advice.candidates.larger or advice.candidates.candidates)[0]
+    larger = advice.candidates.larger
+    undecided = [point for point in larger if point.standing == "undecided"] if advice.workers is None else []
+    return (undecided or larger or advice.candidates.candidates)[0]
 
 
 def speed_tile(advice: Recommendation, words: DeviceWords) -> Tile:
@@ -78,7 +83,7 @@ def _claims(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
     for row in compared_rows(advice.candidates):
         knobs = " against ".join(filter(None, (row["native_knobs"], row["horovod_knobs"])))
         where = f"on {words.of(int(row['workers']))}{f' ({knobs})' if knobs else ''}"
-        few = f"no verdict from {row['pairs']} repeats"
+        few = f"no verdict from {count(row['pairs'], 'repeat')}"
         yield f"{where} {few if row['outcome'] == NOT_ENOUGH else claim_of(row)}"
 
 
@@ -140,14 +145,17 @@ def _iou_light(point: Candidate) -> Light:
 def cost_tile(advice: Recommendation, words: DeviceWords) -> Tile:
     """Return hours and worker-hours of one training of the point to train with, and to the target IoU."""
     best = advice.chosen[0] if advice.chosen else subject_of(advice)
-    value = f"{_median_duration(best.row)}, {words.cost(best.row)}"
+    value = _median_duration(best.row)
+    if best.workers > 1:
+        value = f"{value}, {words.cost(best.row)}"
     detail = "; ".join(_costs(advice, best, words))
     return Tile("Time and cost", value, detail, _cost_light(best), tuple(_of_cost(best)))
 
 
 def _costs(advice: Recommendation, best: Candidate, words: DeviceWords) -> Iterator[str]:
     time = _duration(best.row, "training_seconds")
-    yield f"{point_words(best, words)}: {time} and {words.cost_with_interval(best.row)} a training"
+    cost = f" and {words.cost_with_interval(best.row)}" if best.workers > 1 else ""
+    yield f"{point_words(best, words)}: {time}{cost} a training"
     if not math.isnan(best.row["seconds_to_target"]):
         yield f"IoU {best.row['target_iou']:g} after {_duration(best.row, 'seconds_to_target')}"
     yield from _against_one(advice, best, words)

@@ -30,7 +30,8 @@ def trust_tile(advice: Recommendation, checks: Sequence[Check]) -> Tile:
     reasons = [_quiet(own), _repeats(advice), _steady(advice), *_fair(own)]
     worst = max((reason.light for reason in reasons), key=LIGHTS.index)
     weakest = "; ".join(reason.text for reason in reasons if reason.light == worst)
-    return Tile("Trust", _met(own), weakest, worst, tuple(reason.text for reason in reasons))
+    others = tuple(reason.text for reason in reasons if reason.light != worst)
+    return Tile("Trust", _met(own), weakest, worst, others)
 
 
 def _met(checks: Sequence[Check]) -> str:

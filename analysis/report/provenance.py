@@ -86,10 +86,11 @@ def _versions(headers: Sequence[Header]) -> Iterator[Origin]:
 
 
 def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
-    """Return every value once, at most MOST_SHOWN and how many more there are."""
+    """Return every value once, or the first and how many more there are: at most MOST_SHOWN lines and one."""
     texts = [clean(value) for value in dict.fromkeys(values) if value is not None]
     more = len(texts) - MOST_SHOWN
-    return (*texts[:MOST_SHOWN], *([f"and {count(more, 'other')}"] if more > 0 else []))
+    # "and 1 other" would take the place of the value.
+    return (*texts[:MOST_SHOWN], f"and {count(more, 'other')}") if more > 1 else tuple(texts)
 
 
 def _first_and_last(times: Iterable[str]) -> tuple[str, ...]:
