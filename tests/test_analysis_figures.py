@@ -534,16 +534,6 @@ def test_without_a_difference_of_the_iou_the_ratios_stand_alone(tables: Inputs) 
     assert "IoU" not in caption("ratio", unknown)
 
 
-def test_no_worker_count_of_the_costs_lies_on_a_mark(drawn: dict[str, Figure]) -> None:
-    (axes,) = drawn["cost"].axes
-    drawn["cost"].canvas.draw()
-    marked = [line for line in axes.lines if line.get_marker() in ("o", "s")]
-    places = np.concatenate([axes.transData.transform(line.get_xydata()) for line in marked])
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert boxes
-    assert [box for box in boxes if any(box.contains(*place) for place in places)] == []
-
-
 def test_the_parts_of_stacked_bars_have_one_legend() -> None:
     chart = StackChart({"wire": PartStyle("wire", "red", "black")}, "whole", "whole", str, False, 1.0)
     table = pd.DataFrame(
