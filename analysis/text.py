@@ -39,6 +39,11 @@ def interval(low: float, high: float, form: str) -> str:
     """
     if not low < high:
         return ""
+    return bracketed(low, high, form)
+
+
+def bracketed(low: float, high: float, form: str) -> str:
+    """Return "[low, high]", also where both are one number."""
     return "[{}, {}]".format(*(format(end, form).removesuffix("%") for end in (low, high)))
 
 
@@ -73,6 +78,11 @@ def chart_number(value: float, form: str = ".3g") -> str:
         return ""
     text = f"{value:,.0f}" if abs(value) >= 100 else format(value, form)
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+def chart_interval(low: float, high: float, form: str = ".3g") -> str:
+    """Return an interval as a chart shows it, "[1.83, 1.91]"."""
+    return f"[{chart_number(low, form)}, {chart_number(high, form)}]"
 
 
 def chart_percent(share: float, decimals: int = 0) -> str:

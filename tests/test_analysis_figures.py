@@ -20,12 +20,14 @@ from analysis.figures.catalogue import FIGURES, draw, draw_panels
 from analysis.figures.drawing.curves import MOST_COUNTS
 from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.layout import PANEL_WIDTH_PX
+from analysis.figures.drawing.stacks import Stack, StackChart, stack_panels
 from analysis.figures.drawing.style import (
     AXIS_TITLE_PX,
     FRAMEWORK_STYLES,
     MUTED,
     TEXT_PX,
     TITLE_PX,
+    PartStyle,
     shortened,
     text_width,
 )
@@ -506,13 +508,41 @@ def test_colours_are_variables_of_the_page(panels: dict[str, str]) -> None:
 
 
 def test_ratios_stand_beside_one_with_their_intervals(drawn: dict[str, Figure], tables: Inputs) -> None:
-    (axes,) = drawn["ratio"].axes
+    axes, _ = drawn["ratio"].axes
     known = tables.comparisons.sort_values("workers", ascending=False)
     marked = [line for line in axes.lines if line.get_marker() in ("D", "o", "s")]
     places = [float(np.asarray(line.get_xdata())[0]) for line in marked]
     assert places == pytest.approx(list(known["ratio"]))
     assert "4 workers" in texts(drawn["ratio"])
     assert any(list(np.asarray(line.get_xdata())) == [1, 1] for line in axes.lines)
+
+
+def test_beside_the_ratios_stands_the_iou_of_both_frameworks_in_the_same_rows(
+    drawn: dict[str, Figure], tables: Inputs
+) -> None:
+    ratios, differences = drawn["ratio"].axes
+    assert ratios.get_ylim() == differences.get_ylim()
+    marked = [line for line in differences.lines if line.get_marker() in ("o", "s")]
+    places = sorted(float(np.asarray(line.get_xdata())[0]) for line in marked)
+    assert places == pytest.approx(sorted(tables.iou["difference"].dropna()))
+    assert "the margin of 0.01" in caption("ratio", tables)
+
+
+def test_without_a_difference_of_the_iou_the_ratios_stand_alone(tables: Inputs) -> None:
+    unknown = replace(tables, iou=tables.iou.assign(difference=np.nan))
+    assert len(draw("ratio", unknown).axes) == 1
+    assert "IoU" not in caption("ratio", unknown)
+
+
+def test_the_parts_of_stacked_bars_have_one_legend() -> None:
+    chart = StackChart({"wire": PartStyle("wire", "red", "black")}, "whole", "whole", str, False, 1.0)
+    table = pd.DataFrame(
+        {"workers": [2], "wire": [1.0], "whole": [1.0], "whole_low": [0.9], "whole_high": 1.1}
+    )
+    legends = [
+        len(panel.legend) for panel in stack_panels(chart, [Stack("one", table), Stack("other", table)])
+    ]
+    assert legends == [1, 0]
 
 
 def test_more_ratios_than_thirty_are_cut_and_the_caption_says_so(tables: Inputs) -> None:

@@ -89,6 +89,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def desk(browser: Any, plain: Path) -> Any:
+    """The page of `plain`, opened once for the tests that only read it."""
+    return open_page(browser, plain, DESK)
+
+
+@pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a study that carries markup wherever a text of others can stand."""
     folder = tmp_path_factory.mktemp("hostile")
@@ -129,14 +135,16 @@ def test_nothing_is_requested_and_nothing_complains(browser: Any, plain: Path, s
     assert opened.locator("script, link[rel=stylesheet], iframe, object").count() == 0
 
 
-def test_headline_iou_and_trust_are_on_the_first_screen(browser: Any, plain: Path) -> None:
-    opened = open_page(browser, plain, DESK)
+def test_headline_iou_and_trust_are_on_the_first_screen(desk: Any) -> None:
     for place in ("h1", ".answer > .tiles .tile:nth-child(2)", ".answer > .tiles .tile:nth-child(4)"):
-        box = opened.locator(place).bounding_box()
+        box = desk.locator(place).bounding_box()
         assert box["height"] > 0, place
         assert box["y"] + box["height"] < DESK["height"], place
-    assert opened.locator(".answer > .tiles h2").all_inner_texts()[1::2] == ["IoU", "Trust"]
-    assert opened.locator(".first figure").first.bounding_box()["y"] < DESK["height"]
+    assert desk.locator(".answer > .tiles h2").all_inner_texts()[1::2] == ["IoU", "Trust"]
+    panels = desk.locator(".first .panel")
+    left, right = (panels.nth(number).bounding_box() for number in (0, 1))
+    assert left["y"] == right["y"] < DESK["height"]
+    assert left["x"] + left["width"] < right["x"]
 
 
 def test_further_answers_are_folded_and_counted_in_words_that_agree(browser: Any, plain: Path) -> None:
@@ -176,8 +184,9 @@ def test_kinds_and_lights_differ_in_word_and_shape_not_in_colour_alone(browser: 
         assert len(set(words)) == len(set(paths)) == len(words) == marks, place
 
 
-@pytest.mark.parametrize("size", [DESK, ZOOMED, PHONE], ids=["desk", "zoomed", "phone"])
-@pytest.mark.parametrize("name", ["plain", "older"])
+@pytest.mark.parametrize(
+    ("name", "size"), [("plain", DESK), ("plain", ZOOMED), ("plain", PHONE), ("older", PHONE)]
+)
 def test_the_page_scrolls_down_only_and_breaks_no_word(
     browser: Any, request: pytest.FixtureRequest, name: str, size: dict[str, int]
 ) -> None:
@@ -208,15 +217,14 @@ def test_one_quantity_of_the_points_is_shown_and_paper_shows_all(browser: Any, p
     assert not opened.locator(".choices").first.is_visible()
 
 
-def test_sections_say_in_a_sentence_what_they_find(browser: Any, plain: Path) -> None:
-    opened = open_page(browser, plain, DESK)
-    sentences = opened.locator("section .conclusion").all_inner_texts()
+def test_sections_say_in_a_sentence_what_they_find(desk: Any) -> None:
+    sentences = desk.locator("section .conclusion").all_inner_texts()
     assert len(sentences) > 8
     assert [text for text in sentences if text[0].islower() or not text.endswith((".", ")"))] == []
     assert re.match(r"On 4 workers the speed-up is 3\.\d\d \[.*\] with native DDP", sentences[0])
-    assert opened.locator("#budget").get_attribute("class") == "empty"
-    assert opened.locator("#points").is_visible()
-    assert not opened.locator("#runs").is_visible()
+    assert desk.locator("#budget").get_attribute("class") == "empty"
+    assert desk.locator("#points").is_visible()
+    assert not desk.locator("#runs").is_visible()
 
 
 def test_a_link_into_a_folded_section_opens_it(browser: Any, plain: Path) -> None:
@@ -225,9 +233,8 @@ def test_a_link_into_a_folded_section_opens_it(browser: Any, plain: Path) -> Non
     assert opened.locator("#runs").is_visible()
 
 
-def test_every_link_leads_to_a_file_or_the_folder_of_a_run(browser: Any, plain: Path, kinds: Path) -> None:
-    opened = open_page(browser, plain, DESK)
-    places = opened.locator("a:not([href^='#'])").evaluate_all(
+def test_every_link_leads_to_a_file_or_the_folder_of_a_run(desk: Any, plain: Path, kinds: Path) -> None:
+    places = desk.locator("a:not([href^='#'])").evaluate_all(
         "all => all.map(each => each.getAttribute('href'))"
     )
     missing = [place for place in set(places) if not (plain.parent / unquote(place)).exists()]
@@ -248,11 +255,11 @@ def test_texts_stand_out_from_what_is_behind_them(
     assert [each for each in found if each[0] < 4.5] == []
 
 
-def test_dark_and_light_differ(browser: Any, plain: Path) -> None:
-    papers = {
-        open_page(browser, plain, DESK, scheme).evaluate("getComputedStyle(document.body).backgroundColor")
-        for scheme in ("light", "dark")
-    }
+def test_dark_and_light_differ(desk: Any) -> None:
+    papers = set()
+    for scheme in ("dark", "light"):
+        desk.emulate_media(color_scheme=scheme)
+        papers.add(desk.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(papers) == 2
 
 
@@ -267,26 +274,23 @@ def test_texts_of_others_stay_texts(browser: Any, hostile: Path) -> None:
         assert HOSTILE in opened.locator(place).inner_text(), place
 
 
-def test_a_reader_without_sight_finds_the_way(browser: Any, plain: Path) -> None:
-    opened = open_page(browser, plain, DESK)
-    ids = opened.evaluate("[...document.querySelectorAll('[id]')].map(each => each.id)")
+def test_a_reader_without_sight_finds_the_way(desk: Any) -> None:
+    ids = desk.evaluate("[...document.querySelectorAll('[id]')].map(each => each.id)")
     assert len(ids) == len(set(ids))
-    labelled = opened.locator("[aria-labelledby]")
+    labelled = desk.locator("[aria-labelledby]")
     labels = labelled.evaluate_all("all => all.map(each => each.getAttribute('aria-labelledby'))")
     assert set(labels) <= set(ids)
-    links = opened.locator("a[href^='#']").evaluate_all("all => all.map(each => each.hash.slice(1))")
+    links = desk.locator("a[href^='#']").evaluate_all("all => all.map(each => each.hash.slice(1))")
     assert set(links) <= set(ids)
-    marks = opened.locator("use").evaluate_all("all => all.map(each => each.getAttribute('href').slice(1))")
+    marks = desk.locator("use").evaluate_all("all => all.map(each => each.getAttribute('href').slice(1))")
     assert marks
     assert set(marks) <= set(ids)
-    assert opened.locator("h1").count() == 1
-    assert opened.locator("table").count() == opened.locator("table > caption").count() > 5
-    assert (
-        opened.locator("thead th:not([scope=col]), tbody th:not([scope=row], [scope=rowgroup])").count() == 0
-    )
-    figures = opened.locator("figure svg")
+    assert desk.locator("h1").count() == 1
+    assert desk.locator("table").count() == desk.locator("table > caption").count() > 5
+    assert desk.locator("thead th:not([scope=col]), tbody th:not([scope=row], [scope=rowgroup])").count() == 0
+    figures = desk.locator("figure svg")
     assert all(len(figures.nth(n).get_attribute("aria-label")) > 20 for n in range(figures.count()))
-    assert opened.evaluate("document.documentElement.lang") == "en"
+    assert desk.evaluate("document.documentElement.lang") == "en"
 
 
 def test_keys_reach_the_evidence(browser: Any, plain: Path) -> None:
@@ -299,14 +303,13 @@ def test_keys_reach_the_evidence(browser: Any, plain: Path) -> None:
     assert opened.locator(".scroll:not([tabindex='0'])").count() == 0
 
 
-def test_texts_have_the_sizes_of_one_scale(browser: Any, plain: Path) -> None:
-    sizes = open_page(browser, plain, DESK).evaluate(SIZES)
+def test_texts_have_the_sizes_of_one_scale(desk: Any) -> None:
+    sizes = desk.evaluate(SIZES)
     assert {size for size, drawn, _ in sizes if not drawn} == TYPE_SCALE
     assert {size for size, drawn, _ in sizes if drawn} <= TYPE_SCALE
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-@pytest.mark.parametrize("name", ["plain", "older"])
+@pytest.mark.parametrize(("name", "size"), [("plain", DESK), ("plain", PHONE), ("older", DESK)])
 def test_no_text_of_a_figure_is_cut_or_overprinted(
     browser: Any, request: pytest.FixtureRequest, name: str, size: dict[str, int]
 ) -> None:

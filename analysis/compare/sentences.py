@@ -11,7 +11,7 @@ from analysis.compare.throughput import A_FASTER, B_FASTER, SUGGESTIONS
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import NAMES
-from analysis.text import Row, count, interval, listed, number, series_name
+from analysis.text import Row, bracketed, count, interval, listed, number, series_name
 
 # Points of one outcome are named up to this many; of more the tables tell.
 _MOST_POINTS = 4
@@ -89,7 +89,7 @@ def _together(
 
 
 def _no_difference(row: Row) -> str:
-    ratio = f": B / A {row['ratio']:.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
+    ratio = f": B / A {row['ratio']:.3f} {bracketed(row['ratio_low'], row['ratio_high'], '.3f')}"
     needed = row["launches_needed"]
     if math.isnan(needed):
         return ratio
@@ -123,4 +123,4 @@ def _difference(row: Row, margin: float = 0.0) -> str:
     """Return the difference with its interval, and whether all of it is smaller than the studies care for."""
     low, high = (row[f"iou_difference_{end}"] for end in ("low", "high"))
     inside = f", within the margin of {margin:g}" if -margin < low and high < margin else ""
-    return f": B - A {row['iou_difference']:+.4f} [{low:+.4f}, {high:+.4f}]{inside}"
+    return f": B - A {row['iou_difference']:+.4f} {bracketed(low, high, '+.4f')}{inside}"

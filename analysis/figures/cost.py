@@ -1,6 +1,6 @@
 """Time against worker-hours: what a faster run costs, and the points that no other beats in both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +33,11 @@ COST_SENTENCE = (
 )
 # From this ratio of the longest to the shortest time.
 WIDE_COST_RATIO = 4
-# Of a number of two digits, and its distance from the mark.
+# Of a number of two digits.
 NUMBER_PX = 14
+# From a mark to the middle of its number; from there on, another mark does not touch the number.
+NUMBER_CENTRE_PX = (15, 11)
+MARK_PX = 11
 VALUE_AND_ENDS = ("", "_low", "_high")
 TIME_COLUMNS = [f"seconds{end}" for end in VALUE_AND_ENDS]
 COST_COLUMNS = [f"hours{end}" for end in VALUE_AND_ENDS]
@@ -166,16 +169,26 @@ def _titles(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> Iterator[str
 def _number_points(axes: Axes, rows: pd.DataFrame, panel: Sequence[DrawnSeries]) -> None:
     """Write the workers beside each mark: native DDP's below to the left, Horovod's above to the right.
 
-    Of two numbers that would touch, the second is left out.
+    A number that would lie on another mark or number stands on the other side, or else is left out.
     """
+    known = rows[["hours", "seconds"]].dropna()
+    marks = axes.transData.transform(known.to_numpy(dtype=np.float64))
     written: list[Array] = []
     for series in panel:
-        away = -1 if series.framework == "pytorch_native" else 1
+        side = -1 if series.framework == "pytorch_native" else 1
         for label in _numbers(series, rows):
-            place = axes.transData.transform((label.x, label.y)) + away * NUMBER_PX
-            if all(np.abs(place - other).max() > NUMBER_PX for other in written):
-                written.append(place)
-                write_beside(axes, label, (8 * away, 5 * away))
+            mark = axes.transData.transform((label.x, label.y))
+            for away in (side, -side):
+                place = mark + away * np.array(NUMBER_CENTRE_PX)
+                if _is_free(place, marks, MARK_PX) and _is_free(place, written, NUMBER_PX):
+                    written.append(place)
+                    write_beside(axes, label, (8 * away, 5 * away))
+                    break
+
+
+def _is_free(place: Array, others: Iterable[Array], distance_px: float) -> bool:
+    """Return whether a place is further than this from others, to the side or in height."""
+    return all(np.abs(place - other).max() > distance_px for other in others)
 
 
 def _numbers(series: DrawnSeries, rows: pd.DataFrame) -> Iterator[Label]:

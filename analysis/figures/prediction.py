@@ -59,7 +59,18 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the marks are, and the error of each series where points were held out."""
-    return caption_text(inputs, PREDICTION_SENTENCE, *_errors(inputs))
+    return caption_text(inputs, PREDICTION_SENTENCE, *_errors(inputs), _cut_sentence(inputs))
+
+
+def _cut_sentence(inputs: Inputs) -> str:
+    """Return that an interval leaves its panel, where one does."""
+    for panel in inputs.panels_in(inputs.predictions).values():
+        predictions = _panel_predictions(inputs, panel)
+        if predictions["predicted_high"].max() > np.nanmax(
+            _heights(_panel_points(inputs, panel), predictions)
+        ):
+            return "An interval that is cut at the top goes on: its ends are in predictions.csv."
+    return ""
 
 
 def alternative(inputs: Inputs) -> str:
@@ -113,12 +124,20 @@ def _panel(inputs: Inputs, options: str, panel: Sequence[DrawnSeries]) -> Panel:
 
 
 def _set_axes(axes: Axes, inputs: Inputs, panel: Sequence[DrawnSeries]) -> None:
-    points = inputs.points[inputs.points["options"] == panel[0].options]
-    predictions = pd.concat([_shown(inputs, series) for series in panel])
+    points = _panel_points(inputs, panel)
+    predictions = _panel_predictions(inputs, panel)
     counts = sorted({int(workers) for workers in [*points["workers"], *predictions["workers"]]})
     worker_axis(axes, counts)
     set_axis = logarithmic if is_wide(counts) else from_zero
     set_axis(axes, "y", _heights(points, predictions))
+
+
+def _panel_points(inputs: Inputs, panel: Sequence[DrawnSeries]) -> pd.DataFrame:
+    return inputs.points[inputs.points["options"] == panel[0].options]
+
+
+def _panel_predictions(inputs: Inputs, panel: Sequence[DrawnSeries]) -> pd.DataFrame:
+    return pd.concat([_shown(inputs, series) for series in panel])
 
 
 def _heights(points: pd.DataFrame, predictions: pd.DataFrame) -> Array:

@@ -1,6 +1,6 @@
 """The answer of a study: for each set of options a headline, four tiles, and what to do next."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -8,6 +8,7 @@ from analysis.findings.check import Check
 from analysis.findings.device_words import DeviceWords, device_words
 from analysis.findings.headline import Kind, headline, kind_of
 from analysis.findings.next_steps import next_steps
+from analysis.findings.option_sets import best_set
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.tiles import Tile, cost_tile, iou_tile, speed_tile
 from analysis.findings.trust import trust_tile
@@ -24,13 +25,18 @@ class Answer:
     next_steps: tuple[str, ...]
 
 
-def answers_of(recommendations: Iterable[Recommendation], checks: Sequence[Check]) -> list[Answer]:
-    """Return one answer for each set of options, the most decided first.
+def answers_of(recommendations: Sequence[Recommendation], checks: Sequence[Check]) -> list[Answer]:
+    """Return one answer for each set of options: the best set first, then the most decided.
 
     Nothing is decided here: `recommendations` and the fairness `checks` of the same study are put in words.
     """
-    answers = [_answer(advice, checks, device_words(advice.candidates.study)) for advice in recommendations]
-    return sorted(answers, key=lambda answer: get_args(Kind).index(answer.kind))
+    best = best_set(recommendations)
+    ordered = sorted(recommendations, key=lambda advice: (advice is not best, _rank(advice)))
+    return [_answer(advice, checks, device_words(advice.candidates.study)) for advice in ordered]
+
+
+def _rank(advice: Recommendation) -> int:
+    return get_args(Kind).index(kind_of(advice))
 
 
 def _answer(advice: Recommendation, checks: Sequence[Check], words: DeviceWords) -> Answer:

@@ -18,7 +18,7 @@ from analysis.statistics.intervals import (
     median_intervals,
 )
 from analysis.study import NAN, POINT, Study
-from analysis.text import count
+from analysis.text import bracketed, count
 
 MarginAnswer = Literal["yes", "no", "not shown"]
 # Of 95 %, two-sided.
@@ -58,7 +58,7 @@ class Difference:
 
     def __str__(self) -> str:
         low, high = self.interval
-        return f"{self.median:+.4f} [{low:+.4f}, {high:+.4f}]"
+        return f"{self.median:+.4f} {bracketed(low, high, '+.4f')}"
 
 
 @dataclass(frozen=True)

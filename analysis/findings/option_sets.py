@@ -27,7 +27,7 @@ def _compared(recommendations: Sequence[Recommendation]) -> str:
         return "do not scale out with any of them"
     if kinds - {"scale", "stay"}:
         return "which is best is not shown, as not every one has a decided answer"
-    best = _best(recommendations)
+    best = best_set(recommendations)
     if best is None:
         return "which is best is not shown, as none has both a larger throughput and no lower IoU"
     study = best.candidates.study
@@ -41,8 +41,10 @@ def _differing(study: Study) -> list[str]:
     return [axis.partition(".")[2] for axis in study.axes if not is_knob(axis)]
 
 
-def _best(recommendations: Sequence[Recommendation]) -> Recommendation | None:
+def best_set(recommendations: Sequence[Recommendation]) -> Recommendation | None:
     """Return the set whose point is faster than that of every other, by whole intervals, at no lower IoU."""
+    if not all(advice.chosen for advice in recommendations):
+        return None
     for advice in recommendations:
         others = [other.chosen[0] for other in recommendations if other is not advice]
         if all(_beats(advice.chosen[0], other, _margin(advice)) for other in others):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import Names
-from analysis.text import Row, count, with_interval
+from analysis.text import Row, bracketed, count, with_interval
 from unet_scaling.study.options import Criteria
 
 Standing = Literal["qualifies", "excluded", "undecided"]
@@ -120,7 +120,7 @@ def _below_the_other(row: Row, required: Requirements) -> _Unmet:
         low, high = sorted(sign * difference[name] for name in ("difference_low", "difference_high"))
         if high < -required.criteria.iou_margin:
             other = required.names["horovod" if is_native else "pytorch_native"]
-            shown = f"difference {sign * difference['difference']:.3f} [{low:.3f}, {high:.3f}]"
+            shown = f"difference {sign * difference['difference']:.3f} {bracketed(low, high, '.3f')}"
             return "other_iou", f"its IoU is below that of {other} on as many workers ({shown})"
     return None
 

@@ -13,7 +13,7 @@ from analysis.findings.pairs import PAIR
 from analysis.findings.unmatched import unmatched
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import COMPARED, Study
-from analysis.text import Row, count
+from analysis.text import Row, bracketed, count
 from unet_scaling.study.config import Framework
 
 # A study of more repeats is out of reach: the number would only pretend to a plan.
@@ -86,7 +86,7 @@ def _sentence(row: Row) -> str:
 def claim_of(row: Row) -> str:
     """Return the outcome of a comparison in words; it has enough repeats for one."""
     if row["outcome"] == NO_DIFFERENCE:
-        interval = f"[{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
+        interval = bracketed(row["ratio_low"], row["ratio_high"], ".3f")
         return (
             f"no significant difference between native DDP and Horovod: ratio {row['ratio']:.3f} {interval}"
         )
@@ -103,7 +103,7 @@ def _faster(row: Row, verb: str = "is") -> str:
     low, high = sorted(_percent(row[name]) for name in ("ratio_low", "ratio_high"))
     digits = 0 if low >= 1 else 1
     percent = f"{_percent(row['ratio']):.{digits}f} %"
-    return f"{faster} {verb} {percent} faster than {slower} [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{faster} {verb} {percent} faster than {slower} {bracketed(low, high, f'.{digits}f')}"
 
 
 def _percent(ratio: float) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 
 from analysis.prediction.series import Series
 from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.text import bracketed
 
 UNSEEN_LINK = "the link between nodes is not among the points fitted"
 
@@ -22,7 +23,7 @@ def prediction_notes(series: Series, unit: str, rows: Sequence[_Cells], fit: _Ce
 
 
 def _expected(beyond: _Cells, unit: str) -> str:
-    interval = f"[{beyond['predicted_low']:.3g}, {beyond['predicted_high']:.3g}]"
+    interval = bracketed(beyond["predicted_low"], beyond["predicted_high"], ".3g")
     expected = f"{beyond['predicted']:.3g} {unit} {interval}"
     return f"fitted on {beyond['fitted_on']}, {beyond['workers']} workers are expected to reach {expected}"
 

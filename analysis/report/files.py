@@ -15,14 +15,17 @@ from analysis.report.tables import table_files
 from unet_scaling.study.files import READABLE, write_atomically
 
 PAGE_NAME = "report.html"
+# Figures that earlier versions drew into the same folder; nobody replaces them.
+FORMER_FIGURES = ("deviation", "efficiency", "iou", "loss_epochs", "loss_seconds", "speedup", "throughput")
 
 
 def write_report(report: Report, folder: Path, refresh_seconds: int = 0) -> list[Path]:
     """Write the report's files; the same study, in the same place, always gives the same bytes.
 
     The page comes last, so that what it names is there. Figures of an earlier report that this one does
-    not draw are removed: they would be taken for its own. Raises OSError where the folder cannot be
-    written; an earlier file is then still whole. With `refresh_seconds` the page loads itself again.
+    not draw, and those of earlier versions, are removed: they would be taken for its own. Raises OSError
+    where the folder cannot be written; an earlier file is then still whole. With `refresh_seconds` the page
+    loads itself again.
     """
     figures = draw_figures(report)
     contents = _contents(report, figures, run_links(report, folder))
@@ -31,7 +34,7 @@ def write_report(report: Report, folder: Path, refresh_seconds: int = 0) -> list
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
-    for name in figures.missing:
+    for name in (*figures.missing, *FORMER_FIGURES):
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return [folder / name for name in contents]

@@ -18,7 +18,7 @@ from analysis.report.view import (
     text_column,
 )
 from analysis.study import COMPARED, POINT
-from analysis.text import Row, clean, number, percent, unit_of
+from analysis.text import Row, number, percent, unit_of
 
 LOSSES = ("median", "smallest", "largest")
 NETWORK_CAPTION = (
@@ -40,7 +40,8 @@ def pair_keys() -> list[Column]:
     ]
 
 
-def _short_arms(report: Report, separator: str) -> str:
+def short_arms(report: Report, separator: str) -> str:
+    """Return the short names of both frameworks."""
     return separator.join(report.study.short_names[framework] for framework in COMPARED)
 
 
@@ -84,7 +85,7 @@ def of_pairs(report: Report) -> list[Column]:
     return [
         *pair_keys(),
         integer_column("pairs", "pairs"),
-        number_column(f"throughput {_short_arms(report, ' / ')}", "ratio", ".3f"),
+        number_column(f"throughput {short_arms(report, ' / ')}", "ratio", ".3f"),
         number_column("actual confidence level", "coverage", ".0%", bounded=False),
         text_column("outcome", "outcome"),
         Column("repeats needed (80 % power)", _repeats_needed),
@@ -159,32 +160,6 @@ def of_ping_pongs(_report: Report) -> list[Column]:
         number_column("latency, ms", "latency_seconds", "~3", scale=1e-3, bounded=False),
         number_column("bandwidth, MB/s", "bytes_per_second", "~3", scale=1e6, bounded=False),
         integer_column("times measured", "measurements"),
-    ]
-
-
-def of_iou(report: Report) -> list[Column]:
-    diverged = report.iou["diverged"].any()
-    return [
-        *point_keys(report),
-        integer_column("seeds", "seeds"),
-        number_column("IoU", "iou", ".4f"),
-        number_column("difference to 1 worker", "difference", "+.4f"),
-        badge_column("not inferior", "non_inferior"),
-        *([integer_column("diverged", "diverged")] if diverged else []),
-        Column("why not", _why_not, "text"),
-    ]
-
-
-def _why_not(row: Row) -> Cell:
-    return Cell(clean(row["why"]) if row["non_inferior"] in ("no", "not shown") else "")
-
-
-def of_iou_between(report: Report) -> list[Column]:
-    return [
-        *pair_keys(),
-        integer_column("pairs", "pairs"),
-        number_column(f"difference {_short_arms(report, ' - ')}", "difference", "+.4f"),
-        badge_column("equal within the margin", "equal_within_margin"),
     ]
 
 

@@ -7,6 +7,7 @@ from analysis.findings.cost import CLOCK
 from analysis.report import conclusions
 from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles
+from analysis.report.iou_columns import shared_reasons
 from analysis.report.tables import grids
 from analysis.report.view import Section
 from analysis.text import clean, count, sentence
@@ -96,7 +97,9 @@ def _iou(report: Report) -> Section:
         "the whole interval of its difference to 1 worker, paired by seed, lies above "
         f"-{report.study.criteria.iou_margin:g}, and inferior where it lies below."
     )
-    return Section("iou", "IoU", conclusions.iou_conclusion(report), lead, is_open=True)
+    shared = "; ".join(shared_reasons(report))
+    remarks = (sentence(f"behind every difference: {shared}"),) if shared else ()
+    return Section("iou", "IoU", conclusions.iou_conclusion(report), lead, is_open=True, remarks=remarks)
 
 
 def _test_images(report: Report) -> str:

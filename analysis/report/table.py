@@ -15,6 +15,12 @@ from analysis.text import cleaned
 # Ten digits: more than any measurement has, and the same on every processor.
 FLOAT_FORMAT = "%.10g"
 BOUNDS = ("", "_low", "_high")
+# Columns that several tables begin with.
+POINT_KEYS = {"options, framework, knobs, workers": "the point"}
+PAIR_KEYS = {
+    "options, native_knobs, horovod_knobs, workers": "what is compared",
+    "pairs": "repeats that both have",
+}
 
 
 @dataclass(frozen=True)

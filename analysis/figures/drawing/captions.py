@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.statistics.intervals import FEWEST_REPEATS, coverage
-from analysis.text import chart_number, count, printable, repeats_text
+from analysis.text import chart_interval, chart_number, count, printable, repeats_text
 
 
 def caption_text(inputs: Inputs, *sentences: str) -> str:
@@ -55,7 +55,7 @@ def interval_text(row: Mapping[Any, Any], column: str, form: str, scale: float =
     """Return the interval of a number with a space before it; empty where there is none."""
     low = scale * row[f"{column}_low"]
     high = scale * row[f"{column}_high"]
-    return f" [{chart_number(low, form)}, {chart_number(high, form)}]" if low < high else ""
+    return f" {chart_interval(low, high, form)}" if low < high else ""
 
 
 def value_text(row: Mapping[Any, Any], column: str, form: str, unit: str, scale: float = 1.0) -> str:

@@ -1,6 +1,5 @@
 """Layout of a figure: panels of one width, each with its title and legend above its axes."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -86,25 +85,34 @@ class Panel:
 
 
 def single_panels(panels: Sequence[Panel]) -> list[Figure]:
-    """Return each panel as a figure of its own; all have as much room above their axes."""
-    head = _head_height(panels)
-    figures = [_empty(PANEL_WIDTH_PX, _height(panel, head)) for panel in panels]
-    for figure, panel in zip(figures, panels, strict=True):
-        _draw_panel(figure, panel, head)
+    """Return each panel as a figure of its own; those of a row of two have as much room above their axes."""
+    figures = []
+    for row in _in_rows(panels):
+        head = _head_height(row)
+        for panel in row:
+            figure = _empty(PANEL_WIDTH_PX, _height(panel, head))
+            _draw_panel(figure, panel, head)
+            figures.append(figure)
     return figures
 
 
 def sheet(panels: Sequence[Panel]) -> Figure:
     """Return all panels in one figure, two in a row."""
-    head = _head_height(panels)
-    columns = min(MOST_COLUMNS, len(panels))
-    rows = math.ceil(len(panels) / columns)
-    height = max(_height(panel, head) for panel in panels)
-    figure = _empty(columns * PANEL_WIDTH_PX, rows * height)
-    cells = figure.subfigures(rows, columns, squeeze=False, wspace=0, hspace=0).flat
-    for cell, panel in zip(cells, panels, strict=False):  # the last row may have an empty cell
-        _draw_panel(cell, panel, head)
+    rows = _in_rows(panels)
+    columns = len(rows[0])
+    heads = [_head_height(row) for row in rows]
+    heights = [max(_height(panel, head) for panel in row) for row, head in zip(rows, heads, strict=True)]
+    figure = _empty(columns * PANEL_WIDTH_PX, sum(heights))
+    cells = figure.subfigures(len(rows), columns, squeeze=False, wspace=0, hspace=0, height_ratios=heights)
+    for row, head, of_row in zip(rows, heads, cells, strict=True):
+        for cell, panel in zip(of_row, row, strict=False):  # the last row may have an empty cell
+            _draw_panel(cell, panel, head)
     return figure
+
+
+def _in_rows(panels: Sequence[Panel]) -> list[Sequence[Panel]]:
+    """Return the panels as they stand side by side."""
+    return [panels[start : start + MOST_COLUMNS] for start in range(0, len(panels), MOST_COLUMNS)]
 
 
 def legend_line(series: DrawnSeries, most_px: float) -> Line2D:

@@ -1,7 +1,7 @@
 """Stacked bars over the workers, a panel for each series or comparison: the chart of three figures."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,9 +57,13 @@ class StackChart:
 
 
 def stack_panels(chart: StackChart, stacks: Sequence[Stack]) -> list[Panel]:
-    """Return one panel for each stack; all have the same y axis, so that their bars compare."""
+    """Return one panel for each stack; all have the same y axis, so that their bars compare.
+
+    The parts are the same in all: the first panel has the legend.
+    """
     ends = np.concatenate([_ends(chart, stack.table) for stack in stacks])
-    return [_panel(chart, stack, ends) for stack in stacks]
+    first, *others = [_panel(chart, stack, ends) for stack in stacks]
+    return [replace(first, legend=list(chart.parts.values())), *others]
 
 
 def _panel(chart: StackChart, stack: Stack, ends: Array) -> Panel:
@@ -69,7 +73,7 @@ def _panel(chart: StackChart, stack: Stack, ends: Array) -> Panel:
             percent_axis(axes, "y")
         _draw_stack(axes, chart, stack.table)
 
-    return Panel(stack.title, draw, stack.options, list(chart.parts.values()), stack.colour)
+    return Panel(stack.title, draw, stack.options, colour=stack.colour)
 
 
 def _ends(chart: StackChart, table: pd.DataFrame) -> Array:

@@ -1,0 +1,115 @@
+"""Tables of what training gives and takes: IoU, time, cost, GPUs, and predictions."""
+
+from analysis.report import iou_columns
+from analysis.report import page_columns as shown
+from analysis.report.table import PAIR_KEYS, POINT_KEYS, PageTable, Table
+
+IOU_TABLES = (
+    Table(
+        "iou.csv",
+        lambda report: report.iou,
+        POINT_KEYS
+        | {
+            "seeds": "runs with their own seed",
+            "test_images": "images evaluated in each",
+            "iou ±": "",
+            "difference ±": "to the same series on 1 worker, paired by repeat",
+            "pairs": "repeats that both have",
+            "diverged": "runs of the point that diverged",
+            "non_inferior": "baseline, yes, no, or not shown",
+            "why": "what stands behind the answer",
+        },
+        page=PageTable(
+            "iou", "IoU of every point against the same framework on 1 worker", iou_columns.of_iou
+        ),
+    ),
+    Table(
+        "iou_between_frameworks.csv",
+        lambda report: report.iou_between,
+        PAIR_KEYS
+        | {
+            "difference ±": "IoU of native DDP minus that of Horovod",
+            "equal_within_margin": "yes, no, or not shown",
+            "why": "what stands behind the answer",
+        },
+        page=PageTable(
+            "iou",
+            "IoU of {native} against {horovod}",
+            iou_columns.of_iou_between,
+        ),
+    ),
+)
+COST_TABLES = (
+    Table(
+        "cost.csv",
+        lambda report: report.cost,
+        POINT_KEYS
+        | {
+            "nodes": "distinct hosts of a run",
+            "training_seconds ±": "all epochs; without start, evaluation and checkpoints",
+            "worker_hours ±": "workers times these hours",
+            "node_hours ±": "hosts times these hours",
+            "worker_hours_per_epoch, node_hours_per_epoch": "epochs after the warm-up",
+            "target_iou": "the study's `target_iou`, or the highest multiple of 0.01 that every run reaches",
+            "seconds_to_target ±": "until the first evaluation that reaches it",
+            "worker_hours_to_target ±": "",
+            "node_hours_to_target ±": "",
+            "runs_to_target": "how many runs reached it",
+            "pareto": "no other point with these options is as fast and as cheap",
+            "pareto_of": "which time and cost the Pareto set is of",
+        },
+        page=PageTable("cost", "Time and cost of every point", shown.of_cost),
+    ),
+    Table(
+        "gpu.csv",
+        lambda report: report.gpus,
+        POINT_KEYS
+        | {
+            "repeats": "launches that are used",
+            "utilization": "share of the driver's last sample before the end of an epoch in which the GPU "
+            "was busy; mean over epochs and GPUs",
+            "memory_bytes": "in use at the end of an epoch, by the fullest GPU",
+            "power_watts": "of one GPU at the end of an epoch",
+            "joules_per_image": "energy of all GPUs over the images, from the devices' counters",
+        },
+        "GPUs of the points that recorded them, medians over launches of the epochs in use; else no row.",
+        PageTable("cost", "GPUs of every point", shown.of_gpus),
+    ),
+    Table(
+        "predictions.csv",
+        lambda report: report.predictions,
+        {
+            "options, framework, knobs": "the series",
+            "fitted_on": "smallest and largest worker count of the fit",
+            "workers": "predicted for",
+            "predicted ±": "throughput, in images / s (older logs without `--images`: epochs / s)",
+            "measured": "the same, measured; empty beyond the data",
+            "error": "predicted / measured - 1",
+            "held_out": "true: measured, but not seen by the fit",
+            "why": "what the interval lacks",
+        },
+        page=PageTable(
+            "prediction",
+            "Predicted throughput, with its error at every larger worker count that was held out",
+            shown.of_predictions,
+            shown.unseen_by_the_fit,
+        ),
+    ),
+    Table(
+        "fits.csv",
+        lambda report: report.extrapolation.fits,
+        {
+            "options, framework, knobs, fitted_on": "the series",
+            "compute ±": "of a step on 1 worker",
+            "transfer ±": "of all gradients over the link inside a node",
+            "transfer_between_nodes ±": "of all gradients over the link between nodes",
+            "latency ±": "of one message",
+            "imbalance ±": "variation of a worker's step",
+            "held_out_error": "median absolute error at the held-out counts",
+            "last_efficiency_error": "the same, had the efficiency of the largest count fitted been kept",
+            "held_out_points": "how many these are",
+        },
+        "The model of [prediction.md](prediction.md), fitted on all worker counts of a series. Terms are in "
+        "seconds.",
+    ),
+)
