@@ -13,7 +13,7 @@ from unet_scaling.study.config import FRAMEWORKS, PROJECT
 
 # Breaches of a rule that are still there: to be lowered with each one that is mended, and deleted at 0.
 BREACHES_LEFT = {
-    "functions_are_small": 4,
+    "functions_are_small": 3,
 }
 
 
