@@ -72,7 +72,7 @@ def test_each_malformed_record_has_a_message_of_its_own_place_or_kind() -> None:
         (b"{", "config.json cannot be read"),
         (b'{"study": "\xff"}', "config.json cannot be read"),
         (b"[" * 100_000, "config.json cannot be read"),
-        (b"[]", "config.json: file: found []"),
+        (b"[]", "config.json: found []"),
         (b"{}", "config.json: study: missing"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_malformed_point_is_left_out_with_its_message(folder: Folder, content:
         ({"framework": "deepspeed"}, "config.json: framework: found 'deepspeed'"),
         ({"framework": "horovod"}, "run.jsonl is of another configuration than config.json"),
         ({"learning_rate": 0.1}, "config.json: learning_rate: unknown key"),
-        ({"\ud800": 1}, r"config.json: file: found '\ud800'"),
+        ({"\ud800": 1}, r"config.json: found '\ud800'"),
         ({"\x1b[2J": 1}, r"config.json: \x1b[2J: unknown key"),
         ({"seed": -1}, "config.json: seed: found -1"),
         ({"study": "../../etc"}, "config.json: study: found '../../etc'"),

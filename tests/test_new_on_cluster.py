@@ -12,7 +12,7 @@ from tests.cluster import Done, VirtualCluster, bring_up
 from tests.studies import make_images
 from unet_scaling.study.study_file import read_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.verify]
 RUN_SECONDS = 600
 
 

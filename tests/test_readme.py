@@ -62,7 +62,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clone")
     for name in ("logs", "slurm"):
         (folder / name).symlink_to(PROJECT / name)
-    make_images(folder / "images", 12)
+    make_images(folder / "images", 48)  # enough for a step of 2 workers of 16 images each
     (study,) = (block for kind, block in FENCED.findall(TEXT) if kind == "toml")
     (folder / "MY_STUDY.toml").write_text(study)
     return folder
