@@ -1,3 +1,0 @@
-from unet_scaling.interpreter import require_packages
-
-require_packages()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.studies import TINY_STUDY, make_images
-from unet_scaling.__main__ import SUBCOMMANDS, Subcommand, find_subcommand, usage
 from unet_scaling.completion import completion_script
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import EXIT_MEANINGS, UserError
+from unet_scaling.subcommands import SUBCOMMANDS, Subcommand, find_subcommand, usage
 
 COMMANDS_PAGE = PROJECT / "docs" / "commands.md"
 # Completes its arguments as the last word of a command line.
@@ -50,7 +50,7 @@ def study(images: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_and_version_import_nothing_large(option: str) -> None:
     program = (
-        "import sys; from unet_scaling.__main__ import main;"
+        "import sys; from unet_scaling.subcommands import main;"
         f"sys.argv = ['unet-scaling', '{option}']; main();"
         "print(sorted({'torch', 'pandas', 'numpy', 'pydantic', 'rich'} & set(sys.modules)))"
     )
@@ -268,7 +268,9 @@ def test_a_study_that_is_not_there_is_answered_with_the_nearest(
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("module", ["unet_scaling", "slurm", "analysis", "unet_scaling.data"])
+@pytest.mark.parametrize(
+    "module", ["unet_scaling", "slurm", "analysis", "unet_scaling.data", "unet_scaling.profile"]
+)
 def test_a_python_without_the_packages_is_told_which_one_has_them(module: str) -> None:
     words = [sys.executable, "-S", "-m", module, "--help"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -276,3 +278,10 @@ def test_a_python_without_the_packages_is_told_which_one_has_them(module: str) -
     assert done.returncode == 2
     assert "lacks pydantic and rich; use " in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_virtual_cluster_needs_no_package() -> None:
+    """It prepares machines on which nothing is installed yet."""
+    words = [sys.executable, "-S", "-m", "slurm.virtual", "--help"]
+    done = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

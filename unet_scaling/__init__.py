@@ -1,3 +1,1 @@
-from unet_scaling.interpreter import require_packages
-
-require_packages()
+"""What both frameworks share: configuration, data, model, metrics, clock and record."""

@@ -9,10 +9,10 @@ import importlib
 import shlex
 from collections.abc import Iterator
 
-from unet_scaling.__main__ import SUBCOMMANDS, Subcommand
 from unet_scaling.study.axes import study_file_model
 from unet_scaling.study.command_line import COMMAND, CommandLine
 from unet_scaling.study.keys import keys
+from unet_scaling.subcommands import SUBCOMMANDS, Subcommand
 
 SHELLS = ("bash", "zsh")
 # zsh runs completions of bash by its own adapter.

@@ -1,6 +1,8 @@
-"""Refuse an interpreter that cannot run the project, with the one that can. Imported before anything else.
+"""Refuse an interpreter that cannot run the project, with the one that can.
 
-Written so that older versions of Python can read it, too.
+Packages with commands call it as they are imported, before any other package. slurm.virtual does not: it
+needs the standard library only, and prepares machines that have no environment yet. Written so that older
+versions of Python can read it, too.
 """
 
 import importlib.util

@@ -1,12 +1,14 @@
 """Errors that a user can mend, exit codes, and how programs and workers end with them."""
 
 import faulthandler
+import fcntl
 import os
 import stat
 import sys
+import termios
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -33,6 +35,10 @@ AGREED = (EXIT_OK, EXIT_DIVERGED, EXIT_RESUME)
 BUS_ERROR = "Fatal Python error: Bus error"
 # In which mpiexec reads the command to abort, and ends this process too.
 ABORT_SECONDS = 1.0
+# A launcher on a busy machine reads late; one that is stopped never.
+LONGEST_READ_SECONDS = 5.0
+READ_LOOK_SECONDS = 0.01
+INT_BYTES = 4
 
 
 class UserError(Exception):
@@ -122,8 +128,23 @@ def leave(code: int) -> NoReturn:
     sys.stderr.flush()
     if code not in AGREED:
         with suppress(OSError, ValueError):
+            _wait_until_read((sys.stdout.fileno(), sys.stderr.fileno()))
+        with suppress(OSError, ValueError):
             _abort_launch(int(os.environ.get("PMI_FD", "-1")), code)
     os._exit(code)
+
+
+def _wait_until_read(descriptors: Sequence[int]) -> None:
+    """Wait until the launcher has read what was written to pipes: at an abort it drops what it has not."""
+    give_up = time.monotonic() + LONGEST_READ_SECONDS
+    for pipe in descriptors:
+        while stat.S_ISFIFO(os.fstat(pipe).st_mode) and _unread_bytes(pipe) and time.monotonic() < give_up:
+            time.sleep(READ_LOOK_SECONDS)
+
+
+def _unread_bytes(pipe: int) -> int:
+    """Return how many bytes of a pipe nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(INT_BYTES)), sys.byteorder)
 
 
 def _abort_launch(descriptor: int, code: int) -> None:
