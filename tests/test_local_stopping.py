@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ def training(folder: Path, data: Path) -> Iterator[tuple[subprocess.Popen[str], 
     process = subprocess.Popen(
         [*command, "--set", "frameworks=['pytorch_native']"], cwd=PROJECT, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        # A shell lets what it starts in the background ignore Ctrl-C, and all below that would inherit it.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     run = folder / "logs" / "tiny" / "pytorch_native-w02-r1"
     try:
