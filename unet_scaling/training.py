@@ -36,7 +36,8 @@ def learning_rate(config: RunConfig, epoch: int) -> float:
     During the warm-up it rises in equal steps from the rate of one worker to the scaled one.
     """
     training = config.training
-    factors = {"linear": float(config.workers), "square_root": math.sqrt(config.workers), "none": 1.0}
+    workers = config.played_workers
+    factors = {"linear": float(workers), "square_root": math.sqrt(workers), "none": 1.0}
     factor = factors[training.rate_scaling]
     if epoch < training.warmup_epochs:
         factor = 1 + (factor - 1) * (epoch + 1) / (training.warmup_epochs + 1)

@@ -116,7 +116,7 @@ class RunData:
     @property
     def _images_per_step(self) -> int:
         training = self.config.training
-        return self.config.workers * training.batch_per_worker * training.accumulate
+        return self.config.played_workers * training.batch_per_worker * training.accumulate
 
     @cached_property
     def _prefetcher(self) -> Prefetcher:
