@@ -35,7 +35,7 @@ def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tup
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     compression = getattr(hvd.Compression, config.training.gradient_compression)
-    knobs = {"backward_passes_per_step": config.training.accumulate} | config.wrapper_arguments()
+    knobs = {"backward_passes_per_step": config.passes_per_step} | config.wrapper_arguments()
     return model, hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression, **knobs)
 
 

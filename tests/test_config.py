@@ -391,3 +391,27 @@ def test_a_run_folder_of_an_earlier_version_keeps_the_name_of_its_configuration(
     assert folder.prepare()[0] == first
     assert config_path(folder.run_folder(first)) == older
     assert not (folder.run_folder(first) / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ({"workers": [2], "training.plays": 3}, "training.plays = 3 is no multiple of workers = 2"),
+        ({"model.batch_norm": "sync", "training.plays": 4}, "training.plays is for model.batch_norm"),
+        (
+            {"workers": [1], "training.plays": 4, "pytorch_native.static_graph": True},
+            "static_graph needs one pass per step (training.accumulate, training.plays), found 4",
+        ),
+    ],
+)
+def test_what_cannot_be_played_is_refused(study: Path, override: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        read_study(study, override).configs()
+
+
+def test_played_workers_are_an_axis_and_real_ones_their_default(study: Path) -> None:
+    axes = {"workers": [1], "training.plays": [2, 14], "training.accumulate": 3}
+    played = read_study(study, axes).configs()
+    assert {(config.played_workers, config.passes_per_step) for config in played} == {(2, 6), (14, 42)}
+    real = read_study(study, {"workers": [4], "training.accumulate": 3}).configs()
+    assert {(config.played_workers, config.plays_per_worker) for config in real} == {(4, 1)}

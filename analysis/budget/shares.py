@@ -95,7 +95,7 @@ def _unequal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[float]":
     expected = []
     for run, steps in runs["steps"].items():
         point = study.headers[str(run)].config
-        expected.append(steps * point.workers * point.training.batch_per_worker * point.training.accumulate)
+        expected.append(steps * point.workers * point.passes_per_step * point.training.batch_per_worker)
     return pd.Series(0.0, index=runs.index).where(runs["images"] == expected)
 
 

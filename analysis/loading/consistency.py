@@ -77,7 +77,7 @@ def _of_size(epoch: Epoch) -> list[str]:
 def _images(header: Header) -> tuple[int, int]:
     """Return the most images that an epoch has, and those of one step; what fills no step is left out."""
     config = header.config
-    of_step = config.workers * config.training.accumulate * config.training.batch_per_worker
+    of_step = config.played_workers * config.training.accumulate * config.training.batch_per_worker
     return header.train_images * config.data.passes_per_epoch, of_step
 
 

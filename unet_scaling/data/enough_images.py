@@ -22,7 +22,7 @@ def require_enough_images(config: RunConfig, train_images: int) -> None:
     training = config.training
     if training.epochs > 0:
         available = train_images * config.data.passes_per_epoch
-        require_enough(available, config.workers, training.batch_per_worker, training.accumulate)
+        require_enough(available, config.played_workers, training.batch_per_worker, training.accumulate)
 
 
 def require_enough(train_images: int, workers: int, batch: int, accumulate: int) -> None:

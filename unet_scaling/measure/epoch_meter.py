@@ -92,7 +92,7 @@ class BudgetMeter(Meter):
     ) -> None:
         super().__init__(group)
         self._steps = steps
-        self.phases = phase_clock(model, steps, config.training.accumulate, group.device)
+        self.phases = phase_clock(model, steps, config.passes_per_step, group.device)
         self.clock = self.phases
         self._communication = communication
         self._gpu = open_gpu(group.device)

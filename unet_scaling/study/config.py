@@ -80,13 +80,43 @@ class RunConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _a_static_graph_has_one_pass_per_step(self) -> Self:
-        if self.pytorch_native and self.pytorch_native.static_graph and self.training.accumulate > 1:
+    def _every_worker_plays_as_many(self) -> Self:
+        plays = self.training.plays
+        if plays is not None and plays % self.workers:
             raise ValueError(
-                f"pytorch_native.static_graph needs training.accumulate = 1, found "
-                f"{self.training.accumulate}: where passes are held back, not all are alike"
+                f"training.plays = {plays} is no multiple of workers = {self.workers}: every worker plays "
+                "equally many; use workers = 1, which plays any number"
+            )
+        if plays is not None and self.model.batch_norm == "sync":
+            raise ValueError(
+                "training.plays is for model.batch_norm = 'local' or 'off': with 'sync', a layer needs the "
+                "images of all workers at once"
             )
         return self
+
+    @model_validator(mode="after")
+    def _a_static_graph_has_one_pass_per_step(self) -> Self:
+        if self.pytorch_native and self.pytorch_native.static_graph and self.passes_per_step > 1:
+            raise ValueError(
+                f"pytorch_native.static_graph needs one pass per step (training.accumulate, training.plays), "
+                f"found {self.passes_per_step}: where passes are held back, not all are alike"
+            )
+        return self
+
+    @property
+    def played_workers(self) -> int:
+        """Return how many workers there are as far as the training can tell: training.plays, or the real."""
+        return self.training.plays or self.workers
+
+    @property
+    def plays_per_worker(self) -> int:
+        """Return as how many workers each real one trains, one after the other."""
+        return self.played_workers // self.workers
+
+    @property
+    def passes_per_step(self) -> int:
+        """Return the forward passes of a real worker in one optimizer step."""
+        return self.plays_per_worker * self.training.accumulate
 
     def wrapper_arguments(self) -> dict[str, Any]:
         """Return the options that the framework's wrapper of model or optimizer takes, by keyword."""

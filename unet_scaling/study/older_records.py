@@ -27,6 +27,7 @@ OPTIONS_OUTSIDE_OLDER_DIGESTS = (
     ("training", "checkpoint_minutes"),
     ("training", "cores_per_worker"),
     ("training", "gradient_compression"),
+    ("training", "plays"),
     ("pytorch_native", "gradient_as_bucket_view"),
     ("pytorch_native", "static_graph"),
     ("horovod", "yield_when_idle"),

@@ -106,6 +106,11 @@ class Training(StrictModel):
     )
     batch_per_worker: Count = Field(16, description="images of one forward pass on one worker")
     accumulate: Count = Field(1, description="forward passes per optimizer step", examples=[2])
+    plays: Count | None = Field(
+        None,
+        description="train exactly as so many workers, for their IoU and not for speed; default: workers",
+        examples=[14],
+    )
     learning_rate: float = Field(
         1e-3, ge=LOWEST_RATE, le=HIGHEST_RATE, description="of one worker, before scaling"
     )
