@@ -3,9 +3,10 @@
     .venv/bin/python -m benchmarks.noise_scale [--pairs 100] [--width 8] [--image 96] [--batch 4]
 
 For each framework at 2 workers, each on cores of its own: a sampled step over one that is not sampled, the
-order within a pair alternating; the median ratio, and what that is of a step where one in so many is sampled
-as by default, with 95 % intervals (a bootstrap over the pairs). Reading the norms of all workers, once per
-epoch and outside its clock, is timed apart.
+order within a pair alternating; how much longer it takes, as a share of a step where one in so many is
+sampled as by default: the median ratio with its 95 % interval (a bootstrap over the pairs), of the seconds
+and of the CPU seconds of worker 0's training thread, which other programs disturb less. Gathering the norms
+of all workers, once per epoch and outside its clock, is timed apart.
 """
 
 import argparse
@@ -40,7 +41,7 @@ EVERY: int = Training.model_fields["noise_scale_every"].default
 
 
 def work(folder: Path, pairs: int) -> None:
-    """Write, as one worker, the seconds of each pair of steps [sampled, not], and of gathering the norms."""
+    """Write, as one worker, (seconds, CPU seconds) of each pair of steps [sampled, not], and of gathering."""
     config = read_config(folder / "config.json")
     program = twin(config.framework)
     group = program.join_group(config)
@@ -55,12 +56,13 @@ def work(folder: Path, pairs: int) -> None:
     assert meter is not None
     meter.begin()
 
-    def seconds(sampled: bool) -> float:
+    def seconds(sampled: bool) -> tuple[float, float]:
         group.wait_for_all()
         begin = time.perf_counter()
+        cpu_begin = time.thread_time()
         with meter.sampling(EVERY - 1 if sampled else 0):
             step.take(batches, NO_CLOCK)
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, time.thread_time() - cpu_begin
 
     measured = []
     for pair in range(-WARMUP_PAIRS, pairs):
@@ -104,13 +106,17 @@ def measure(root: Path, framework: Framework, options: argparse.Namespace) -> st
 
 def _line(framework: str, result: dict[str, list[float]]) -> str:
     pairs = np.array(result["pairs"])
-    ratios = pairs[:, 0] / pairs[:, 1]
-    interval = stats.bootstrap((ratios,), np.median, method="percentile", rng=1).confidence_interval
-    of_step = [100 * (ratio - 1) / EVERY for ratio in (np.median(ratios), interval.low, interval.high)]
-    step = 1000 * np.median(pairs[:, 1])
+    step = 1000 * np.median(pairs[:, 1, 0])
+    shares = [_share(pairs[:, 0, kind] / pairs[:, 1, kind]) for kind in (0, 1)]
     gathered = 1000 * np.median(result["gathering"])
-    share = "{:7.2f} % [{:.2f}, {:.2f}]".format(*of_step)
-    return f"{framework:>15} {step:10.2f} ms {np.median(ratios):15.4f} {share:>26} {gathered:10.2f} ms"
+    return f"{framework:>15} {step:10.2f} ms {shares[0]:>24} {shares[1]:>24} {gathered:10.2f} ms"
+
+
+def _share(ratios: np.ndarray) -> str:
+    """Return the share of a step where one in so many is sampled, with its interval, per cent."""
+    interval = stats.bootstrap((ratios,), np.median, method="percentile", rng=1).confidence_interval
+    ends = (np.median(ratios), interval.low, interval.high)
+    return "{:.2f} % [{:.2f}, {:.2f}]".format(*(100 * (ratio - 1) / EVERY for ratio in ends))
 
 
 def main() -> None:
@@ -127,7 +133,8 @@ def main() -> None:
         return work(options.worker, options.pairs)
     with tempfile.TemporaryDirectory() as root:
         os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"
-        print(f"      framework  step without   sampled / not   share of a step, 1 in {EVERY}   gathering")
+        print(f"share of a step, 1 in {EVERY} sampled")
+        print("      framework  step without               of seconds           of CPU seconds   gathering")
         for framework in FRAMEWORKS:
             print(measure(Path(root), framework, options), flush=True)
     return None
