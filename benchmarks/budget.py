@@ -82,7 +82,7 @@ def work(folder: Path, pairs: int) -> None:
     program = twin(config.framework)
     group = program.join_group(config)
     data = load_data(config, group)
-    batches = next(data.steps(0, NO_CLOCK))
+    batches = list(next(data.steps(0, NO_CLOCK)))
     model = build_model(config, group.device, program.SyncBatchNorm)
     replica, optimizer = program.distribute(model, build_optimizer(model, config), config)
     functions = (program.hold_gradients, program.wait_for_gradients, program.update)

@@ -58,7 +58,7 @@ def work_of(kind: str, config: RunConfig) -> Callable[[], Measured]:
     if "augmented" in kind:
         data = load_data(config, single_worker())
         steps = cycle(range(data.steps_per_epoch))
-        return lambda: timed(lambda: next(data.steps(0, NO_CLOCK, next(steps))))
+        return lambda: timed(lambda: list(next(data.steps(0, NO_CLOCK, next(steps)))))
     source = load_data(config, single_worker()).source
     if "floats" in kind:
         return lambda: timed(lambda: to_floats(*source.gather(next(turns)), channels_last=True))

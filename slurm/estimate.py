@@ -190,7 +190,7 @@ def _speed_options(config: RunConfig) -> tuple[object, ...]:
     """Return the options that decide the seconds of an image, besides its size and the network."""
     training = config.training
     return (
-        training.batch_per_worker, training.accumulate, training.precision, training.compile,
+        training.batch_per_worker, config.passes_per_step, training.precision, training.compile,
         training.channels_last, training.gradient_compression, training.cores_per_worker,
         config.data.loading, config.data.loader_workers, config.pytorch_native, config.horovod,
     )  # fmt: skip

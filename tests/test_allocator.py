@@ -49,7 +49,7 @@ data = load_data(point, single_worker())
 model = build_model(point, torch.device("cpu"), torch.nn.BatchNorm2d)
 step = local_step(model, build_optimizer(model, point), point)
 step.warm_up_step(data)
-batches = next(data.steps(0, NO_CLOCK))
+batches = list(next(data.steps(0, NO_CLOCK)))
 for _ in range(3):
     step.take(batches, NO_CLOCK)
 before = faults()

@@ -85,6 +85,19 @@ def test_many_workers_see_what_one_worker_with_a_larger_batch_sees(
     np.testing.assert_array_equal(together, alone)
 
 
+@given(st.integers(16, 300), st.integers(1, 2), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
+def test_one_that_plays_several_sees_their_batches_one_worker_after_the_other(
+    count: int, workers: int, plays: int, batch: int, accumulate: int
+) -> None:
+    assume(count >= workers * plays * batch * accumulate)
+    order = np.random.default_rng(0).permutation(count)
+    for worker in range(workers):
+        played = batches.worker_batches(order, worker, workers, batch, accumulate, plays)
+        ranks = range(worker * plays, (worker + 1) * plays)
+        real = [batches.worker_batches(order, rank, workers * plays, batch, accumulate) for rank in ranks]
+        np.testing.assert_array_equal(played, np.concatenate(real, axis=1))
+
+
 @given(st.integers(1, 224), counts)
 def test_the_workers_evaluate_every_image_exactly_once(count: int, workers: int) -> None:
     test = np.arange(count) * 2

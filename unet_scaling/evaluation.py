@@ -10,6 +10,7 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.metrics import count_pixels, mean_image_iou, total_counts
+from unet_scaling.played import live_buffers, played_statistics
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.record_lines import Epoch, Result
 
@@ -42,17 +43,21 @@ def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch])
 
 
 def average_batch_norm(model: nn.Module, group: Group) -> None:
-    """Give all workers the mean of their running statistics; counters are equal and stay."""
-    statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-    if group.size == 1 or not statistics:
+    """Give all workers, real and played, the mean of their running statistics; counters are equal."""
+    played = played_statistics(model)
+    statistics = [buffer for buffer in live_buffers(model) if buffer.is_floating_point()]
+    workers = group.size * (played.players if played else 1)
+    if workers == 1 or not statistics:
         return
     # In float64 the mean of equal float32 numbers is that number, however many workers there are.
-    flat = torch.cat([buffer.flatten().double() for buffer in statistics])
+    sums = played.sums() if played else [buffer.double() for buffer in statistics]
     with blocking:
-        flat = group.sum_over_workers(flat) / group.size
-    means = torch.split(flat, [buffer.numel() for buffer in statistics])
+        total = group.sum_over_workers(torch.cat([each.flatten() for each in sums]))
+    means = torch.split(total / workers, [each.numel() for each in sums])
     for buffer, mean in zip(statistics, means, strict=True):
         buffer.copy_(mean.view_as(buffer))
+    if played:
+        played.take_over()
 
 
 def _count_pixels_of_all(model: nn.Module, data: RunData, group: Group) -> Tensor:

@@ -4,7 +4,7 @@ import math
 import os
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +21,7 @@ from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.model import Norm, UNet
+from unet_scaling.played import PlayedStatistics, add_played_statistics, played_statistics
 from unet_scaling.run.weights import load_weights
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -67,6 +68,7 @@ def build_model(config: RunConfig, device: torch.device, synchronized_norm: Norm
     model.to(device)
     if training.channels_last:
         _name_strides_as_gradients_will(model)
+    add_played_statistics(model, config.plays_per_worker)
     if training.compile:
         _require_compiler()
         model.compile()
@@ -132,6 +134,10 @@ class Step:
     def guard(self) -> NonFiniteGradientGuard:
         return NonFiniteGradientGuard(self.model, self.optimizer)
 
+    @cached_property
+    def _played(self) -> PlayedStatistics | None:
+        return played_statistics(self.model)
+
     def warm_up_step(self, data: RunData) -> None:
         """Take a step without its update, and restore the state: memory that lacks shows before any epoch.
 
@@ -148,7 +154,7 @@ class Step:
             buffer.copy_(before)
         keep_memory()
 
-    def take(self, batches: list[Batch], clock: Clock) -> Tensor:
+    def take(self, batches: Iterable[Batch], clock: Clock) -> Tensor:
         """Average the gradients of all batches of all workers and update; return this worker's mean loss."""
         self.optimizer.zero_grad()
         clock.mark(Phase.OPTIMIZER)
@@ -158,19 +164,25 @@ class Step:
         clock.mark(Phase.OPTIMIZER)
         return loss
 
-    def _average_gradients(self, batches: list[Batch], clock: Clock) -> Tensor:
+    def _average_gradients(self, batches: Iterable[Batch], clock: Clock) -> Tensor:
         """Leave the mean gradients of all batches of all workers in place; return this worker's mean loss."""
         losses = []
-        for batch in batches[:-1]:
-            with self.hold_gradients(self.model):
-                losses.append(self._forward_and_backward(batch, len(batches), clock))
-            clock.mark(Phase.BACKWARD)
-        # The last backward pass marks its own end: what follows its last gradient is sync.
-        losses.append(self._forward_and_backward(batches[-1], len(batches), clock))
+        passes = self.config.passes_per_step
+        for number, batch in zip(range(passes), batches, strict=True):
+            is_last = number + 1 == passes
+            held = nullcontext() if is_last else self.hold_gradients(self.model)
+            with held, self._statistics_of_player(number // self.config.training.accumulate):
+                losses.append(self._forward_and_backward(batch, passes, clock))
+            # The last backward pass marks its own end: what follows its last gradient is sync.
+            if not is_last:
+                clock.mark(Phase.BACKWARD)
         with blocking:
             self.wait_for_gradients(self.optimizer)
         clock.mark(Phase.SYNC)
         return torch.stack(losses).sum()
+
+    def _statistics_of_player(self, player: int) -> AbstractContextManager[None]:
+        return self._played.acting(player) if self._played else nullcontext()
 
     def _forward_and_backward(self, batch: Batch, batches: int, clock: Clock) -> Tensor:
         with blocking:

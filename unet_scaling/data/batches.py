@@ -39,16 +39,22 @@ def epoch_order(train: Indices, passes: int, seed: int, epoch: int) -> Indices:
     return order
 
 
-def worker_batches(order: Indices, worker: int, workers: int, batch: int, accumulate: int) -> Indices:
-    """Return the images of one worker, [steps, accumulate, batch].
+def worker_batches(
+    order: Indices, worker: int, workers: int, batch: int, accumulate: int, plays: int = 1
+) -> Indices:
+    """Return the images of one worker, [steps, plays * accumulate, batch].
 
+    One that plays several has their batches one after the other: rank r plays the ranks from r * plays on.
     All workers have equally many steps; images that do not fill one are left out. The batches of N workers
     in one step are together the next N * accumulate * batch images of the order, and those of one
     pass are the images that one worker with N times the batch would see in it.
     """
-    steps = len(order) // (workers * accumulate * batch)
-    used = order[: steps * workers * accumulate * batch]
-    return np.ascontiguousarray(used.reshape(steps, accumulate, workers, batch)[:, :, worker])
+    played = workers * plays
+    steps = len(order) // (played * accumulate * batch)
+    used = order[: steps * played * accumulate * batch]
+    of_ranks = used.reshape(steps, accumulate, played, batch).swapaxes(1, 2)
+    own = of_ranks[:, worker * plays : (worker + 1) * plays]
+    return np.ascontiguousarray(own.reshape(steps, plays * accumulate, batch))
 
 
 def test_share_of_worker(test: Indices, worker: int, workers: int) -> Indices:

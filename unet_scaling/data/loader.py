@@ -75,23 +75,29 @@ class RunData:
         """Return the pixels of each test image without its padding, in the order of the test split."""
         return [int(height * width) for _, _, height, width in self.source.boxes[self.split.test]]
 
-    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[list[Batch]]:
-        """Yield this worker's batches of each step from `first` on.
+    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[Batch]]:
+        """Yield this worker's batches of each step from `first` on; they are loaded as they are taken.
 
-        They are a function of seed, epoch, rank and number of workers alone.
+        They are a function of seed, epoch, rank and number of workers alone. Take all of a step before the
+        next: memory is that of one batch, however many passes a step has.
         """
         remaining = self._own_indices(epoch)[first:]
         gathered = self._gathered(remaining.reshape(-1, self.config.training.batch_per_worker))
         for step in remaining:
-            yield [self._augmented(self._next(gathered, clock), epoch, indices, clock) for indices in step]
+            yield (self._augmented(self._next(gathered, clock), epoch, indices, clock) for indices in step)
 
     def _own_indices(self, epoch: int) -> Indices:
-        """Return the images of this worker in an epoch, [steps, accumulate, batch]."""
+        """Return the images of this worker in an epoch, [steps, passes, batch]."""
         training = self.config.training
         passes = self.config.data.passes_per_epoch
         order = batches.epoch_order(self.split.train, passes, self.config.seed, epoch)
         return batches.worker_batches(
-            order, self.group.rank, self.group.size, training.batch_per_worker, training.accumulate
+            order,
+            self.group.rank,
+            self.group.size,
+            training.batch_per_worker,
+            training.accumulate,
+            self.config.plays_per_worker,
         )
 
     def test_share(self) -> Iterator[tuple[int, Tensor, Tensor]]:

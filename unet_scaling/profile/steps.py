@@ -128,7 +128,9 @@ def step_seconds(subject: Subject, step: Step, device: torch.device, seconds: fl
     return taken
 
 
-def _one_step(step: Step, batches: Iterator[list[Batch]], clock: PhaseClock, device: torch.device) -> Seconds:
+def _one_step(
+    step: Step, batches: Iterator[Iterator[Batch]], clock: PhaseClock, device: torch.device
+) -> Seconds:
     clock.begin()
     begin = synchronized_seconds(device)
     clock.resume(begin)

@@ -95,7 +95,7 @@ def _for_one_worker(config: RunConfig) -> RunConfig:
     alone = config.model_copy(update={"workers": 1})
     if config.model.batch_norm == "sync":
         alone = _changed(alone, "model", batch_norm="local")
-    return _changed(alone, "training", initial_weights=None, accumulate=1)
+    return _changed(alone, "training", initial_weights=None, accumulate=1, plays=None)
 
 
 def _changed(config: RunConfig, table: str, **options: Any) -> RunConfig:  # noqa: ANN401

@@ -160,7 +160,8 @@ def _restored(
 
 def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Progress, EpochSoFar]:
     own = state["workers"][group.rank]
-    trained.model.load_state_dict(state["model"] | own["buffers"])
+    trained.model.load_state_dict(state["model"])
+    _restore_buffers(trained.model, own["buffers"])
     trained.optimizer.load_state_dict(state["optimizer"])
     random = own["random"]
     torch.set_rng_state(random["cpu"])
@@ -168,6 +169,16 @@ def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Pro
         torch.cuda.set_rng_state(random["cuda"])
     progress = _progress(state)
     return progress, EpochSoFar(own["loss"].to(group.device), own["seconds"])
+
+
+@torch.no_grad()
+def _restore_buffers(model: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Copy this worker's own buffers, those of the workers that it plays among them. Raises ValueError."""
+    for name, buffer in model.named_buffers():
+        if saved[name].shape != buffer.shape:
+            shapes = f"{list(saved[name].shape)}, not {list(buffer.shape)}"
+            raise ValueError(f"buffer {name} has the shape {shapes}")
+        buffer.copy_(saved[name])
 
 
 def _write(folder: Path, progress: Progress, content: bytes) -> str:
