@@ -43,6 +43,7 @@ STEP_QUANTILES = {
     "p05_seconds": 0.05, "p25_seconds": 0.25, "median_seconds": 0.5, "p75_seconds": 0.75, "p95_seconds": 0.95,
     "maximum_seconds": 1.0,
 }  # fmt: skip
+GRADIENT_NORM_COLUMNS = ("run", "epoch", "own_squared", "mean_squared")
 STEP_COLUMNS = ("run", "worker", "steps", *STEP_QUANTILES, "work_seconds")
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
 
@@ -126,6 +127,7 @@ class Study:
     steps        one row per worker of the runs with a file of single steps, warm-up left out: STEP_COLUMNS;
                  `work_seconds` is the median of all but sync
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
+    gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
     headers      the header of each of these runs; none for logs in the older layout
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
     names        what the arms are called in every output; of records always NAMES
@@ -156,6 +158,7 @@ class Study:
     startups: pd.DataFrame = field(default_factory=lambda: _nothing(STARTUP_TABLE_COLUMNS))
     steps: pd.DataFrame = field(default_factory=lambda: _nothing(STEP_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
+    gradient_norms: pd.DataFrame = field(default_factory=lambda: _nothing(GRADIENT_NORM_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
     significance: float = FIXED_SIGNIFICANCE
 

@@ -30,6 +30,7 @@ from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
+    GRADIENT_NORM_COLUMNS,
     PROBE_COLUMNS,
     STARTUP_TABLE_COLUMNS,
     LeftOut,
@@ -191,6 +192,7 @@ def _study(
         budgets=_table_of(runs, "budget", BUDGET_COLUMNS),
         probes=_table_of(runs, "probe", PROBE_COLUMNS),
         startups=_table_of(runs, "startup", STARTUP_TABLE_COLUMNS),
+        gradient_norms=_table_of(runs, "norms", GRADIENT_NORM_COLUMNS),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from analysis.loading.attempts import with_earlier_attempts
 from analysis.loading.budget_columns import Columns, budget_columns, probe_columns
 from analysis.loading.consistency import impossible_values, too_large
+from analysis.loading.gradient_norms import norm_columns
 from analysis.loading.startup import startup_columns
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
@@ -29,9 +30,10 @@ OF_EPOCH = attrgetter(*RECORDED)
 class CompleteRun:
     """A run whose record is complete and can give a throughput.
 
-    `epochs`, `evaluations`, `budget`, `probe` and `startup` hold one array per column of the tables,
-    without the run's name. `config` is the header's, with the operational options that all runs compared
-    share; `attempts_known` says whether the header tells the facts of every attempt that trained a part.
+    `epochs`, `evaluations`, `budget`, `probe`, `startup` and `norms` hold one array per column of the
+    tables, without the run's name. `config` is the header's, with the operational options that all runs
+    compared share; `attempts_known` says whether the header tells the facts of every attempt that trained a
+    part.
     """
 
     name: str
@@ -41,6 +43,7 @@ class CompleteRun:
     budget: Columns
     probe: Columns
     startup: Columns
+    norms: Columns
     disturbance: Disturbance
     config: RunConfig
     attempts_known: bool = True
@@ -88,6 +91,7 @@ def _complete_run(folder: Path, record: Record) -> CompleteRun:
         budget_columns(record, stalled),
         probe_columns(record),
         startup_columns(record),
+        norm_columns(record),
     )
     header, known = with_earlier_attempts(record.header, folder)
     return CompleteRun(name_of(folder), header, *tables, disturbed, header.config, known)

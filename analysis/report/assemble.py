@@ -17,6 +17,7 @@ from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
+from analysis.findings.noise import noise_notes, noise_table
 from analysis.findings.option_sets import compared_options
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
@@ -60,6 +61,16 @@ class Report:
     def gpus(self) -> pd.DataFrame:
         """Return what the GPUs of each point did; no row where none recorded it."""
         return gpu_table(self.study)
+
+    @cached_property
+    def noise(self) -> pd.DataFrame:
+        """Return the gradient noise scale of each point and stage of training."""
+        return noise_table(self.study)
+
+    @cached_property
+    def noise_notes(self) -> list[str]:
+        """Return the gradient noise scale in words, and how far to trust it."""
+        return noise_notes(self.noise, self.study.names)
 
     @cached_property
     def doubts(self) -> list[str]:

@@ -85,6 +85,7 @@ def inputs_of(report: Report) -> Inputs:
         predictions=report.predictions,
         verdicts=report.verdicts,
         overhead=report.overhead,
+        noise=report.noise,
     )
 
 

@@ -108,7 +108,8 @@ def _test_images(report: Report) -> str:
 
 
 def _loss(report: Report) -> Section:
-    return Section("loss", "Training loss", conclusions.loss_conclusion(report), LOSS_LEAD)
+    remarks = tuple(map(sentence, report.noise_notes))
+    return Section("loss", "Training loss", conclusions.loss_conclusion(report), LOSS_LEAD, remarks=remarks)
 
 
 def _cost(report: Report) -> Section:

@@ -7,7 +7,7 @@ columns in docs/report.md.
 from analysis.report import page_columns as shown
 from analysis.report.assemble import Report
 from analysis.report.table import PageTable, Table
-from analysis.report.tables_of_iou_and_cost import COST_TABLES, IOU_TABLES
+from analysis.report.tables_of_iou_and_cost import COST_TABLES, IOU_TABLES, NOISE_TABLES
 from analysis.report.tables_of_overhead import OVERHEAD_TABLES
 from analysis.report.tables_of_speed import SPEED_TABLES
 from analysis.report.view import Grid
@@ -46,7 +46,7 @@ FAIRNESS_TABLES = (
         ),
     ),
 )
-TABLES = (*SPEED_TABLES, *OVERHEAD_TABLES, *IOU_TABLES, *COST_TABLES, *FAIRNESS_TABLES)
+TABLES = (*SPEED_TABLES, *OVERHEAD_TABLES, *IOU_TABLES, *NOISE_TABLES, *COST_TABLES, *FAIRNESS_TABLES)
 
 
 def table_files(report: Report) -> dict[str, bytes]:

@@ -1,5 +1,6 @@
 """Measure the epochs of a run: their seconds, and with the budget their phases and counters."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ from torch import nn
 from unet_scaling.group.group import Group
 from unet_scaling.measure.cpu_counters import cpu_facts, read_counters
 from unet_scaling.measure.gpu_counters import open_gpu
+from unet_scaling.measure.noise_scale import gradient_norm_meter
 from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.measure.timing import synchronized_seconds
@@ -17,6 +19,7 @@ from unet_scaling.study.measurements import (
     Budget,
     CpuFacts,
     GpuFacts,
+    GradientNorms,
     LongestStep,
     Phase,
 )
@@ -38,6 +41,7 @@ class Measures:
     no_budget: str | None = None
     cpu: list[CpuFacts] | None = None
     gpu: list[GpuFacts] | None = None
+    gradient_norms: GradientNorms | None = None
 
 
 class WorkerCounters(StrictModel):
@@ -71,6 +75,10 @@ class Meter:
         self._began = synchronized_seconds(self.group.device)
         self.clock.resume(self._began)
 
+    def sampling(self, step: int) -> AbstractContextManager[None]:  # noqa: ARG002, used with the budget
+        """Return a context for taking the step of this number, counted over the whole run."""
+        return nullcontext()
+
     def end(self) -> float:
         """Stop the clock; return the seconds of this worker in the epoch."""
         return self.pause()
@@ -97,6 +105,7 @@ class BudgetMeter(Meter):
         self._communication = communication
         self._gpu = open_gpu(group.device)
         self._sample = StepSample(group.size, config.seed) if group.rank == 0 else None
+        self._norms = gradient_norm_meter(model, config)
 
     def begin(self, before: float = 0.0) -> None:
         # The counters of the epoch must not include the wait for a worker that starts it later.
@@ -104,7 +113,12 @@ class BudgetMeter(Meter):
         self._energy = self._gpu.energy_joules() if self._gpu else None
         self._before = read_counters()
         self.phases.begin()
+        if self._norms:
+            self._norms.begin()
         super().begin(before)
+
+    def sampling(self, step: int) -> AbstractContextManager[None]:
+        return self._norms.sampling(step) if self._norms else nullcontext()
 
     def end(self) -> float:
         seconds = super().end()
@@ -116,7 +130,9 @@ class BudgetMeter(Meter):
         budget = None if begun_before else self._budget(epoch, self.phases.seconds(seconds))
         reason = BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT
         cpu, gpu = self._gather_counters()
-        return Measures(budget=budget, no_budget=None if budget else reason, cpu=cpu, gpu=gpu)
+        norms = self._norms.gather(self.group) if self._norms else None
+        no_budget = None if budget else reason
+        return Measures(budget=budget, no_budget=no_budget, cpu=cpu, gpu=gpu, gradient_norms=norms)
 
     def _gather_counters(self) -> tuple[list[CpuFacts] | None, list[GpuFacts] | None]:
         """Return the counters of every worker; None for a kind that any worker lacks."""

@@ -23,6 +23,7 @@ OPTIONS_OUTSIDE_OLDER_DIGESTS = (
     ("data", "augment_brightness"),
     ("data", "augment_contrast"),
     ("training", "budget"),
+    ("training", "noise_scale_every"),
     ("training", "timeout_seconds"),
     ("training", "checkpoint_minutes"),
     ("training", "cores_per_worker"),

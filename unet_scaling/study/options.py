@@ -132,6 +132,12 @@ class Training(StrictModel):
         "none", description="number format in which gradients travel"
     )
     budget: Literal["on", "off"] = Field("on", description="record where the time of each step went")
+    noise_scale_every: CountOrZero = Field(
+        8,
+        description="steps from one sample of the gradient noise scale to the next, with the budget and "
+        "several workers, played or real; 0: none",
+        examples=[0],
+    )
     evaluate_every: CountOrZero = Field(
         0, description="epochs between evaluations; 0: only after the last", examples=[5]
     )

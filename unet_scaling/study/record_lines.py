@@ -8,7 +8,16 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
 
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.measurements import TOLERANCE, Budget, CpuFacts, GpuFacts, Probe, Share, Startup
+from unet_scaling.study.measurements import (
+    TOLERANCE,
+    Budget,
+    CpuFacts,
+    GpuFacts,
+    GradientNorms,
+    Probe,
+    Share,
+    Startup,
+)
 from unet_scaling.study.validation import Digest, StrictModel
 
 PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
@@ -90,6 +99,9 @@ class Epoch(StrictModel):
     no_budget: str | None = Field(None, description="why there is none though it was on")
     cpu: list[CpuFacts] | None = Field(None, description="of each worker, by rank; none where not Linux")
     gpu: list[GpuFacts] | None = Field(None, description="of each worker, by rank; none without NVML")
+    gradient_norms: GradientNorms | None = Field(
+        None, description="of the sampled steps; none with one worker, and where they are not sampled"
+    )
 
     @model_validator(mode="after")
     def _one_entry_per_worker(self) -> Self:

@@ -1,7 +1,7 @@
 """The inputs of every figure: the tables of a report, and which of their options and series are drawn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.budget.overhead import NO_OVERHEAD, Overhead
 from analysis.figures.drawing.style import FRAMEWORK_STYLES, LINE_STYLES, FrameworkStyle, LineStyle
+from analysis.findings.noise import NOISE_COLUMNS
 from analysis.findings.verdict import Verdict
 from analysis.study import NAMES, POINT, SERIES, Study
 from analysis.text import printable
@@ -60,6 +61,7 @@ class Inputs:
     predictions: pd.DataFrame
     verdicts: Sequence[Verdict]
     overhead: Overhead = NO_OVERHEAD
+    noise: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(NOISE_COLUMNS)))
 
     @cached_property
     def options(self) -> list[str]:

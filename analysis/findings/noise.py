@@ -1,0 +1,128 @@
+"""The gradient noise scale of every point, over the whole training and over stages of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Integers
+from analysis.statistics.noise_scale import FEWEST_BLOCKS, NoiseScale, estimate_noise_scale
+from analysis.study import POINT, SERIES, Names, Study
+from analysis.text import Row, count, labelled, number, series_name, with_interval
+
+WHOLE_TRAINING = "whole training"
+# Beyond so many a curve shows noise; with fewer samples a stage is hardly ever resolved.
+MOST_STAGES = 10
+FEWEST_SAMPLES_OF_A_STAGE = 20
+# More would change no interval: Student's t has hardly a heavier tail than a normal then.
+MOST_STEP_BLOCKS = 20
+_ESTIMATED = ("noise_scale_workers", "noise_scale_images")
+NOISE_COLUMNS = (
+    *POINT, "kind", "played_workers", "repeats", "stage", "first_epoch", "last_epoch", "sampled_steps",
+    "noise", "signal", "signal_low", "signal_high",
+    *(f"{name}{end}" for name in _ESTIMATED for end in ("", "_low", "_high")), "answer",
+)  # fmt: skip
+NOISE_CAUTION = (
+    "the noise scale is an early warning, not a law: it is derived for SGD, and for Adam the largest batch "
+    "that costs no quality may lie far from it (arXiv 2505.23971, 1907.04164); what decides is the IoU at so "
+    "many workers, played or real"
+)
+
+
+def noise_table(study: Study) -> pd.DataFrame:
+    """Return one row per point and stage of training, and one for the whole; none where nothing was sampled.
+
+    `noise` and `signal` are S and G of analysis/statistics/noise_scale.py. A stage holds consecutive epochs.
+    """
+    sampled = study.gradient_norms.merge(study.runs[[*POINT, "run"]].astype({"run": object}), on="run")
+    rows = [
+        dict(zip(POINT, point, strict=True)) | row
+        for point, samples in sampled.groupby(POINT, sort=False)
+        for row in _rows(study, samples)
+    ]
+    return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))
+
+
+def _rows(study: Study, samples: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one point: of the whole training, then of its stages where there are several."""
+    config = study.headers[str(samples["run"].iloc[0])].config
+    images = config.training.batch_per_worker * config.training.accumulate
+    epochs = np.arange(config.training.epochs)
+    for stage, part in _stages(len(samples), epochs):
+        within = samples[samples["epoch"].isin(part)]
+        estimate = _estimate(within, config.played_workers)
+        facts = {
+            "kind": "real" if config.training.plays is None else "played",
+            "played_workers": config.played_workers,
+            "repeats": samples["run"].nunique(),
+            "stage": stage,
+            "first_epoch": int(part[0]) + 1,
+            "last_epoch": int(part[-1]) + 1,
+            "sampled_steps": len(within),
+        }
+        yield facts | _columns(estimate, images)
+
+
+def _stages(samples: int, epochs: Integers) -> Iterator[tuple[str, Integers]]:
+    """Yield the name and the epochs of the whole training, and of its stages of about equal length."""
+    yield WHOLE_TRAINING, epochs
+    stages = min(MOST_STAGES, samples // FEWEST_SAMPLES_OF_A_STAGE, len(epochs))
+    if stages > 1:
+        for number, part in enumerate(np.array_split(epochs, stages), start=1):
+            yield f"{number} of {stages}", part
+
+
+def _estimate(samples: pd.DataFrame, workers: int) -> NoiseScale:
+    own, mean = (samples[name].to_numpy(dtype=np.float64) for name in ("own_squared", "mean_squared"))
+    return estimate_noise_scale(own, mean, workers, _blocks(samples))
+
+
+def _blocks(samples: pd.DataFrame) -> Integers:
+    """Return the block of each sampled step: its launch where there are enough launches.
+
+    Otherwise each block holds steps of all launches and of the whole time, so that what changes in
+    training does not pass for noise.
+    """
+    launches = pd.factorize(samples["run"])[0]
+    if launches.max(initial=0) + 1 >= FEWEST_BLOCKS:
+        return np.asarray(launches, dtype=np.int64)
+    return np.arange(len(samples)) % MOST_STEP_BLOCKS
+
+
+def _columns(estimate: NoiseScale, images: int) -> dict[str, Any]:
+    """Return the columns of an estimate, given the images of one worker in a step."""
+    low, high = estimate.workers_interval
+    workers = {"": estimate.workers, "_low": low, "_high": high}
+    return {
+        "noise": estimate.noise,
+        "signal": estimate.signal,
+        "signal_low": estimate.signal_interval[0],
+        "signal_high": estimate.signal_interval[1],
+        **{f"noise_scale_workers{end}": value for end, value in workers.items()},
+        **{f"noise_scale_images{end}": value * images for end, value in workers.items()},
+        "answer": estimate.answer,
+    }
+
+
+def noise_notes(table: pd.DataFrame, names: Names) -> list[str]:
+    """Return the noise scale of each series on its fewest workers, in words, and how far to trust it."""
+    whole = table[table["stage"] == WHOLE_TRAINING].sort_values("played_workers", kind="stable")
+    rows = whole.drop_duplicates(SERIES).to_dict("records")
+    return [*(_note(row, names) for row in rows), NOISE_CAUTION] if rows else []
+
+
+def _note(row: Row, names: Names) -> str:
+    series = labelled(row["options"], series_name(row, names))
+    workers = count(int(row["played_workers"]), f"{row['kind']} worker")
+    return f"{series}, measured on {workers}: the gradient noise scale is {noise_scale_text(row)}"
+
+
+def noise_scale_text(row: Row) -> str:
+    """Return the noise scale of a row in images and in workers, or what is known of it."""
+    if not pd.isna(row["noise_scale_workers"]):
+        images, workers = (with_interval(row, name, "~2") for name in _ESTIMATED[::-1])
+        return f"{images} images, the batch of N_crit = {workers} workers"
+    low = row["noise_scale_workers_low"]
+    least = "" if pd.isna(low) else f"; at least the batch of {number(low, '~2')} workers"
+    return f"{row['answer']}{least}"

@@ -1,0 +1,173 @@
+"""The gradient noise scale from records: table, words and figure."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.figures.catalogue import FIGURES, draw
+from analysis.figures.drawing.inputs import Inputs
+from analysis.findings.comparison import compare
+from analysis.findings.cost import cost_table
+from analysis.findings.noise import NOISE_CAUTION, NOISE_COLUMNS, WHOLE_TRAINING, noise_notes, noise_table
+from analysis.findings.quality import iou_table
+from analysis.findings.speedup import summarise
+from analysis.loading.load import load_study
+from analysis.study import NAMES, Study
+from tests.records import Measured, make_epochs, make_point, write_run
+from tests.simulated_gradients import sampled_norms
+from unet_scaling.study.config import Framework
+from unet_scaling.study.measurements import GradientNorms
+
+EPOCHS = 30
+SAMPLES = 10  # of an epoch
+WORKERS = 4
+BATCH = 8
+ACCUMULATE = 2
+IMAGES = BATCH * ACCUMULATE  # of a worker's step
+STEPS = 8  # of an epoch on one worker
+SIGNAL = 1.0
+NOISE = 20.0
+
+
+def write(
+    folder: Path,
+    framework: Framework = "pytorch_native",
+    workers: int = WORKERS,
+    repeat: int = 1,
+    *,
+    plays: int | None = None,
+    noise: Sequence[float] = (NOISE,) * EPOCHS,
+) -> None:
+    """Write a run whose gradients have this noise in each epoch."""
+    random = np.random.default_rng([repeat, workers])
+    played = plays or workers
+    training = {"epochs": EPOCHS, "batch_per_worker": BATCH, "accumulate": ACCUMULATE, "plays": plays}
+    point = make_point(framework, workers, repeat, options={"training": training})
+    epochs = [
+        epoch.model_copy(update={"gradient_norms": norms(random, played, each), "steps": STEPS // played})
+        for epoch, each in zip(make_epochs(point, 100.0, STEPS * IMAGES), noise, strict=True)
+    ]
+    write_run(folder, framework, workers, repeat, options={"training": training}, measured=Measured(epochs))
+
+
+def norms(random: np.random.Generator, workers: int, noise: float) -> GradientNorms | None:
+    if workers == 1:
+        return None
+    own, mean = sampled_norms(random, workers, noise, np.full(SAMPLES, SIGNAL))
+    return GradientNorms(own_squared=own.tolist(), mean_squared=mean.tolist())
+
+
+def inputs_of(study: Study) -> Inputs:
+    nothing = pd.DataFrame(columns=["options", "framework", "knobs"])
+    quality = (iou_table(study), cost_table(study))
+    return Inputs(study, summarise(study), compare(study), *quality, nothing, [], noise=noise_table(study))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Native DDP on 1 and 4 workers, Horovod on 4 and 8, two launches each; noise grows in training."""
+    folder = tmp_path_factory.mktemp("logs") / "noise"
+    growing = np.linspace(10.0, 30.0, EPOCHS).tolist()
+    for repeat in (1, 2):
+        write(folder, workers=1, repeat=repeat)
+        write(folder, repeat=repeat, noise=growing)
+        write(folder, "horovod", repeat=repeat, noise=growing)
+        write(folder, "horovod", 8, repeat, noise=growing)
+    return load_study(folder)
+
+
+def test_the_table_has_the_noise_scale_of_each_point_whole_and_by_stages(study: Study) -> None:
+    table = noise_table(study)
+    assert list(table.columns) == list(NOISE_COLUMNS)
+    points = table[["framework", "workers"]].drop_duplicates().to_numpy().tolist()
+    assert points == [["pytorch_native", 4], ["horovod", 4], ["horovod", 8]]
+    whole = table[table["stage"] == WHOLE_TRAINING].iloc[0]
+    assert whole[["kind", "played_workers", "repeats", "sampled_steps"]].tolist() == ["real", 4, 2, 600]
+    assert whole[["first_epoch", "last_epoch"]].tolist() == [1, EPOCHS]
+    assert whole["noise_scale_workers"] == pytest.approx(NOISE / SIGNAL, rel=0.1)
+    assert whole["noise_scale_workers_low"] < NOISE / SIGNAL < whole["noise_scale_workers_high"]
+    for end in ("", "_low", "_high"):
+        images = IMAGES * whole[f"noise_scale_workers{end}"]
+        assert whole[f"noise_scale_images{end}"] == pytest.approx(images)
+
+
+def test_stages_are_consecutive_and_follow_the_training(study: Study) -> None:
+    table = noise_table(study)
+    stages = table[
+        (table["stage"] != WHOLE_TRAINING) & (table["framework"] == "horovod") & (table["workers"] == 8)
+    ]
+    assert stages["stage"].tolist() == [f"{number} of 10" for number in range(1, 11)]
+    assert stages["first_epoch"].tolist() == list(range(1, EPOCHS + 1, 3))
+    assert (stages["last_epoch"] - stages["first_epoch"] == 2).all()
+    for stage, truth in ((stages.iloc[0], 10.7), (stages.iloc[-1], 29.3)):
+        assert stage["noise_scale_workers_low"] < truth < stage["noise_scale_workers_high"]
+    assert stages["noise_scale_workers"].corr(stages["first_epoch"]) > 0.8
+
+
+def test_with_enough_launches_the_interval_is_over_launches(tmp_path: Path) -> None:
+    for repeat in range(1, 7):
+        write(tmp_path / "tiny", repeat=repeat, noise=[5.0 * repeat] * EPOCHS)
+    whole = noise_table(load_study(tmp_path / "tiny")).iloc[0]
+    # Launches differ by a factor of six: hundreds of steps of each do not make their mean more certain.
+    assert whole["noise_scale_workers_high"] > 1.8 * whole["noise_scale_workers_low"]
+
+
+def test_words_name_n_crit_where_it_is_resolved_and_what_adam_makes_of_it(study: Study) -> None:
+    notes = noise_notes(noise_table(study), NAMES)
+    assert len(notes) == 3
+    pattern = r"native DDP, measured on 4 real workers: the gradient noise scale is \d+ \[\d+, \d+\] images, "
+    assert re.match(pattern + r"the batch of N_crit = \d+ \[\d+, \d+\] workers$", notes[0])
+    assert notes[-1] == NOISE_CAUTION
+    assert "2505.23971" in NOISE_CAUTION
+    assert "1907.04164" in NOISE_CAUTION
+    assert noise_notes(noise_table(study).iloc[:0], NAMES) == []
+
+
+def test_words_say_where_it_is_not_resolved(tmp_path: Path) -> None:
+    write(tmp_path / "tiny", noise=[1e5] * EPOCHS)
+    table = noise_table(load_study(tmp_path / "tiny"))
+    assert table["noise_scale_workers"].isna().all()
+    assert "the gradient noise scale is not resolved" in noise_notes(table, NAMES)[0]
+    assert "-" not in noise_notes(table, NAMES)[0]
+
+
+def test_played_workers_are_those_of_the_estimate(tmp_path: Path) -> None:
+    write(tmp_path / "tiny", workers=1, plays=8)
+    whole = noise_table(load_study(tmp_path / "tiny")).iloc[0]
+    assert whole[["kind", "played_workers"]].tolist() == ["played", 8]
+    assert whole["noise_scale_workers"] == pytest.approx(NOISE / SIGNAL, rel=0.1)
+
+
+def test_the_figure_shows_stages_on_the_fewest_workers_beside_the_batches_of_workers(study: Study) -> None:
+    inputs = inputs_of(study)
+    table = inputs.noise
+    (axes,) = draw("noise_scale", inputs).axes
+    for framework, name in NAMES.items():
+        line = next(line for line in axes.lines if line.get_label() == name)
+        fewest = table[(table["framework"] == framework) & (table["workers"] == 4)]
+        stages = fewest[fewest["stage"] != WHOLE_TRAINING]
+        np.testing.assert_array_equal(line.get_ydata(), stages["noise_scale_images"])
+        np.testing.assert_array_equal(line.get_xdata(), 3 * np.arange(10) + 1.5)
+    guides = {text.get_text() for text in axes.texts}
+    assert {"8 workers", "16 workers", "32 workers"} <= guides
+    assert "arXiv" in FIGURES["noise_scale"].caption(inputs)
+    assert "measured on 4 real workers" in FIGURES["noise_scale"].alternative(inputs)
+
+
+@pytest.mark.parametrize(
+    ("noise", "reason"),
+    [
+        ([1e5] * EPOCHS, "the noise scale is not resolved at any stage"),
+        (None, "no run on several workers, real or played, sampled its gradients"),
+    ],
+)
+def test_the_figure_says_why_it_is_not_drawn(tmp_path: Path, noise: list[float] | None, reason: str) -> None:
+    if noise:
+        write(tmp_path / "tiny", noise=noise)
+    else:
+        write(tmp_path / "tiny", workers=1)
+    assert FIGURES["noise_scale"].missing(inputs_of(load_study(tmp_path / "tiny"))) == reason
