@@ -1,7 +1,7 @@
 """The inputs of every figure: the tables of a report, and which of their options and series are drawn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -60,6 +60,7 @@ class Inputs:
     predictions: pd.DataFrame
     verdicts: Sequence[Verdict]
     overhead: Overhead = NO_OVERHEAD
+    played: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def options(self) -> list[str]:
