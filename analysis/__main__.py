@@ -97,7 +97,7 @@ def _only_records(options: argparse.Namespace) -> Path:
 
 
 def _require_runs(study: Study, source: Path) -> None:
-    if study.runs.empty:
+    if study.subject.runs.empty:
         print_left_out(study, report_console())
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
 

@@ -137,6 +137,8 @@ class Study:
     notes        what the reader of any figure should know
     significance  of all comparisons together: smaller where repeats were added after a look at the results
     provenance_known  whether the logs say which code, data and machine they are of
+    played       the runs that trained as other workers than they had, as a study of their own; None where
+                 there is none. Its `workers` are those played, and no time or speed of it is known
     """
 
     name: str
@@ -161,6 +163,19 @@ class Study:
     gradient_norms: pd.DataFrame = field(default_factory=lambda: _nothing(GRADIENT_NORM_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
     significance: float = FIXED_SIGNIFICANCE
+    played: "Study | None" = None
+
+    @property
+    def subject(self) -> "Study":
+        """The part whose runs a report is about: the played ones where there are no others."""
+        return self.played if self.played is not None and self.runs.empty else self
+
+    @property
+    def all_left_out(self) -> pd.DataFrame:
+        """Every run that is not used, real or played, by name."""
+        others = [] if self.played is None else [self.played.left_out]
+        known = [table for table in (self.left_out, *others) if len(table)]
+        return pd.concat(known, ignore_index=True).sort_values("run") if known else self.left_out
 
     @property
     def compared_names(self) -> tuple[str, str]:

@@ -39,6 +39,7 @@ ORDERS = {
         ("findings",),
         ("budget",),
         ("prediction",),
+        ("played",),
         ("figures",),
         ("report",),
         ("compare",),

@@ -106,7 +106,7 @@ def make_header(point: RunConfig, **changes: object) -> Header:
 
 def make_epochs(point: RunConfig, images_per_second: float, images_per_epoch: int) -> list[Epoch]:
     """Epochs of equal throughput, after a first one that is slow and flagged warm-up."""
-    of_step = point.training.batch_per_worker * point.training.accumulate * point.workers
+    of_step = point.training.batch_per_worker * point.training.accumulate * point.played_workers
     return [
         Epoch(
             epoch=number,

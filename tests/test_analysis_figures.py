@@ -52,7 +52,9 @@ ALL = [
     "scaling", "ratio", "iou_difference", "loss", "cost", "time_to_iou", "prediction",
 ]  # fmt: skip
 # Their records have neither budget nor start-up, and no file of single steps.
-UNRECORDED = {"budget", "waterfall", "difference", "wire", "steps", "startup", "noise_scale"}
+UNRECORDED = {
+    "quality", "budget", "waterfall", "difference", "wire", "steps", "startup", "noise_scale",
+}  # fmt: skip
 HOSTILE = '<script>alert("1")</script> $x^2$ \'&amp; {{ 7*7 }} --> \x1b'
 
 

@@ -27,6 +27,8 @@ PROGRAM = re.compile(r"(\$ )?(?:\.venv/bin/|sudo |eval |python |slurm/\w|environ
 NOT_RUN: Mapping[str, str] = {
     ".venv/bin/unet-scaling check MY_STUDY.toml": "test_command.py runs it: it starts workers",
     ".venv/bin/unet-scaling profile MY_STUDY.toml": "test_profile.py runs it: it takes a minute",
+    ".venv/bin/unet-scaling run slurm/studies/plan_quality.toml": "needs images and a GPU for days",
+    ".venv/bin/unet-scaling report logs/plan_quality": "needs the runs of the line above",
     ".venv/bin/unet-scaling run MY_STUDY.toml": "test_local.py runs it: it trains",
     ".venv/bin/unet-scaling report logs/MY_STUDY": "needs the runs of the line above",
     ".venv/bin/unet-scaling submit MY_STUDY.toml --cluster slurm/clusters/generic_srun.toml": "needs Slurm",

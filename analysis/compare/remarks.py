@@ -26,6 +26,8 @@ def _of_side(side: StudySide) -> Iterator[str]:
     if len(side.study.left_out):
         left_out = count(len(side.study.left_out), "run")
         yield f"{side.letter} leaves out {left_out}: python -m analysis {side.folder} says why"
+    if side.study.played is not None:
+        yield f"{side.letter} has {count(len(side.study.played.runs), 'played run')}, which are not compared"
     yield from (f"{side.letter}: {note}" for note in side.study.notes)
 
 

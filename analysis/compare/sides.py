@@ -61,6 +61,11 @@ def read_side(letter: Letter, folder: Path) -> StudySide:
     Raises UserError where the folder is missing or holds no usable run.
     """
     study = load_reference(folder) if _is_older_layout(folder) else load_study(folder)
+    if study.runs.empty and len(study.subject.runs):
+        raise UserError(
+            f"{letter} = {folder} has played runs only (training.plays): they have no speed to compare",
+            EXIT_BAD_DATA,
+        )
     if study.runs.empty:
         rows = study.left_out.iloc[:_MOST_REASONS].to_dict("records")
         reasons = "; ".join(f"{row['run']}: {row['reason']}" for row in rows)

@@ -54,6 +54,10 @@ OF_TABLES: Checks = {
     "equal repeats": check_repeats,
     QUIET: check_quiet,
 }
+# Of what decides an IoU: nothing else is compared of played runs.
+_OF_PLAYED = (
+    "same initial weights", "same batches", "same images evaluated", "same way of computing", "same software",
+)  # fmt: skip
 
 
 def fairness_table(checks: Sequence[Check]) -> pd.DataFrame:
@@ -62,7 +66,13 @@ def fairness_table(checks: Sequence[Check]) -> pd.DataFrame:
 
 
 def fairness_checks(study: Study) -> list[Check]:
-    """Return the rows of the fairness table, from the headers and the tables of a study alone."""
+    """Return the rows of the fairness table, from the headers and the tables of a study alone.
+
+    Where all runs are played, they are those of what decides an IoU.
+    """
+    if study.runs.empty and study.played is not None:
+        played = {name: _OF_HEADERS[name](study.played) for name in _OF_PLAYED if study.played.headers}
+        return [replace(check, check=name) for name, check in played.items()]
     checks = {
         name: check(study) if study.headers else not_known(WITHOUT_RECORD)
         for name, check in _OF_HEADERS.items()

@@ -24,8 +24,9 @@ from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.text import capitalised, count, listed, number
 
 # scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
-# unfair: the frameworks, or 1 worker and more, were not treated alike.
-Kind = Literal["scale", "stay", "undecided", "unfair"]
+# unfair: the frameworks, or 1 worker and more, were not treated alike; played: of played runs, which have an
+# IoU and no speed (analysis/played/answer.py).
+Kind = Literal["scale", "stay", "undecided", "unfair", "played"]
 
 
 def kind_of(advice: Recommendation) -> Kind:

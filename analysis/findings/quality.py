@@ -86,7 +86,7 @@ def _series(point: PointSeeds) -> tuple[str, str, str]:
 def _point(
     study: Study, point: PointSeeds, baseline: PointSeeds | None, difference: Difference, interval: Interval
 ) -> _Cells:
-    test = _against_baseline(study.criteria.iou_margin, point, difference)
+    test = against_baseline(study.criteria.iou_margin, point, difference)
     low, high = interval
     cells: _Cells = {
         **{name: getattr(point, name) for name in (*POINT, "test_images", "diverged")},
@@ -106,7 +106,8 @@ def _difference_cells(difference: Difference) -> _Cells:
     return {"pairs": difference.pairs, **dict(zip(_DIFFERENCE_COLUMNS, values, strict=True))}
 
 
-def _against_baseline(margin: float, point: PointSeeds, difference: Difference) -> MarginTest:
+def against_baseline(margin: float, point: PointSeeds, difference: Difference) -> MarginTest:
+    """Return whether a point, by its difference to 1 worker, is not inferior to it."""
     low, high = difference.interval
     answer: MarginAnswer = "yes" if low > -margin else "no" if high < -margin else "not shown"
     return MarginTest(difference, answer, margin + difference.median, {"this point": point.diverged})

@@ -21,9 +21,10 @@ from analysis.loading.options import (
     with_common_places,
 )
 from analysis.loading.ping_pongs import read_ping_pongs
+from analysis.loading.played import differing_from_real, split_played, without_times
 from analysis.loading.remarks import remarks
 from analysis.loading.rows import run_row, tidy
-from analysis.loading.runs import CompleteRun, UnusableRun, read_run
+from analysis.loading.runs import CompleteRun, Loaded, UnusableRun, read_run
 from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
 from analysis.study import (
@@ -57,10 +58,9 @@ def load_study(folder: Path) -> Study:
     """
     paths = _run_folders(folder)
     with _without_garbage_collection():
-        used, left_out = _comparable_runs(paths)
         recorded = recorded_study(folder)
         criteria = recorded.criteria if recorded else Criteria()
-        study = _study(folder.resolve().name, used, left_out, criteria)
+        study = _studies(folder.resolve().name, _as_compared(*_read(paths)), criteria)
         ping_pongs, problems = read_ping_pongs(folder)
         steps, unreadable = read_steps(folder, study.epochs)
         notes = (*study.notes, *problems, *unreadable)
@@ -84,13 +84,35 @@ def _run_folders(folder: Path) -> list[Path]:
     return paths
 
 
-def _comparable_runs(paths: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]]:
+def _studies(name: str, runs: Loaded, criteria: Criteria) -> Study:
+    """Return the study of the real runs, with that of the played ones in it where there are any."""
+    real, played = split_played(*runs)
+    real = _comparable_runs(real)
+    played = _comparable_with_real(_comparable_runs(played), real)
+    # Of both, so that a set of options has one name in all tables.
+    axes = _axes([*real[0], *played[0]], [*real[1], *played[1]])
+    study = _study(name, real, criteria, axes)
+    if not any(played):
+        return study
+    return replace(study, played=without_times(_study(name, played, criteria, axes)))
+
+
+def _comparable_runs(runs: Loaded) -> Loaded:
     """Return the runs that may be compared, sorted, and those left out: unusable, copies and refused."""
-    complete, left_out = _as_compared(*_read(paths))
+    complete, left_out = runs
     kept, copies = _without_copies(_sorted(complete))
     refused = refusals({name: _compared_header(run) for name, run in kept.items()})
-    left_out += copies + [_refused(kept[name], reason) for name, reason in refused.items()]
+    left_out = [*left_out, *copies, *(_refused(kept[name], reason) for name, reason in refused.items())]
     return [run for name, run in kept.items() if name not in refused], left_out
+
+
+def _comparable_with_real(played: Loaded, real: Loaded) -> Loaded:
+    """Return the played runs without those that may not stand beside the real ones."""
+    headers = [{run.name: _compared_header(run) for run in complete} for complete, _ in (played, real)]
+    refused = differing_from_real(*headers)
+    kept = [run for run in played[0] if run.name not in refused]
+    others = [_refused(run, refused[run.name]) for run in played[0] if run.name in refused]
+    return kept, [*played[1], *others]
 
 
 def _is_run(path: Path) -> bool:
@@ -100,7 +122,7 @@ def _is_run(path: Path) -> bool:
         return True  # it may not be looked into: reading it gives the reason
 
 
-def _read(folders: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]]:
+def _read(folders: Sequence[Path]) -> Loaded:
     """Return the runs in the order of their folders, read by several processes where there are many."""
     complete: list[CompleteRun] = []
     left_out: list[UnusableRun] = []
@@ -112,9 +134,7 @@ def _read(folders: Sequence[Path]) -> tuple[list[CompleteRun], list[UnusableRun]
     return complete, left_out
 
 
-def _as_compared(
-    complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]
-) -> tuple[list[CompleteRun], list[UnusableRun]]:
+def _as_compared(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> Loaded:
     """Return the runs with configurations in which options that are no part of the comparison are equal."""
     configs = compared_configs([run.header for run in complete])
     runs = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
@@ -172,10 +192,8 @@ def _without_copies(runs: Sequence[CompleteRun]) -> tuple[dict[str, CompleteRun]
     return {run.name: run for run in first.values()}, copies
 
 
-def _study(
-    name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], criteria: Criteria
-) -> Study:
-    axes = _axes(runs, left_out)
+def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...]) -> Study:
+    runs, left_out = loaded
     headers = {run.name: run.header for run in runs}
     unknown = tuple(run.name for run in runs if not run.attempts_known)
     return Study(

@@ -57,6 +57,10 @@ class UnusableRun:
     config: RunConfig | None = None
 
 
+# Runs that can be used, and those that cannot.
+Loaded = tuple[list[CompleteRun], list[UnusableRun]]
+
+
 def read_run(folder: Path) -> CompleteRun | UnusableRun:
     """Return the run in a folder, or why it cannot be used by itself."""
     try:

@@ -8,7 +8,15 @@ from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles
-from analysis.report.markdown import TEXT, column_table, doubt_list, escaped, points_table, table
+from analysis.report.markdown import (
+    TEXT,
+    column_table,
+    doubt_list,
+    escaped,
+    played_parts,
+    points_table,
+    table,
+)
 from analysis.report.page_columns import point_keys
 from analysis.report.provenance import origins
 from analysis.report.view import integer_column, number_column
@@ -17,6 +25,7 @@ from analysis.text import (
     UNKNOWN,
     Row,
     count,
+    labelled,
     repeats_text,
     sentence,
     series_name,
@@ -39,8 +48,18 @@ def application_text(report: Report, figures: FigureFiles) -> str:
     of_options = _rows_by_options(report)
     for advice in report.recommendations:
         parts += _of_options(report, advice, headlines[advice.options], of_options[advice.options])
+    parts += _played(report)
     parts += ["## Figures", *_figures(figures), "## How it was measured", *_method(report)]
     return "\n\n".join(parts) + "\n"
+
+
+def _played(report: Report) -> Iterator[str]:
+    """Yield what played runs say of the IoU, and the answers that rest on them alone."""
+    real = {advice.options for advice in report.recommendations}
+    for answer in report.answers:
+        if answer.options not in real:
+            yield f"**{escaped(sentence(labelled(answer.options, answer.headline)))}**"
+    yield from played_parts(report)
 
 
 def _rows_by_options(report: Report) -> dict[str, Sequence[Row]]:
@@ -109,9 +128,11 @@ def _request(report: Report, chosen: Sequence[Row]) -> str:
 
 
 def _figures(figures: FigureFiles) -> Iterator[str]:
-    drawn = figures.drawn["scaling"]
-    yield f"![{escaped(drawn.alternative)}](scaling.svg)"
-    yield f"*{escaped(drawn.caption)}*"
+    for name in ("scaling", "quality"):
+        if name in figures.drawn:
+            drawn = figures.drawn[name]
+            yield f"![{escaped(drawn.alternative)}]({name}.svg)"
+            yield f"*{escaped(drawn.caption)}*"
 
 
 def _method(report: Report) -> Iterator[str]:
@@ -121,16 +142,18 @@ def _method(report: Report) -> Iterator[str]:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return
     yield f"IoU: {escaped(study.iou_scope)}, margin of non-inferiority {study.criteria.iou_margin:g}."
-    rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study)]
+    rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study.subject)]
     yield table(["origin", "value"], [TEXT, TEXT], rows)
     checks = [[check.check, check.mark, check.fact] for check in report.checks]
     yield table(["how fair is the comparison", "", "fact"], [TEXT] * 3, checks)
 
 
 def _what_is_measured(report: Report) -> str:
+    if report.study.runs.empty:
+        return "Every run is played: of its IoU alone can be told, no time or speed is measured."
     return (
         f"{count(len(report.study.runs), 'run')} are used, {repeats_text(report.points['repeats'])} per "
-        f"point; {count(len(report.study.left_out), 'run')} left out. Throughput is work done over the "
+        f"point; {count(len(report.study.all_left_out), 'run')} left out. Throughput is work done over the "
         "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
         "its own seed; numbers are medians over launches."
     )

@@ -24,6 +24,8 @@ from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
+from analysis.played.answer import with_played
+from analysis.played.quality import PlayedQuality, played_quality
 from analysis.prediction.extrapolation import Extrapolation, extrapolate
 from analysis.processes import parallel_map
 from analysis.study import Study
@@ -46,6 +48,7 @@ class Report:
     checks: list[Check]
     extrapolation: Extrapolation
     overhead: Overhead
+    played: PlayedQuality
 
     @property
     def predictions(self) -> pd.DataFrame:
@@ -94,12 +97,12 @@ class Report:
     @cached_property
     def answers(self) -> list[Answer]:
         """Return the answer of each set of options in a line and four tiles, the most decided first."""
-        return answers_of(self.recommendations, self.checks)
+        return with_played(answers_of(self.recommendations, self.checks), self.played)
 
     @property
     def compared_options(self) -> str:
         """Return the line over the answers of several sets of options; empty for one set."""
-        return compared_options(self.recommendations)
+        return "; ".join(filter(None, (compared_options(self.recommendations), self.played.compared_options)))
 
     @cached_property
     def diagnoses(self) -> list[Diagnosis]:
@@ -114,7 +117,7 @@ class Report:
     @cached_property
     def notes(self) -> list[str]:
         """Return what to know before any number is used."""
-        return list(_notes(self.study, self.points))
+        return [*_notes(self.study, self.points), *self.played.notes]
 
     @property
     def target(self) -> str:
@@ -142,6 +145,7 @@ def make_report(study: Study) -> Report:
         checks=checks,
         extrapolation=extrapolate(study),
         overhead=Overhead(budget_table(study), difference_table(study), network_table(study)),
+        played=played_quality(study, points),
     )
 
 

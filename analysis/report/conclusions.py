@@ -182,7 +182,7 @@ def runs_conclusion(report: Report) -> str:
 
 def left_out_conclusion(report: Report) -> str:
     """Return how many runs are not used, by state."""
-    states = report.study.left_out["state"].value_counts()
+    states = report.study.all_left_out["state"].value_counts()
     return sentence(listed(f"{runs} {state}" for state, runs in states.items()))
 
 

@@ -12,6 +12,7 @@ from analysis.findings.answer import Answer
 from analysis.findings.headline import Kind
 from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
+from analysis.report.played_columns import played_short_columns
 from analysis.report.view import Column, number_column
 from analysis.study import Study
 from analysis.text import Row, clean, labelled
@@ -23,8 +24,10 @@ MOST_CONSOLE_ROWS = 60
 MOST_LINES = 20
 MOST_DIAGNOSES = 3
 MOST_PRINTED = 4
-WITH_INTERVAL = ("speed-up", "IoU")
-ANSWER_STYLES: Mapping[Kind, str] = {"scale": "green", "stay": "cyan", "undecided": "yellow", "unfair": "red"}
+WITH_INTERVAL = ("speed-up", "IoU", "difference to 1 worker")
+ANSWER_STYLES: Mapping[Kind, str] = {
+    "scale": "green", "stay": "cyan", "undecided": "yellow", "unfair": "red", "played": "cyan",
+}  # fmt: skip
 DOUBTS = "Not equal in this comparison"
 
 
@@ -38,6 +41,7 @@ def print_report(report: Report, console: Console | None = None, folder: Path | 
     if folder is not None:
         console.print(f"report: {clean(folder)}", markup=False, soft_wrap=True)
     _print_points(report, console)
+    _print_played(report, console)
     print_left_out(report.study, console)
     _print_list(console, "Notes", report.notes, "report.html")
     strongest = [str(diagnosis) for diagnosis in report.diagnoses[:MOST_DIAGNOSES]]
@@ -79,9 +83,10 @@ def _print_verdicts(report: Report, console: Console) -> None:
 
 def print_left_out(study: Study, console: Console) -> None:
     """Print every run that is not used, and why."""
-    rows = study.left_out.iloc[:MOST_LINES].to_dict("records")
+    left_out = study.all_left_out
+    rows = left_out.iloc[:MOST_LINES].to_dict("records")
     lines = [f"{row['run']}: {row['reason']}" for row in rows]
-    _print_list(console, f"Left out: {len(study.left_out)}", lines, "left_out.csv", len(study.left_out))
+    _print_list(console, f"Left out: {len(left_out)}", lines, "left_out.csv", len(left_out))
 
 
 def report_console() -> Console:
@@ -114,9 +119,25 @@ def _print_points(report: Report, console: Console) -> None:
         console.print(more, markup=False, soft_wrap=True)
 
 
+def _print_played(report: Report, console: Console) -> None:
+    """Print the IoU of played and real runs, one table for each set of options."""
+    points = report.played.points
+    for options, rows in points.iloc[:MOST_CONSOLE_ROWS].groupby("options", sort=False):
+        title = clean(
+            f"IoU of played and real runs: {options!s}" if options else "IoU of played and real runs"
+        )
+        console.print(_table(played_short_columns(report), title, rows))
+    if len(points) > MOST_CONSOLE_ROWS:
+        more = f"{len(points) - MOST_CONSOLE_ROWS:,} further points are in played.csv"
+        console.print(more, markup=False, soft_wrap=True)
+
+
 def _points_table(report: Report, title: str, points: pd.DataFrame) -> Table:
+    return _table([*speed_columns(report), number_column("IoU", "iou", ".3f")], title, points)
+
+
+def _table(columns: Sequence[Column], title: str, points: pd.DataFrame) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    columns = [*speed_columns(report), number_column("IoU", "iou", ".3f")]
     for column in columns:
         number = column.kind == "number"
         table.add_column(column.heading, justify="right" if number else "left", no_wrap=number)

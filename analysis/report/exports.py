@@ -11,5 +11,5 @@ def export_files(report: Report) -> dict[str, bytes]:
     return {
         "summary.json": summary_json(report).encode(),
         "summary.tex": summary_latex(report).encode(),
-        "citation.bib": citation_bibtex(report.study).encode(),
+        "citation.bib": citation_bibtex(report.study.subject).encode(),
     }

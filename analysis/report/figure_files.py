@@ -14,6 +14,7 @@ from analysis.text import clean, sentence
 
 # The anchor of the first screen, above the sections.
 MAIN = "main"
+ONLY_PLAYED = "every run is played, so that no time or speed is measured"
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,18 @@ def draw_figures(report: Report) -> FigureFiles:
     missing = {
         name: MissingFigure(figure.SECTION, figure.TITLE, reason)
         for name, figure in FIGURES.items()
-        if (reason := figure.missing(inputs))
+        if (reason := _why_missing(inputs, name))
     }
     names = [name for name in FIGURES if name not in missing]
     files = parallel_map(partial(_figure_file, inputs), names)
     return FigureFiles(dict(zip(names, files, strict=True)), missing)
+
+
+def _why_missing(inputs: Inputs, name: str) -> str | None:
+    """Return why a figure is not drawn: of played runs only the IoU is."""
+    if inputs.study.runs.empty and name != "quality":
+        return ONLY_PLAYED
+    return FIGURES[name].missing(inputs)
 
 
 def inputs_of(report: Report) -> Inputs:
@@ -86,6 +94,7 @@ def inputs_of(report: Report) -> Inputs:
         verdicts=report.verdicts,
         overhead=report.overhead,
         noise=report.noise,
+        played=report.played.points,
     )
 
 
@@ -108,6 +117,11 @@ def _panels(inputs: Inputs, name: str) -> Iterator[str]:
 
 
 def section_of(inputs: Inputs, name: str) -> str:
-    """Return where a figure stands: speed-up and IoU first; of several sets of options, their ratios."""
+    """Return where a figure stands: speed-up and IoU first; of several sets of options, their ratios.
+
+    Of played runs only, it is the figure of their IoU.
+    """
+    if inputs.study.runs.empty:
+        return MAIN if name == "quality" else FIGURES[name].SECTION
     several = len(inputs.options) > 1 and FIGURES["ratio"].missing(inputs) is None
     return MAIN if name == ("ratio" if several else "scaling") else FIGURES[name].SECTION

@@ -46,7 +46,7 @@ def _contents(report: Report, figures: FigureFiles, links: RunLinks) -> dict[str
         contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
     return (
         contents
-        | study_file(report.study)
+        | study_file(report.study.subject)
         | {
             "summary.md": summary_markdown(report).encode(),
             "application.md": application_text(report, figures).encode(),

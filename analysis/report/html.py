@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -18,6 +19,7 @@ from analysis.report.provenance import origin_line, origins
 from analysis.report.reproduction import reproduction
 from analysis.report.sections import sections
 from analysis.report.tables import TABLES
+from analysis.study import POINT, Study
 from analysis.text import clean, count, repeats_text, sentence
 
 TEMPLATE = "report.html.jinja"
@@ -29,6 +31,7 @@ KIND_WORDS: dict[Kind, str] = {
     "stay": "Stay on 1 worker",
     "undecided": "Undecided",
     "unfair": "No fair comparison",
+    "played": "IoU only: played",
 }
 LIGHT_WORDS: dict[Light, str] = {
     "good": "good",
@@ -91,9 +94,9 @@ def page(report: Report, figures: FigureFiles, links: RunLinks | None = None) ->
             not_drawn=figures.missing_in_section(MAIN),
             sections=list(sections(report, figures)),
             run_links=links or {},
-            origins=origins(study),
-            origin_line=origin_line(study),
-            reproduction=reproduction(study),
+            origins=origins(study.subject),
+            origin_line=origin_line(study.subject),
+            reproduction=reproduction(study.subject),
             files=[table.file for table in TABLES],
         )
     )
@@ -155,14 +158,22 @@ def _capital(text: str) -> str:
 
 
 def _measured(report: Report) -> str:
-    """Return frameworks, worker counts and repeats in a line."""
-    runs = report.study.runs
+    """Return frameworks, worker counts and repeats in a line, of real and of played runs."""
+    study = report.study
+    parts = [_runs_line(study, report.points["repeats"])] if len(study.runs) else []
+    if study.played is not None and len(study.played.runs):
+        sizes = study.played.runs.groupby(POINT).size()
+        parts.append(f"played: {_runs_line(study.played, sizes)}")
+    return "; ".join(parts)
+
+
+def _runs_line(study: Study, repeats: "pd.Series[int]") -> str:
+    runs = study.runs
     workers = sorted(runs["workers"].unique())
     used = set(runs["framework"])
-    names = " and ".join(name for framework, name in report.study.names.items() if framework in used)
+    names = " and ".join(name for framework, name in study.names.items() if framework in used)
     counts = ", ".join(map(str, workers)) + (" worker" if workers == [1] else " workers")
-    repeats = repeats_text(report.points["repeats"])
-    return f"{names} on {counts}, {count(len(runs), 'run')}, {repeats} per point"
+    return f"{names} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
 
 
 @cache

@@ -12,7 +12,11 @@ RunLinks = Mapping[str, str]
 
 def run_links(report: Report, folder: Path) -> RunLinks:
     """Return the link of each run, used or left out, that lies beside the report's folder, by its name."""
-    return dict(_links({*report.study.runs["run"], *report.study.left_out["run"]}, folder.resolve().parent))
+    study = report.study
+    names = {*study.runs["run"], *study.all_left_out["run"]}
+    if study.played is not None:
+        names |= {*study.played.runs["run"]}
+    return dict(_links(names, folder.resolve().parent))
 
 
 def _links(names: Iterable[str], parent: Path) -> Iterable[tuple[str, str]]:

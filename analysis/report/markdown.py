@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from analysis.findings.tiles import Tile
 from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
+from analysis.report.played_columns import PLAYED_MEANING, played_short_columns
 from analysis.report.view import Column, number_column
 from analysis.statistics.intervals import coverage
 from analysis.text import Row, clean, count, labelled, percent, repeats_text, sentence
@@ -21,7 +22,8 @@ def summary_markdown(report: Report) -> str:
         f"# {escaped(report.study.name)}: speed-up, efficiency and IoU",
         *answer_parts(report),
         *_points_tables(report),
-        _caption(report),
+        *([_caption(report)] if len(report.points) else []),
+        *played_parts(report),
         *(f"**{escaped(verdict)}**" for verdict in report.verdicts),
         *doubt_list(report),
         *(f"- {escaped(note)}" for note in report.notes),
@@ -51,6 +53,16 @@ def _points_tables(report: Report) -> Iterator[str]:
         if options:
             yield f"## {escaped(options)}"
         yield points_table(report, rows.to_dict("records"))
+
+
+def played_parts(report: Report) -> Iterator[str]:
+    """Yield the IoU of played and real runs at every number of workers; nothing without a played run."""
+    for options, rows in report.played.points.groupby("options", sort=False):
+        title = f": {options!s}" if options else ""
+        yield f"## IoU of played and real runs{escaped(title)}"
+        yield column_table(played_short_columns(report), rows.to_dict("records"))
+    if len(report.played.points):
+        yield escaped(sentence(PLAYED_MEANING))
 
 
 def doubt_list(report: Report) -> list[str]:

@@ -1,6 +1,6 @@
 """The sections of the page that give the evidence, in reading order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from analysis.findings.cost import CLOCK
@@ -8,6 +8,7 @@ from analysis.report import conclusions
 from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles
 from analysis.report.iou_columns import shared_reasons
+from analysis.report.played_section import played_runs_section, played_section
 from analysis.report.tables import grids
 from analysis.report.view import Section
 from analysis.text import clean, count, sentence
@@ -44,12 +45,22 @@ FAIRNESS_LEAD = (
 
 def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
     """Return the evidence in reading order."""
-    for make in (_points, _against, _iou, _overhead, _cost, _loss, _prediction, _fairness, _runs):
+    for make in _makers(report):
         yield _with_evidence(make(report), report, figures)
-    if len(report.study.left_out):
+    if len(report.study.all_left_out):
         yield _with_evidence(_left_out(report), report, figures)
     if report.notes:
         yield _notes(report)
+
+
+def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
+    """Return what makes the sections; a study of played runs only has no speed to show."""
+    if report.study.runs.empty:
+        return (played_section, _fairness, played_runs_section)
+    real = (_points, _against, _iou, _overhead, _cost, _loss, _prediction, _fairness, _runs)
+    if report.study.played is None:
+        return real
+    return (*real[:3], played_section, *real[3:], played_runs_section)
 
 
 def _with_evidence(section: Section, report: Report, figures: FigureFiles) -> Section:
@@ -136,7 +147,7 @@ def _runs(report: Report) -> Section:
 
 
 def _left_out(report: Report) -> Section:
-    runs = len(report.study.left_out)
+    runs = len(report.study.all_left_out)
     lead = "No number of this report uses these runs."
     conclusion = conclusions.left_out_conclusion(report)
     return Section(

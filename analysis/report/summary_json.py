@@ -20,7 +20,13 @@ from analysis.text import clean
 SCHEMA_VERSION = 1
 # More than any measurement has, and the same on every processor: as in the CSV files.
 _SIGNIFICANT_DIGITS = 10
-_LISTED = {"points": "summary.csv", "comparisons": "comparison.csv", "iou": "iou.csv"}
+_LISTED = {
+    "points": "summary.csv",
+    "comparisons": "comparison.csv",
+    "iou": "iou.csv",
+    "played": "played.csv",
+    "plan": "plan.csv",
+}
 
 
 def summary_json(report: Report) -> str:
@@ -49,8 +55,8 @@ def _subject(study: Study) -> Mapping[str, object]:
         "iou_scope": study.iou_scope,
         "frameworks": study.names,
         "criteria": study.criteria.model_dump(),
-        "left_out": study.left_out[["run", "state", "reason"]].to_dict("records"),
-        "provenance": {origin.name: origin.values for origin in origins(study)},
+        "left_out": study.all_left_out[["run", "state", "reason"]].to_dict("records"),
+        "provenance": {origin.name: origin.values for origin in origins(study.subject)},
     }
 
 

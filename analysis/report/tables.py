@@ -9,6 +9,7 @@ from analysis.report.assemble import Report
 from analysis.report.table import PageTable, Table
 from analysis.report.tables_of_iou_and_cost import COST_TABLES, IOU_TABLES, NOISE_TABLES
 from analysis.report.tables_of_overhead import OVERHEAD_TABLES
+from analysis.report.tables_of_played import PLAYED_TABLES
 from analysis.report.tables_of_speed import SPEED_TABLES
 from analysis.report.view import Grid
 
@@ -30,7 +31,7 @@ FAIRNESS_TABLES = (
     ),
     Table(
         "left_out.csv",
-        lambda report: report.study.left_out,
+        lambda report: report.study.all_left_out,
         {
             "run": "name of its folder or log",
             "state": "as in `slurm/submission.sh status`: waiting, failed, resumable, diverged, invalid; of "
@@ -46,7 +47,9 @@ FAIRNESS_TABLES = (
         ),
     ),
 )
-TABLES = (*SPEED_TABLES, *OVERHEAD_TABLES, *IOU_TABLES, *NOISE_TABLES, *COST_TABLES, *FAIRNESS_TABLES)
+TABLES = (
+    *SPEED_TABLES, *OVERHEAD_TABLES, *IOU_TABLES, *PLAYED_TABLES, *NOISE_TABLES, *COST_TABLES, *FAIRNESS_TABLES
+)  # fmt: skip
 
 
 def table_files(report: Report) -> dict[str, bytes]:

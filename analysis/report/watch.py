@@ -58,7 +58,7 @@ class Watched:
         self.seen = now
         complete, runs = _progress(self.study)
         loaded = load_study(self.study)
-        if loaded.runs.empty:
+        if loaded.subject.runs.empty:
             self._say(f"{complete} of {count(runs, 'run')} complete; no report without one")
             return False
         report = make_report(loaded)

@@ -62,6 +62,7 @@ class Inputs:
     verdicts: Sequence[Verdict]
     overhead: Overhead = NO_OVERHEAD
     noise: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(NOISE_COLUMNS)))
+    played: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def options(self) -> list[str]:

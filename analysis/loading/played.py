@@ -1,0 +1,88 @@
+"""Played runs apart from real ones: what they learned counts, how long it took does not.
+
+A played run (training.plays) trains exactly as so many workers, on fewer. It is taken as the run of these
+workers that it stands for, in a study of its own that knows no times.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from analysis.loading.compared_facts import FACTS, Fact
+from analysis.loading.runs import CompleteRun, Loaded, UnusableRun
+from analysis.study import NAN, Study
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.record_lines import Header
+
+# What decides the IoU. Device, host and software of a played run may be others than those of the real ones.
+DECIDE_IOU = ("manifest_sha256", "train_images", "test_images", "initial_weights_sha256")
+TIMES_OF_A_RUN = (
+    "images_per_second", "epochs_per_second", "seconds_per_epoch", "step_seconds", "training_seconds",
+    "busy_share",
+)  # fmt: skip
+TIMES_OF_AN_EVALUATION = ("training_seconds", "seconds")
+TABLES_OF_TIMES = ("epochs", "budgets", "probes", "startups", "steps")
+
+
+def is_played(config: RunConfig) -> bool:
+    """Return whether a run trains as a number of workers that its configuration states."""
+    return config.training.plays is not None
+
+
+def as_trained(config: RunConfig) -> RunConfig:
+    """Return the configuration of the run that a played one stands for: as many workers, all of them real."""
+    training = config.training.model_copy(update={"plays": None})
+    return config.model_copy(update={"training": training, "workers": config.played_workers})
+
+
+def split_played(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> tuple[Loaded, Loaded]:
+    """Return the real runs, and the played ones as those that they stand for."""
+    real = (
+        [run for run in complete if not is_played(run.config)],
+        [run for run in left_out if run.config is None or not is_played(run.config)],
+    )
+    played = (
+        [replace(run, config=as_trained(run.config)) for run in complete if is_played(run.config)],
+        [_left_out_as_trained(run, run.config) for run in left_out if run.config and is_played(run.config)],
+    )
+    return real, played
+
+
+def _left_out_as_trained(run: UnusableRun, config: RunConfig) -> UnusableRun:
+    return UnusableRun(replace(run.left_out, workers=config.played_workers), as_trained(config))
+
+
+def differing_from_real(played: Mapping[str, Header], real: Mapping[str, Header]) -> dict[str, str]:
+    """Return the played runs that learned from other data or weights than real ones of equal options.
+
+    {run: reason}; each reason names the fact and both values. Headers are those of the runs that the played
+    ones stand for.
+    """
+    reasons: dict[str, list[str]] = {}
+    for fact in (fact for fact in FACTS if fact.name in DECIDE_IOU):
+        known = {fact.alike(header): run for run, header in real.items()}
+        for run, header in played.items():
+            reason = _difference(fact, header, known, real)
+            if reason:
+                reasons.setdefault(run, []).append(reason)
+    return {run: "; ".join(parts) for run, parts in reasons.items()}
+
+
+def _difference(fact: Fact, header: Header, known: Mapping[Hashable, str], real: Mapping[str, Header]) -> str:
+    run = known.get(fact.alike(header))
+    if run is None:
+        return ""
+    value = fact.value(header)
+    usual = fact.value(real[run])
+    return "" if value == usual else f"{fact.name} is {value}, but {usual} in {run}, which is not played"
+
+
+def without_times(played: Study) -> Study:
+    """Return a study of played runs in which no time or speed is known."""
+    unknown_times = dict.fromkeys(TIMES_OF_A_RUN, NAN)
+    return replace(
+        played,
+        runs=played.runs.assign(**unknown_times, disturbed="", stalls=""),
+        evaluations=played.evaluations.assign(**dict.fromkeys(TIMES_OF_AN_EVALUATION, NAN)),
+        **{name: getattr(played, name).iloc[:0] for name in TABLES_OF_TIMES},
+        notes=(),
+    )

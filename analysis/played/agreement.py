@@ -1,0 +1,38 @@
+"""Played runs beside real ones of the same workers and seed: they train alike, so their IoU must agree."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from analysis.played.points import KindPoint, points_of
+from analysis.study import Study
+from analysis.text import count
+
+
+def agreement_notes(study: Study) -> Iterator[str]:
+    """Yield by how much the IoU of played and real runs of equal workers and seed differs at most."""
+    both = list(_differences(points_of(study)))
+    if not both:
+        return
+    difference, workers = max((max(apart), workers) for workers, apart in both)
+    pairs = count(sum(len(apart) for _, apart in both), "pair")
+    margin = study.criteria.iou_margin
+    largest = f"{difference:.4f}, on {count(workers, 'worker')} ({pairs} of one seed)"
+    if difference <= margin:
+        yield f"played and real runs agree: the largest difference of their IoU is {largest}"
+    else:
+        yield (
+            f"played and real runs do not agree: the largest difference of their IoU is {largest}, above the "
+            f"margin of {margin:g}; what is said of played runs may not hold for real ones"
+        )
+
+
+def _differences(points: Sequence[KindPoint]) -> Iterator[tuple[int, list[float]]]:
+    """Yield workers and the difference of each seed at every point that both kinds have."""
+    real = {(*point.series, point.seeds.workers): point for point in points if point.kind == "real"}
+    for point in (point for point in points if point.kind == "played"):
+        other = real.get((*point.series, point.seeds.workers))
+        common = point.seeds.ious.keys() & other.seeds.ious.keys() if other else set()
+        apart = [abs(point.seeds.ious[seed] - other.seeds.ious[seed]) for seed in common] if other else []
+        known = [difference for difference in apart if not math.isnan(difference)]
+        if known:
+            yield point.seeds.workers, known

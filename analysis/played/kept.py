@@ -1,0 +1,163 @@
+"""Up to how many workers training keeps the IoU of 1 worker: the finding of a series, and its sentence."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import get_args
+
+import pandas as pd
+
+from analysis.played.points import LossVerdict, series_rows
+from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.study import Names
+from analysis.text import Row, bracketed, count, listed, series_name
+
+_DIGITS = ".3f"
+# What is behind the first counts that fail says little more.
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class JudgedCount:
+    """One number of workers of a series: the verdict on it, and its row of the table of points.
+
+    Where played and real runs have this number, the verdict is the worse one.
+    """
+
+    workers: int
+    verdict: LossVerdict
+    row: Row
+
+
+@dataclass(frozen=True)
+class KeptIou:
+    """What a series shows: its numbers of workers above 1, in order, and the seeds of 1 worker with an IoU.
+
+    `kinds` are those of its runs, "played" or "real".
+    """
+
+    options: str
+    framework: str
+    knobs: str
+    counts: tuple[JudgedCount, ...]
+    baseline_seeds: int
+    kinds: tuple[str, ...]
+
+    @property
+    def shown(self) -> list[JudgedCount]:
+        """The numbers of workers that keep the IoU, as do all smaller ones."""
+        return list(takewhile(lambda count: count.verdict == "no loss", self.counts))
+
+    @property
+    def workers(self) -> int:
+        """The largest number of workers that keeps the IoU, as do all smaller ones; 1 where none is shown."""
+        return self.shown[-1].workers if self.shown else 1
+
+    @property
+    def beyond(self) -> list[JudgedCount]:
+        """The larger numbers of workers."""
+        return list(self.counts[len(self.shown) :])
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a number above 1 is shown to keep the IoU, or the smallest one not to."""
+        return bool(self.shown) or bool(self.counts and self.counts[0].verdict in ("loss", "diverges"))
+
+    def name(self, names: Names) -> str:
+        """Return the framework with its knobs."""
+        return series_name({"framework": self.framework, "knobs": self.knobs}, names)
+
+
+def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
+    """Return what each series of `played_table` shows, in its order; only of series with a played run."""
+    return [_kept(key, rows) for key, rows in series_rows(table) if (rows["kind"] == "played").any()]
+
+
+def _kept(key: tuple[str, str, str], rows: pd.DataFrame) -> KeptIou:
+    alone = rows[rows["workers"] == 1]
+    counts = [_judged(of) for _, of in rows[rows["workers"] > 1].groupby("workers")]
+    kinds = tuple(kind for kind in ("played", "real") if (rows["kind"] == kind).any())
+    return KeptIou(*key, tuple(counts), int(alone["seeds"].max()) if len(alone) else 0, kinds)
+
+
+def _judged(rows: pd.DataFrame) -> JudgedCount:
+    order = get_args(LossVerdict)
+    worst = min(rows.to_dict("records"), key=lambda row: order.index(row["verdict"]))
+    return JudgedCount(int(worst["workers"]), worst["verdict"], worst)
+
+
+def kept_sentence(kept: KeptIou, margin: float) -> str:
+    """Return "up to 8 workers keep the IoU; 14 lose 0.040 [0.021, 0.058]", or what is undecided."""
+    if not kept.counts:
+        return "undecided: no run trained as more than 1 worker"
+    if not kept.baseline_seeds and not any(each.verdict == "diverges" for each in kept.counts):
+        return "undecided: no run on 1 worker to compare with"
+    parts = [*_head(kept, margin), *_rest(kept)]
+    more = len(parts) - _MOST_NAMED
+    return "; ".join([*parts[:_MOST_NAMED], *([f"and {count(more, 'larger number')}"] if more > 0 else [])])
+
+
+def _head(kept: KeptIou, margin: float) -> Iterator[str]:
+    """Yield up to what number the IoU is kept, and what is known of the next one."""
+    if kept.shown:
+        most = "" if kept.beyond else f", the most tried (margin {margin:g})"
+        yield f"up to {count(kept.workers, 'worker')} keep the IoU{most}"
+    for each in kept.beyond[:1]:
+        if each.verdict == "undecided":
+            start = "from" if kept.shown else "undecided from"
+            state = " on undecided" if kept.shown else " on"
+            yield f"{start} {count(each.workers, 'worker')}{state} ({_undecided(each.row, margin)})"
+        elif kept.shown:
+            yield _failing(each, f"{each.workers:,}")
+        else:
+            yield f"even {_failing(each, count(each.workers, 'worker'))}"
+
+
+def _rest(kept: KeptIou) -> Iterator[str]:
+    """Yield what is known of the numbers behind the first that is not shown to keep the IoU."""
+    for each in kept.beyond[1:]:
+        if each.verdict in ("loss", "diverges"):
+            yield _failing(each, f"{each.workers:,}")
+        elif each.verdict == "no loss":
+            yield f"{each.workers:,} keep it"
+
+
+def _failing(judged: JudgedCount, number: str) -> str:
+    if judged.verdict == "diverges":
+        return f"training as {number} diverges ({_diverged(judged.row)})"
+    return f"{number} lose {_lost(judged.row)}"
+
+
+def _lost(row: Row) -> str:
+    """Return the loss of IoU with its interval."""
+    interval = bracketed(-row["difference_high"], -row["difference_low"], _DIGITS)
+    return f"{-row['difference']:{_DIGITS}} {interval}"
+
+
+def _diverged(row: Row) -> str:
+    return f"{row['diverged']} of {count(row['diverged'] + row['seeds'], 'run')}"
+
+
+def _undecided(row: Row, margin: float) -> str:
+    if row["pairs"] < FEWEST_REPEATS:
+        return f"{count(row['pairs'], 'seed')} in common with 1 worker, at least {FEWEST_REPEATS} needed"
+    interval = bracketed(row["difference_low"], row["difference_high"], f"+{_DIGITS}")
+    return f"difference {row['difference']:+{_DIGITS}} {interval}, margin {margin:g}"
+
+
+def kept_by_options(kept: Sequence[KeptIou], names: Names, margin: float) -> dict[str, str]:
+    """Return a sentence for each set of options: one for all series where they agree, else one of each."""
+    sentences = {}
+    for options in dict.fromkeys(each.options for each in kept):
+        of = [each for each in kept if each.options == options]
+        found = {each.name(names): kept_sentence(each, margin) for each in of}
+        agree = len(set(found.values())) == 1
+        parts = [*found.values()][:1] if agree else [f"{name}: {text}" for name, text in found.items()]
+        sentences[options] = "; ".join(parts)
+    return sentences
+
+
+def kinds_of(kept: Sequence[KeptIou]) -> str:
+    """Return "played", or "played and real": the kinds of the runs behind a finding."""
+    kinds = {kind for each in kept for kind in each.kinds}
+    return listed(kind for kind in ("played", "real") if kind in kinds)

@@ -1,0 +1,155 @@
+"""Time and worker-hours to the target IoU at every number of workers that was trained as or with.
+
+Epochs to the target come from the IoU during training, of played and real runs alike; seconds of an epoch
+only from real runs, measured or predicted (speeds.py).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Array
+from analysis.findings.cost import SECONDS_PER_HOUR, STEPS_OF_IOU
+from analysis.played.points import points_of
+from analysis.played.speeds import RealSpeeds
+from analysis.statistics.intervals import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
+from analysis.study import NAN, POINT, SERIES, Study
+
+_BOUNDED = ("epochs_to_target", "seconds_per_epoch", "seconds_to_target", "worker_hours_to_target")
+PLAN_COLUMNS = [
+    *POINT, "target_iou", "runs", "runs_to_target",
+    *(f"{name}{end}" for name in _BOUNDED for end in ("", "_low", "_high")), "speed", "why",
+]  # fmt: skip
+ONLY_AT_THE_END = "IoU known only after training: set training.evaluate_every to see when it is reached"
+
+
+@dataclass(frozen=True)
+class TargetEpochs:
+    """Epochs that each run of a point needs to the target IoU, infinite for never, and those it trained."""
+
+    needed: Array
+    trained: Array
+
+    @property
+    def reached(self) -> int:
+        """How many runs reach the target."""
+        return int(np.isfinite(self.needed).sum())
+
+    @property
+    def median(self) -> float:
+        """Median over the runs; unknown where a run that stopped before may have been faster."""
+        median = float(np.median(self.needed))
+        known = math.isfinite(median) and (self.trained[np.isinf(self.needed)] >= median).all()
+        return median if known else NAN
+
+    @property
+    def interval(self) -> Interval:
+        """Interval of the median; unknown as soon as one run does not reach the target."""
+        if self.reached < len(self.needed):
+            return UNKNOWN_INTERVAL
+        return median_intervals([self.needed], NOT_NEGATIVE)[0]
+
+
+def plan_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per number of workers of every series that has played runs: PLAN_COLUMNS.
+
+    `points` are those of `speedup.summarise`. Medians over runs with intervals. The bounds of a product of
+    epochs and seconds are the products of their bounds: it holds at least as often as both together do.
+    """
+    evaluated = _evaluations(study)
+    speeds = RealSpeeds(study, points)
+    rows = [
+        _row(study, speeds, tuple(map(str, key)), of)
+        for key, of in evaluated.groupby(SERIES, sort=False)
+        if of["played"].any()
+    ]
+    return pd.DataFrame([row for of in rows for row in of], columns=PLAN_COLUMNS)
+
+
+def _evaluations(study: Study) -> pd.DataFrame:
+    """Return every evaluation of played and real runs with the point of its run and images of an epoch."""
+    parts = [
+        part.evaluations[["run", "epochs", "iou"]]
+        .merge(part.runs[[*POINT, "run", "images_per_epoch"]], on="run")
+        .assign(played=part is study.played)
+        for part in (study, study.played)
+        if part is not None and len(part.runs)
+    ]
+    columns = ["run", "epochs", "iou", *POINT, "images_per_epoch", "played"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def _row(
+    study: Study, speeds: RealSpeeds, series: tuple[str, ...], evaluated: pd.DataFrame
+) -> Iterator[dict[str, object]]:
+    target = _target(study, evaluated)
+    diverged = _diverged(study, series)
+    for count, of in evaluated.groupby(evaluated["workers"].astype(int)):
+        workers = int(str(count))
+        needed = _epochs_to(target, of, diverged.get(workers, 0))
+        key = dict(zip(POINT, (*series, workers), strict=True))
+        speed = speeds.at(series, workers)
+        seconds = _seconds_per_epoch(
+            float(of["images_per_epoch"].median()), speed.images_per_second, speed.interval
+        )
+        why = "; ".join(filter(None, (_only_at_the_end(of), speed.why)))
+        yield (
+            key
+            | {"target_iou": target, "runs": len(needed.needed), "runs_to_target": needed.reached}
+            | _products(workers, (needed.median, *needed.interval), seconds)
+            | {"speed": speed.source, "why": why}
+        )
+
+
+def _target(study: Study, evaluated: pd.DataFrame) -> float:
+    """Return the IoU stated by the study, or what every run on 1 worker reaches with the margin to spare."""
+    if study.criteria.target_iou is not None:
+        return study.criteria.target_iou
+    best = evaluated[evaluated["workers"] == 1].groupby("run")["iou"].max()
+    lowest = float(best.min(skipna=False)) - study.criteria.iou_margin if len(best) else NAN
+    return math.floor(STEPS_OF_IOU * lowest) / STEPS_OF_IOU if lowest > 0 else NAN
+
+
+def _diverged(study: Study, series: tuple[str, ...]) -> dict[int, int]:
+    """Return how many runs of each number of workers diverged."""
+    of_series = [point.seeds for point in points_of(study) if point.series == series]
+    counts = sorted({seeds.workers for seeds in of_series})
+    return {number: sum(each.diverged for each in of_series if each.workers == number) for number in counts}
+
+
+def _epochs_to(target: float, evaluated: pd.DataFrame, diverged: int) -> TargetEpochs:
+    """Return the epochs to the target of all runs of a point; a diverged run never reaches it."""
+    runs = evaluated.groupby("run")
+    first = evaluated[evaluated["iou"] >= target].groupby("run")["epochs"].min()
+    needed = first.reindex(runs["epochs"].max().index).astype(float)
+    needed = needed.fillna(math.inf) if not math.isnan(target) else needed
+    never = np.full(diverged, math.inf)
+    trained = runs["epochs"].max().to_numpy(dtype=np.float64)
+    return TargetEpochs(np.append(needed.to_numpy(), never), np.append(trained, never))
+
+
+def _seconds_per_epoch(images: float, images_per_second: float, interval: Interval) -> tuple[float, ...]:
+    low, high = interval
+    return images / images_per_second, images / high, images / low
+
+
+def _products(workers: int, epochs: Sequence[float], seconds: Sequence[float]) -> dict[str, float]:
+    totals = [each * of_one for each, of_one in zip(epochs, seconds, strict=True)]
+    values = {
+        "epochs_to_target": epochs,
+        "seconds_per_epoch": seconds,
+        "seconds_to_target": totals,
+        "worker_hours_to_target": [workers * total / SECONDS_PER_HOUR for total in totals],
+    }
+    return {
+        f"{name}{end}": value
+        for name, of in values.items()
+        for end, value in zip(("", "_low", "_high"), of, strict=True)
+    }
+
+
+def _only_at_the_end(evaluated: pd.DataFrame) -> str:
+    return ONLY_AT_THE_END if (evaluated.groupby("run").size() <= 1).any() else ""

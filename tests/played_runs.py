@@ -1,0 +1,108 @@
+"""Records of played runs for tests: one worker that trains as several, with its IoU during training."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.records import make_epochs, make_header, make_point, make_result, write_run
+from unet_scaling.study.config import Framework
+from unet_scaling.study.record import RECORD_NAME, RecordWriter
+from unet_scaling.study.record_lines import End
+
+DIVERGED = -1.0
+IMAGES_PER_EPOCH = 224
+# Seconds of a played run mean nothing: a number that no test's arithmetic gives.
+PLAYED_IMAGES_PER_SECOND = 77.0
+Options = Mapping[str, Mapping[str, Any]]
+
+
+def write_played(
+    folder: Path,
+    plays: int,
+    repeat: int,
+    iou: float,
+    *,
+    framework: Framework = "pytorch_native",
+    training: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    header: Mapping[str, object] | None = None,
+    label: str = "",
+) -> Path:
+    """Write a run of `workers` that plays others; an IoU of DIVERGED is a run that diverged."""
+    return write_run(
+        folder,
+        framework,
+        workers,
+        repeat,
+        images_per_second=PLAYED_IMAGES_PER_SECOND,
+        images_per_epoch=IMAGES_PER_EPOCH,
+        options={"training": {"plays": plays, **(training or {})}},
+        label=f"-plays={plays}{label}",
+        header=header,
+        **result(iou),
+    )
+
+
+def result(iou: float) -> dict[str, Any]:
+    """Return what `write_run` takes for a run with this IoU, or one that diverged."""
+    if iou == DIVERGED:
+        return {"end": End(status="diverged", reason="loss is nan")}
+    return {"iou": iou}
+
+
+def write_all_played(
+    folder: Path,
+    ious: Mapping[int, Sequence[float]],
+    *,
+    framework: Framework = "pytorch_native",
+    training: Mapping[str, Any] | None = None,
+    label: str = "",
+) -> Path:
+    """Write one played run per IoU; their places are the repeats."""
+    for plays, values in ious.items():
+        for repeat, iou in enumerate(values, start=1):
+            write_played(folder, plays, repeat, iou, framework=framework, training=training, label=label)
+    return folder
+
+
+def write_real(folder: Path, workers: int, ious: Sequence[float], images_per_second: float) -> Path:
+    """Write one real run per IoU, of about this throughput."""
+    for repeat, iou in enumerate(ious, start=1):
+        speed = images_per_second * (1 + 0.001 * repeat)
+        write_run(
+            folder,
+            "pytorch_native",
+            workers,
+            repeat,
+            images_per_second=speed,
+            images_per_epoch=IMAGES_PER_EPOCH,
+            **result(iou),
+        )
+    return folder
+
+
+def write_curve(folder: Path, plays: int, repeat: int, ious: Sequence[float]) -> Path:
+    """Write a played run that is evaluated after every epoch, with these IoUs."""
+    options = {"training": {"plays": plays, "epochs": len(ious), "evaluate_every": 1}}
+    point = make_point("pytorch_native", 1, repeat, options=options, label=f"-plays={plays}")
+    run = folder / point.run
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(point.model_dump_json())
+    epochs = make_epochs(point, PLAYED_IMAGES_PER_SECOND, IMAGES_PER_EPOCH)
+    first_line = make_header(point)
+    writer = RecordWriter(run / RECORD_NAME)
+    writer.write(first_line)
+    for number, (epoch, iou) in enumerate(zip(epochs, ious, strict=True), start=1):
+        writer.write(epoch)
+        writer.write(make_result(first_line, epochs[:number], iou))
+    writer.write(End(status="complete"))
+    writer.close()
+    return run
+
+
+def near(center: float, repeats: int = 5, *, deviation: float = 0.001, seed: int = 1) -> list[float]:
+    """Return an IoU for each repeat, close to this one."""
+    noise = np.random.default_rng(seed).normal(0, deviation, repeats)
+    return [float(iou) for iou in (center + noise).round(5)]
