@@ -131,7 +131,9 @@ def capitalised(text: str) -> str:
 
 
 def repeats_text(repeats: "pd.Series[int]") -> str:
-    """Return "5", or "3 to 5" where points differ."""
+    """Return "5", or "3 to 5" where points differ; "none" without a point."""
+    if repeats.empty:
+        return "none"
     fewest = int(repeats.min())
     most = int(repeats.max())
     return f"{most}" if fewest == most else f"{fewest} to {most}"

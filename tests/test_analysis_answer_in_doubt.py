@@ -118,7 +118,7 @@ def test_the_tiles_are_of_the_point_that_an_undecided_headline_names(tmp_path: P
     assert answer.headline.startswith("Undecided: Horovod on 2 workers is the fastest that may qualify")
     assert tile_of(answer, "Speed").detail.startswith("2 workers with Horovod: ")
     assert tile_of(answer, "Speed").light == "caution"
-    assert answer.next_steps[0].startswith("set repeats = 10, then slurm/submission.sh ")
+    assert answer.next_steps[0].startswith("set repeats = 10, then unet-scaling run ")
     assert answer.next_steps[0].endswith("would narrow the intervals")
 
 
@@ -127,6 +127,11 @@ def test_the_reasons_of_trust_do_not_repeat_its_detail(tmp_path: Path) -> None:
     assert trust.light == "caution"
     assert trust.reasons
     assert not any(reason in trust.detail for reason in trust.reasons)
+
+
+def test_runs_too_short_for_a_check_of_drift_are_no_reason_for_caution(tmp_path: Path) -> None:
+    trust = tile_of(answer_of(write_points(tmp_path, both({1: (100, 0.8), 2: (190, 0.8)}))), "Trust")
+    assert "20 of 20 runs too short to be checked for drift" in trust.reasons
 
 
 def test_the_cost_on_one_worker_is_one_number(tmp_path: Path) -> None:
