@@ -16,8 +16,11 @@ LIGHTS: Sequence[Light] = ("good", "caution", "bad")
 
 @dataclass(frozen=True)
 class _Reason:
+    """A light and why; one that is `minor` stands beside the value only where no other weighs as much."""
+
     light: Light
     text: str
+    minor: bool = False
 
 
 def trust_tile(advice: Recommendation, checks: Sequence[Check]) -> Tile:
@@ -28,9 +31,10 @@ def trust_tile(advice: Recommendation, checks: Sequence[Check]) -> Tile:
         return Tile("Trust", _met(own), unknown, "unknown", (_repeats(advice).text,))
     reasons = [_quiet(own), _repeats(advice), _steady(advice), *_fair(own)]
     worst = max((reason.light for reason in reasons), key=LIGHTS.index)
-    weakest = "; ".join(reason.text for reason in reasons if reason.light == worst)
-    others = tuple(reason.text for reason in reasons if reason.light != worst)
-    return Tile("Trust", _met(own), weakest, worst, others)
+    weakest = [reason for reason in reasons if reason.light == worst]
+    named = [reason for reason in weakest if not reason.minor] or weakest
+    others = tuple(reason.text for reason in reasons if reason not in named)
+    return Tile("Trust", _met(own), "; ".join(reason.text for reason in named), worst, others)
 
 
 def _met(checks: Sequence[Check]) -> str:
@@ -72,8 +76,8 @@ def _steady(advice: Recommendation) -> _Reason:
         return _Reason("caution", f"{unsteady} of {runs} not steady after the warm-up")
     short = int((steady == "not checked").sum())
     if short:
-        # As a fairness check that is not known: nothing speaks against these runs.
-        return _Reason("good", f"{short} of {runs} too short to be checked for drift")
+        # Nothing was found against these runs, and for who reads of few repeats it is one thing too many.
+        return _Reason("caution", f"{short} of {runs} too short to be checked for drift", minor=True)
     return _Reason("good", f"{runs}, all steady after the warm-up")
 
 
