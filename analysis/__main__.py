@@ -1,12 +1,12 @@
 """Compare the runs of a study: which framework trains faster, how far it scales, and at what IoU.
 
-  python -m analysis logs/STUDY             the records of a study
+  unet-scaling report logs/STUDY            the records of a study
       [--watch]                             again whenever a record changes, until all runs are complete
-  python -m analysis --reference FOLDER     logs in the older layout: log_N.csv is native DDP on N
+  unet-scaling report --reference FOLDER    logs in the older layout: log_N.csv is native DDP on N
                                             workers, log_hvd_N.csv Horovod
       [--images M --batch B]                what an epoch had: gives the speed-up by steps
       [--names "MirroredStrategy,Horovod"]  what the two arms are, where it is not native DDP
-  python -m analysis compare A B            two studies, before and after a change: --help says more
+  unet-scaling compare A B                  two studies, before and after a change: --help says more
 
 Writes to the report folder:
   report.html      the report: one file that needs nothing else, to be opened in a browser
@@ -24,22 +24,12 @@ repeated at any time: runs that are not complete are left out and listed.
 """
 
 import argparse
-import gc
 import sys
 from pathlib import Path
 
 from analysis.compare import command
-from analysis.loading.arm_names import arm_names
-from analysis.loading.epoch_work import epoch_work
-from analysis.loading.load import load_study
-from analysis.loading.reference import load_reference
-from analysis.report.assemble import make_report
-from analysis.report.console import print_left_out, print_report, report_console
-from analysis.report.files import write_report
-from analysis.report.watch import watch
-from analysis.study import NAMES, Study
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError, run_program
+from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.validation import positive
 
 # As the first argument; a study folder of this name is given as ./compare.
@@ -56,50 +46,24 @@ def main(arguments: list[str] | None = None) -> int:
     if given[:1] == [COMPARE]:
         return command.main(given[1:])
     options = command_line().parse_args(given)
-    source: Path = options.reference or options.study
-    if options.watch:
-        return watch(_watched(options), options.output or source / "report", options.watch)
-    study = _reference(options) if options.reference else load_study(_only_records(options))
-    _require_runs(study, source)
-    # The study stays until the end: no search for garbage, in any process, needs to visit it.
-    gc.freeze()
-    report = make_report(study)
-    folder: Path = options.output or source / "report"
-    try:
-        write_report(report, folder)
-    except OSError as error:
-        raise UserError(f"the report cannot be written to {folder}: {error}; try --output") from None
-    print_report(report, folder=folder)
-    print(f"\nreport: {folder}")
-    return EXIT_OK
+    _require_fitting(options)
+    # Only now: --help and a wrong option need not wait for pandas and matplotlib.
+    from analysis.report.program import report_records, report_reference
+
+    start = report_reference if options.reference else report_records
+    return start(options)
 
 
-def _watched(options: argparse.Namespace) -> Path:
-    """Return the study's folder; raise UserError for logs, which do not change."""
+def _require_fitting(options: argparse.Namespace) -> None:
+    """Raise UserError for options that only the other kind of logs has."""
     if options.reference:
-        raise UserError("--watch: only for the records of a study, not with --reference")
-    return _only_records(options)
-
-
-def _reference(options: argparse.Namespace) -> Study:
-    names = NAMES if options.names is None else arm_names(options.names)
-    return load_reference(options.reference, epoch_work(options.images, options.batch), names)
-
-
-def _only_records(options: argparse.Namespace) -> Path:
-    """Return the study's folder; raise UserError for options that only older logs need."""
+        if options.watch:
+            raise UserError("--watch: only for the records of a study, not with --reference")
+        return
     given = [name for name in REFERENCE_OPTIONS if getattr(options, name) is not None]
     if given:
         options_given = " and ".join(f"--{name}" for name in given)
         raise UserError(f"{options_given}: only with --reference; the records of a study state it themselves")
-    study: Path = options.study
-    return study
-
-
-def _require_runs(study: Study, source: Path) -> None:
-    if study.subject.runs.empty:
-        print_left_out(study, report_console())
-        raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
 
 
 def command_line() -> CommandLine:

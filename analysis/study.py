@@ -13,6 +13,7 @@ from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
 from unet_scaling.study.run_state import Exclusion, State
 
 NAN = float("nan")
+SECONDS_PER_HOUR = 3600.0
 Names = Mapping[Framework, str]
 NAMES: Names = {"pytorch_native": "native DDP", "horovod": "Horovod"}
 # A comparison is of these two; a further framework has its points, figures and budget beside them.

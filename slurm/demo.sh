@@ -13,7 +13,7 @@ for option in "$@"; do
     case $option in
         --dry-run) dry=yes ;;
         --name | --name=* | --logs | --logs=*)
-            echo "error: $option: the demo has its own folder; use slurm/submission.sh for a study of yours" >&2
+            echo "error: $option: the demo has its own folder; use unet-scaling run for a study of yours" >&2
             exit 2
             ;;
     esac

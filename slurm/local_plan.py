@@ -16,6 +16,7 @@ from slurm.study_folder import StudyFolder, in_launch_order
 from slurm.submissions import Submission, read_submissions
 from unet_scaling.data.enough_images import count_test_images, require_enough_images
 from unet_scaling.data.manifest import read_manifest
+from unet_scaling.study.command_line import COMMAND
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import set_record_aside
@@ -141,7 +142,7 @@ def _require_no_jobs(study: Path) -> None:
     if jobs:
         raise UserError(
             f"{study.name}: jobs {jobs} of this study are queued or running (squeue --me); wait for "
-            f"their end, or cancel them: slurm/submission.sh cancel {study}"
+            f"their end, or cancel them: {COMMAND} cancel {study}"
         )
 
 

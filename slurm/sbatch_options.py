@@ -44,13 +44,13 @@ OWN_OPTIONS = {
     "requeue": "use `requeue = true`",
     "signal": "use `stop_seconds`",
     "tasks-per-node": _GEOMETRY,
-    "test-only": f"{_NOT_A_SUBMISSION}; use --dry-run of slurm/submission.sh",
+    "test-only": f"{_NOT_A_SUBMISSION}; use --dry-run of unet-scaling submit",
     "time": "use `time`",
     "tres-per-task": _GPUS,
     "uid": "submit as the user whose jobs they are",
     "usage": _NOT_A_SUBMISSION,
     "version": _NOT_A_SUBMISSION,
-    "wait": "use --wait of slurm/submission.sh",
+    "wait": "use --wait of unet-scaling submit",
     "wrap": "the submission writes the script itself",
 }
 LONG_NAMES = {

@@ -17,6 +17,7 @@ from slurm.scheduler import UnreachableError, cancel
 from slurm.states import RunStatus, study_statuses
 from slurm.study_lock import is_at_work
 from slurm.submissions import read_submissions
+from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Epoch
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
@@ -63,7 +64,7 @@ def study_rows(folder: Path) -> list[StatusRow]:
     """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
     configs = {run_folder: read_config(config_path(run_folder)) for run_folder in list_run_folders(folder)}
     if not configs:
-        raise UserError(f"{folder} holds no runs; slurm/submission.sh STUDY.toml makes them")
+        raise UserError(f"{folder} holds no runs; {LAUNCH_HINT} makes them")
     study = recorded_study(folder)
     wanted = {config.run for config in (study.configs() if study else configs.values())}
     statuses = study_statuses(configs, read_submissions(configs))

@@ -118,7 +118,7 @@ def test_the_tiles_are_of_the_point_that_an_undecided_headline_names(tmp_path: P
     assert answer.headline.startswith("Undecided: Horovod on 2 workers is the fastest that may qualify")
     assert tile_of(answer, "Speed").detail.startswith("2 workers with Horovod: ")
     assert tile_of(answer, "Speed").light == "caution"
-    assert answer.next_steps[0].startswith("set repeats = 10, then slurm/submission.sh ")
+    assert answer.next_steps[0].startswith("set repeats = 10, then unet-scaling run ")
     assert answer.next_steps[0].endswith("would narrow the intervals")
 
 
@@ -127,6 +127,22 @@ def test_the_reasons_of_trust_do_not_repeat_its_detail(tmp_path: Path) -> None:
     assert trust.light == "caution"
     assert trust.reasons
     assert not any(reason in trust.detail for reason in trust.reasons)
+
+
+def test_an_interval_of_a_difference_of_iou_has_signs_at_both_ends(tmp_path: Path) -> None:
+    """IoU is higher on 2 workers, by 0.03 in the median."""
+    for repeat in range(1, 6):
+        write_run(tmp_path, workers=1, repeat=repeat, iou=0.8)
+        write_run(tmp_path, workers=2, repeat=repeat, images_per_second=190.0, iou=0.815 + 0.005 * repeat)
+    detail = tile_of(answer_of(tmp_path), "IoU").detail
+    assert detail.endswith(": +0.030 [+0.021, +0.039], margin 0.01")
+
+
+def test_that_drift_cannot_be_checked_is_said_beside_what_weighs_more(tmp_path: Path) -> None:
+    trust = tile_of(answer_of(write_points(tmp_path, both({1: (100, 0.8), 2: (190, 0.8)}))), "Trust")
+    assert trust.detail.startswith("machine quiet: not known: ")
+    assert "drift" not in trust.detail
+    assert "20 of 20 runs too short to be checked for drift" in trust.reasons
 
 
 def test_the_cost_on_one_worker_is_one_number(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from analysis.__main__ import main
-from analysis.compare.assemble import StudyComparison, compare_studies
+from analysis.compare.assemble import StudyComparison
 from analysis.compare.contrast import Sample, corrected, paired_contrasts, unpaired_contrasts
 from analysis.compare.show import COMPARE_COLUMNS, comparison_files, comparison_markdown
-from analysis.compare.sides import read_side
 from analysis.statistics.launches import Launches
+from tests.compared_studies import SPREAD, Options, compared, write_side
 from tests.malformed_records import with_values
 from tests.records import Measured, make_epochs, make_point, make_workers, write_run
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
@@ -23,47 +22,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record_lines import End
 from unet_scaling.study.study_file import OLDER_LOG_HEADER
 
-Options = Mapping[str, Mapping[str, Any]]
-NATIVE = FRAMEWORKS[:1]
-# Deviations of the launches of a point, in percent.
-SPREAD = (-1.0, 0.4, 0.0, 1.1, -0.5)
 OTHER_SPREAD = (0.7, -0.9, 0.2, -0.3, 0.6)
-
-
-def write_side(
-    folder: Path,
-    speed: float = 100.0,
-    *,
-    frameworks: Sequence[str] = NATIVE,
-    workers: Sequence[int] = (1,),
-    spread: Sequence[float] = SPREAD,
-    options: Options | None = None,
-    label: str = "",
-    iou: float = 0.8,
-    **header: object,
-) -> Path:
-    """A study of launches that differ by `spread`, in percent of the throughput."""
-    for framework in frameworks:
-        own = {table: keys for table, keys in (options or {}).items() if table not in FRAMEWORKS}
-        own |= {framework: (options or {})[framework]} if framework in (options or {}) else {}
-        for count in workers:
-            for repeat, percent in enumerate(spread, start=1):
-                write_run(
-                    folder,
-                    framework,  # type: ignore[arg-type]
-                    count,
-                    repeat,
-                    images_per_second=speed * count * (1 + percent / 100),
-                    iou=round(iou + 0.001 * percent, 6),
-                    options=own,
-                    label=label,
-                    header={name.removeprefix("header_"): value for name, value in header.items()},
-                )
-    return folder
-
-
-def compared(a: Path, b: Path) -> StudyComparison:
-    return compare_studies(read_side("A", a), read_side("B", b))
 
 
 def one_row(a: Path, b: Path) -> dict[Any, Any]:
@@ -314,7 +273,7 @@ def test_diverged_runs_stand_beside_the_iou(before: Path, tmp_path: Path) -> Non
     write_run(after, repeat=5, end=End(status="diverged", reason="the loss is nan"))
     comparison = compared(before, after)
     assert comparison.points["iou_remarks"].tolist() == ["4 seeds as pairs; 1 run of B diverged"]
-    assert any(note.startswith("B leaves out 1 run: python -m analysis ") for note in comparison.notes)
+    assert any(note.startswith("B leaves out 1 run: unet-scaling report ") for note in comparison.notes)
 
 
 def test_studies_that_ran_apart_are_said_to(before: Path, tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from analysis.loading.load import load_study
 from analysis.loading.remarks import remarks
 from analysis.loading.resources import sharing
 from tests.records import digest, make_header, make_point, make_workers, write_record, write_run
-from unet_scaling.study.config import Framework
+from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.record import RECORD_NAME, set_record_aside
 from unet_scaling.study.record_lines import AttemptFacts, End, Header, Resumed, WorkerFacts
+
+OF_TWO = " (kept: 1 of 2 runs, the first to start)"
 
 
 def header(framework: Framework = "pytorch_native", count: int = 1, **changes: object) -> Header:
@@ -50,7 +52,9 @@ def test_unequal_test_sets_are_refused_naming_both_values(tmp_path: Path) -> Non
     assert set(study.runs["framework"]) == {"pytorch_native"}
     left_out = study.left_out.iloc[0]
     assert left_out["state"] == "refused"
-    assert left_out["reason"] == "test_images is 30, but 12 in pytorch_native-w01-r1 and 1 more"
+    assert left_out["reason"] == (
+        "test_images is 30, but 12 in pytorch_native-w01-r1 and 1 more (kept: 2 of 3 runs)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,8 @@ def test_a_verdict_says_why_the_other_framework_has_no_usable_run(tmp_path: Path
     study = load_study(tmp_path)
     assert verdicts(study, compare(study))[0].sentence == (
         "no verdict: there is no usable run of Horovod: 3 runs left out, horovod-w01-r1 because "
-        "environment NCCL_ALGO is Tree, but not set in pytorch_native-w01-r1 and 2 more"
+        "environment NCCL_ALGO is Tree, but not set in pytorch_native-w01-r1 and 2 more "
+        "(kept: 3 of 6 runs, the first to start)"
     )
 
 
@@ -110,7 +115,7 @@ def test_variables_of_horovod_are_compared_among_its_runs_only() -> None:
     assert refusals({"a": header(), "b": header("horovod", workers=stall)}) == {}
     assert refusals({"a": header(), "b": header("horovod", workers=tuned)}) == {}
     refused = refusals({"a": header("horovod"), "b": header("horovod", workers=tuned)})
-    assert refused == {"b": "environment HOROVOD_HIERARCHICAL_ALLREDUCE is 1, but not set in a"}
+    assert refused == {"b": f"environment HOROVOD_HIERARCHICAL_ALLREDUCE is 1, but not set in a{OF_TWO}"}
 
 
 def test_knobs_may_set_variables_of_the_mpi_that_horovod_uses() -> None:
@@ -125,14 +130,45 @@ def test_long_values_are_shown_where_they_differ() -> None:
     runs = {
         name: header(workers=with_settings(environment=value)) for name, value in (("a", long), ("b", other))
     }
-    assert refusals(runs) == {"b": "environment GLIBC_TUNABLES is ...y, but ...x in a"}
+    assert refusals(runs) == {"b": f"environment GLIBC_TUNABLES is ...y, but ...x in a{OF_TWO}"}
 
 
 def test_clean_runs_are_not_refused_for_the_majority_of_changed_ones() -> None:
-    changed = {f"changed{n}": header(dirty=True, commit="later") for n in range(3)}
-    refused = refusals(changed | {"clean": header("horovod")})
+    changed = {f"changed{n}": header(dirty=True, commit="later") for n in range(9)}
+    clean = {f"clean{n}-{name}": header(name) for n in range(3) for name in FRAMEWORKS}
+    refused = refusals(changed | clean)
     assert set(refused) == set(changed)
-    assert refused["changed0"] == "uncommitted changes is True, but False in clean"
+    assert refused["changed0"] == (
+        "uncommitted changes is True, but False in clean0-pytorch_native and 5 more (kept: committed code)"
+    )
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("odd", "others"),
+    [
+        ({"commit": "another"}, {}),
+        ({}, {"dirty": True, "commit": "later"}),
+        ({"versions": {"python": "3.11.2", "torch": "2.12.0"}}, {}),
+    ],
+)
+def test_one_run_does_not_throw_out_all_others(
+    first: bool, odd: dict[str, Any], others: dict[str, Any]
+) -> None:
+    runs = {f"run{n}": header(FRAMEWORKS[n % 2], **others) for n in range(9)}
+    one = {"odd": header("horovod", **odd)}
+    refused = refusals(one | runs if first else runs | one)
+    assert set(refused) == {"odd"}
+    assert " in run0 and 8 more (kept: 9 of 10 runs)" in refused["odd"]
+
+
+def test_of_equally_many_runs_those_of_the_first_to_start_are_kept() -> None:
+    later = {f"a{n}": header(started_utc=f"2025-02-0{n}T12:00:00Z") for n in (1, 2)}
+    started = {"b1": "2025-02-03T12:00:00Z", "b2": "2025-01-31T11:00:00Z"}
+    earlier = {run: header("horovod", commit="other", started_utc=begun) for run, begun in started.items()}
+    refused = refusals(later | earlier)
+    assert set(refused) == set(later)
+    assert refused["a1"].endswith(", but other in b1 and 1 more (kept: 2 of 4 runs, the first to start)")
 
 
 def attempt(number: int = 1, **changes: object) -> AttemptFacts:
@@ -263,7 +299,7 @@ def test_hosts_may_differ_but_not_the_workers_on_each() -> None:
     together, elsewhere = header(count=2), header("horovod", 2, workers=make_workers(2, host="c"))
     assert refusals({"a": together, "b": elsewhere}) == {}
     refused = refusals({"a": together, "b": header("horovod", 2, workers=spread)})
-    assert refused == {"b": "workers on each host is 1, 1, but 2 in a"}
+    assert refused == {"b": f"workers on each host is 1, 1, but 2 in a{OF_TWO}"}
     assert any("different hosts" in remark for remark in remarks(by_number([together, elsewhere])))
 
 

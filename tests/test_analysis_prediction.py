@@ -287,5 +287,5 @@ def test_logs_without_steps_are_predicted_in_their_own_unit_and_say_what_they_la
     assert table.loc[table["held_out"].astype(bool), "workers"].tolist() == [6, 8, 8] * 2
     notes = " ".join(extrapolate(study).notes)
     assert notes.count("without a model") == 2
-    assert "epochs / s" in notes
+    assert "epochs / h" in notes
     assert "no launch-to-launch variation" in notes

@@ -375,7 +375,7 @@ def test_what_the_layout_does_not_record_stays_unknown(tmp_path: Path) -> None:
     study = read(tmp_path, log())
     assert study.runs[["seed", "images_per_second", "images_per_epoch", "dice"]].isna().all(axis=None)
     assert summarise(study)["images_per_second"].isna().all()
-    assert (study.throughput, study.unit) == ("epochs_per_second", "epochs / s")
+    assert (study.throughput, study.unit) == ("epochs_per_hour", "epochs / h")
 
 
 def test_the_notes_say_what_such_logs_cannot_support(tmp_path: Path) -> None:

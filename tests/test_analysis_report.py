@@ -93,7 +93,7 @@ def test_the_command_writes_the_report_beside_the_runs(small_report: Path) -> No
 def test_the_command_prints_answer_table_advice_verdict_and_place(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analysis.__main__.write_report", lambda report, folder: [])
+    monkeypatch.setattr("analysis.report.program.write_report", lambda report, folder: [])
     main([str(study), "--output", str(tmp_path / "out")])
     shown = capsys.readouterr().out
     parts = ("Speed [", "Trust [", "Next: ", "report: ", "93.5 %", "Recommendation", "not enough repeats for")

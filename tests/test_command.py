@@ -61,6 +61,21 @@ def test_help_and_version_import_nothing_large(option: str) -> None:
     assert "unet-scaling" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [["report", "--help"], ["compare", "--help"], ["report", "--no-such"]])
+def test_help_and_mistakes_of_the_analysis_do_not_wait_for_pandas(arguments: list[str]) -> None:
+    program = (
+        "import sys, contextlib; from unet_scaling.subcommands import main;"
+        f"sys.argv = {['unet-scaling', *arguments]!r}\n"
+        "with contextlib.suppress(SystemExit): main()\n"
+        "print(sorted({'torch', 'pandas', 'numpy', 'matplotlib', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "usage: unet-scaling" in done.stdout + done.stderr
+
+
 def test_the_installed_command_is_the_one_of_the_table() -> None:
     text = (PROJECT / "pyproject.toml").read_text()
     assert '[project.scripts]\nunet-scaling = "unet_scaling.__main__:run_command"\n' in text

@@ -377,7 +377,9 @@ def test_a_study_file_that_is_cut_off_is_an_error_with_its_cure(study: Path, tmp
     StudyFolder(tmp_path / "logs", read_study(study)).prepare()
     path = tmp_path / "logs" / STUDY_NAME
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(UserError, match=r"study.json cannot be read: .*submission.sh writes it again"):
+    with pytest.raises(
+        UserError, match=r"study.json cannot be read: .*unet-scaling run STUDY.toml .* writes it again"
+    ):
         recorded_study(tmp_path / "logs")
 
 

@@ -34,6 +34,16 @@ def test_a_complete_run_folder_is_refused_and_left_as_it_was(images: Path, train
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
+def test_a_folder_in_place_of_the_record_is_an_error_that_names_it(images: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", make_point(images))
+    (run / "run.jsonl").mkdir()
+    outcome = run_twin(run)
+    assert outcome.returncode == 65
+    assert outcome.stderr == (
+        f"error: {run}/run.jsonl cannot be read: Is a directory; move it away, or use another run folder\n"
+    )
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core of two is used")
 def test_a_worker_uses_as_many_of_its_cores_as_its_point_wants(images: Path, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", make_point(images, "horovod", cores_per_worker=1))

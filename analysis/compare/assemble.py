@@ -6,7 +6,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from analysis.compare.facts import OPTION, ComparedFact, compared_facts
+from analysis.compare.facts import OPTION, ComparedFact, compared_facts, unequal_images
 from analysis.compare.iou import iou_differences
 from analysis.compare.matching import Matching, match_points
 from analysis.compare.remarks import remarks_on
@@ -51,7 +51,8 @@ class StudyComparison:
     @cached_property
     def headlines(self) -> list[str]:
         """Return which study is faster where, and where its IoU is higher, in sentences."""
-        return headlines(self.a, self.b, self.points)
+        found = headlines(self.a, self.b, self.points)
+        return found if self.points.empty else [*unequal_images(self.differing), *found]
 
     @cached_property
     def notes(self) -> list[str]:

@@ -17,6 +17,10 @@ _NOT_RECORDED = "not recorded"
 _MOST_VALUES = 4
 # The other variables of a job name the job itself, and so differ always.
 _JOB_VARIABLES = ("SLURM_CLUSTER_NAME", "SLURM_JOB_PARTITION", "SLURM_CPUS_PER_TASK")
+# Pixels and network decide what one image costs; other options decide how it is computed.
+_OPTIONS_OF_WORK = (
+    "data.image_height", "data.image_width", "data.channels", "model.width", "model.depth",
+)  # fmt: skip
 FactGroup = Literal["option", "data", "software", "machine", "environment"]
 OPTION: FactGroup = "option"
 
@@ -76,6 +80,14 @@ def compared_facts(a: StudySide, b: StudySide, matching: Matching) -> list[Compa
         fact for group, values in _GROUPS.items() for fact in _facts_of(group, values(first), values(second))
     ]
     return [*found, *_initial_weights(first, second), *_environment(first, second)]
+
+
+def unequal_images(differing: Sequence[ComparedFact]) -> Iterator[str]:
+    """Yield which options make an image other work in one study than in the other."""
+    options = [fact for fact in differing if fact.name in _OPTIONS_OF_WORK]
+    if options:
+        values = "; ".join("{}: A {}, B {}".format(fact.name, *fact.texts) for fact in options)
+        yield f"an image is not the same work in A and B, so a ratio of images / s says little: {values}"
 
 
 def _facts_of(group: FactGroup, first: _Values, second: _Values) -> Iterator[ComparedFact]:

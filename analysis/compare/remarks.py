@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
+from analysis.compare.doubts import common_launches
 from analysis.compare.facts import ComparedFact
 from analysis.compare.sides import StudySide
+from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.machines import clocks_differ, with_clocks
 from analysis.findings.order import start_times
 from analysis.text import count
+from unet_scaling.study.command_line import COMMAND
 
 
 def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) -> Iterator[str]:
@@ -25,23 +28,18 @@ def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) ->
 def _of_side(side: StudySide) -> Iterator[str]:
     if len(side.study.left_out):
         left_out = count(len(side.study.left_out), "run")
-        yield f"{side.letter} leaves out {left_out}: python -m analysis {side.folder} says why"
+        yield f"{side.letter} leaves out {left_out}: {COMMAND} report {side.folder} says why"
     if side.study.played is not None:
         yield f"{side.letter} has {count(len(side.study.played.runs), 'played run')}, which are not compared"
+    yield from (f"{side.letter}: {note}" for note in disturbed_notes(side.study))
     yield from (f"{side.letter}: {note}" for note in side.study.notes)
 
 
 def _copies(a: StudySide, b: StudySide) -> Iterator[str]:
     """Yield how many launches stand in both studies: they are no evidence that two things are equal."""
-    first, second = ({_launch(side, run) for run in side.study.headers} for side in (a, b))
-    if first & second:
-        yield f"{count(len(first & second), 'launch')} stand in both studies: they are the same measurement"
-
-
-def _launch(side: StudySide, run: str) -> tuple[object, ...]:
-    header = side.study.headers[run]
-    row = side.study.runs[side.study.runs["run"] == run].iloc[0]
-    return header.config_sha256, header.started_utc, row["hosts"], row["images_per_second"], row["iou"]
+    common = len(common_launches(a, b))
+    if common:
+        yield f"{count(common, 'launch')} stand in both studies: they are the same measurement"
 
 
 def _apart(a: StudySide, b: StudySide) -> Iterator[str]:

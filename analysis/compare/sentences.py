@@ -91,14 +91,19 @@ def _together(
 def _no_difference(row: Row) -> str:
     ratio = f": B / A {row['ratio']:.3f} {bracketed(row['ratio_low'], row['ratio_high'], '.3f')}"
     needed = row["launches_needed"]
-    if math.isnan(needed):
-        return ratio
-    launches = f"about {needed:.0f}" if needed <= _MOST_ADVISED else f"more than {_MOST_ADVISED}"
-    return f"{ratio} ({launches} launches of each would show it, if it is true)"
+    if not math.isnan(needed):
+        launches = f"about {needed:.0f}" if needed <= _MOST_ADVISED else f"more than {_MOST_ADVISED}"
+        ratio = f"{ratio} ({launches} launches of each would show it, if it is true)"
+    return f"{ratio}{_in_doubt(row)}"
 
 
 def _too_few(row: Row) -> str:
-    return f": B / A {row['ratio']:.3f} of {row['launches_a']} launches in A, {row['launches_b']} in B"
+    launches = f"{row['launches_a']} launches in A, {row['launches_b']} in B"
+    return f": B / A {row['ratio']:.3f} of {launches}{_in_doubt(row)}"
+
+
+def _in_doubt(row: Row) -> str:
+    return f", but {row['doubts']}" if row["doubts"] else ""
 
 
 def _of_iou(a: StudySide, b: StudySide, rows: Rows) -> Iterator[str]:
@@ -123,4 +128,5 @@ def _difference(row: Row, margin: float = 0.0) -> str:
     """Return the difference with its interval, and whether all of it is smaller than the studies care for."""
     low, high = (row[f"iou_difference_{end}"] for end in ("low", "high"))
     inside = f", within the margin of {margin:g}" if -margin < low and high < margin else ""
-    return f": B - A {row['iou_difference']:+.4f} {bracketed(low, high, '+.4f')}{inside}"
+    unpaired = "" if row["seeds_paired"] else ", seeds not paired"
+    return f": B - A {row['iou_difference']:+.4f} {bracketed(low, high, '+.4f')}{inside}{unpaired}"

@@ -37,7 +37,7 @@ COMPARE_COLUMNS = {
     "only_in": "A or B, where only one study has the point; else empty",
     "launches_a": "launches of A that count for speed",
     "launches_b": "",
-    "throughput_a": "median over them, in images / s (older logs: epochs / s)",
+    "throughput_a": "median over them, in images / s (older logs: epochs / h)",
     "throughput_b": "",
     "ratio": "throughput of B / A, ratio of the medians",
     "ratio_low": "interval of the ratio, which holds for all points of the table together",
@@ -47,7 +47,7 @@ COMPARE_COLUMNS = {
     "comparisons": "for so many points",
     "outcome": "A faster, B faster, suggests either (3 or 4 launches), no significant difference, withheld, "
     "or not enough repeats",
-    "doubts": "why it is withheld",
+    "doubts": "launches disturbed, at the same time, or of both studies: then nothing is claimed",
     "launches_needed": "launches of each study that resolve this ratio at 80 % power, if the variation stays",
     "seeds_a": "runs of A with an IoU",
     "seeds_b": "",

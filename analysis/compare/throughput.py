@@ -7,15 +7,15 @@ import pandas as pd
 
 from analysis.arrays import Integers
 from analysis.compare.contrast import Contrast, Sample, corrected, unpaired_contrasts
+from analysis.compare.doubts import doubts_on_speed
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
 from analysis.statistics.blocks import block_deviations
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS, coverage
 from analysis.statistics.launches import Launches
-from analysis.statistics.timed import kept_though_disturbed, timed
+from analysis.statistics.timed import timed
 from analysis.study import NAN
-from analysis.text import count
 
 A_FASTER = "A faster"
 B_FASTER = "B faster"
@@ -30,7 +30,7 @@ def throughput_ratios(a: StudySide, b: StudySide, matches: Sequence[PointMatch])
     samples = _sample(a, [match.a for match in matches]), _sample(b, [match.b for match in matches])
     table = _medians(samples)
     _add_ratios(table, unpaired_contrasts(*samples))
-    table["doubts"] = [_disturbed(a, b, match) for match in matches]
+    table["doubts"] = doubts_on_speed(a, b, matches)
     table["outcome"] = _outcomes(table)
     return table
 
@@ -69,16 +69,6 @@ def _add_ratios(table: pd.DataFrame, contrasts: Sequence[Contrast]) -> None:
 
 def _coverage(fewest: int) -> float:
     return coverage(fewest) if fewest >= FEWEST_REPEATS else NAN
-
-
-def _disturbed(a: StudySide, b: StudySide, match: PointMatch) -> str:
-    """Return how many launches count though other programs or stalls disturbed them; else nothing."""
-    found = [
-        f"{count(disturbed, 'launch')} of {side.letter} disturbed by other programs or a stall"
-        for side, point in ((a, match.a), (b, match.b))
-        if (disturbed := int(kept_though_disturbed(side.study)["run"].isin(point.runs).sum()))
-    ]
-    return "; ".join(found)
 
 
 def _outcomes(table: pd.DataFrame) -> list[str]:

@@ -22,7 +22,7 @@ from analysis.figures.drawing.labels import Label, write_beside
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import MUTED
 from analysis.figures.drawing.titles import title_marks
-from analysis.findings.cost import SECONDS_PER_HOUR
+from analysis.study import SECONDS_PER_HOUR
 from analysis.text import chart_number
 
 TITLE = "cost"

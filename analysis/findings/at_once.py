@@ -31,7 +31,7 @@ def check_alone(study: Study) -> Check:
     if not study.headers:
         return not_known(WITHOUT_RECORD)
     trained = _trained(study)
-    clashes = _clashes_of_cores(study, trained.dropna().sort_values("begin", kind="stable"))
+    clashes = _clashes_of_cores(study, trained)
     if clashes:
         return _at_once(study, clashes)
     unknown = int(trained["begin"].isna().sum())
@@ -40,10 +40,16 @@ def check_alone(study: Study) -> Check:
     return yes("no two runs trained at the same time on one core or device")
 
 
+def clashes_of(study: Study) -> list[Clash]:
+    """Return both runs and what they shared, for each run that began while another held a core of its own."""
+    return _clashes_of_cores(study, _trained(study))
+
+
 def _clashes_of_cores(study: Study, trained: pd.DataFrame) -> list[Clash]:
+    in_order = trained.dropna().sort_values("begin", kind="stable")
     # Cores are many: only of runs that a host served at the same time are they looked up.
-    together = _runs_of(_clashes(study, trained, _hosts))
-    return list(_clashes(study, trained[trained.index.isin(together)], _owned))
+    together = _runs_of(_clashes(study, in_order, _hosts))
+    return list(_clashes(study, in_order[in_order.index.isin(together)], _owned))
 
 
 def _at_once(study: Study, clashes: list[Clash]) -> Check:

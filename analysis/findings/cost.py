@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from analysis.statistics.intervals import NOT_NEGATIVE, Interval, median_intervals
 from analysis.statistics.timed import timed
-from analysis.study import NAN, POINT, Study
+from analysis.study import NAN, POINT, SECONDS_PER_HOUR, Study
 
 CLOCK = "training seconds only: without start, evaluation and checkpoints"
-SECONDS_PER_HOUR = 3600
 # Targets are multiples of 0.01: finer ones would differ between studies for no reason.
 STEPS_OF_IOU = 100
 # Sums of the same seconds in another order differ from the 15th digit on.

@@ -13,6 +13,7 @@ from analysis.findings.repeats import more_repeats, repeats_for_intervals, repea
 from analysis.findings.submission import submit_command
 from analysis.statistics.intervals import RECOMMENDED_REPEATS
 from analysis.text import listed
+from unet_scaling.study.command_line import LAUNCH_HINT
 
 # What makes a check of the fairness table hold, where the submission has an option for it.
 CURES: Mapping[str, str] = {
@@ -28,7 +29,7 @@ def next_steps(advice: Recommendation, checks: Sequence[Check]) -> Iterator[str]
     """Yield the steps that would decide, confirm or extend this answer."""
     study = advice.candidates.study
     if not study.provenance_known:
-        yield "measure these points in a study of your own: slurm/submission.sh STUDY.toml"
+        yield f"measure these points in a study of your own: {LAUNCH_HINT}"
         return
     command = submit_command(study)
     for check in checks:

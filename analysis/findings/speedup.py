@@ -103,7 +103,7 @@ def _points(study: Study, runs: pd.DataFrame, launches: Launches) -> pd.DataFram
     points["repeats"] = np.bincount(launches.point, minlength=launches.points)
     for name in MEDIANS:
         points[name] = launches.medians(_values(runs, name))
-    points["throughput"] = points[study.throughput]
+    points["throughput"] = launches.medians(_values(runs, study.throughput))
     points["nodes"] = first["nodes"].where(groups["nodes"].nunique(dropna=False) == 1)
     return points
 

@@ -1,6 +1,7 @@
 """The command that submits a study as its records show that it was submitted."""
 
 from analysis.study import Study
+from unet_scaling.study.command_line import launch_command
 
 NO_CLUSTER_FILE = "YOUR_CLUSTER.toml"
 
@@ -12,8 +13,8 @@ def study_file_name(study: Study) -> str:
 
 def submit_command(study: Study) -> str:
     """Return the command, from the project's folder, that submits the study file of the report."""
-    where = f"--cluster {NO_CLUSTER_FILE}" if is_of_slurm(study) else "--local"
-    return f"slurm/submission.sh logs/{_name(study)}/report/{study_file_name(study)} {where}"
+    cluster = NO_CLUSTER_FILE if is_of_slurm(study) else None
+    return launch_command(f"logs/{_name(study)}/report/{study_file_name(study)}", cluster)
 
 
 def is_of_slurm(study: Study) -> bool:

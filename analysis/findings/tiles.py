@@ -122,7 +122,7 @@ def iou_tile(advice: Recommendation, words: DeviceWords) -> Tile:
 
 def _change_of_iou(point: Candidate, candidates: CandidateSet, words: DeviceWords) -> str:
     before = f"on {words.of(1)} {number(baseline_iou(point, candidates), '.3f')}"
-    change = f"{signed(point.row['difference'])} {interval_of(point.row, 'difference', '.3f')}".strip()
+    change = f"{signed(point.row['difference'])} {interval_of(point.row, 'difference', '+.3f')}".strip()
     return f"{before}: {change}, margin {candidates.study.criteria.iou_margin:g}"
 
 

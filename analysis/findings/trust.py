@@ -10,15 +10,17 @@ from analysis.findings.tiles import Light, Tile
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.text import count, listed
 
-NOT_STEADY = {"no": "not steady after the warm-up", "not checked": "too short to be checked for drift"}
 # From good to bad: the light of the tile is the worst of its reasons.
 LIGHTS: Sequence[Light] = ("good", "caution", "bad")
 
 
 @dataclass(frozen=True)
 class _Reason:
+    """A light and why; one that is `minor` stands beside the value only where no other weighs as much."""
+
     light: Light
     text: str
+    minor: bool = False
 
 
 def trust_tile(advice: Recommendation, checks: Sequence[Check]) -> Tile:
@@ -29,9 +31,10 @@ def trust_tile(advice: Recommendation, checks: Sequence[Check]) -> Tile:
         return Tile("Trust", _met(own), unknown, "unknown", (_repeats(advice).text,))
     reasons = [_quiet(own), _repeats(advice), _steady(advice), *_fair(own)]
     worst = max((reason.light for reason in reasons), key=LIGHTS.index)
-    weakest = "; ".join(reason.text for reason in reasons if reason.light == worst)
-    others = tuple(reason.text for reason in reasons if reason.light != worst)
-    return Tile("Trust", _met(own), weakest, worst, others)
+    weakest = [reason for reason in reasons if reason.light == worst]
+    named = [reason for reason in weakest if not reason.minor] or weakest
+    others = tuple(reason.text for reason in reasons if reason not in named)
+    return Tile("Trust", _met(own), "; ".join(reason.text for reason in named), worst, others)
 
 
 def _met(checks: Sequence[Check]) -> str:
@@ -68,9 +71,13 @@ def _steady(advice: Recommendation) -> _Reason:
     table = run_steadiness(study)
     steady = table.loc[table["run"].isin(own), "steady"]
     runs = count(len(steady), "run")
-    for answer, meaning in NOT_STEADY.items():
-        if (steady == answer).any():
-            return _Reason("caution", f"{(steady == answer).sum()} of {runs} {meaning}")
+    unsteady = int((steady == "no").sum())
+    if unsteady:
+        return _Reason("caution", f"{unsteady} of {runs} not steady after the warm-up")
+    short = int((steady == "not checked").sum())
+    if short:
+        # Nothing was found against these runs, and for who reads of few repeats it is one thing too many.
+        return _Reason("caution", f"{short} of {runs} too short to be checked for drift", minor=True)
     return _Reason("good", f"{runs}, all steady after the warm-up")
 
 

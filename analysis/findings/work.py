@@ -57,6 +57,8 @@ def _steps_of(both: Sides) -> str:
 def check_repeats(study: Study) -> Check:
     """Check that all points have equally many repeats."""
     sizes = study.runs.groupby(POINT, sort=False).size()
+    if sizes.empty:
+        return not_known("no run can be used")
     fact = f"{repeats_text(sizes)} per point"
     return yes(fact) if sizes.nunique() == 1 else no(fact)
 

@@ -1,7 +1,7 @@
 """The refusal of runs that may not be compared: those that differ in a fact that must agree."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 from analysis.loading.compared_facts import (
     ATTEMPT_FACTS,
@@ -18,6 +18,8 @@ from analysis.loading.compared_facts import (
 from analysis.loading.resources import sharing
 from unet_scaling.study.record_lines import AttemptFacts, Header
 
+# Of each framework: fewer carry no interval, and to refuse all others for them would leave no answer.
+FEWEST_COMMITTED_RUNS = 3
 # A longer value would hide which fact differs and where.
 LONGEST_SHOWN_CHARACTERS = 60
 
@@ -26,10 +28,11 @@ def refusals(headers: Mapping[str, Header]) -> dict[str, str]:
     """Return the runs that may not be compared, {run: reason}; each reason names the fact and both values.
 
     First those that disagree with themselves: workers that share a device, attempts that differ. Then,
-    where some runs are of committed code, those that are not. Among the others the value that most of
-    them have stands and the others are refused; among equally many, that of the first run stands. Host
-    names may differ, since Slurm chooses hosts for each job, but devices, cores, threads and the number
-    of workers on each host may not. Versions and variables are compared where both runs recorded them.
+    where enough runs are of committed code, those that are not. Among the others the value that most of
+    them have stands and the others are refused; among equally many, that of the run which started first.
+    The reason ends with which runs stand: "(kept: 9 of 10 runs)". Host names may differ, since Slurm chooses
+    hosts for each job, but devices, cores, threads and the number of workers on each host may not. Versions
+    and variables are compared where both runs recorded them.
     """
     reasons = {run: reason for run, header in headers.items() if (reason := _of_one_run(header))}
     sound = {run: header for run, header in headers.items() if run not in reasons}
@@ -85,13 +88,20 @@ def _pairs_of_settings(
 
 
 def _uncommitted(headers: Mapping[str, Header]) -> dict[str, str]:
-    """Refuse runs with uncommitted changes where others had none, however many they are."""
-    clean = [run for run, header in headers.items() if header.dirty is False]
-    if not clean:
+    """Refuse runs with uncommitted changes, however many they are, where the others are enough to answer."""
+    committed = [run for run, header in headers.items() if header.dirty is False]
+    if not committed or not _are_enough([headers[run] for run in committed], headers.values()):
         return {}
-    others = f" and {len(clean) - 1} more" if len(clean) > 1 else ""
-    reason = f"{UNCOMMITTED} is True, but False in {clean[0]}{others}"
+    reason = f"{UNCOMMITTED} is True, but False in {_and_more(committed)} (kept: committed code)"
     return {run: reason for run, header in headers.items() if header.dirty}
+
+
+def _are_enough(committed: Sequence[Header], headers: Collection[Header]) -> bool:
+    """Return whether runs of committed code are half of all, or carry intervals of all frameworks alone."""
+    if 2 * len(committed) >= len(headers):
+        return True
+    runs = Counter(header.config.framework for header in committed)
+    return all(runs[header.config.framework] >= FEWEST_COMMITTED_RUNS for header in headers)
 
 
 def _differing(fact: Fact, headers: Mapping[str, Header], keys: Sequence[Hashable]) -> list[tuple[str, str]]:
@@ -100,18 +110,43 @@ def _differing(fact: Fact, headers: Mapping[str, Header], keys: Sequence[Hashabl
         value = fact.value(header)
         if value is not None:
             groups.setdefault(key, {})[run] = value
-    return [outlier for values in groups.values() for outlier in _outliers(fact.name, values)]
+    return [outlier for values in groups.values() for outlier in _outliers(fact.name, values, headers)]
 
 
-def _outliers(fact: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
-    usual, times = Counter(values.values()).most_common(1)[0]
-    example = next(run for run, value in values.items() if value == usual)
-    others = f" and {times - 1} more" if times > 1 else ""
-    return [
-        (run, "{} is {}, but {} in {}{}".format(fact, *_apart(value, usual), example, others))
-        for run, value in values.items()
-        if value != usual
-    ]
+def _outliers(
+    fact: str, values: Mapping[str, str], headers: Mapping[str, Header]
+) -> Iterator[tuple[str, str]]:
+    """Yield the runs that have another value than most; of two that as many have, the first run's stands."""
+    runs_of = _runs_by_value(values)
+    if len(runs_of) == 1:
+        return
+    most = max(map(len, runs_of.values()))
+    common = [value for value, runs in runs_of.items() if len(runs) == most]
+    usual = min(common, key=lambda value: min(_started(headers[run]) for run in runs_of[value]))
+    kept = f"{most} of {len(values)} runs"
+    for value, runs in runs_of.items():
+        if value != usual:
+            first = ", the first to start" if len(runs) == most else ""
+            shown, other = _apart(value, usual)
+            reason = f"{fact} is {shown}, but {other} in {_and_more(runs_of[usual])} (kept: {kept}{first})"
+            yield from ((run, reason) for run in runs)
+
+
+def _runs_by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
+    runs_of: dict[str, list[str]] = {}
+    for run, value in values.items():
+        runs_of.setdefault(value, []).append(run)
+    return runs_of
+
+
+def _started(header: Header) -> str:
+    """Return when the first attempt of a run started; texts in ISO 8601 sort by time."""
+    return header.attempts()[0].started_utc
+
+
+def _and_more(runs: Sequence[str]) -> str:
+    """Return "RUN", or "RUN and 3 more"."""
+    return f"{runs[0]} and {len(runs) - 1} more" if len(runs) > 1 else runs[0]
 
 
 def _apart(value: str, other: str) -> tuple[str, str]:

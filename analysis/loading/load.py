@@ -39,6 +39,7 @@ from analysis.study import (
     left_out_table,
     run_table,
 )
+from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
@@ -80,7 +81,7 @@ def _run_folders(folder: Path) -> list[Path]:
         raise UserError(f"{folder} is no folder; give the one of a study, such as logs/STUDY")
     paths = sorted(path for path in folder.iterdir() if _is_run(path))
     if not paths:
-        raise UserError(f"{folder} has no run folders; slurm/submission.sh STUDY.toml makes and submits them")
+        raise UserError(f"{folder} has no run folders; {LAUNCH_HINT} makes them")
     return paths
 
 

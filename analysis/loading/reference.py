@@ -4,8 +4,8 @@
 columns are of the whole run and repeat in every row.
 
 The statistics are those of the published table: the first five epochs are the warm-up, an epoch lasts
-what the median of the others lasts, and throughput is one over it; or, where the images and the batch are
-given, the images that its steps took over it.
+what the median of the others lasts, and throughput is one over it, shown in epochs / h; or, where the images
+and the batch are given, the images that its steps took over it.
 """
 
 import re
@@ -28,6 +28,7 @@ from analysis.study import (
     EVALUATION_COLUMNS,
     NAMES,
     NAN,
+    SECONDS_PER_HOUR,
     LeftOut,
     Names,
     Run,
@@ -38,6 +39,8 @@ from analysis.study import (
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import UserError
 
+# A column of these logs' runs alone.
+EPOCHS_PER_HOUR = "epochs_per_hour"
 FILE_NAME = re.compile(r"log_(?P<horovod>hvd_)?(?P<workers>[1-9][0-9]{0,5})\.csv")
 
 
@@ -53,18 +56,23 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
         _require_steps(logs, work)
     return Study(
         name=folder.resolve().name,
-        runs=run_table([_run(log, work) for log in logs]),
+        runs=_with_epochs_per_hour(run_table([_run(log, work) for log in logs])),
         epochs=tidy([(log.name, _epochs(log, work)) for log in logs], EPOCH_COLUMNS),
         evaluations=tidy([(log.name, _evaluation(log)) for log in logs], EVALUATION_COLUMNS),
         left_out=left_out_table(damaged),
         headers={},
         names=names,
-        throughput="images_per_second" if work else "epochs_per_second",
-        unit="images / s" if work else "epochs / s",
+        throughput="images_per_second" if work else EPOCHS_PER_HOUR,
+        unit="images / s" if work else "epochs / h",
         iou_scope="test images unknown",
         notes=tuple(reference_notes(logs, work, names)),
         provenance_known=False,
     )
+
+
+def _with_epochs_per_hour(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with the throughput that is shown: epochs of minutes are hardly any in a second."""
+    return runs.assign(**{EPOCHS_PER_HOUR: SECONDS_PER_HOUR * runs["epochs_per_second"]})
 
 
 def _read_logs(folder: Path) -> tuple[list[Log], list[LeftOut]]:

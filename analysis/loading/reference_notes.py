@@ -13,7 +13,7 @@ from unet_scaling.study.config import FRAMEWORKS
 # A note stays one sentence; further logs are counted.
 _MOST_NAMED = 6
 WITHOUT_STEPS = (
-    "images per epoch are not recorded: throughput is in epochs per second (one over the median epoch, "
+    "images per epoch are not recorded: throughput is in epochs per hour (one over the median epoch, "
     "without the first 5 epochs), and epochs of different worker counts may differ in images; "
     "where they are known, --images and --batch give the speed-up by steps"
 )

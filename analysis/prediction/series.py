@@ -1,7 +1,7 @@
 """The points of a series: seconds per step of every launch, by worker count.
 
-Logs without steps give the time of the work of one worker's epoch instead, workers / (epochs per second), in
-which dropped images pass for work.
+Logs without steps give the time of the work of one worker's epoch instead, workers / throughput, in which
+dropped images pass for work; their throughput is in epochs / h.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from analysis.prediction.scaling_laws import Counts, Vector
 from analysis.statistics.timed import timed
-from analysis.study import NAN, SERIES, Names, Study
+from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study
 from analysis.text import count
 
 # Two points and compute alone leave nothing to tell transfer from anything else.
@@ -85,7 +85,7 @@ def _seconds_and_work(columns: Sequence[Vector], throughput: Vector) -> tuple[Ve
     """Return the seconds per step of each run, and the work of a worker's step."""
     workers, _, step_seconds, images, steps = columns
     if np.isnan(step_seconds).any():
-        return workers / throughput, 1.0
+        return workers / throughput * SECONDS_PER_HOUR, SECONDS_PER_HOUR
     # Equal batches: in records the images per step and worker do not depend on the worker count.
     return step_seconds, median_known(images / steps / workers)
 

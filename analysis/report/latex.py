@@ -17,8 +17,13 @@ _SPECIAL = {
     # After the end of a row they would start an optional argument.
     "[": "{[}",
     "]": "{]}",
+    # After the end of a row it would be a part of that command.
+    "*": "{*}",
+    # BibTeX counts braces, also behind a backslash.
+    "{": r"\textbraceleft{}",
+    "}": r"\textbraceright{}",
     UNKNOWN: "--",
-} | {character: f"\\{character}" for character in "&%$#_{}"}
+} | {character: f"\\{character}" for character in "&%$#_"}
 _TO_ESCAPE = re.compile("|".join(map(re.escape, _SPECIAL)))
 
 

@@ -34,7 +34,7 @@ FAIRNESS_TABLES = (
         lambda report: report.study.all_left_out,
         {
             "run": "name of its folder or log",
-            "state": "as in `slurm/submission.sh status`: waiting, failed, resumable, diverged, invalid; of "
+            "state": "as in `unet-scaling status`: waiting, failed, resumable, diverged, invalid; of "
             "complete runs: no throughput, refused, or invalid where the record contradicts itself",
             "reason": "with file and line, or the fact and both values",
             "framework, workers, repeat": "where known",
@@ -48,7 +48,8 @@ FAIRNESS_TABLES = (
     ),
 )
 TABLES = (
-    *SPEED_TABLES, *OVERHEAD_TABLES, *IOU_TABLES, *PLAYED_TABLES, *NOISE_TABLES, *COST_TABLES, *FAIRNESS_TABLES
+    *SPEED_TABLES, *OVERHEAD_TABLES, *IOU_TABLES, *PLAYED_TABLES, *NOISE_TABLES, *COST_TABLES,
+    *FAIRNESS_TABLES,
 )  # fmt: skip
 
 

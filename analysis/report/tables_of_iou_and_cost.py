@@ -108,7 +108,7 @@ COST_TABLES = (
             "options, framework, knobs": "the series",
             "fitted_on": "smallest and largest worker count of the fit",
             "workers": "predicted for",
-            "predicted ±": "throughput, in images / s (older logs without `--images`: epochs / s)",
+            "predicted ±": "throughput, in images / s (older logs without `--images`: epochs / h)",
             "measured": "the same, measured; empty beyond the data",
             "error": "predicted / measured - 1",
             "held_out": "true: measured, but not seen by the fit",

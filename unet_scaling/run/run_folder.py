@@ -24,8 +24,9 @@ from unet_scaling.group.watchdog import start_watchdog
 from unet_scaling.measure.cpu_counters import thread_ids
 from unet_scaling.run.failure import abort_after_timeout, abort_worker, reporting_errors
 from unet_scaling.run.interruption import Interruption
+from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record import RECORD_NAME, earlier_attempts, read_record
 from unet_scaling.study.study_file import config_path, read_config
 
@@ -55,7 +56,7 @@ def open_run(description: str) -> Iterator[RunFolder]:
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
-        "run_folder", type=Path, help="folder with a config.json, as slurm/submission.sh makes them"
+        "run_folder", type=Path, help=f"folder with a config.json, as {LAUNCH_HINT} makes them"
     )
     path: Path = parser.parse_args().run_folder
     config = read_config(config_path(path))
@@ -74,6 +75,17 @@ def _next_attempt(path: Path) -> int:
     if path.stat().st_mode & stat.S_IWOTH:
         raise UserError(f"{path} may be written by anyone: chmod o-w {path}")
     record = path / RECORD_NAME
-    if record.exists() and read_record(record).complete:
+    if _is_complete(record):
         raise UserError(f"{record} is complete; a completed run is never touched. Use another run folder")
     return earlier_attempts(path) + record.exists() + 1
+
+
+def _is_complete(record: Path) -> bool:
+    """Return whether there is a record of a complete run; UserError where what is there cannot be read."""
+    try:
+        return read_record(record).complete
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        cure = "move it away, or use another run folder"
+        raise UserError(f"{record} cannot be read: {error.strerror}; {cure}", EXIT_BAD_DATA) from None

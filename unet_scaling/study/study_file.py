@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unet_scaling.study.axes import study_file_model
+from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.faults import fault_lines
@@ -78,7 +79,7 @@ def read_config(path: Path) -> RunConfig:
     try:
         content = read_json_with_checksum(path)
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist; slurm/submission.sh makes run folders") from None
+        raise UserError(f"{path} does not exist; {LAUNCH_HINT} makes run folders") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     return validated(RunConfig, content, str(path))
@@ -95,9 +96,7 @@ def recorded_study(folder: Path) -> StudyConfig | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} cannot be read: {error}; remove it: slurm/submission.sh writes it again"
-        ) from None
+        raise UserError(f"{path} cannot be read: {error}; remove it: {LAUNCH_HINT} writes it again") from None
     if isinstance(content, dict) and "claims" in content:  # its name before record format 5
         content["criteria"] = content.pop("claims")
     return validated(StudyConfig, content, str(path))

@@ -1,0 +1,82 @@
+"""What speaks against the throughputs of a point: launches disturbed, at once, or of both studies."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from analysis.compare.matching import PointMatch
+from analysis.compare.sides import StudySide
+from analysis.findings.at_once import Clash, clashes_of
+from analysis.statistics.timed import kept_though_disturbed
+from analysis.study import Study
+from analysis.text import clean, count
+
+
+def doubts_on_speed(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> list[str]:
+    """Return what speaks against the throughputs of each match, or nothing."""
+    clashes = _clashes_between(a, b)
+    common = common_launches(a, b)
+    return ["; ".join(_doubts(a, b, match, clashes, common)) for match in matches]
+
+
+def _doubts(
+    a: StudySide, b: StudySide, match: PointMatch, clashes: Sequence[Clash], common: Mapping[str, str]
+) -> Iterator[str]:
+    yield from _disturbed(a, b, match)
+    launches = {f"{side.letter} {run}" for side, run in _runs(a, b, match)}
+    at_once = [clash for clash in clashes if launches & {*clash[:2]}]
+    if at_once:
+        first, second, shared = at_once[0]
+        more = f" (and {count(len(at_once) - 1, 'more pair')})" if len(at_once) > 1 else ""
+        yield f"{clean(first)} and {clean(second)} trained at the same time on {shared}{more}"
+    same = [run for run in match.a.runs if common.get(run) in match.b.runs]
+    if same:
+        yield f"{count(len(same), 'launch')} of it stand in both studies: the same measurement"
+
+
+def _runs(a: StudySide, b: StudySide, match: PointMatch) -> Iterator[tuple[StudySide, str]]:
+    for side, point in ((a, match.a), (b, match.b)):
+        yield from ((side, run) for run in point.runs)
+
+
+def _disturbed(a: StudySide, b: StudySide, match: PointMatch) -> Iterator[str]:
+    """Yield how many launches count though other programs or stalls disturbed them."""
+    for side, point in ((a, match.a), (b, match.b)):
+        disturbed = int(kept_though_disturbed(side.study)["run"].isin(point.runs).sum())
+        if disturbed:
+            yield f"{count(disturbed, 'launch')} of {side.letter} disturbed by other programs or a stall"
+
+
+def common_launches(a: StudySide, b: StudySide) -> Mapping[str, str]:
+    """Return the launches that stand in both studies: {run of A: run of B}."""
+    of_b = {_launch(b, run): run for run in b.study.headers}
+    found = {run: of_b.get(_launch(a, run)) for run in a.study.headers}
+    return {run: same for run, same in found.items() if same is not None}
+
+
+def _launch(side: StudySide, run: str) -> tuple[object, ...]:
+    header = side.study.headers[run]
+    row = side.study.runs[side.study.runs["run"] == run].iloc[0]
+    return header.config_sha256, header.started_utc, row["hosts"], row["images_per_second"], row["iou"]
+
+
+def _clashes_between(a: StudySide, b: StudySide) -> list[Clash]:
+    """Return the launches of either study that trained at the same time on one core or device."""
+    if not (a.study.provenance_known and b.study.provenance_known):
+        return []
+    copies = {*common_launches(a, b).values()}
+    return clashes_of(_together(a, b, copies))
+
+
+def _together(a: StudySide, b: StudySide, copies: set[str]) -> Study:
+    """Return a study of the launches of both, named "A RUN" and "B RUN", those of both once."""
+    headers = {f"A {run}": header for run, header in a.study.headers.items()}
+    headers |= {f"B {run}": header for run, header in b.study.headers.items() if run not in copies}
+    epochs = pd.concat([_named_epochs(side) for side in (a, b)], ignore_index=True)
+    return replace(a.study, headers=headers, epochs=epochs[epochs["run"].isin([*headers])])
+
+
+def _named_epochs(side: StudySide) -> pd.DataFrame:
+    epochs = side.study.epochs
+    return epochs.assign(run=f"{side.letter} " + epochs["run"].astype(str))

@@ -1,0 +1,32 @@
+"""Compare the studies of two folders, write the files of the comparison, and print it."""
+
+from pathlib import Path
+
+from analysis.compare.assemble import StudyComparison, compare_studies
+from analysis.compare.show import comparison_files, print_comparison
+from analysis.compare.sides import read_side
+from analysis.report.console import report_console
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
+from unet_scaling.study.files import READABLE, write_atomically
+
+
+def compare_folders(first: Path, second: Path, output: Path) -> int:
+    """Write the comparison of A and B to the output folder, and print it."""
+    a = read_side("A", first)
+    b = read_side("B", second)
+    comparison = compare_studies(a, b)
+    _write(comparison, output)
+    print_comparison(comparison, report_console())
+    print(f"\ncomparison: {output}")
+    if comparison.points.empty:
+        raise UserError(f"{first} and {second} have no point in common: see above", EXIT_BAD_DATA)
+    return EXIT_OK
+
+
+def _write(comparison: StudyComparison, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in comparison_files(comparison).items():
+            write_atomically(folder / name, content, READABLE)
+    except OSError as error:
+        raise UserError(f"the comparison cannot be written to {folder}: {error}; try --output") from None
