@@ -18,6 +18,7 @@ from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
 from analysis.findings.option_sets import compared_options
+from analysis.findings.precision import width_notes
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
@@ -103,7 +104,7 @@ class Report:
     @cached_property
     def notes(self) -> list[str]:
         """Return what to know before any number is used."""
-        return list(_notes(self.study, self.points))
+        return [*_notes(self.study, self.points), *width_notes(self.study, self.comparisons)]
 
     @property
     def target(self) -> str:
