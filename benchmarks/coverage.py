@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 STUDIES_AT_ONCE = 500
 # Each table then takes a few minutes on one core. Where a study is looked at up to 18 times, fewer do.
 STUDIES = 2000
-STUDIES_WITH_LOOKS = 400
+STUDIES_WITH_LOOKS = 300
 FIVE_COUNTS = (1, 2, 4, 8, 16)
 
 MIXES = (

@@ -109,9 +109,8 @@ def run_study(
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
     with folder.locked(), stop_requests() as request:
-        block: StudyFolder | None = note_changed_request(folder, console)
-        if more_repeats:
-            block = add_repeats(block, more_repeats, console)
+        asked = note_changed_request(folder, console)
+        block: StudyFolder | None = add_repeats(asked, more_repeats, console) if more_repeats else asked
         console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
         while block:
             _run_block(LocalRuns(block, console, share, request), repeat_disturbed, force)
