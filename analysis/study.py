@@ -9,7 +9,7 @@ from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
+from unet_scaling.study.repeats import FIXED_SIGNIFICANCE, Precision
 from unet_scaling.study.run_state import Exclusion, State
 
 NAN = float("nan")
@@ -137,6 +137,7 @@ class Study:
     iou_scope    what the IoU was computed on
     notes        what the reader of any figure should know
     significance  of all comparisons together: smaller where repeats were added after a look at the results
+    until        how narrow the study asks its intervals to be; None for a fixed number of repeats
     provenance_known  whether the logs say which code, data and machine they are of
     played       the runs that trained as other workers than they had, as a study of their own; None where
                  there is none. Its `workers` are those played, and no time or speed of it is known
@@ -164,6 +165,7 @@ class Study:
     gradient_norms: pd.DataFrame = field(default_factory=lambda: _nothing(GRADIENT_NORM_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
     significance: float = FIXED_SIGNIFICANCE
+    until: Precision | None = None
     played: "Study | None" = None
 
     @property

@@ -6,7 +6,7 @@ Simulates the throughput of launches from noise models of known truth and passes
 the analysis. Throughput of an epoch is exp(block + launch + epoch noise); the block is what all launches
 of one repeat have in common. Prints the percentage of studies whose 95 % interval holds the truth, the
 percentage that finds a difference, the percentage that calls a framework faster where none is, and the
-false alarms of the steadiness check and of the rule for outlying launches. A few minutes.
+false alarms of the steadiness check and of the rule for outlying launches. A few minutes for each table.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from analysis.findings.significance import repeats_needed
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.study import Study
-from benchmarks.adaptive import adaptive_lines
+from benchmarks.adaptive import adaptive_lines, by_hand_lines
 from benchmarks.simulation import (
     NULL_CELLS,
     SIMULATED_WORKERS,
@@ -38,6 +38,9 @@ from slurm.study_folder import in_launch_order
 
 Array = NDArray[np.float64]
 STUDIES_AT_ONCE = 500
+# Each table then takes a few minutes on one core. Where a study is looked at up to 18 times, fewer do.
+STUDIES = 2000
+STUDIES_WITH_LOOKS = 300
 FIVE_COUNTS = (1, 2, 4, 8, 16)
 
 MIXES = (
@@ -196,18 +199,24 @@ def outlier_lines(studies: int) -> Iterator[str]:
 def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("--studies", type=int, default=2000, help="simulated for each row of the tables")
-    names = ("coverage", "power", "null", "alarms", "outliers", "adaptive")
+    parser.add_argument(
+        "--studies",
+        type=int,
+        help=f"simulated for each row (default: {STUDIES}, of tables with many looks {STUDIES_WITH_LOOKS})",
+    )
+    names = ("coverage", "power", "null", "alarms", "outliers", "adaptive", "by-hand")
     parser.add_argument("--table", action="append", choices=names, help="only these; default: all")
     options = parser.parse_args()
-    studies = options.studies
+    studies = options.studies or STUDIES
+    with_looks = options.studies or STUDIES_WITH_LOOKS
     tables = {
         "coverage": lambda: coverage_lines(studies, (3, 4, 6, 7, 10, 20)),
         "power": lambda: power_lines(studies),
         "null": lambda: null_lines(studies),
         "alarms": lambda: alarm_lines(10 * studies),
         "outliers": lambda: outlier_lines(studies),
-        "adaptive": lambda: adaptive_lines(studies),
+        "adaptive": lambda: adaptive_lines(with_looks),
+        "by-hand": lambda: by_hand_lines(with_looks),
     }
     for name in options.table or names:
         for line in tables[name]():

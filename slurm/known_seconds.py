@@ -2,12 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from statistics import mean, median
+from typing import NamedTuple
 
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.record import Record
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.texts import duration
+
+
+class Foreseen(NamedTuple):
+    """How long runs will take by the complete ones, and whether these tell it of all of them."""
+
+    text: str
+    of_all: bool
 
 
 class KnownSeconds:
@@ -19,11 +27,11 @@ class KnownSeconds:
     def learn(self, run: RecordedRun) -> None:
         """Note how long a run took; one that is not complete tells nothing."""
         if run.record and run.state.is_complete:
-            self._known.setdefault(_point(run.config), []).append(recorded_seconds(run.record))
+            self._known.setdefault(point_of(run.config), []).append(recorded_seconds(run.record))
 
     def of_point(self, config: RunConfig) -> float | None:
         """Return the median seconds of the complete runs of this point; None where there are none."""
-        seconds = self._known.get(_point(config))
+        seconds = self._known.get(point_of(config))
         return median(seconds) if seconds else None
 
     def foreseen(self, configs: Iterable[RunConfig], otherwise: float | None = None) -> float | None:
@@ -37,15 +45,16 @@ class KnownSeconds:
         known = [value for value in seconds if value is not None]
         return sum(known) if len(known) == len(seconds) else None
 
-    def foreseen_text(self, configs: Sequence[RunConfig]) -> str:
+    def foreseen_text(self, configs: Sequence[RunConfig]) -> Foreseen:
         """Return how long these runs will take, of those whose points have complete ones."""
         known = [config for config in configs if self.of_point(config)]
-        if not known:
-            return "how long that takes is not known: no run of these points is complete"
-        seconds = self.foreseen(known) or 0.0
-        text = f"about {duration(seconds)} by the complete runs of the same points"
         missing = len(configs) - len(known)
-        return f"{text}; not known for {missing} of them, whose points have none" if missing else text
+        if not known:
+            return Foreseen("how long that takes is not known: no run of these points is complete", False)
+        text = f"about {duration(self.foreseen(known) or 0.0)} by the complete runs of the same points"
+        if missing:
+            text += f"; not known for {missing} of them, whose points have none"
+        return Foreseen(text, not missing)
 
 
 def recorded_seconds(record: Record) -> float:
@@ -58,6 +67,6 @@ def recorded_seconds(record: Record) -> float:
     return sum(max(seconds) for seconds in startup) + trained + evaluated
 
 
-def _point(config: RunConfig) -> str:
+def point_of(config: RunConfig) -> str:
     """Return what all repeats of a point share: the name of its runs without the repeat."""
     return config.run.removesuffix(f"-r{config.repeat}")

@@ -18,7 +18,7 @@ from slurm.disturbed import disturbed_reason, is_to_be_repeated, set_disturbed_a
 from slurm.known_seconds import KnownSeconds
 from slurm.local_plan import cores_per_worker, take_over
 from slurm.local_progress import StudyProgress
-from slurm.more_repeats import add_repeats, next_block
+from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.mpi import launch_environment, mpiexec_program
 from slurm.quiet import say_whether_quiet
 from slurm.stopping import StopRequest, kill_below, same_command, stop_requests
@@ -109,7 +109,8 @@ def run_study(
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
     with folder.locked(), stop_requests() as request:
-        block: StudyFolder | None = add_repeats(folder, more_repeats, console) if more_repeats else folder
+        asked = note_changed_request(folder, console)
+        block: StudyFolder | None = add_repeats(asked, more_repeats, console) if more_repeats else asked
         console.print(f"each worker owns {share} of {cores} cores; output in {folder.path}/*/{OUTPUT_NAME}")
         while block:
             _run_block(LocalRuns(block, console, share, request), repeat_disturbed, force)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.disturbed import is_to_be_repeated
-from slurm.known_seconds import KnownSeconds
+from slurm.known_seconds import Foreseen, KnownSeconds
 from slurm.preflight import check_inputs
 from slurm.scheduler import JobState, UnreachableError, job_states
 from slurm.states import combine
@@ -29,9 +29,10 @@ FORMER_JOB_NAME = "job.before_local.json"
 
 def show_plan(
     folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
-) -> None:
-    """Print what would run here, on how many cores, and for how long; start and write nothing.
+) -> Foreseen | None:
+    """Print what would run here, and on how many cores; start and write nothing.
 
+    Return how long that takes by the study's complete runs; None where nothing would run.
     Raises UserError where the study could not start either.
     """
     configs = in_launch_order(folder.study)
@@ -46,8 +47,7 @@ def show_plan(
         if _is_wanted(run, console, repeat_disturbed, force):
             wanted.append(config)
     _print_plan(folder.study.name, len(configs), wanted, cores, console)
-    if wanted:
-        console.print(known.foreseen_text(wanted))
+    return known.foreseen_text(wanted) if wanted else None
 
 
 def _print_plan(name: str, runs: int, wanted: Sequence[RunConfig], cores: int, console: Console) -> None:

@@ -6,16 +6,43 @@ Whether they are is decided by the analysis, in a process of its own (analysis/f
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
-from slurm.study_folder import StudyFolder
-from unet_scaling.study.config import PROJECT
+from slurm.known_seconds import point_of
+from slurm.study_folder import StudyFolder, in_launch_order, with_added_repeats
+from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.repeats import Precision, add_total, read_totals
-from unet_scaling.study.texts import count
+from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, note_look, read_history
+from unet_scaling.study.study_file import recorded_study
+
+
+def note_changed_request(folder: StudyFolder, console: Console) -> StudyFolder:
+    """Return the study with all repeats that it has; note where it asks for more than when it had results.
+
+    To raise `repeats` in the file of a study is as much a look at its results as --more-repeats is. For the
+    caller that holds the lock of the study, before it makes run folders.
+    """
+    before = recorded_study(folder.path)
+    if before is None:
+        return folder
+    now = folder.study
+    by_hand = _asks_for_more(before, now)
+    left_until = before.until is not None and now.until is None
+    if not (by_hand or left_until) or not _has_results(StudyFolder(folder.path, before)):
+        return folder
+    folder.require_same(in_launch_order(now))
+    total = max(before.repeats, now.repeats)
+    note_look(folder.path, before.repeats, total, by_hand=by_hand, adaptive=before.until is not None)
+    if by_hand:
+        console.print(
+            f"more is asked for after the results of {before.repeats} repeats: intervals of the ratio become "
+            "wider for that, as after --more-repeats"
+        )
+    return replace(folder, study=with_added_repeats(folder.path, now))
 
 
 def add_repeats(folder: StudyFolder, more: int, console: Console) -> StudyFolder:
@@ -24,8 +51,8 @@ def add_repeats(folder: StudyFolder, more: int, console: Console) -> StudyFolder
     Raises UserError where no repeats were added before and the study is not complete.
     """
     if _is_complete(folder):
-        return _grown(folder, folder.study.repeats + more)
-    if len(read_totals(folder.path)) < 2:
+        return _grown(folder, more, by_hand=True)
+    if len(read_history(folder.path).totals) < 2:
         raise UserError(
             f"--more-repeats {more}: {folder.path} is not complete; complete it first, by the same command "
             "without --more-repeats"
@@ -44,21 +71,34 @@ def next_block(folder: StudyFolder, console: Console) -> StudyFolder | None:
     until = folder.study.until
     if until is None or not _is_complete(folder):
         return None
-    console.print(f"repeats = {str(until)!r}: {_width_text(precision := _ask(folder), until)}")
-    if precision["half_width"] is None:
-        console.print("more repeats would not give one: the report lists which runs it leaves out, and why")
-        return None
-    if precision["narrow"]:
-        return None
-    if folder.study.repeats >= until.most:
-        console.print(f"{until.most} repeats are the most that the study allows: it ends here")
-        return None
-    return _grown(folder, folder.study.repeats + 1)
+    precision = _ask(folder)
+    console.print(f"repeats = {str(until)!r}: {precision['sentence']}")
+    return _grown(folder, 1, by_hand=False) if precision["goes_on"] else None
 
 
-def _grown(folder: StudyFolder, total: int) -> StudyFolder:
-    add_total(folder.path, folder.study.repeats, total)
-    return replace(folder, study=folder.study.model_copy(update={"repeats": total}))
+def _grown(folder: StudyFolder, more: int, *, by_hand: bool) -> StudyFolder:
+    study = folder.study
+    total = study.repeats + more
+    note_look(folder.path, study.repeats, total, by_hand=by_hand, adaptive=study.until is not None)
+    return replace(folder, study=study.model_copy(update={"repeats": total}))
+
+
+def _asks_for_more(before: StudyConfig, now: StudyConfig) -> bool:
+    if now.repeats > before.repeats:
+        return True
+    if now.until is None:
+        return False
+    if before.until is None:
+        return True
+    return now.until.half_width < before.until.half_width or now.until.most > before.until.most
+
+
+def _has_results(folder: StudyFolder) -> bool:
+    """Return whether any point has complete runs enough for an interval."""
+    complete = Counter(
+        point_of(config) for config in folder.study.configs() if folder.recorded(config).state.is_complete
+    )
+    return max(complete.values(), default=0) >= FEWEST_ADAPTIVE_REPEATS
 
 
 def _is_complete(folder: StudyFolder) -> bool:
@@ -74,12 +114,3 @@ def _ask(folder: StudyFolder) -> dict[str, Any]:
         raise UserError(f"whether more repeats are needed cannot be said: {reason}", done.returncode)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
-
-
-def _width_text(precision: dict[str, Any], until: Precision) -> str:
-    repeats = count(precision["repeats"], "repeat")
-    if precision["half_width"] is None:
-        return f"after {repeats}, no interval {precision['where']}"
-    width = f"± {100 * precision['half_width']:.1f} %"
-    verdict = "narrow enough" if precision["narrow"] else f"more than ± {100 * until.half_width:g} %"
-    return f"after {repeats}, the widest interval of the ratio is {width} ({precision['where']}), {verdict}"

@@ -20,7 +20,7 @@ from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_json_with_checksum
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
-from unet_scaling.study.repeats import read_totals
+from unet_scaling.study.repeats import read_history
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, recorded_run, run_state
 from unet_scaling.study.study_file import (
     CHECKPOINTS,
@@ -117,7 +117,7 @@ def open_study_folder(path: Path, study: StudyConfig) -> StudyFolder:
 
 def with_added_repeats(path: Path, study: StudyConfig) -> StudyConfig:
     """Return the study with the repeats that were added to it since its file was written."""
-    repeats = max([study.repeats, *read_totals(path)])
+    repeats = max([study.repeats, *read_history(path).totals])
     return study.model_copy(update={"repeats": repeats})
 
 

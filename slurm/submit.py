@@ -12,7 +12,7 @@ from slurm.cluster import Cluster, geometry
 from slurm.cost import cluster_cost, require_within
 from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
 from slurm.estimate import Basis
-from slurm.more_repeats import add_repeats, next_block
+from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
 from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import UnreachableError, find, inherited_variables
@@ -76,6 +76,7 @@ class Submitter:
     def _with_more_repeats(self) -> StudyFolder:
         """Return the study with all repeats that it has by now, and those that it or the user asks for."""
         folder = open_study_folder(self.folder.path, self.folder.study)
+        folder = note_changed_request(folder, self.console)
         if self.more_repeats:
             return add_repeats(folder, self.more_repeats, self.console)
         return next_block(folder, self.console) or folder

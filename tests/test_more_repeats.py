@@ -14,10 +14,11 @@ import pytest
 from rich.console import Console
 
 from analysis.findings.comparison import compare
-from analysis.findings.precision import half_widths, widest
+from analysis.findings.precision import half_widths, widest, width_notes
 from analysis.loading.load import load_study
+from analysis.report.assemble import make_report
 from analysis.study import Study
-from slurm.more_repeats import add_repeats, next_block
+from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.study_folder import StudyFolder, open_study_folder
 from tests.records import write_record
 from tests.simulated import study_of
@@ -28,9 +29,11 @@ from unet_scaling.study.repeats import (
     FEWEST_ADAPTIVE_REPEATS,
     FIXED_SIGNIFICANCE,
     MOST_ADAPTIVE_REPEATS,
-    read_totals,
+    RepeatHistory,
+    read_history,
     stopping_rule,
 )
+from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import validated
 
 STUDY: dict[str, Any] = {
@@ -111,13 +114,13 @@ def test_a_study_ends_as_soon_as_its_intervals_are_narrow(opened: StudyFolder) -
     assert not study.go_on()
     assert study.folder.study.repeats == 3
     assert "narrow enough" in study.text.getvalue()
-    assert read_totals(study.folder.path) == []
+    assert read_history(study.folder.path).totals == []
 
 
 def test_a_noisy_study_goes_on_to_its_cap_and_says_so(opened: StudyFolder) -> None:
     study = Launched(opened, [1.0, 1.3, 1.0, 1.3, 1.0])
     assert [study.go_on() for _ in range(3)] == [True, True, False]
-    assert read_totals(study.folder.path) == [3, 4, 5]
+    assert read_history(study.folder.path).totals == [3, 4, 5]
     printed = study.text.getvalue()
     assert "after 3 repeats, the widest interval of the ratio is ± " in printed
     assert "5 repeats are the most that the study allows" in printed
@@ -126,14 +129,21 @@ def test_a_noisy_study_goes_on_to_its_cap_and_says_so(opened: StudyFolder) -> No
     assert not Launched(again, []).go_on()
 
 
-def test_runs_that_may_not_be_compared_end_an_adaptive_study_with_the_reason(opened: StudyFolder) -> None:
+@pytest.mark.parametrize(("other", "goes_on"), [(1, True), (3, False)])
+def test_where_runs_may_not_be_compared_a_study_goes_on_if_its_newest_repeat_may(
+    other: int, goes_on: bool, opened: StudyFolder
+) -> None:
+    """As after a change of the code between two repeats: the next one can be compared with the newest."""
     study = Launched(opened, [1.0, 1.3, 1.0])
     for config in opened.prepare():
-        commit = "0" * 40 if config.repeat == 1 else "1" * 40
+        commit = "0" * 40 if config.repeat == other else "1" * 40
         write_record(opened.run_folder(config), config, header={"commit": commit})
-    assert not study.go_on()
-    assert "after 3 repeats, no interval at 1 worker" in study.text.getvalue()
-    assert "the report lists which runs it leaves out" in study.text.getvalue()
+    assert study.go_on() is goes_on
+    printed = study.text.getvalue()
+    assert (
+        "after 3 repeats, no interval at 1 worker: 2 of its repeats can be compared, 3 are needed" in printed
+    )
+    assert ("the report lists which runs it leaves out" in printed) is not goes_on
 
 
 def test_nothing_is_decided_before_all_runs_are_complete(opened: StudyFolder) -> None:
@@ -178,24 +188,152 @@ def test_repeats_are_added_on_request_and_keep_what_is_complete(tmp_path: Path) 
 
 
 def test_looks_that_the_user_took_share_the_significance() -> None:
-    assert stopping_rule(None, []).significance == 0.05
-    assert stopping_rule(None, []).notes == ()
-    added = stopping_rule(None, [5, 10])
-    assert added.significance == 0.025
-    assert "97.5 %" in added.notes[0]
+    assert stopping_rule(None, RepeatHistory()).significance == 0.05
+    assert stopping_rule(None, RepeatHistory()).notes == ()
+    # A file without `by_hand` is from before it was noted.
+    for history in (RepeatHistory(totals=[5, 10]), RepeatHistory(totals=[5, 10], by_hand=1)):
+        added = stopping_rule(None, history)
+        assert added.significance == 0.025
+        assert "the user asked for more after the results had been there (5, 10 in all)" in added.notes[0]
+        assert "97.5 %" in added.notes[0]
 
 
-def test_an_interval_that_is_not_known_is_not_narrow() -> None:
+def changed(folder: StudyFolder, console: Console, repeats: object) -> StudyFolder:
+    """The folder, submitted again with another `repeats` in the study file."""
+    study = StudyConfig.model_validate(STUDY | {"repeats": repeats})
+    return note_changed_request(open_study_folder(folder.path, study), console)
+
+
+def significance(folder: StudyFolder) -> float:
+    return load_study(folder.path).significance
+
+
+def test_repeats_raised_in_the_study_file_after_results_are_a_look_at_them(tmp_path: Path) -> None:
+    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": 3}))
+    study = Launched(folder, [1.0, 1.1, 1.0, 1.1, 1.0])
+    study.launch()
+    study.folder = changed(folder, study.console, 5)
+    study.launch()
+    assert read_history(folder.path) == RepeatHistory(totals=[3, 5], by_hand=1)
+    assert significance(folder) == 0.025
+    assert "more is asked for after the results of 3 repeats" in study.text.getvalue()
+    changed(folder, study.console, 5)
+    changed(folder, study.console, 4)
+    assert significance(folder) == 0.025
+
+
+def test_repeats_raised_before_there_is_an_interval_cost_nothing(tmp_path: Path) -> None:
+    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": 2}))
+    study = Launched(folder, [1.0, 1.1, 1.0])
+    study.launch()
+    study.folder = changed(folder, study.console, 3)
+    study.launch()
+    assert read_history(folder.path).totals == []
+    assert significance(folder) == 0.05
+
+
+def test_a_study_that_stopped_at_a_width_keeps_its_correction_with_a_number_of_repeats(
+    opened: StudyFolder,
+) -> None:
+    """As the study file of the report has one."""
+    study = Launched(opened, [1.2, 1.2001, 1.2002, 1.2, 1.2])
+    assert not study.go_on()
+    study.folder = changed(opened, study.console, 3)
+    study.launch()
+    assert significance(opened) == ADAPTIVE_SIGNIFICANCE
+    study.folder = changed(opened, study.console, 5)
+    study.launch()
+    assert significance(opened) == ADAPTIVE_SIGNIFICANCE / 2
+    (note,) = [note for note in load_study(opened.path).notes if "confidence" in note]
+    assert note.startswith("repeats were added until intervals were narrow, before the study gave a number")
+    assert "(3, 5 in all)" in note
+
+
+@pytest.mark.parametrize("narrower", ["until 2 %, at most 5", "until 3 %, at most 6"])
+def test_a_width_asked_for_after_results_is_a_look_at_them(narrower: str, opened: StudyFolder) -> None:
+    study = Launched(opened, [1.2, 1.2001, 1.2002])
+    study.go_on()
+    changed(opened, study.console, "until 4 %, at most 5")
+    assert significance(opened) == ADAPTIVE_SIGNIFICANCE
+    changed(opened, study.console, narrower).prepare()
+    assert significance(opened) == ADAPTIVE_SIGNIFICANCE / 2
+
+
+def test_a_fixed_study_goes_on_until_its_intervals_are_narrow_from_the_repeats_that_it_has(
+    tmp_path: Path,
+) -> None:
+    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": 4}))
+    study = Launched(folder, [1.0, 1.2, 1.0, 1.2, 1.0])
+    study.launch()
+    study.folder = changed(folder, study.console, "until 3 %, at most 5")
+    assert study.folder.study.repeats == 4
+    assert [study.go_on() for _ in range(2)] == [True, False]
+    assert read_history(folder.path) == RepeatHistory(totals=[4, 5], by_hand=1, adaptive=True)
+    assert significance(folder) == ADAPTIVE_SIGNIFICANCE / 2
+
+
+def notes_on_width(folder: StudyFolder) -> list[str]:
+    study = load_study(folder.path)
+    return list(width_notes(study, compare(study)))
+
+
+def test_the_report_says_why_an_adaptive_study_ended(opened: StudyFolder) -> None:
+    study = Launched(opened, [1.0, 1.2, 1.0, 1.2, 1.0])
+    study.launch()
+    (missing,) = opened.path.glob("horovod-w02-r3/run.jsonl")
+    missing.unlink()
+    (unfinished,) = notes_on_width(opened)
+    assert unfinished.endswith("not decided, as 1 run of the study did not complete")
+    while study.go_on():
+        pass
+    (note,) = notes_on_width(opened)
+    assert note.startswith(
+        "repeats = 'until 3 %, at most 5': after 5 repeats, the widest interval of the ratio is ± "
+    )
+    assert note.endswith("5 repeats are the most that the study allows: it ends here")
+
+
+def test_the_report_says_that_an_adaptive_study_is_narrow_enough(opened: StudyFolder) -> None:
+    study = Launched(opened, [1.2, 1.2001, 1.2002])
+    assert not study.go_on()
+    (note,) = notes_on_width(opened)
+    assert note.endswith("narrow enough: no more are needed")
+    assert note in make_report(load_study(opened.path)).notes
+
+
+def test_a_study_file_has_no_key_until(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        "workers = [1]\n[until]\nhalf_width = 0.03\n[training]\nepochs = 2\n"
+        '[data]\nfolder = "/data"\nimage_height = 32\nimage_width = 32\n'
+    )
+    with pytest.raises(UserError) as refused:
+        read_study(path)
+    assert str(refused.value) == (
+        f"{path}: until: found {{'half_width': 0.03}}; no key of a study file; give repeats a number such as "
+        '5, "until 3 %", or "until 3 %, at most 20"'
+    )
+
+
+def test_an_unknown_key_is_answered_without_until(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        validated(StudyConfig, STUDY | {"half_width": 0.03}, "study.toml")
+    assert "half_width: unknown key; known here: criteria, data, " in str(refused.value)
+    assert "until" not in str(refused.value)
+
+
+def test_an_interval_that_is_not_known_is_the_widest() -> None:
     table = pd.DataFrame(
         {
             "options": "", "native_knobs": "", "horovod_knobs": "", "workers": [1, 2],
             "ratio": [1.0, 1.0], "ratio_low": [0.99, np.nan], "ratio_high": [1.01, np.nan],
         }
     )  # fmt: skip
-    answer = widest(table, 0.03)
-    assert (answer["half_width"], answer["where"], answer["narrow"]) == (None, "at 2 workers", False)
-    assert widest(table[:1], 0.03)["narrow"]
-    assert not widest(table[:0], 0.03)["narrow"]
+    unknown = widest(table)
+    assert np.isnan(unknown.half_width)
+    assert unknown.pair == ("", "", "", 2)
+    assert widest(table[:1]).half_width == pytest.approx(0.01)
+    assert np.isnan(widest(table[:0]).half_width)
 
 
 # The share of 250 studies is uncertain by 1.4 %; the draws are the same each time.

@@ -11,7 +11,7 @@ from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, W
 from analysis.findings.doubts import medians_disagree
 from analysis.findings.pairs import PAIR
 from analysis.findings.unmatched import unmatched
-from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import COMPARED, Study
 from analysis.text import Row, bracketed, count
 from unet_scaling.study.config import Framework
@@ -117,6 +117,8 @@ def _evidence(row: Row) -> str:
         evidence += f"; {RECOMMENDED_REPEATS} or more can show it"
     if row["comparisons"] > 1:
         evidence += f"; corrected for {row['comparisons']:.0f} comparisons"
+    if row["confidence"] > CONFIDENCE:
+        evidence += "; widened, as repeats were added after a look at the results"
     return evidence
 
 

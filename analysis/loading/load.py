@@ -45,7 +45,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.repeats import read_totals, stopping_rule
+from unet_scaling.study.repeats import read_history, stopping_rule
 from unet_scaling.study.study_file import config_path, recorded_study
 
 # No more than these are read by this process alone: to start others would take longer.
@@ -65,13 +65,15 @@ def load_study(folder: Path) -> Study:
         ping_pongs, problems = read_ping_pongs(folder)
         steps, unreadable = read_steps(folder, study.epochs)
         notes = (*study.notes, *problems, *unreadable)
-        stopping = stopping_rule(recorded.until if recorded else None, read_totals(folder))
+        until = recorded.until if recorded else None
+        stopping = stopping_rule(until, read_history(folder))
         return replace(
             study,
             ping_pongs=ping_pongs,
             steps=steps,
             notes=(*notes, *stopping.notes),
             significance=stopping.significance,
+            until=until,
         )
 
 

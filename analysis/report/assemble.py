@@ -19,6 +19,7 @@ from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
 from analysis.findings.noise import noise_notes, noise_table
 from analysis.findings.option_sets import compared_options
+from analysis.findings.precision import width_notes
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
@@ -117,7 +118,8 @@ class Report:
     @cached_property
     def notes(self) -> list[str]:
         """Return what to know before any number is used."""
-        return [*_notes(self.study, self.points), *self.played.notes]
+        shared = [*_notes(self.study, self.points), *width_notes(self.study, self.comparisons)]
+        return [*shared, *self.played.notes]
 
     @property
     def target(self) -> str:

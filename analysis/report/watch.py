@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.findings.precision import widest
+from analysis.findings.precision import decide
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from analysis.report.files import PAGE_NAME, write_report
@@ -62,7 +62,7 @@ class Watched:
             self._say(f"{complete} of {count(runs, 'run')} complete; no report without one")
             return False
         report = make_report(loaded)
-        over = complete == runs and not _asks_for_more(self.study, report)
+        over = complete == runs and not _asks_for_more(report)
         write_report(report, self.folder, refresh_seconds=0 if over else self.seconds)
         self._say(f"{complete} of {count(runs, 'run')} complete; report written")
         return over
@@ -84,12 +84,10 @@ def _progress(study: Path) -> tuple[int, int]:
     return sum(run_state(folder).is_complete for folder in folders), len(folders)
 
 
-def _asks_for_more(study: Path, report: Report) -> bool:
+def _asks_for_more(report: Report) -> bool:
     """Return whether the study will get a further repeat, as its intervals are still too wide."""
-    recorded = recorded_study(study)
-    if recorded is None or recorded.until is None or recorded.repeats >= recorded.until.most:
-        return False
-    return not widest(report.comparisons, recorded.until.half_width)["narrow"]
+    until = report.study.until
+    return until is not None and decide(report.study, report.comparisons, until).goes_on
 
 
 def _stop_refreshing(page: Path) -> None:

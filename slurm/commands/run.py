@@ -38,17 +38,34 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     console = new_console()
     folder = study_folder(arguments, console)
     if arguments.dry_run:
-        show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
-    if arguments.dry_run or arguments.probe or arguments.estimate_from:
-        _print_estimate(folder, console, arguments)
-    if not arguments.dry_run:
-        run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
+        _print_plan(folder, console, arguments)
+        return
+    if arguments.probe or arguments.estimate_from:
+        _print_lines(console, _estimate(folder, arguments))
+    run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)
 
 
-def _print_estimate(folder: StudyFolder, console: Console, arguments: argparse.Namespace) -> None:
-    """Print how long the runs take that are not complete, where anything is known of their speed.
+def _print_plan(folder: StudyFolder, console: Console, arguments: argparse.Namespace) -> None:
+    """Print what would run, and how long it takes: the complete runs' answer, the estimate's, or both.
 
-    The plan itself says so where every point has complete runs.
+    An estimate stands alone where the complete runs do not tell it of all points.
+    """
+    foreseen = show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
+    estimate = _estimate(folder, arguments)
+    if foreseen and (foreseen.of_all or not estimate):
+        _print_lines(console, foreseen.text)
+    _print_lines(console, estimate)
+
+
+def _print_lines(console: Console, text: str) -> None:
+    if text:
+        console.print(text, markup=False)
+
+
+def _estimate(folder: StudyFolder, arguments: argparse.Namespace) -> str:
+    """Return how long the runs take that are not complete, where anything is known of their speed.
+
+    Empty where every point has complete runs, which say so themselves, and no other source is asked for.
     """
     share = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
     basis = estimate_basis(arguments, folder, share)
@@ -59,4 +76,5 @@ def _print_estimate(folder: StudyFolder, console: Console, arguments: argparse.N
     ]
     asked = arguments.probe or arguments.estimate_from
     if basis and configs and (asked or not measures_all(configs, basis)):
-        console.print(local_time(configs, basis), markup=False)
+        return local_time(configs, basis)
+    return ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from unet_scaling.study.keys import NAME_ITSELF, Shape, allowed, choices, shape_at, table_at
+from unet_scaling.study.keys import NAME_ITSELF, Shape, allowed, choices, shape_at, table_at, written_by_users
 
 # As characters of a value that is shown.
 LONGEST_SHOWN = 80
@@ -60,15 +60,19 @@ def _wrong_value(value: object, found: Shape, wanted: str) -> str:
 def _unknown_key(model: type[BaseModel], path: Sequence[str | int]) -> str:
     name = str(path[-1])
     table = table_at(model, path[:-1])
-    known = sorted(table.model_fields) if table else []
+    known = sorted(_keys_of_users(table)) if table else []
     elsewhere = [key for key in _tables_with(model, name) if key != _dotted(path)]
     hint = f"did you mean {' or '.join(elsewhere)}? " if elsewhere else did_you_mean(name, known)
     return f"unknown key; {hint}known here: {', '.join(known)}"
 
 
+def _keys_of_users(table: type[BaseModel]) -> list[str]:
+    return [name for name, field in table.model_fields.items() if written_by_users(field)]
+
+
 def _tables_with(model: type[BaseModel], name: str) -> Iterator[str]:
     """Yield the dotted keys of this name in the tables of a model."""
-    for table in model.model_fields:
+    for table in _keys_of_users(model):
         below = table_at(model, [table])
         if below is not None and name in below.model_fields:
             yield f"{table}.{name}"

@@ -168,12 +168,12 @@ def keys(model: type[BaseModel]) -> list[Key]:
     tables = {
         name: table
         for name, field in model.model_fields.items()
-        if (table := table_at(model, [name])) and _written_by_users(field)
+        if (table := table_at(model, [name])) and written_by_users(field)
     }
     own = [
         _key("", name, field)
         for name, field in model.model_fields.items()
-        if name not in tables and _written_by_users(field)
+        if name not in tables and written_by_users(field)
     ]
     below = [
         _key(table, name, field)
@@ -183,7 +183,8 @@ def keys(model: type[BaseModel]) -> list[Key]:
     return own + below
 
 
-def _written_by_users(field: FieldInfo) -> bool:
+def written_by_users(field: FieldInfo) -> bool:
+    """Return whether a file may hold this key; the value of another key sets those that it may not."""
     return not any(type(constraint) is SkipJsonSchema for constraint in field.metadata)
 
 

@@ -1,18 +1,19 @@
 """How many repeats a study has: a fixed number, or as many as an interval needs; and how they were added.
 
 `repeats = "until 3 %, at most 20"` asks for more until the interval of native DDP over Horovod is that narrow
-at every worker count. `repeats.json` in the folder of a study holds the totals after which its results were
-looked at before more were added: intervals of such a study need a higher confidence (docs/statistics.md).
+at every worker count. `repeats.json` in the folder of a study holds after how many repeats its results were
+looked at before more were added, and by whom: intervals of such a study need a higher confidence
+(docs/statistics.md).
 
 Imported on login nodes and by the analysis: needs pydantic, but neither torch nor pandas.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
@@ -44,10 +45,18 @@ class Precision(StrictModel):
         return f"until {100 * self.half_width:g} %, at most {self.most}"
 
 
-class RepeatTotals(StrictModel):
-    """The content of repeats.json: the first total, and the one after each time that repeats were added."""
+class RepeatHistory(StrictModel):
+    """The content of repeats.json: how a study came to its repeats, after its results were looked at.
 
-    totals: list[PositiveInt] = Field(min_length=1)
+    totals    the first total, and the one after each time that repeats were added
+    by_hand   how often the user asked for more, by --more-repeats or by a change of the study; None in
+              older files: each time after the first total
+    adaptive  whether the study has ever added repeats "until" its intervals are narrow
+    """
+
+    totals: list[PositiveInt] = Field([])
+    by_hand: NonNegativeInt | None = None
+    adaptive: bool = False
 
 
 def parse_precision(text: str) -> dict[str, object]:
@@ -59,24 +68,38 @@ def parse_precision(text: str) -> dict[str, object]:
     return {"half_width": float(width) / 100, "most": int(most or MOST_ADAPTIVE_REPEATS)}
 
 
-def read_totals(study_folder: Path) -> list[int]:
-    """Return the totals at which repeats were added; empty where none were. Raises UserError."""
+def read_history(study_folder: Path) -> RepeatHistory:
+    """Return how repeats were added to a study; an empty history where none were. Raises UserError."""
     path = study_folder / REPEATS_NAME
     try:
-        return validated(RepeatTotals, read_json_with_checksum(path), str(path)).totals
+        return validated(RepeatHistory, read_json_with_checksum(path), str(path))
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return RepeatHistory(by_hand=0)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} cannot be read: {error}; restore it: it says how repeats were added"
         ) from None
 
 
-def add_total(study_folder: Path, before: int, total: int) -> None:
-    """Note that the results of `before` repeats were looked at, and the study then given `total`."""
-    totals = read_totals(study_folder) or [before]
-    content = RepeatTotals(totals=[*totals, total])
-    write_json_with_checksum(study_folder / REPEATS_NAME, content.model_dump(mode="json"))
+def note_look(study_folder: Path, before: int, total: int, *, by_hand: bool, adaptive: bool) -> None:
+    """Note that the results of `before` repeats were looked at, and the study then given `total`.
+
+    `by_hand`: by the user; `adaptive`: the study is, or was, one that adds repeats by itself.
+    """
+    history = read_history(study_folder)
+    totals = history.totals or [before]
+    noted = RepeatHistory(
+        totals=totals if totals[-1] == total else [*totals, total],
+        by_hand=_looks_by_hand(history, adaptive) + by_hand,
+        adaptive=adaptive or history.adaptive,
+    )
+    write_json_with_checksum(study_folder / REPEATS_NAME, noted.model_dump(mode="json"))
+
+
+def _looks_by_hand(history: RepeatHistory, adaptive: bool) -> int:
+    if history.by_hand is not None:
+        return history.by_hand
+    return 0 if adaptive else max(0, len(history.totals) - 1)
 
 
 @dataclass(frozen=True)
@@ -87,21 +110,29 @@ class StoppingRule:
     notes: tuple[str, ...] = ()
 
 
-def stopping_rule(until: Precision | None, totals: Sequence[int]) -> StoppingRule:
-    """Return the rule by which a study got its repeats; `totals` are those of repeats.json.
+def stopping_rule(until: Precision | None, history: RepeatHistory) -> StoppingRule:
+    """Return the rule by which a study got its repeats.
 
-    Each time that the user added repeats is one more look at the results: they share the significance
+    Each time that the user asked for more is one more look at the results: they share the significance
     (Bonferroni).
     """
+    adaptive = until is not None or history.adaptive
+    by_hand = _looks_by_hand(history, adaptive)
+    significance = (ADAPTIVE_SIGNIFICANCE if adaptive else FIXED_SIGNIFICANCE) / (1 + by_hand)
+    reasons = [*_adaptive_reasons(until, history)]
+    if by_hand:
+        totals = ", ".join(map(str, history.totals))
+        reasons.append(f"the user asked for more after the results had been there ({totals} in all)")
+    if not reasons:
+        return StoppingRule(significance)
+    return StoppingRule(significance, (f"{' and '.join(reasons)}: {_confidence_note(significance)}",))
+
+
+def _adaptive_reasons(until: Precision | None, history: RepeatHistory) -> Iterator[str]:
     if until:
-        note = f"repeats were added {until}: {_confidence_note(ADAPTIVE_SIGNIFICANCE)}"
-        return StoppingRule(ADAPTIVE_SIGNIFICANCE, (note,))
-    if len(totals) < 2:
-        return StoppingRule(FIXED_SIGNIFICANCE)
-    shared = FIXED_SIGNIFICANCE / len(totals)
-    looks = ", ".join(map(str, totals))
-    note = f"repeats were added after the results had been there ({looks} in all): {_confidence_note(shared)}"
-    return StoppingRule(shared, (note,))
+        yield f"repeats were added {until}"
+    elif history.adaptive:
+        yield "repeats were added until intervals were narrow, before the study gave a number of them"
 
 
 def _confidence_note(significance: float) -> str:

@@ -16,6 +16,7 @@ from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.faults import fault_lines
 from unet_scaling.study.files import read_json_with_checksum
+from unet_scaling.study.repeats import PRECISION_WORDS
 from unet_scaling.study.validation import read_toml, user_message, validated
 
 STUDY_NAME = "study.json"
@@ -28,6 +29,8 @@ OUTPUT_NAME = "output.log"
 OLDER_LOG_HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 PING_PONG_NAME = "ping_pong.json"
 CHECKPOINTS = "checkpoint-*.pt"
+# The key of study.json that a study file sets by the words of `repeats`.
+SET_BY_REPEATS = "until"
 PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
 
 
@@ -49,9 +52,9 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
 
 def _require_valid(content: dict[str, Any], source: str) -> None:
     """Raise UserError that lists every fault of a study file, in its tables of options too."""
-    faults = list(_unset_variables(content))
+    faults = [*_until_as_key(content), *_unset_variables(content)]
     try:
-        study_file_model().model_validate(content)
+        study_file_model().model_validate({key: content[key] for key in content if key != SET_BY_REPEATS})
     except ValidationError as error:
         faults = fault_lines(study_file_model(), error) + faults
     if faults:
@@ -118,6 +121,12 @@ def _paths(content: dict[str, Any]) -> Iterator[tuple[str, str, list[object]]]:
         section = content.get(table)
         if isinstance(section, dict) and key in section:
             yield table, key, section[key] if isinstance(section[key], list) else [section[key]]
+
+
+def _until_as_key(content: dict[str, Any]) -> Iterator[str]:
+    if SET_BY_REPEATS in content:
+        found = f"{content[SET_BY_REPEATS]!r:.80}"
+        yield f"{SET_BY_REPEATS}: found {found}; no key of a study file; give repeats {PRECISION_WORDS}"
 
 
 def _unset_variables(content: dict[str, Any]) -> Iterator[str]:

@@ -1,0 +1,67 @@
+"""What a dry run on this machine says of the time: by complete runs, by an estimate, or not known."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm.commands.run import command_line, run_on_this_machine
+from tests.records import write_record
+from tests.studies import TINY_STUDY, make_images, make_run
+from unet_scaling.study.study_file import read_study
+
+BY_COMPLETE_RUNS = "by the complete runs of the same points"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    data = make_images(tmp_path / "data", 12)
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY_STUDY.format(data=data, workers=[1, 2], epochs=3))
+    return path
+
+
+def complete_runs(study: Path, name: str, workers: tuple[int, ...]) -> None:
+    for config in read_study(study, name=name).configs():
+        if config.workers in workers:
+            folder = make_run(study.parent / name / config.run, config)
+            write_record(folder, config)
+
+
+def dry_run(study: Path, printed: pytest.CaptureFixture[str], *options: str) -> str:
+    words = [str(study), "--dry-run", "--logs", str(study.parent), *options]
+    run_on_this_machine(command_line().parse_args(words))
+    return printed.readouterr().out
+
+
+def test_without_complete_runs_the_time_is_not_known(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "how long that takes is not known" in dry_run(study, capsys)
+
+
+def test_an_estimate_stands_instead_of_not_known(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    complete_runs(study, "other", (1, 2))
+    printed = dry_run(study, capsys, "--estimate-from", "other")
+    assert "4 runs: about " in printed
+    assert "not known" not in printed
+
+
+def test_complete_runs_of_some_points_are_scaled_to_the_others(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complete_runs(study, "tiny", (1,))
+    printed = dry_run(study, capsys)
+    assert "by 2 complete runs of tiny on 1 worker; scaled to 2 workers" in printed
+    assert "not known" not in printed
+
+
+def test_complete_runs_of_all_points_say_the_time_beside_an_estimate_that_is_asked_for(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    complete_runs(study, "tiny", (1, 2))
+    complete_runs(study, "other", (1,))
+    again = ("--set", "repeats=2")
+    printed = dry_run(study, capsys, *again)
+    assert BY_COMPLETE_RUNS in printed
+    assert "4 runs: " not in printed
+    printed = dry_run(study, capsys, *again, "--estimate-from", "other")
+    assert BY_COMPLETE_RUNS in printed
+    assert "4 runs: about " in printed
