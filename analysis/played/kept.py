@@ -157,6 +157,22 @@ def kept_by_options(kept: Sequence[KeptIou], names: Names, margin: float) -> dic
     return sentences
 
 
+def kept_farthest_first(kept: Sequence[KeptIou]) -> dict[str, list[KeptIou]]:
+    """Return the findings of each set of options, of most workers that keep the IoU first, then of most IoU.
+
+    Of several series of a set the one that keeps it least far counts.
+    """
+    sets: dict[str, list[KeptIou]] = {}
+    for each in kept:
+        sets.setdefault(each.options, []).append(each)
+    return dict(sorted(sets.items(), key=lambda found: _order(found[1])))
+
+
+def _order(kept: Sequence[KeptIou]) -> tuple[float, float]:
+    first = min(kept, key=lambda each: each.workers)
+    return -first.workers, -float(first.shown[-1].row["iou"]) if first.shown else 0.0
+
+
 def kinds_of(kept: Sequence[KeptIou]) -> str:
     """Return "played", or "played and real": the kinds of the runs behind a finding."""
     kinds = {kind for each in kept for kind in each.kinds}
