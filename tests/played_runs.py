@@ -22,7 +22,7 @@ def write_played(
     folder: Path,
     plays: int,
     repeat: int,
-    iou: float,
+    iou: float | None,
     *,
     framework: Framework = "pytorch_native",
     training: Mapping[str, Any] | None = None,
@@ -45,7 +45,7 @@ def write_played(
     )
 
 
-def result(iou: float) -> dict[str, Any]:
+def result(iou: float | None) -> dict[str, Any]:
     """Return what `write_run` takes for a run with this IoU, or one that diverged."""
     if iou == DIVERGED:
         return {"end": End(status="diverged", reason="loss is nan")}
@@ -54,7 +54,7 @@ def result(iou: float) -> dict[str, Any]:
 
 def write_all_played(
     folder: Path,
-    ious: Mapping[int, Sequence[float]],
+    ious: Mapping[int, Sequence[float | None]],
     *,
     framework: Framework = "pytorch_native",
     training: Mapping[str, Any] | None = None,

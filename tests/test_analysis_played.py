@@ -85,11 +85,13 @@ def test_the_largest_number_of_workers_without_loss_and_the_loss_behind_it(tmp_p
         ({1: near(0.8), 8: near(0.795, deviation=0.02)}, "undecided from 8 workers on (difference"),
         ({4: near(0.8), 8: near(0.8)}, "undecided: no run on 1 worker to compare with"),
         ({1: near(0.8)}, "undecided: no run trained as more than 1 worker"),
+        ({1: near(0.8), 8: [0.8, 0.8, 0.8, None]}, "(the IoU of a run is not known)"),
+        ({1: [*near(0.8, 4), DIVERGED], 8: near(0.8)}, "; even 1 worker diverges for 1 seed"),
         ({1: near(0.8), 4: near(0.8), 8: near(0.78, deviation=0.02), 14: near(0.8)}, "; 14 keep it"),
     ],
 )  # fmt: skip
 def test_the_finding_says_no_more_than_its_runs(
-    tmp_path: Path, ious: dict[int, Sequence[float]], said: str
+    tmp_path: Path, ious: dict[int, Sequence[float | None]], said: str
 ) -> None:
     assert said in sentence_of(load_study(write_all_played(tmp_path, ious)))
 

@@ -17,6 +17,7 @@ from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.quantity import LABELS_PX
 from analysis.figures.drawing.style import GRID, LINE_STYLES, MUTED
 from analysis.figures.drawing.titles import title_marks
+from analysis.played.kept import kept_farthest_first, kept_ious
 from analysis.statistics.intervals import FEWEST_REPEATS, coverage
 from analysis.text import chart_number, count, printable
 
@@ -32,8 +33,11 @@ BEST_SENTENCE = '"best": the highest median of all sets of options at this numbe
 KIND_SIDES = {"played": 1.0, "real": -1.0}
 # Margins that the axis spans at least: with fewer, the noise of the seeds would look like a loss.
 LEAST_MARGINS = 4
-# Share of the axis above and below all values.
+# Share of the axis above and below all values, and below them where a word stands at the axis.
 AIR_SHARE = 0.08
+WORD_SHARE = 0.16
+# An open mark can be seen around a filled one at the same place.
+PLAYED_SIZE_RATIO = 1.4
 _BEST_PX = 7
 
 
@@ -75,8 +79,8 @@ def _facts(inputs: Inputs, options: str) -> Iterator[str]:
 
 
 def _with_played(inputs: Inputs) -> list[str]:
-    """Return the sets of options that have played runs."""
-    return list(dict.fromkeys(inputs.played.loc[inputs.played["kind"] == "played", "options"]))
+    """Return the sets of options that have played runs, those that keep the IoU farthest first."""
+    return list(kept_farthest_first(kept_ious(inputs.played)))
 
 
 def _options(inputs: Inputs) -> list[str]:
@@ -118,8 +122,8 @@ def _limits(inputs: Inputs) -> tuple[float, float]:
     values: Array = np.concatenate([shown, alone, alone - margin])
     low = float(np.nanmin(values))
     high = max(float(np.nanmax(values)), low + LEAST_MARGINS * margin)
-    air = AIR_SHARE * (high - low)
-    return low - air, high + air
+    below = WORD_SHARE if rows["diverged"].any() else AIR_SHARE
+    return low - below * (high - low), high + AIR_SHARE * (high - low)
 
 
 def _iou_axis(axes: Axes, limits: tuple[float, float]) -> None:
@@ -156,6 +160,8 @@ def _draw_series(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> Iterato
             filled=kind == "real",
             label=f"{series.name}, {kind}",
         )
+        if kind == "played":
+            marks.set(markersize=PLAYED_SIZE_RATIO * series.style.marker_px, zorder=3.5)
         title_marks(marks, [_mark_title(series, row) for row in known.to_dict("records")])
         _name_points(axes, series, points.to_dict("records"))
     last = last_known(rows, "iou")

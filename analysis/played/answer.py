@@ -9,7 +9,7 @@ from analysis.findings.device_words import device_words
 from analysis.findings.headline import Kind
 from analysis.findings.submission import submit_command
 from analysis.findings.tiles import Light, Tile
-from analysis.played.kept import JudgedCount, KeptIou, kinds_of
+from analysis.played.kept import JudgedCount, KeptIou, kept_farthest_first, kinds_of
 from analysis.played.quality import PlayedQuality
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT
@@ -24,21 +24,13 @@ def with_played(answers: Sequence[Answer], quality: PlayedQuality) -> list[Answe
 
     The latter come in the order of how many workers keep the IoU, the most first, and of the IoU there.
     """
-    kept: dict[str, list[KeptIou]] = {}
-    for each in quality.kept:
-        kept.setdefault(each.options, []).append(each)
+    kept = kept_farthest_first(quality.kept)
     joined = [
         _with_clause(answer, quality, kept[answer.options]) if answer.options in kept else answer
         for answer in answers
     ]
-    others = [of for options, of in kept.items() if options not in {answer.options for answer in answers}]
-    others.sort(key=_most_kept)
-    return [*joined, *(_answer(quality, of) for of in others)]
-
-
-def _most_kept(kept: Sequence[KeptIou]) -> tuple[float, float]:
-    first = min(kept, key=lambda each: each.workers)
-    return -first.workers, -float(first.shown[-1].row["iou"]) if first.shown else 0.0
+    known = {answer.options for answer in answers}
+    return [*joined, *(_answer(quality, of) for options, of in kept.items() if options not in known)]
 
 
 def _with_clause(answer: Answer, quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:

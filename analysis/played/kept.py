@@ -33,7 +33,7 @@ class JudgedCount:
 class KeptIou:
     """What a series shows: its numbers of workers above 1, in order, and the seeds of 1 worker with an IoU.
 
-    `kinds` are those of its runs, "played" or "real".
+    `baseline_diverged` counts runs on 1 worker; `kinds` are those of its runs, "played" or "real".
     """
 
     options: str
@@ -41,6 +41,7 @@ class KeptIou:
     knobs: str
     counts: tuple[JudgedCount, ...]
     baseline_seeds: int
+    baseline_diverged: int
     kinds: tuple[str, ...]
 
     @property
@@ -77,7 +78,8 @@ def _kept(key: tuple[str, str, str], rows: pd.DataFrame) -> KeptIou:
     alone = rows[rows["workers"] == 1]
     counts = [_judged(of) for _, of in rows[rows["workers"] > 1].groupby("workers")]
     kinds = tuple(kind for kind in ("played", "real") if (rows["kind"] == kind).any())
-    return KeptIou(*key, tuple(counts), int(alone["seeds"].max()) if len(alone) else 0, kinds)
+    seeds, diverged = (int(alone[name].max()) if len(alone) else 0 for name in ("seeds", "diverged"))
+    return KeptIou(*key, tuple(counts), seeds, diverged, kinds)
 
 
 def _judged(rows: pd.DataFrame) -> JudgedCount:
@@ -92,7 +94,7 @@ def kept_sentence(kept: KeptIou, margin: float) -> str:
         return "undecided: no run trained as more than 1 worker"
     if not kept.baseline_seeds and not any(each.verdict == "diverges" for each in kept.counts):
         return "undecided: no run on 1 worker to compare with"
-    parts = [*_head(kept, margin), *_rest(kept)]
+    parts = [*_head(kept, margin), *_alone(kept), *_rest(kept)]
     more = len(parts) - _MOST_NAMED
     return "; ".join([*parts[:_MOST_NAMED], *([f"and {count(more, 'larger number')}"] if more > 0 else [])])
 
@@ -111,6 +113,12 @@ def _head(kept: KeptIou, margin: float) -> Iterator[str]:
             yield _failing(each, f"{each.workers:,}")
         else:
             yield f"even {_failing(each, count(each.workers, 'worker'))}"
+
+
+def _alone(kept: KeptIou) -> Iterator[str]:
+    """Yield that 1 worker itself diverges: what all others are compared with."""
+    if kept.baseline_diverged:
+        yield f"even 1 worker diverges for {count(kept.baseline_diverged, 'seed')}"
 
 
 def _rest(kept: KeptIou) -> Iterator[str]:
@@ -141,6 +149,8 @@ def _diverged(row: Row) -> str:
 def _undecided(row: Row, margin: float) -> str:
     if row["pairs"] < FEWEST_REPEATS:
         return f"{count(row['pairs'], 'seed')} in common with 1 worker, at least {FEWEST_REPEATS} needed"
+    if pd.isna(row["difference"]):
+        return "the IoU of a run is not known"
     interval = bracketed(row["difference_low"], row["difference_high"], f"+{_DIGITS}")
     return f"difference {row['difference']:+{_DIGITS}} {interval}, margin {margin:g}"
 
@@ -155,6 +165,22 @@ def kept_by_options(kept: Sequence[KeptIou], names: Names, margin: float) -> dic
         parts = [*found.values()][:1] if agree else [f"{name}: {text}" for name, text in found.items()]
         sentences[options] = "; ".join(parts)
     return sentences
+
+
+def kept_farthest_first(kept: Sequence[KeptIou]) -> dict[str, list[KeptIou]]:
+    """Return the findings of each set of options, of most workers that keep the IoU first, then of most IoU.
+
+    Of several series of a set the one that keeps it least far counts.
+    """
+    sets: dict[str, list[KeptIou]] = {}
+    for each in kept:
+        sets.setdefault(each.options, []).append(each)
+    return dict(sorted(sets.items(), key=lambda found: _order(found[1])))
+
+
+def _order(kept: Sequence[KeptIou]) -> tuple[float, float]:
+    first = min(kept, key=lambda each: each.workers)
+    return -first.workers, -float(first.shown[-1].row["iou"]) if first.shown else 0.0
 
 
 def kinds_of(kept: Sequence[KeptIou]) -> str:

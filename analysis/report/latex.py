@@ -3,7 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
+import pandas as pd
+
 from analysis.report.assemble import Report
+from analysis.report.played_columns import PLAYED_MEANING, played_short_columns
 from analysis.report.view import Column, framework_column, integer_column, number_column
 from analysis.text import UNKNOWN, Row, clean, repeats_text, sentence
 
@@ -45,7 +48,7 @@ def summary_latex(report: Report) -> str:
         f"  \\begin{{tabular}}{{{places}}}",
         r"    \toprule",
         _line(latex_escaped(column.heading) for column in columns),
-        *_rows(report, columns),
+        *_rows(_points(report), columns),
         r"    \bottomrule",
         r"  \end{tabular}",
         r"\end{table}",
@@ -54,6 +57,9 @@ def summary_latex(report: Report) -> str:
 
 
 def _columns(report: Report) -> Sequence[Column]:
+    """Return speed and IoU; of a study of played runs only, which have no speed, the IoU."""
+    if report.points.empty:
+        return played_short_columns(report)
     return [
         framework_column(report.study.names),
         integer_column("workers", "workers"),
@@ -65,6 +71,8 @@ def _columns(report: Report) -> Sequence[Column]:
 
 
 def _caption(report: Report) -> str:
+    if report.points.empty:
+        return f"{sentence(report.study.name)} {sentence(PLAYED_MEANING)} IoU: {report.study.iou_scope}."
     repeats = repeats_text(report.points["repeats"])
     return (
         f"{sentence(report.study.name)} Medians over the runs of a point, {repeats} each; IoU: "
@@ -77,9 +85,13 @@ def _label(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "points"
 
 
-def _rows(report: Report, columns: Sequence[Column]) -> Iterator[str]:
+def _points(report: Report) -> pd.DataFrame:
+    return report.played.points if report.points.empty else report.points
+
+
+def _rows(table: pd.DataFrame, columns: Sequence[Column]) -> Iterator[str]:
     """Yield the rows of each set of options below a rule and, where options vary, their name."""
-    for options, points in report.points.groupby("options", sort=False):
+    for options, points in table.groupby("options", sort=False):
         yield r"    \midrule"
         if options:
             yield f"    \\multicolumn{{{len(columns)}}}{{l}}{{{latex_escaped(options)}}} \\\\"
