@@ -128,7 +128,8 @@ def _note(row: Row, judged: pd.DataFrame, names: Names) -> str:
 
 def _outcome(row: Row, judged: pd.DataFrame) -> str:
     """Return what the IoU says of the warning; nothing where one of them is not known."""
-    low, high = row["noise_scale_workers_low"], row["noise_scale_workers_high"]
+    low = row["noise_scale_workers_low"]
+    high = row["noise_scale_workers_high"]
     workers = {answer: sorted(points["workers"]) for answer, points in judged.groupby("non_inferior")}
     kept = workers.get("yes", [])
     lost = workers.get("no", [])
