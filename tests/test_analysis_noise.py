@@ -16,7 +16,7 @@ from analysis.findings.noise import NOISE_CAUTION, NOISE_COLUMNS, WHOLE_TRAINING
 from analysis.findings.quality import iou_table
 from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
-from analysis.study import NAMES, Study
+from analysis.study import NAMES, POINT, Study
 from tests.records import Measured, make_epochs, make_point, write_run
 from tests.simulated_gradients import sampled_norms
 from unet_scaling.study.config import Framework
@@ -31,6 +31,7 @@ IMAGES = BATCH * ACCUMULATE  # of a worker's step
 STEPS = 8  # of an epoch on one worker
 SIGNAL = 1.0
 NOISE = 20.0
+NOT_JUDGED = pd.DataFrame(columns=[*POINT, "non_inferior"])
 
 
 def write(
@@ -117,22 +118,41 @@ def test_with_enough_launches_the_interval_is_over_launches(tmp_path: Path) -> N
 
 
 def test_words_name_n_crit_where_it_is_resolved_and_what_adam_makes_of_it(study: Study) -> None:
-    notes = noise_notes(noise_table(study), NAMES)
+    notes = noise_notes(noise_table(study), NOT_JUDGED, NAMES)
     assert len(notes) == 3
     pattern = r"native DDP, measured on 4 real workers: the gradient noise scale is \d+ \[\d+, \d+\] images, "
     assert re.match(pattern + r"the batch of N_crit = \d+ \[\d+, \d+\] workers$", notes[0])
     assert notes[-1] == NOISE_CAUTION
     assert "2505.23971" in NOISE_CAUTION
     assert "1907.04164" in NOISE_CAUTION
-    assert noise_notes(noise_table(study).iloc[:0], NAMES) == []
+    assert noise_notes(noise_table(study).iloc[:0], NOT_JUDGED, NAMES) == []
 
 
 def test_words_say_where_it_is_not_resolved(tmp_path: Path) -> None:
     write(tmp_path / "tiny", noise=[1e5] * EPOCHS)
     table = noise_table(load_study(tmp_path / "tiny"))
     assert table["noise_scale_workers"].isna().all()
-    assert "the gradient noise scale is not resolved" in noise_notes(table, NAMES)[0]
-    assert "-" not in noise_notes(table, NAMES)[0]
+    assert "the gradient noise scale is not resolved" in noise_notes(table, NOT_JUDGED, NAMES)[0]
+    assert "-" not in noise_notes(table, NOT_JUDGED, NAMES)[0]
+
+
+@pytest.mark.parametrize(
+    ("judged", "outcome"),
+    [
+        ({2: "yes", 8: "no"}, "It came too late: the IoU is inferior on 8 workers already"),
+        ({2: "yes", 64: "yes"}, "It was too cautious: the IoU is not inferior on 64 workers"),
+        ({2: "yes", 32: "no", 64: "no"}, "It fits: the IoU is inferior on 32 workers, and on no fewer"),
+        ({2: "yes", 8: "yes"}, "It was not put to the test: the IoU is not inferior on 8 workers, the most"),
+        ({1: "baseline", 8: "not shown"}, ""),
+    ],
+)
+def test_the_warning_is_held_against_the_iou(study: Study, judged: dict[int, str], outcome: str) -> None:
+    point = {"options": "", "framework": "horovod", "knobs": ""}
+    rows = [point | {"workers": workers, "non_inferior": answer} for workers, answer in judged.items()]
+    native, horovod, _ = noise_notes(noise_table(study), pd.DataFrame(rows), NAMES)
+    assert native.endswith("workers")
+    assert outcome in horovod
+    assert (". It" in horovod) == bool(outcome)
 
 
 def test_played_workers_are_those_of_the_estimate(tmp_path: Path) -> None:

@@ -130,6 +130,6 @@ def test_both_frameworks_record_the_same_norms(images: Path, trained_run: Traine
     own, mean = native
     # Had Horovod averaged before the hook, or DDP, they would be equal.
     assert (own > 1.01 * mean).all()
-    scales = [estimate_noise_scale(*norms, 2, np.arange(3)) for norms in (native, horovod)]
+    scales = [estimate_noise_scale(norms[0], norms[1], 2, np.arange(3)) for norms in (native, horovod)]
     for name in ("noise", "signal"):
         assert getattr(scales[0], name) == pytest.approx(getattr(scales[1], name), rel=1e-6)

@@ -30,18 +30,20 @@ NOISE_CAUTION = (
 )
 
 
-def noise_table(study: Study) -> pd.DataFrame:
+def noise_table(*studies: Study) -> pd.DataFrame:
     """Return one row per point and stage of training, and one for the whole; none where nothing was sampled.
 
     `noise` and `signal` are S and G of analysis/statistics/noise_scale.py. A stage holds consecutive epochs.
     """
-    sampled = study.gradient_norms.merge(study.runs[[*POINT, "run"]].astype({"run": object}), on="run")
-    rows = [
-        dict(zip(POINT, point, strict=True)) | row
-        for point, samples in sampled.groupby(POINT, sort=False)
-        for row in _rows(study, samples)
-    ]
+    rows = [row for study in studies for row in _rows_of(study)]
     return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))
+
+
+def _rows_of(study: Study) -> Iterator[dict[str, Any]]:
+    sampled = study.gradient_norms.merge(study.runs[[*POINT, "run"]].astype({"run": object}), on="run")
+    for point, samples in sampled.groupby(POINT, sort=False):
+        for row in _rows(study, samples):
+            yield dict(zip(POINT, point, strict=True)) | row
 
 
 def _rows(study: Study, samples: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -105,17 +107,41 @@ def _columns(estimate: NoiseScale, images: int) -> dict[str, Any]:
     }
 
 
-def noise_notes(table: pd.DataFrame, names: Names) -> list[str]:
-    """Return the noise scale of each series on its fewest workers, in words, and how far to trust it."""
+def noise_notes(table: pd.DataFrame, judged: pd.DataFrame, names: Names) -> list[str]:
+    """Return the noise scale of each series on its fewest workers, in words, and how far to trust it.
+
+    `judged` holds points with `non_inferior` as in `iou_table`: what became of the warning.
+    """
     whole = table[table["stage"] == WHOLE_TRAINING].sort_values("played_workers", kind="stable")
     rows = whole.drop_duplicates(SERIES).to_dict("records")
-    return [*(_note(row, names) for row in rows), NOISE_CAUTION] if rows else []
+    return [*(_note(row, judged, names) for row in rows), NOISE_CAUTION] if rows else []
 
 
-def _note(row: Row, names: Names) -> str:
+def _note(row: Row, judged: pd.DataFrame, names: Names) -> str:
     series = labelled(row["options"], series_name(row, names))
     workers = count(int(row["played_workers"]), f"{row['kind']} worker")
-    return f"{series}, measured on {workers}: the gradient noise scale is {noise_scale_text(row)}"
+    return (
+        f"{series}, measured on {workers}: the gradient noise scale is {noise_scale_text(row)}"
+        f"{_outcome(row, judged[(judged[SERIES] == pd.Series(row)[SERIES]).all(axis=1)])}"
+    )
+
+
+def _outcome(row: Row, judged: pd.DataFrame) -> str:
+    """Return what the IoU says of the warning; nothing where one of them is not known."""
+    low = row["noise_scale_workers_low"]
+    high = row["noise_scale_workers_high"]
+    workers = {answer: sorted(points["workers"]) for answer, points in judged.groupby("non_inferior")}
+    kept = workers.get("yes", [])
+    lost = workers.get("no", [])
+    if pd.isna(high) or not (kept or lost):
+        return ""
+    if lost and lost[0] < low:
+        return f". It came too late: the IoU is inferior on {lost[0]} workers already"
+    if kept and kept[-1] > high:
+        return f". It was too cautious: the IoU is not inferior on {kept[-1]} workers"
+    if lost:
+        return f". It fits: the IoU is inferior on {lost[0]} workers, and on no fewer"
+    return f". It was not put to the test: the IoU is not inferior on {kept[-1]} workers, the most that tell"
 
 
 def noise_scale_text(row: Row) -> str:

@@ -74,7 +74,7 @@ class Report:
     @cached_property
     def noise_notes(self) -> list[str]:
         """Return the gradient noise scale in words, and how far to trust it."""
-        return noise_notes(self.noise, self.study.names)
+        return noise_notes(self.noise, self.iou, self.study.names)
 
     @cached_property
     def doubts(self) -> list[str]:

@@ -55,7 +55,7 @@ def estimate_noise_scale(own: Array, mean: Array, workers: int, blocks: Integers
     if without.shape[1] < FEWEST_BLOCKS:
         return NoiseScale(*means, answer=f"{UNRESOLVED}: fewer than {FEWEST_BLOCKS} samples")
     signal_interval = _interval(means[1], _half_width(without[1]))
-    if not (signal_interval[0] > 0 and without.min() > 0 and means[0] > 0):
+    if not (signal_interval[0] > 0 and without.min() > 0):
         return NoiseScale(*means, signal_interval, workers_interval=_lower_bound(means[0], signal_interval))
     return _resolved(means, signal_interval, np.log(without[0] / without[1]))
 
