@@ -2,7 +2,6 @@
 
 import csv
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +15,13 @@ from analysis.compare.contrast import Sample, corrected, paired_contrasts, unpai
 from analysis.compare.show import COMPARE_COLUMNS, comparison_files, comparison_markdown
 from analysis.compare.sides import read_side
 from analysis.statistics.launches import Launches
+from tests.compared_studies import OTHER_SPREAD, SPREAD, Options, write_side
 from tests.malformed_records import with_values
 from tests.records import Measured, make_epochs, make_point, make_workers, write_run
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record_lines import End
 from unet_scaling.study.study_file import OLDER_LOG_HEADER
-
-Options = Mapping[str, Mapping[str, Any]]
-NATIVE = FRAMEWORKS[:1]
-# Deviations of the launches of a point, in percent.
-SPREAD = (-1.0, 0.4, 0.0, 1.1, -0.5)
-OTHER_SPREAD = (0.7, -0.9, 0.2, -0.3, 0.6)
-
-
-def write_side(
-    folder: Path,
-    speed: float = 100.0,
-    *,
-    frameworks: Sequence[str] = NATIVE,
-    workers: Sequence[int] = (1,),
-    spread: Sequence[float] = SPREAD,
-    options: Options | None = None,
-    label: str = "",
-    iou: float = 0.8,
-    **header: object,
-) -> Path:
-    """A study of launches that differ by `spread`, in percent of the throughput."""
-    for framework in frameworks:
-        own = {table: keys for table, keys in (options or {}).items() if table not in FRAMEWORKS}
-        own |= {framework: (options or {})[framework]} if framework in (options or {}) else {}
-        for count in workers:
-            for repeat, percent in enumerate(spread, start=1):
-                write_run(
-                    folder,
-                    framework,  # type: ignore[arg-type]
-                    count,
-                    repeat,
-                    images_per_second=speed * count * (1 + percent / 100),
-                    iou=round(iou + 0.001 * percent, 6),
-                    options=own,
-                    label=label,
-                    header={name.removeprefix("header_"): value for name, value in header.items()},
-                )
-    return folder
 
 
 def compared(a: Path, b: Path) -> StudyComparison:
@@ -359,7 +321,8 @@ def test_the_command_prints_what_differs_first_and_writes_its_files(
     places = [printed.index(text) for text in shown]
     assert places == sorted(places)
     names = {path.name for path in (after / "compare").iterdir()}
-    assert names == {"compare.csv", "compare.md", "compare_facts.csv"}
+    kinds = ("csv", "html", "md", "png", "svg")
+    assert names == {"compare_facts.csv", *(f"compare.{kind}" for kind in kinds)}
     written = (after / "compare" / "compare.csv").read_text()
     assert written.splitlines()[0].split(",") == list(COMPARE_COLUMNS)
     assert main(["compare", str(before), str(after), "--output", str(tmp_path / "again")]) == 0
