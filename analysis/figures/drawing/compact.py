@@ -112,11 +112,11 @@ def _without_group(group: Element) -> list[Element]:
     title = group.find(TITLE)
     if title is None:
         return list(group)
-    first, *others = (child for child in group if child is not title)
-    if others:
+    marks = [child for child in group if child is not title]
+    if len(marks) != 1:
         return [group]
-    first.insert(0, title)
-    return [first]
+    marks[0].insert(0, title)
+    return marks
 
 
 def _is_unseen(element: Element) -> bool:
@@ -147,12 +147,8 @@ def _share(element: Element) -> None:
 def _grouped(marks: list[Element]) -> list[Element]:
     shared = {name: marks[0].attrib[name] for name in COMMON_ATTRIBUTES if name in marks[0].attrib}
     names = {part.partition(":")[0] for part in shared.get("style", "").split(";")}
-    if (
-        len(marks) < FEWEST_SHARING
-        or marks[0].tag not in (PATH, USE)
-        or not names <= HANDED_DOWN
-        or not shared
-    ):
+    is_drawn = marks[0].tag in (PATH, USE)
+    if not (shared and is_drawn and names <= HANDED_DOWN and len(marks) >= FEWEST_SHARING):
         return marks
     for mark in marks:
         for name in shared:
