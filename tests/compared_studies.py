@@ -16,6 +16,7 @@ Options = Mapping[str, Mapping[str, Any]]
 NATIVE = FRAMEWORKS[:1]
 # Deviations of the launches of a point, in percent.
 SPREAD = (-1.0, 0.4, 0.0, 1.1, -0.5)
+OTHER_SPREAD = (0.7, -0.9, 0.2, -0.3, 0.6)
 # After START, when those of write_run start, each launch has a minute of its own: no two are at once.
 MINUTES = itertools.count(start=10)
 

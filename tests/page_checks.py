@@ -9,7 +9,8 @@ PHONE = {"width": 360, "height": 740}
 ZOOMED = {"width": 640, "height": 400}
 # A4 without the margins of report.css: 186 mm x 273 mm at 96 pixels an inch.
 PAPER = {"width": 703, "height": 1032}
-# Each gives a list: of sizes in pixels, of broken words, of texts cut or overprinted, of contrasts.
+# Each gives a list: of sizes in pixels, of words and intervals broken over two lines, of texts cut or
+# overprinted, of contrasts.
 SIZES = """() => [...document.body.querySelectorAll('*')]
   .filter(each => [...each.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
   .filter(each => each.checkVisibility())
@@ -21,7 +22,8 @@ BROKEN_WORDS = """() => {
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   const broken = [];
   for (let node = texts.nextNode(); node; node = texts.nextNode())
-    for (const word of node.textContent.matchAll(/(?<!\\S)[A-Za-z]{3,}(?!\\S)/g)) {
+    for (const word of node.textContent.matchAll(
+        /(?<!\\S)[A-Za-z]{3,}(?!\\S)|\\[[-+0-9.,]+,\\s[-+0-9.,]+\\]/g)) {
       const range = document.createRange();
       range.setStart(node, word.index);
       range.setEnd(node, word.index + word[0].length);

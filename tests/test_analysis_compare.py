@@ -14,15 +14,13 @@ from analysis.compare.assemble import StudyComparison
 from analysis.compare.contrast import Sample, corrected, paired_contrasts, unpaired_contrasts
 from analysis.compare.show import COMPARE_COLUMNS, comparison_files, comparison_markdown
 from analysis.statistics.launches import Launches
-from tests.compared_studies import SPREAD, Options, compared, write_side
+from tests.compared_studies import OTHER_SPREAD, SPREAD, Options, compared, write_side
 from tests.malformed_records import with_values
 from tests.records import Measured, make_epochs, make_point, make_workers, write_run
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record_lines import End
 from unet_scaling.study.study_file import OLDER_LOG_HEADER
-
-OTHER_SPREAD = (0.7, -0.9, 0.2, -0.3, 0.6)
 
 
 def one_row(a: Path, b: Path) -> dict[Any, Any]:
@@ -318,7 +316,8 @@ def test_the_command_prints_what_differs_first_and_writes_its_files(
     places = [printed.index(text) for text in shown]
     assert places == sorted(places)
     names = {path.name for path in (after / "compare").iterdir()}
-    assert names == {"compare.csv", "compare.md", "compare_facts.csv"}
+    kinds = ("csv", "html", "md", "png", "svg")
+    assert names == {"compare_facts.csv", *(f"compare.{kind}" for kind in kinds)}
     written = (after / "compare" / "compare.csv").read_text()
     assert written.splitlines()[0].split(",") == list(COMPARE_COLUMNS)
     assert main(["compare", str(before), str(after), "--output", str(tmp_path / "again")]) == 0

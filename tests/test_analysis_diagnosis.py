@@ -1,5 +1,6 @@
 """The diagnosis: every rule has a run that it speaks about and one that it is silent about."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,58 @@ def test_what_is_most_at_stake_comes_first(tmp_path: Path) -> None:
     assert next(iter(found)) == "input-bound"
     stakes = [each.at_stake for each in found.values()]
     assert stakes == sorted(stakes, reverse=True)
+
+
+PACES = (1.0, 1.04, 1.02)
+
+
+@pytest.mark.parametrize(
+    ("rule", "part", "steps"),
+    [
+        ("wire above its floor", "wire", Steps(sync=0.02, wire=0.02)),
+        ("slower compute", "compute", Steps(forward=0.04)),
+        ("input-bound", "data_wait", Steps(data_wait=0.02)),
+    ],
+)
+def test_a_cause_has_the_interval_that_the_budget_has_of_its_part(
+    tmp_path: Path, rule: str, part: str, steps: Steps
+) -> None:
+    found = findings(tmp_path, steps, paces=PACES)[rule]
+    (row,) = budget_table(load_study(tmp_path)).to_dict("records")
+    assert found.at_stake_low < found.at_stake < found.at_stake_high
+    shown = [found.at_stake, found.at_stake_low, found.at_stake_high]
+    assert shown == [row[f"{part}{end}"] for end in ("", "_low", "_high")]
+
+
+def test_two_parts_that_lose_together_have_an_interval_of_their_sum(tmp_path: Path) -> None:
+    """Data wait and compute follow the pace of a launch: the ends of their intervals do not add up."""
+    steps = Steps(data_wait=0.02, contended=BUSY_HELPER)
+    found = findings(tmp_path, steps, paces=PACES)["core contention"]
+    (row,) = budget_table(load_study(tmp_path)).to_dict("records")
+    assert found.at_stake == pytest.approx(row["data_wait"] + row["compute"])
+    assert found.at_stake_low < found.at_stake < found.at_stake_high
+    assert found.at_stake_low == row["contended_low"]
+
+
+def test_a_share_of_a_step_has_the_interval_of_the_share(tmp_path: Path) -> None:
+    found = findings(tmp_path, Steps(data_wait=0.1), paces=PACES)["input-bound"]
+    assert found.at_stake == pytest.approx(0.102 / 0.189)
+    assert found.at_stake_low <= found.at_stake <= found.at_stake_high
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps", "more"),
+    [
+        ("straggling host", SLOW_NODE2, {"workers": 4, "facts": FOUR}),
+        ("wire above its floor", Steps(sync=0.02, wire=0.02), {"paces": PACES[:2]}),
+    ],
+)
+def test_a_cause_has_no_interval_where_none_is_of_it_alone_or_launches_are_few(
+    tmp_path: Path, rule: str, steps: Steps, more: dict[str, Any]
+) -> None:
+    found = findings(tmp_path, steps, **more)[rule]
+    assert math.isnan(found.at_stake_low)
+    assert math.isnan(found.at_stake_high)
 
 
 def test_a_study_without_budgets_has_no_finding(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """The page of the report in a real browser: it needs nothing, and lets nothing of others out."""
 
 import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
@@ -38,25 +36,11 @@ from tests.report_studies import START, write_study
 from unet_scaling.study.config import FRAMEWORKS
 
 pytestmark = pytest.mark.slow
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="the Python package playwright is not installed"
-)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("no chromium on PATH; Debian's package chromium has it", allow_module_level=True)
 
 HOSTILE = '<script>window.owned=1</script><img src=x onerror="window.owned=1"> {{ 7*7 }} \'"&amp; $x^2$'
 PDF_PAGE = re.compile(rb"/Type\s*/Page\b(?!s)")
 # Pixels: the type scale of report.css, which the figures share.
 TYPE_SCALE = {12, 13, 14, 20, 28}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM)
-        yield chromium
-        chromium.close()
 
 
 def write_page(study: Study, folder: Path) -> Path:
@@ -141,6 +125,8 @@ def test_headline_iou_and_trust_are_on_the_first_screen(desk: Any) -> None:
         assert box["height"] > 0, place
         assert box["y"] + box["height"] < DESK["height"], place
     assert desk.locator(".answer > .tiles h2").all_inner_texts()[1::2] == ["IoU", "Trust"]
+    compared = desk.locator(".headline .next").first.inner_text()
+    assert re.match(r"DDP or Horovod\?\s+Of 5 comparisons: .* faster at \d", compared), compared
     panels = desk.locator(".first .panel")
     left, right = (panels.nth(number).bounding_box() for number in (0, 1))
     assert left["y"] == right["y"] < DESK["height"]
@@ -335,6 +321,7 @@ def test_paper_shows_what_is_folded_on_the_screen_and_no_empty_pages(browser: An
     assert not folded.is_visible()
     opened.emulate_media(media="print")
     assert folded.bounding_box()["height"] > 100
+    assert [text for text in opened.evaluate(BROKEN_WORDS) if text.startswith("[")] == []
     assert (
         opened.locator(".swatch").first.evaluate("each => getComputedStyle(each).printColorAdjust") == "exact"
     )

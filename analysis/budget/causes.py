@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from analysis.budget.point_facts import PointFacts
+from analysis.study import NAN
 
 # Of the point's worker time, and by judgement, as every threshold of the rules for which no measurement is
 # named: at 2 % noise of a launch 5 repeats show a difference of 3 % in about half of all studies
@@ -21,13 +22,16 @@ EXPLAINS = 0.5
 class Cause:
     """A cause of overhead: the share of worker time it is about, the evidence, and what to try next.
 
-    `at_stake` is what is lost against 1 worker, or of what is there on 1 worker too its share.
+    `at_stake` is what is lost against 1 worker, or of what is there on 1 worker too its share; its interval
+    is NaN below 3 repeats, and where no interval of the overhead budget is of it alone.
     """
 
     at_stake: float
     finding: str
     evidence: str
     try_next: str
+    at_stake_low: float = NAN
+    at_stake_high: float = NAN
 
 
 def significant(facts: PointFacts, *parts: str, explained: float = 0.0) -> bool:
@@ -35,9 +39,10 @@ def significant(facts: PointFacts, *parts: str, explained: float = 0.0) -> bool:
 
     From 3 repeats on an interval has to lie clearly above 0. `explained` is known to have another cause.
     """
-    lows = [facts.overhead_low[part] - explained for part in parts]
+    lows = [facts.overhead_intervals[part][0] - explained for part in parts]
     shown = any(math.isnan(low) or low >= LEAST_SHOWN_OVERHEAD for low in lows)
-    return shown and facts.overhead_of(*parts) - explained >= REPORTED_OVERHEAD
+    overhead = sum(facts.overhead[part] for part in parts)
+    return shown and overhead - explained >= REPORTED_OVERHEAD
 
 
 def milliseconds(seconds: float) -> str:

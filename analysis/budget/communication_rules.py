@@ -51,6 +51,7 @@ def load_imbalance(facts: PointFacts) -> Cause | None:
         "load imbalance, no single straggler",
         f"imbalance takes {percent(imbalance)}; none is slower in most of the runs{but}",
         "training.accumulate (fewer waits), nodes without other jobs",
+        *facts.overhead_intervals["imbalance"],
     )
 
 
@@ -65,6 +66,7 @@ def wire_above_floor(facts: PointFacts) -> Cause | None:
         f"wire takes {percent(wire)}: {milliseconds(facts.wire_seconds)} a step, {times:.1f} times the "
         f"{milliseconds(facts.floor_seconds)} that the probed network needs for the gradients",
         WIRE_KNOBS[facts.framework],
+        *facts.overhead_intervals["wire"],
     )
 
 
@@ -82,6 +84,7 @@ def negotiation(facts: PointFacts) -> Cause | None:
         "Horovod waits for its own cycle and negotiation",
         evidence,
         "horovod.cycle_time_ms (why_cycle_time.toml)",
+        *alone.share_intervals["wire"],
     )
 
 
@@ -96,4 +99,5 @@ def little_work(facts: PointFacts) -> Cause | None:
         f"wire takes {percent(wire)}, and its {milliseconds(facts.wire_seconds)} are near the floor of "
         f"{milliseconds(facts.floor_seconds)}",
         "training.batch_per_worker or training.accumulate (why_work.toml)",
+        *facts.overhead_intervals["wire"],
     )

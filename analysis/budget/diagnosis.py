@@ -41,13 +41,14 @@ RULES: dict[str, Rule] = {
     "synchronised batch norm": worker_rules.synchronised_norm,
 }
 DIAGNOSIS_COLUMNS = (
-    "rule", "options", "framework", "knobs", "workers", "at_stake", "finding", "evidence", "try_next",
+    "rule", "options", "framework", "knobs", "workers", "at_stake", "at_stake_low", "at_stake_high",
+    "finding", "evidence", "try_next",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One cause at a point; `at_stake` is a share of its worker time, NaN where not known."""
+    """One cause at a point; `at_stake` is a share of its worker time, with its interval; NaN if not known."""
 
     rule: str
     options: str
@@ -55,6 +56,8 @@ class Diagnosis:
     knobs: str
     workers: int
     at_stake: float
+    at_stake_low: float
+    at_stake_high: float
     finding: str
     evidence: str
     try_next: str
@@ -103,6 +106,8 @@ def _refused_for_sharing(study: Study) -> Iterator[Diagnosis]:
             knobs=str(row["knobs"]),
             workers=int(row["workers"]),
             at_stake=math.nan,
+            at_stake_low=math.nan,
+            at_stake_high=math.nan,
             finding="two workers share a device, so each has half of it",
             evidence=f"{row['run']}: {row['reason']}",
             try_next="one device and its own cores for each worker: --gpus-per-task and --cpus-per-task",

@@ -9,8 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
+from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
+from analysis.budget.tables import CONTENDED
 from analysis.loading.resources import share_cores
+from analysis.statistics.intervals import Interval
 from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, SERIES, Study
@@ -62,7 +64,8 @@ class Straggler:
 class PointFacts:
     """One point: its shares of worker time and their overhead against 1 worker, NaN where not known.
 
-    `overhead_low` are the low ends of the overhead's intervals, NaN below 3 repeats. Seconds are of one step.
+    Both are of each part, with intervals, which are NaN below 3 repeats; there is also the overhead of what
+    contention makes longer (tables.CONTENDED). Seconds are of one step.
     `busy_launches` are those, of `launches`, that other programs disturbed. `mpi` names the library that the
     workers loaded, `controller` what Horovod negotiates by; empty where not recorded. `alone` is the same
     series on 1 worker.
@@ -75,8 +78,9 @@ class PointFacts:
     point: RunConfig
     step_seconds: float
     shares: Mapping[str, float]
+    share_intervals: Mapping[str, Interval]
     overhead: Mapping[str, float]
-    overhead_low: Mapping[str, float]
+    overhead_intervals: Mapping[str, Interval]
     launches: int
     busy_launches: int
     mpi: str
@@ -89,10 +93,6 @@ class PointFacts:
     cores_shared: bool
     alone: "PointFacts | None" = None
 
-    def overhead_of(self, *parts: str) -> float:
-        """Return the overhead of these parts together."""
-        return sum(self.overhead[part] for part in parts)
-
 
 def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> Iterator[PointFacts]:
     """Yield the facts of each series' largest worker count that has a budget."""
@@ -102,13 +102,13 @@ def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> It
         return
     launches = launches_of(runs, POINT)
     shares = share_array(run_shares(study))
-    medians = pd.DataFrame(shares_of(launches, shares).medians, index=PARTS)
+    of_points = shares_of(launches, shares)
     points = runs.groupby(launches.point)[POINT].first()[known_points(launches, shares)]
     for _, series in points.groupby(SERIES, sort=False):
         facts = None
         for number in _smallest_and_largest(series):
             of_point = runs[launches.point == number]
-            point = _Point(study, of_point, budget, network, medians[number].to_dict())
+            point = _Point(study, of_point, budget, network, of_points, number)
             facts = _facts(point, facts)
         if facts is not None:
             yield facts
@@ -122,13 +122,14 @@ def _smallest_and_largest(series: pd.DataFrame) -> list[Any]:
 
 @dataclass(frozen=True)
 class _Point:
-    """The study, the runs of one point in it, and its shares of worker time."""
+    """The study, the runs of one point in it, the shares of worker time of all points, its number there."""
 
     study: Study
     runs: pd.DataFrame
     budget: pd.DataFrame
     network: pd.DataFrame
-    shares: Mapping[Any, float]
+    shares: Shares
+    number: int
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -150,18 +151,24 @@ class _Point:
 
 def _facts(point: _Point, smaller: PointFacts | None) -> PointFacts:
     budget = point.row(point.budget)
+    parts = (*PARTS, CONTENDED)
     return PointFacts(
         **point.identity,
         **_of_runs(point.runs),
         **_of_headers(point.headers),
         **_of_network(point),
-        shares=point.shares,
-        overhead={part: budget.get(part, NAN) for part in PARTS},
-        overhead_low={part: budget.get(f"{part}_low", NAN) for part in PARTS},
+        shares=point.shares.of_point(point.number),
+        share_intervals=point.shares.intervals_of_point(point.number),
+        overhead={part: budget.get(part, NAN) for part in parts},
+        overhead_intervals={part: _interval(budget, part) for part in parts},
         processor=_processor(point),
         straggler=_straggler(point.budgets),
         alone=smaller if smaller is not None and smaller.workers == 1 else None,
     )
+
+
+def _interval(row: Mapping[Any, Any], name: str) -> Interval:
+    return row.get(f"{name}_low", NAN), row.get(f"{name}_high", NAN)
 
 
 def _of_runs(runs: pd.DataFrame) -> dict[str, Any]:

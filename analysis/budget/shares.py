@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.arrays import Array
+from analysis.statistics.intervals import SHARE, Interval, bounds
 from analysis.statistics.launches import Launches
 from analysis.study import Study
 
@@ -28,6 +29,15 @@ class Shares:
 
     medians: Array
     replicates: Array
+
+    def of_point(self, point: int) -> dict[str, float]:
+        """Return the median share of each part at a point."""
+        return dict(zip(PARTS, self.medians[:, point].tolist(), strict=True))
+
+    def intervals_of_point(self, point: int) -> dict[str, Interval]:
+        """Return the interval of each part's share at a point; unknown below 3 launches."""
+        low, high = np.clip(bounds(self.replicates[:, point]), *SHARE).tolist()
+        return dict(zip(PARTS, zip(low, high, strict=True), strict=True))
 
 
 def run_shares(study: Study) -> pd.DataFrame:

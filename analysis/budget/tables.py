@@ -34,9 +34,13 @@ from unet_scaling.study.config import Framework
 
 # Of a step. Marks and hooks take up to 0.6 % of a short one (docs/budget.md); more means a phase is missing.
 MOST_REST = 0.02
-_BOUNDED = [f"{name}{end}" for name in PARTS for end in ("", "_low", "_high")]
-_DEVIATION = ["deviation", "deviation_low", "deviation_high"]
-_BUDGET_COLUMNS = (*POINT, "repeats", *_DEVIATION, *_BOUNDED, "rest_of_step")
+# What takes longer where threads compete for cores. Its interval is not the sum of those of its parts.
+CONTENDED = "contended"
+CONTENDED_PARTS = ("data_wait", "compute")
+_ENDS = ("", "_low", "_high")
+_BOUNDED = [f"{name}{end}" for name in PARTS for end in _ENDS]
+_OF_POINTS = [f"{name}{end}" for name in ("deviation", *PARTS, CONTENDED) for end in _ENDS]
+_BUDGET_COLUMNS = (*POINT, "repeats", *_OF_POINTS, "rest_of_step")
 _DIFFERENCE_COLUMNS = (*PAIR, "pairs", "difference", "difference_low", "difference_high", *_BOUNDED)
 
 
@@ -44,7 +48,8 @@ def budget_table(study: Study) -> pd.DataFrame:
     """Return one row per point on 2 workers or more, where it and its baseline on 1 worker have a budget.
 
     Columns: BUDGET_COLUMNS. The parts are shares of the point's worker time and sum to `deviation`; a
-    negative part takes less time per image than on 1 worker. Intervals (95 %, see intervals.py) are over
+    negative part takes less time per image than on 1 worker; `contended` is the sum of CONTENDED_PARTS,
+    beside them. Intervals (95 %, see intervals.py) are over
     launches, paired by repeat where both points have the same ones, and need 3. `rest_of_step` is the
     share of a step that no phase explains. What is missing is in `budget_notes`.
     """
@@ -204,7 +209,10 @@ def _add_overhead(table: pd.DataFrame, against: _Baseline, logs: Array, shares: 
     here = shares_of(against.launches, shares)
     alone = against.shares(shares)
     parts = here.medians[:, points] - efficiency * alone.medians
-    _add_parts(table, parts, here.replicates[:, points] - efficiencies * alone.replicates)
+    replicated = here.replicates[:, points] - efficiencies * alone.replicates
+    _add_parts(table, parts, replicated)
+    contended = [PARTS.index(part) for part in CONTENDED_PARTS]
+    _add(table, CONTENDED, parts[contended].sum(axis=0), replicated[contended].sum(axis=0))
     table["rest_of_step"] = here.medians[PARTS.index("rest"), points]
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 from analysis.budget.causes import EXPLAINS, Cause, milliseconds, significant
 from analysis.budget.point_facts import PointFacts
+from analysis.budget.tables import CONTENDED, CONTENDED_PARTS
+from analysis.statistics.intervals import UNKNOWN_INTERVAL
 from analysis.text import percent
 from unet_scaling.study.disturbance import DISTURBED_SHARE
 
@@ -47,25 +49,28 @@ def input_bound(facts: PointFacts) -> Cause | None:
     share = facts.shares["data_wait"]
     overhead = facts.overhead["data_wait"]
     slower = overhead >= INPUT_SLOWER and significant(facts, "data_wait") and not _contended(facts)
-    if not share >= INPUT_BOUND and not slower:
+    bound = share >= INPUT_BOUND
+    if not bound and not slower:
         return None
     loading = facts.point.data.loading
     cache = 'data.loading = "cache" (why_decoding.toml)'
     cure = cache if loading == "decode" else "more cores per worker"
     more = "" if math.isnan(overhead) else f", {percent(overhead)} of it more than on 1 worker"
+    intervals = facts.share_intervals if bound else facts.overhead_intervals
     return Cause(
-        share if share >= INPUT_BOUND else overhead,
+        share if bound else overhead,
         "workers wait for images",
         f"data wait is {percent(share)} of a step of {milliseconds(facts.step_seconds)}{more}; "
         f"data.loading = {loading!r}",
         f"{cure}; python -m unet_scaling.profile STUDY.toml names the slow stage",
+        *intervals["data_wait"],
     )
 
 
 def core_contention(facts: PointFacts) -> Cause | None:
-    if not (significant(facts, "compute", "data_wait") and _contended(facts)):
+    if not (significant(facts, *CONTENDED_PARTS) and _contended(facts)):
         return None
-    overhead = facts.overhead_of("compute", "data_wait")
+    overhead = facts.overhead[CONTENDED]
     cures = [*_horovod_cures(facts), "more cores per worker (why_cores.toml)"]
     evidence = f"compute and data wait take {percent(overhead)} of the time more than on 1 worker"
     return Cause(
@@ -73,6 +78,7 @@ def core_contention(facts: PointFacts) -> Cause | None:
         "threads of the worker compete for its cores",
         "; ".join([evidence, *_thread_evidence(facts)]),
         ", ".join(cures),
+        *facts.overhead_intervals[CONTENDED],
     )
 
 
@@ -103,7 +109,7 @@ def _contended(facts: PointFacts) -> bool:
     a thread is taken off its core is no evidence: Linux counts each yield of a polling thread as that.
     """
     processor = facts.processor
-    half = EXPLAINS * facts.overhead_of("compute", "data_wait")
+    half = EXPLAINS * facts.overhead[CONTENDED]
     if not math.isnan(processor.runqueue):
         return min(processor.runqueue, processor.helpers) >= max(WAITS_FOR_A_CORE, half)
     return processor.helpers >= max(HELPERS_COMPUTE, half)
@@ -121,6 +127,7 @@ def slower_compute(facts: PointFacts) -> Cause | None:
         f"compute takes {percent(overhead)} of the time more than on 1 worker; "
         f"contention does not explain it{_clocks(facts)}",
         "fewer workers per host, to see whether memory or the clock is what they share",
+        *(UNKNOWN_INTERVAL if facts.straggler else facts.overhead_intervals["compute"]),
     )
 
 
@@ -137,10 +144,11 @@ def shared_cores(facts: PointFacts) -> Cause | None:
     if not facts.cores_shared:
         return None
     return Cause(
-        facts.overhead_of("compute", "data_wait"),
+        facts.overhead[CONTENDED],
         "workers may run on each other's cores",
         "the headers name cores that two workers may run on",
         "--cpus-per-task and --cpu-bind=cores in the cluster file",
+        *facts.overhead_intervals[CONTENDED],
     )
 
 
@@ -153,4 +161,5 @@ def synchronised_norm(facts: PointFacts) -> Cause | None:
         "batch norm waits for the group",
         f"model.batch_norm = 'sync' exchanges inside forward; compute takes {percent(compute)} more",
         "model.batch_norm = 'local'",
+        *facts.overhead_intervals["compute"],
     )

@@ -6,6 +6,8 @@ A and B are folders of studies, such as logs/before and logs/after, or of logs i
 first what differs between them, in settings, data, software and machine, and then, for every framework,
 number of workers and options that both have, the ratio of throughputs B / A and the difference of IoU B - A,
 each with an interval that holds for all of them together. Writes to the output folder:
+  compare.html        the same as a page with a forest plot; one file, no script, no network
+  compare.svg, .png   the forest plot
   compare.md          the same as a page of Markdown
   compare.csv         one row per point; docs/compare.md explains every column
   compare_facts.csv   every fact of both studies, equal or not

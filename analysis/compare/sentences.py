@@ -49,18 +49,18 @@ def _claim(a: StudySide, b: StudySide, row: Row) -> str:
 def _faster(a: StudySide, b: StudySide, row: Row, verb: str = "is") -> str:
     """Return "B (after) is 12 % faster than A [9, 15] with native DDP on 4 workers"."""
     faster, slower = (b, a) if row["ratio_low"] > 1 else (a, b)
-    low, high = sorted(_percent(row[name]) for name in ("ratio_low", "ratio_high"))
+    low, high = sorted(percent_faster(row[name]) for name in ("ratio_low", "ratio_high"))
     form = ".0f" if low >= 1 else ".1f"
-    percent = f"{number(_percent(row['ratio']), form)} % faster than {slower.letter}"
-    return f"{faster.title} {verb} {percent} {interval(low, high, form)} with {_point_name(row)}"
+    percent = f"{number(percent_faster(row['ratio']), form)} % faster than {slower.letter}"
+    return f"{faster.title} {verb} {percent} {interval(low, high, form)} with {compared_point(row)}"
 
 
-def _percent(ratio: float) -> float:
+def percent_faster(ratio: float) -> float:
     """Return how much faster the faster study is."""
     return 100 * math.expm1(abs(math.log(ratio)))
 
 
-def _point_name(row: Row) -> str:
+def compared_point(row: Row) -> str:
     """Return "native DDP, bucket_cap_mb=5, precision=bf16 on 4 workers"."""
     return f"{series_label(row)} on {count(row['workers'], 'worker')}"
 
@@ -84,7 +84,7 @@ def _together(
     if len(found) > _MOST_POINTS:
         yield f"{outcome} at {len(found)} of {count(len(rows), 'point')}{advice}"
     elif found:
-        points = "; ".join(f"{_point_name(row)}{numbers(row)}" for row in found)
+        points = "; ".join(f"{compared_point(row)}{numbers(row)}" for row in found)
         yield f"{outcome}{advice}: {points}"
 
 
@@ -111,7 +111,7 @@ def _of_iou(a: StudySide, b: StudySide, rows: Rows) -> Iterator[str]:
     for row in rows:
         higher = {A_HIGHER: a, B_HIGHER: b}.get(row["iou_outcome"])
         if higher:
-            yield f"IoU is higher in {higher.title} with {_point_name(row)}{_difference(row, margin)}"
+            yield f"IoU is higher in {higher.title} with {compared_point(row)}{_difference(row, margin)}"
     yield from (f"IoU: {text}" for text in _without_higher(rows))
 
 

@@ -1,4 +1,4 @@
-"""Show a comparison of two studies: on the console, as Markdown, and as CSV."""
+"""Show a comparison of two studies: on the console, as Markdown, as CSV, and as a page."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -10,22 +10,13 @@ from rich.markup import escape
 from rich.table import Table as ConsoleTable
 
 from analysis.compare.assemble import StudyComparison
-from analysis.compare.sentences import series_label
+from analysis.compare.grids import OUTCOMES, facts_grid, nothing_differs, only_lines, points_grid
+from analysis.compare.page import comparison_page, forest_files
 from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES
 from analysis.report.markdown import TEXT, escaped
 from analysis.report.markdown import table as markdown_table
 from analysis.report.table import as_csv
-from analysis.report.view import (
-    Cell,
-    Column,
-    Grid,
-    framework_column,
-    integer_column,
-    make_grid,
-    number_column,
-    text_column,
-)
-from analysis.study import NAMES
+from analysis.report.view import Cell, Grid
 from analysis.text import clean, sentence
 
 # Column -> its description: the columns of compare.csv, which docs/compare.md lists.
@@ -61,17 +52,18 @@ COMPARE_COLUMNS = {
     "iou_outcome": "A higher, B higher, no significant difference, not enough repeats, or refused",
     "iou_remarks": "why it is refused, or how seeds were compared and how many runs diverged",
 }
-OUTCOMES = ("speed", "IoU")
 
 
 def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
-    """Return the contents of compare.csv, compare_facts.csv and compare.md, by file name."""
+    """Return the contents of the files of a comparison by name; the page comes last."""
     points = pd.concat([comparison.points, comparison.only]).reindex(columns=[*COMPARE_COLUMNS])
     facts = [(fact.group, fact.name, *fact.texts, fact.differs) for fact in comparison.facts]
     return {
         "compare.csv": as_csv(points),
         "compare_facts.csv": as_csv(pd.DataFrame(facts, columns=["group", "fact", "a", "b", "differs"])),
         "compare.md": comparison_markdown(comparison).encode(),
+        **forest_files(comparison),
+        "compare.html": comparison_page(comparison).encode(),
     }
 
 
@@ -83,7 +75,7 @@ def comparison_markdown(comparison: StudyComparison) -> str:
         f"# {escaped(b.title)} against {escaped(a.title)}",
         *(f"**{escaped(sentence(text))}**" for text in comparison.headlines),
         "## What differs",
-        _markdown_grid(_facts_grid(comparison)) if comparison.differing else _nothing_differs(comparison),
+        _markdown_grid(facts_grid(comparison)) if comparison.differing else nothing_differs(comparison),
         *([f"The same in both: {escaped(comparison.same)}."] if comparison.same else []),
         *_points_part(comparison),
         *_list_part("## Points of one study only", only_lines(comparison)),
@@ -95,7 +87,7 @@ def comparison_markdown(comparison: StudyComparison) -> str:
 def _points_part(comparison: StudyComparison) -> list[str]:
     if comparison.points.empty:
         return []
-    return ["## Throughput and IoU", _markdown_grid(_points_grid(comparison))]
+    return ["## Throughput and IoU", _markdown_grid(points_grid(comparison))]
 
 
 def _list_part(title: str, lines: Sequence[str]) -> list[str]:
@@ -109,55 +101,13 @@ def _markdown_grid(grid: Grid) -> str:
     return f"{table}\n\n{grid.more}" if grid.more else table
 
 
-def _nothing_differs(comparison: StudyComparison) -> str:
-    if comparison.facts:
-        return "Nothing that the records say."
-    return "Not known: logs in the older layout say nothing of where they come from."
-
-
-def only_lines(comparison: StudyComparison) -> list[str]:
-    """Return the points that one study alone has, one line for each framework and options."""
-    groups = comparison.only.groupby(["only_in", "framework", "options", "knobs"], sort=False)
-    lines = []
-    for _, rows in groups:
-        first = rows.to_dict("records")[0]
-        workers = ", ".join(map(str, rows["workers"]))
-        lines.append(f"only in {first['only_in']}: {series_label(first)} on workers {workers}")
-    return lines
-
-
-def _points_grid(comparison: StudyComparison) -> Grid:
-    """Return the table of points, without columns that would be empty."""
-    unit = comparison.a.study.unit
-    columns = [
-        framework_column(NAMES),
-        integer_column("workers", "workers"),
-        Column("launches", lambda row: Cell(f"{row['launches_a']}, {row['launches_b']}")),
-        number_column(f"A,\n{unit}", "throughput_a", "~4", bounded=False),
-        number_column(f"B,\n{unit}", "throughput_b", "~4", bounded=False),
-        number_column("B / A", "ratio", ".3f"),
-        text_column(OUTCOMES[0], "outcome"),
-        number_column("IoU, B - A", "iou_difference", "+.4f"),
-        text_column(OUTCOMES[1], "iou_outcome"),
-    ]
-    return make_grid("compare", "Throughput and IoU", comparison.points, columns, "compare.csv")
-
-
-def _facts_grid(comparison: StudyComparison) -> Grid:
-    rows = [(fact.group, fact.name, *fact.texts) for fact in comparison.differing]
-    table = pd.DataFrame(rows, columns=["group", "fact", "a", "b"])
-    names = (("of", "group"), ("what differs", "fact"), ("A", "a"), ("B", "b"))
-    columns = [text_column(heading, name) for heading, name in names]
-    return make_grid("facts", "What differs", table, columns, "compare_facts.csv")
-
-
 def print_comparison(comparison: StudyComparison, console: Console) -> None:
     """Print what differs, the points, what to know, and last the answers; long tables and lists are cut."""
     for side in (comparison.a, comparison.b):
         console.print(f"{side.letter}: {side.folder}", markup=False, soft_wrap=True)
     _print_facts(comparison, console)
     if len(comparison.points):
-        console.print(_console_table(_points_grid(comparison)))
+        console.print(_console_table(points_grid(comparison)))
     _print_lines(console, "Points of one study only", only_lines(comparison))
     _print_lines(console, "Notes", comparison.notes)
     console.print()
@@ -166,9 +116,9 @@ def print_comparison(comparison: StudyComparison, console: Console) -> None:
 
 def _print_facts(comparison: StudyComparison, console: Console) -> None:
     if comparison.differing:
-        console.print(_console_table(_facts_grid(comparison)))
+        console.print(_console_table(facts_grid(comparison)))
     else:
-        console.print(f"\nWhat differs: {_nothing_differs(comparison)}", markup=False, soft_wrap=True)
+        console.print(f"\nWhat differs: {nothing_differs(comparison)}", markup=False, soft_wrap=True)
     if comparison.same:
         console.print(f"The same in both: {clean(comparison.same)}", markup=False, soft_wrap=True)
 

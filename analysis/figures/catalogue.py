@@ -1,5 +1,6 @@
 """All figures of a report in reading order. A new figure is a module of this folder and its name here."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from matplotlib import rc_context
@@ -78,18 +79,27 @@ FIGURES = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 
 def draw(name: str, inputs: Inputs) -> Figure:
     """Return a figure with all its panels, labelled with its alternative text."""
+    return labelled_sheet(FIGURES[name].draw(inputs), FIGURES[name].alternative(inputs))
+
+
+def labelled_sheet(panels: Sequence[Panel], alternative: str) -> Figure:
+    """Return all panels in one figure, labelled with its alternative text."""
     with rc_context(STYLE):
-        figure = sheet(FIGURES[name].draw(inputs))
-    figure.set_label(FIGURES[name].alternative(inputs))
+        figure = sheet(panels)
+    figure.set_label(alternative)
     return figure
 
 
 def draw_panels(name: str, inputs: Inputs) -> list[Figure]:
     """Return each panel of a figure alone; the first is labelled with the alternative text of all."""
-    panels = FIGURES[name].draw(inputs)
+    return labelled_panels(FIGURES[name].draw(inputs), FIGURES[name].alternative(inputs))
+
+
+def labelled_panels(panels: Sequence[Panel], alternative: str) -> list[Figure]:
+    """Return each panel as a figure; the first is labelled with the alternative text, the others by title."""
     with rc_context(STYLE):
         figures = single_panels(panels)
-    labels = [FIGURES[name].alternative(inputs), *(panel.label for panel in panels[1:])]
+    labels = [alternative, *(panel.label for panel in panels[1:])]
     for figure, label in zip(figures, labels, strict=True):
         figure.set_label(label)
     return figures

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.findings.cost import SECONDS_PER_HOUR, STEPS_OF_IOU
+from analysis.findings.cost import STEPS_OF_IOU
 from analysis.played.points import points_of
 from analysis.played.speeds import RealSpeeds
 from analysis.statistics.intervals import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
-from analysis.study import NAN, POINT, SERIES, Study
+from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
 
 _BOUNDED = ("epochs_to_target", "seconds_per_epoch", "seconds_to_target", "worker_hours_to_target")
 PLAN_COLUMNS = [

@@ -18,6 +18,7 @@ from analysis.text import (
     sentence,
     series_name,
     unit_of,
+    with_interval,
 )
 
 # Of more series a sentence names the two ends only.
@@ -76,7 +77,8 @@ def overhead_conclusion(report: Report) -> str:
     """Return the cause with most at stake, that none was found, or why there is no overhead budget."""
     if report.diagnoses:
         first = report.diagnoses[0]
-        share = "" if pd.isna(first.at_stake) else f" ({percent(first.at_stake)} of the workers' time)"
+        at_stake = with_interval(dict(vars(first).items()), "at_stake", ".1%")
+        share = "" if pd.isna(first.at_stake) else f" ({at_stake} of the workers' time)"
         place = f"{_series(report, vars(first))} on {count(first.workers, 'worker')}"
         return sentence(f"Most at stake with {place}: {first.finding}{share}")
     if len(report.overhead.budget):

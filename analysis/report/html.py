@@ -2,23 +2,22 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from analysis.findings.answer import Answer
 from analysis.findings.headline import Kind
 from analysis.findings.tiles import Light, Tile
 from analysis.report.assemble import Report
+from analysis.report.conclusions import comparison_conclusion
 from analysis.report.figure_files import MAIN, FigureFiles
 from analysis.report.links import RunLinks
+from analysis.report.page_columns import short_arms
 from analysis.report.provenance import origin_line, origins
 from analysis.report.reproduction import reproduction
 from analysis.report.sections import sections
 from analysis.report.tables import TABLES
+from analysis.report.templates import rendered
 from analysis.study import POINT, Study
 from analysis.text import clean, count, repeats_text, sentence
 
@@ -81,24 +80,23 @@ def page(report: Report, figures: FigureFiles, links: RunLinks | None = None) ->
     `links` are those of `links.run_links`; without them no run is linked.
     """
     study = report.study
-    return (
-        _templates()
-        .get_template(TEMPLATE)
-        .render(
-            study=clean(study.name),
-            frameworks=study.names,
-            arms=" or ".join(study.names.values()),
-            measured=_measured(report),
-            **_answers(report),
-            main_figures=figures.in_section(MAIN),
-            not_drawn=figures.missing_in_section(MAIN),
-            sections=list(sections(report, figures)),
-            run_links=links or {},
-            origins=origins(study.subject),
-            origin_line=origin_line(study.subject),
-            reproduction=reproduction(study.subject),
-            files=[table.file for table in TABLES],
-        )
+    return rendered(
+        TEMPLATE,
+        study=clean(study.name),
+        frameworks=study.names,
+        arms=" or ".join(study.names.values()),
+        measured=_measured(report),
+        short_arms=short_arms(report, " or "),
+        comparison=comparison_conclusion(report) if len(report.comparisons) else "",
+        **_answers(report),
+        main_figures=figures.in_section(MAIN),
+        not_drawn=figures.missing_in_section(MAIN),
+        sections=list(sections(report, figures)),
+        run_links=links or {},
+        origins=origins(study.subject),
+        origin_line=origin_line(study.subject),
+        reproduction=reproduction(study.subject),
+        files=[table.file for table in TABLES],
     )
 
 
@@ -174,17 +172,3 @@ def _runs_line(study: Study, repeats: "pd.Series[int]") -> str:
     names = " and ".join(name for framework, name in study.names.items() if framework in used)
     counts = ", ".join(map(str, workers)) + (" worker" if workers == [1] else " workers")
     return f"{names} on {counts}, {count(len(runs), 'run')}, {repeats_text(repeats)} per point"
-
-
-@cache
-def _templates() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["drawn"] = Markup
-    return environment

@@ -21,6 +21,8 @@ from analysis.report.view import (
 from analysis.study import COMPARED, POINT
 from analysis.text import Row, number, percent, unit_of
 
+# Of every row that there is: where work is unequal, no part is known.
+ALWAYS_ZERO = "unequal_work"
 LOSSES = ("median", "smallest", "largest")
 NETWORK_CAPTION = (
     "Wire of a step, and one message of all gradients over the probed network: its floor, unless backward "
@@ -133,7 +135,7 @@ def of_diagnoses(report: Report) -> list[Column]:
     return [
         text_column("cause", "finding"),
         *point_keys(report),
-        number_column("share of the workers' time", "at_stake", ".1%", bounded=False),
+        number_column("share of the workers' time", "at_stake", ".1%"),
         Column("1 - efficiency there", _lost_at(report)),
         text_column("evidence", "evidence"),
         text_column("what to try", "try_next"),
@@ -154,7 +156,7 @@ def of_difference(_report: Report) -> list[Column]:
 
 
 def _parts() -> list[Column]:
-    return [number_column(part.replace("_", " "), part, "+z.1%") for part in PARTS]
+    return [number_column(part.replace("_", " "), part, "+z.1%") for part in PARTS if part != ALWAYS_ZERO]
 
 
 def of_network(report: Report) -> list[Column]:

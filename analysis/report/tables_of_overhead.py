@@ -22,7 +22,7 @@ OVERHEAD_TABLES = (
         {
             "rule": "its name",
             "options, framework, knobs, workers": "the point",
-            "at_stake": "share of the workers' time that it is about",
+            "at_stake ±": "share of the workers' time that it is about",
             "finding, evidence, try_next": "what is so, the numbers that show it, the knob or study to try",
         },
         "One row per finding, most at stake first.",
@@ -36,7 +36,10 @@ OVERHEAD_TABLES = (
         POINT_KEYS
         | {"repeats": "launches that are used", "deviation ±": "1 - efficiency: the sum of the parts"}
         | OVERHEAD_PARTS
-        | {"rest_of_step": "share of a step that no phase explains"},
+        | {
+            "contended ±": "data_wait and compute together, no further part: what competing threads slow",
+            "rest_of_step": "share of a step that no phase explains",
+        },
         "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
         "Points without an overhead budget have no row.",
         PageTable(

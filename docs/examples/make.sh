@@ -18,3 +18,8 @@ cp "$reports/openmpi/ratio.svg" docs/published_gap.svg
 
 "$python" -m analysis logs/published_gap_controller --output "$reports/controller"
 keep_alone "$reports/controller/report.html" >docs/examples/published_gap_controller.html
+
+for other in intel mpich; do
+    "$python" -m analysis compare logs/published_gap_openmpi "logs/published_gap_$other" --output "$reports/$other"
+    keep_alone "$reports/$other/compare.html" >"docs/examples/openmpi_against_$other.html"
+done

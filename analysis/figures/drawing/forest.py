@@ -15,17 +15,24 @@ ForestLine = Row | str
 ROW_PX = (21, 36)
 # Of a line of a name; a name that is longer than two is cut, and whole beside the pointer.
 MOST_NAME_PX = 190
+MOST_HEADING_PX = 200
 GAP_PX = 10
+# Columns that set a row of two frameworks apart; a row of two studies has a `series` and a `heading`.
+NAMED_BY = ("options", "native_knobs", "horovod_knobs")
 
 
 def forest_lines(rows: Sequence[Row]) -> list[ForestLine]:
-    """Return the rows, those of each worker count below a heading where they have names."""
+    """Return the rows, those of each worker count, or of one heading, below it where they have names."""
     if not any(map(row_name, rows)):
         return list(rows)
     lines: list[ForestLine] = []
-    for workers, of in groupby(rows, key=lambda row: row["workers"]):
-        lines += [count(workers, "worker"), *of]
+    for heading, of in groupby(rows, key=_heading):
+        lines += [heading, *of]
     return lines
+
+
+def _heading(row: Row) -> str:
+    return row.get("heading") or count(row["workers"], "worker")
 
 
 def forest_height_px(lines: Sequence[ForestLine]) -> float:
@@ -36,7 +43,7 @@ def forest_height_px(lines: Sequence[ForestLine]) -> float:
 
 def row_name(row: Row) -> str:
     """Return what sets a row apart from others at its worker count; nothing in a study without options."""
-    names = (str(row[name]) for name in ("options", "native_knobs", "horovod_knobs"))
+    names = [str(row[name]) for name in NAMED_BY] if "series" not in row else [row["series"]]
     return printable(", ".join(filter(None, names)))
 
 
@@ -59,7 +66,7 @@ def write_number(axes: Axes, text: str, y: int, *, beside_px: float = GAP_PX, co
 def _shown_name(line: ForestLine) -> str:
     """Return a heading, or the name of a row on one or two lines that fit; the worker count without one."""
     if isinstance(line, str):
-        return line
+        return shortened(line, MOST_HEADING_PX)
     first = ""
     parts = (row_name(line) or count(line["workers"], "worker")).split(", ")
     while parts and (not first or text_width(f"{first}, {parts[0]}") <= MOST_NAME_PX):

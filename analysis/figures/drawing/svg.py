@@ -1,7 +1,6 @@
 """Figures as files, and as parts of a web page that restyles them.
 
-`inline_svg` replaces the colours of the charts by variables of the page's style sheet, each with
-the colour of print as its default:
+`inline_svg` replaces the colours of the charts by variables of the page's style sheet:
 
   --ink      text                     --native   native DDP
   --muted    axes, guides, captions   --horovod  Horovod
@@ -20,6 +19,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from analysis.figures.drawing.compact import compact
 from analysis.figures.drawing.style import (
     GRID,
     HOROVOD,
@@ -53,7 +53,6 @@ HALO = "halo"
 PNG_DOTS_PER_INCH = 150
 XLINK = "http://www.w3.org/1999/xlink"
 COLOUR = re.compile("|".join(VARIABLES))
-REFERENCE = re.compile(r"url\(#([^)]*)\)")
 FONT = re.compile(r"'DejaVu Sans'(, [^;]*)?")
 PAGE_FONT = "system-ui, sans-serif"
 
@@ -71,7 +70,7 @@ def inline_svg(figure: Figure, name: str) -> str:
 
     One unit of it is one pixel of the page. It is transparent, and takes its colours from the page (module
     text). All ids start with `name`, so that several figures can share a page. Text stays text, in the page's
-    own type, and is escaped.
+    own type, and is escaped. What does not show is left out.
     """
     _mark_halos(figure)
     root = _svg(figure, "none", transparent=True)
@@ -79,7 +78,8 @@ def inline_svg(figure: Figure, name: str) -> str:
     _drop(root, f"{{{SVG}}}style")
     _write_halos(root)
     for element in root.iter():
-        _localise(element, name)
+        _localise(element)
+    compact(root, name)
     root.attrib |= {size: root.attrib[size].removesuffix("pt") for size in ("width", "height")}
     root.attrib |= {
         "role": "img",
@@ -111,7 +111,7 @@ def _saved(figure: Figure, file_format: str, *, transparent: bool = False) -> by
             format=file_format,
             dpi=PNG_DOTS_PER_INCH,
             metadata=metadata,
-            facecolor="white",
+            facecolor="none" if transparent else "white",
             transparent=transparent,
         )
     return buffer.getvalue()
@@ -137,20 +137,13 @@ def _drop(root: ElementTree.Element, tag: str) -> None:
             parent.remove(child)
 
 
-def _localise(element: ElementTree.Element, name: str) -> None:
-    """Prefix ids and references, and replace colours and type, in every attribute of an element."""
+def _localise(element: ElementTree.Element) -> None:
+    """Replace colours and type in every attribute of an element, and references by those of a page."""
     attributes = dict(element.attrib)
     element.attrib.clear()
     for key, value in attributes.items():
-        if key == "id":
-            element.set(key, f"{name}-{value}")
-        elif key in (f"{{{XLINK}}}href", "href"):
-            element.set("href", f"#{name}-{value.removeprefix('#')}")
-        else:
-            element.set(key, _restyled(value, name))
+        element.set(key.removeprefix(f"{{{XLINK}}}"), _restyled(value))
 
 
-def _restyled(value: str, name: str) -> str:
-    value = REFERENCE.sub(rf"url(#{name}-\1)", value)
-    value = COLOUR.sub(lambda match: f"var({VARIABLES[match[0]]}, {match[0]})", value)
-    return FONT.sub(PAGE_FONT, value)
+def _restyled(value: str) -> str:
+    return FONT.sub(PAGE_FONT, COLOUR.sub(lambda match: f"var({VARIABLES[match[0]]})", value))
