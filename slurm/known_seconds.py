@@ -41,7 +41,10 @@ class KnownSeconds:
         """Return how long these runs will take, of those whose points have complete ones."""
         known = [config for config in configs if self.of_point(config)]
         if not known:
-            return "how long that takes is not known: no run of these points is complete"
+            return (
+                "how long that takes is not known: no run of these points is complete; "
+                "--probe estimates it in about 20 s"
+            )
         seconds = self.foreseen(known) or 0.0
         text = f"about {duration(seconds)} by the complete runs of the same points"
         missing = len(configs) - len(known)

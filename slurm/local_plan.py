@@ -27,9 +27,13 @@ FORMER_JOB_NAME = "job.before_local.json"
 
 
 def show_plan(
-    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
+    folder: StudyFolder,
+    console: Console,
+    repeat_disturbed: bool = False,
+    force: Collection[str] = (),
+    foresee: bool = True,
 ) -> None:
-    """Print what would run here, on how many cores, and for how long; start and write nothing.
+    """Print what would run here, on how many cores and (`foresee`) for how long; start and write nothing.
 
     Raises UserError where the study could not start either.
     """
@@ -45,7 +49,7 @@ def show_plan(
         if _is_wanted(run, console, repeat_disturbed, force):
             wanted.append(config)
     _print_plan(folder.study.name, len(configs), wanted, cores, console)
-    if wanted:
+    if wanted and foresee:
         console.print(known.foreseen_text(wanted))
 
 
@@ -90,15 +94,23 @@ def _require_images(configs: Sequence[RunConfig]) -> None:
         require_enough_images(config, images - count_test_images(images, config.data.test_share))
 
 
+def prepare_ready(folder: StudyFolder, console: Console) -> list[RunConfig]:
+    """Write the run folders of a study that can start, and return its runs; raise UserError for another.
+
+    Nothing is written for a study that cannot start: its runs would stand in every later report as waiting.
+    """
+    require_ready(folder, in_launch_order(folder.study))
+    return folder.prepare(console)
+
+
 def take_over(
     folder: StudyFolder, configs: Sequence[RunConfig], force: Collection[str] = ()
 ) -> list[RunConfig]:
     """Make these runs local ones and return those to launch: all that are incomplete or in `force`.
 
     Sets the records of `force` aside, and jobs of Slurm that are over: a later state would else be that of
-    the former job. Raises UserError where a job may not be over.
+    the former job.
     """
-    require_ready(folder, configs)
     missing = []
     for config in configs:
         complete = folder.recorded(config).state.is_complete
@@ -141,7 +153,7 @@ def _require_no_jobs(study: Path) -> None:
     if jobs:
         raise UserError(
             f"{study.name}: jobs {jobs} of this study are queued or running (squeue --me); wait for "
-            f"their end, or cancel them: slurm/submission.sh cancel {study}"
+            f"their end, or cancel them: .venv/bin/unet-scaling cancel {study}"
         )
 
 

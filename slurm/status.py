@@ -63,7 +63,7 @@ def study_rows(folder: Path) -> list[StatusRow]:
     """Return one row per run, by framework, workers and repeat. Raises UserError where there are none."""
     configs = {run_folder: read_config(config_path(run_folder)) for run_folder in list_run_folders(folder)}
     if not configs:
-        raise UserError(f"{folder} holds no runs; slurm/submission.sh STUDY.toml makes them")
+        raise UserError(f"{folder} holds no runs; .venv/bin/unet-scaling run STUDY.toml makes them")
     study = recorded_study(folder)
     wanted = {config.run for config in (study.configs() if study else configs.values())}
     statuses = study_statuses(configs, read_submissions(configs))

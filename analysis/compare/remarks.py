@@ -25,7 +25,7 @@ def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) ->
 def _of_side(side: StudySide) -> Iterator[str]:
     if len(side.study.left_out):
         left_out = count(len(side.study.left_out), "run")
-        yield f"{side.letter} leaves out {left_out}: python -m analysis {side.folder} says why"
+        yield f"{side.letter} leaves out {left_out}: .venv/bin/unet-scaling report {side.folder} says why"
     yield from (f"{side.letter}: {note}" for note in side.study.notes)
 
 

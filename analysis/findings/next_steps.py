@@ -28,7 +28,7 @@ def next_steps(advice: Recommendation, checks: Sequence[Check]) -> Iterator[str]
     """Yield the steps that would decide, confirm or extend this answer."""
     study = advice.candidates.study
     if not study.provenance_known:
-        yield "measure these points in a study of your own: slurm/submission.sh STUDY.toml"
+        yield "measure these points in a study of your own: .venv/bin/unet-scaling new NAME --data FOLDER"
         return
     command = submit_command(study)
     for check in checks:

@@ -12,8 +12,10 @@ def study_file_name(study: Study) -> str:
 
 def submit_command(study: Study) -> str:
     """Return the command, from the project's folder, that submits the study file of the report."""
-    where = f"--cluster {NO_CLUSTER_FILE}" if is_of_slurm(study) else "--local"
-    return f"slurm/submission.sh logs/{_name(study)}/report/{study_file_name(study)} {where}"
+    file = f"logs/{_name(study)}/report/{study_file_name(study)}"
+    if is_of_slurm(study):
+        return f".venv/bin/unet-scaling submit {file} --cluster {NO_CLUSTER_FILE}"
+    return f".venv/bin/unet-scaling run {file}"
 
 
 def is_of_slurm(study: Study) -> bool:

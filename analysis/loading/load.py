@@ -45,6 +45,7 @@ from unet_scaling.study.record_lines import Header
 from unet_scaling.study.repeats import read_totals, stopping_rule
 from unet_scaling.study.study_file import config_path, recorded_study
 
+_MAKES_IT = ".venv/bin/unet-scaling run STUDY.toml makes it"
 # No more than these are read by this process alone: to start others would take longer.
 RUNS_AT_ONCE = 100
 
@@ -76,10 +77,10 @@ def load_study(folder: Path) -> Study:
 def _run_folders(folder: Path) -> list[Path]:
     """Return the folders below a study's that hold a configuration or a record."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give the one of a study, such as logs/STUDY")
+        raise UserError(f"{folder} is no folder; give the one of a study, such as logs/STUDY; {_MAKES_IT}")
     paths = sorted(path for path in folder.iterdir() if _is_run(path))
     if not paths:
-        raise UserError(f"{folder} has no run folders; slurm/submission.sh STUDY.toml makes and submits them")
+        raise UserError(f"{folder} has no run folders; {_MAKES_IT}")
     return paths
 
 

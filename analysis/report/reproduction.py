@@ -39,7 +39,7 @@ def reproduction(study: Study) -> Reproduction | None:
     if not configs:
         return None
     axes = _axes(configs)
-    commands = (submit_command(study), f"python -m analysis logs/{configs[0].study}")
+    commands = (submit_command(study), f".venv/bin/unet-scaling report logs/{configs[0].study}")
     remarks = (*_remarks(configs, axes), *_places(study))
     return Reproduction(_study_file(configs, axes, study.criteria), commands, remarks)
 

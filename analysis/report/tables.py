@@ -33,7 +33,7 @@ FAIRNESS_TABLES = (
         lambda report: report.study.left_out,
         {
             "run": "name of its folder or log",
-            "state": "as in `slurm/submission.sh status`: waiting, failed, resumable, diverged, invalid; of "
+            "state": "as in `unet-scaling status`: waiting, failed, resumable, diverged, invalid; of "
             "complete runs: no throughput, refused, or invalid where the record contradicts itself",
             "reason": "with file and line, or the fact and both values",
             "framework, workers, repeat": "where known",

@@ -37,9 +37,10 @@ def run_on_this_machine(arguments: argparse.Namespace) -> None:
     """Run the study of the command line, or show what would run."""
     console = new_console()
     folder = study_folder(arguments, console)
+    estimated = bool(arguments.probe or arguments.estimate_from)
     if arguments.dry_run:
-        show_plan(folder, console, arguments.repeat_disturbed, arguments.force)
-    if arguments.dry_run or arguments.probe or arguments.estimate_from:
+        show_plan(folder, console, arguments.repeat_disturbed, arguments.force, foresee=not estimated)
+    if arguments.dry_run or estimated:
         _print_estimate(folder, console, arguments)
     if not arguments.dry_run:
         run_study(folder, console, arguments.repeat_disturbed, arguments.force, arguments.more_repeats)

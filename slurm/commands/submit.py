@@ -57,7 +57,7 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
     else:
         submitter.submit()
         name = submitter.folder.path.name
-        submitter.console.print(f"watch it with: slurm/submission.sh status {name} --watch")
+        submitter.console.print(f"watch it with: .venv/bin/unet-scaling status {name} --watch")
 
 
 def _submitter(arguments: argparse.Namespace) -> Submitter:
