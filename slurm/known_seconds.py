@@ -50,7 +50,10 @@ class KnownSeconds:
         known = [config for config in configs if self.of_point(config)]
         missing = len(configs) - len(known)
         if not known:
-            return Foreseen("how long that takes is not known: no run of these points is complete", False)
+            text = (
+                "how long that takes is not known: no run of these points is complete; --probe estimates it"
+            )
+            return Foreseen(text, False)
         text = f"about {duration(self.foreseen(known) or 0.0)} by the complete runs of the same points"
         if missing:
             text += f"; not known for {missing} of them, whose points have none"

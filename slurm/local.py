@@ -16,7 +16,7 @@ from rich.console import Console
 
 from slurm.disturbed import disturbed_reason, is_to_be_repeated, set_disturbed_aside
 from slurm.known_seconds import KnownSeconds
-from slurm.local_plan import cores_per_worker, take_over
+from slurm.local_plan import cores_per_worker, prepare_ready, take_over
 from slurm.local_progress import StudyProgress
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.mpi import launch_environment, mpiexec_program
@@ -30,6 +30,7 @@ from unet_scaling.study.files import open_to_append
 from unet_scaling.study.record import Record
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.study_file import OUTPUT_NAME
+from unet_scaling.study.texts import count
 
 # Of mpiexec, and the command of a worker.
 WhileRunning = Callable[[int, Sequence[str]], None]
@@ -123,7 +124,7 @@ def run_study(
 def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]) -> None:
     """Launch what is missing of a study, then what was disturbed. Raises UserError where runs failed."""
     folder = runs.folder
-    configs = folder.prepare(runs.console)
+    configs = prepare_ready(folder, runs.console)
     missing = take_over(folder, configs, force)
     complete = [config for config in configs if config not in missing]
     runs.console.print(f"{folder.study.name}: {len(configs)} runs, {len(complete)} complete already")
@@ -168,6 +169,8 @@ class LocalRuns:
         disturbed = [
             config for config in configs if is_to_be_repeated(self.folder.recorded(config), self.console)
         ]
+        if disturbed:
+            self.console.print(f"once more: {count(len(disturbed), 'disturbed run')}, counted from 1 again")
         self.run_all(disturbed, again=True)
 
     def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:

@@ -16,7 +16,7 @@ from slurm.study_folder import StudyFolder, in_launch_order
 from slurm.submissions import Submission, read_submissions
 from unet_scaling.data.enough_images import count_test_images, require_enough_images
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.study.command_line import COMMAND
+from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import set_record_aside
@@ -91,15 +91,23 @@ def _require_images(configs: Sequence[RunConfig]) -> None:
         require_enough_images(config, images - count_test_images(images, config.data.test_share))
 
 
+def prepare_ready(folder: StudyFolder, console: Console) -> list[RunConfig]:
+    """Write the run folders of a study that can start, and return its runs; raise UserError for another.
+
+    Nothing is written for a study that cannot start: its runs would stand in every later report as waiting.
+    """
+    require_ready(folder, in_launch_order(folder.study))
+    return folder.prepare(console)
+
+
 def take_over(
     folder: StudyFolder, configs: Sequence[RunConfig], force: Collection[str] = ()
 ) -> list[RunConfig]:
     """Make these runs local ones and return those to launch: all that are incomplete or in `force`.
 
     Sets the records of `force` aside, and jobs of Slurm that are over: a later state would else be that of
-    the former job. Raises UserError where a job may not be over.
+    the former job.
     """
-    require_ready(folder, configs)
     missing = []
     for config in configs:
         complete = folder.recorded(config).state.is_complete
@@ -142,7 +150,7 @@ def _require_no_jobs(study: Path) -> None:
     if jobs:
         raise UserError(
             f"{study.name}: jobs {jobs} of this study are queued or running (squeue --me); wait for "
-            f"their end, or cancel them: {COMMAND} cancel {study}"
+            f"their end, or cancel them: {PASTED} cancel {study}"
         )
 
 

@@ -10,6 +10,7 @@ from slurm.scheduler import RejectedError, try_out
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
+CHECK = ".venv/bin/unet-scaling data check"
 FRAMEWORK_PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
 
 
@@ -25,12 +26,15 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
     for framework in sorted({config.framework for config in configs}):
         _require_installed(framework)
     for folder, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
+        # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file():
-            raise UserError(
-                f"{manifest} does not exist: the images are not checked; "
-                f"run python -m unet_scaling.data check {folder}",
-                EXIT_BAD_DATA,
-            )
+            raise UserError(_without_manifest(folder, manifest), EXIT_BAD_DATA)
+
+
+def _without_manifest(folder: str, manifest: Path) -> str:
+    if not Path(folder).is_dir():
+        return f"data.folder: found {folder}, which does not exist; name a folder with images/ and masks/"
+    return f"{manifest} does not exist: the images are not checked; run {CHECK} {folder}"
 
 
 def unverified_inputs(configs: Sequence[RunConfig]) -> list[str]:

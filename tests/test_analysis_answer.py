@@ -154,7 +154,7 @@ def test_two_repeats_are_undecided_and_the_time_of_more_is_told(tmp_path: Path) 
     )
     assert tile_of(answer, "Trust").light == "bad"
     assert tile_of(answer, "Speed").light == "unknown"
-    assert answer.next_steps[0].startswith("set repeats = 5, then unet-scaling run ")
+    assert answer.next_steps[0].startswith("set repeats = 5, then .venv/bin/unet-scaling run ")
 
 
 def test_an_efficiency_whose_interval_holds_the_floor_is_undecided(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_the_tiles_are_of_the_point_that_an_undecided_headline_names(tmp_path: P
     assert answer.headline.startswith("Undecided: Horovod on 2 workers is the fastest that may qualify")
     assert tile_of(answer, "Speed").detail.startswith("2 workers with Horovod: ")
     assert tile_of(answer, "Speed").light == "caution"
-    assert answer.next_steps[0].startswith("set repeats = 10, then unet-scaling run ")
+    assert answer.next_steps[0].startswith("set repeats = 10, then .venv/bin/unet-scaling run ")
     assert answer.next_steps[0].endswith("would narrow the intervals")
 
 

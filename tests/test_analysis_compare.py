@@ -271,7 +271,9 @@ def test_diverged_runs_stand_beside_the_iou(before: Path, tmp_path: Path) -> Non
     write_run(after, repeat=5, end=End(status="diverged", reason="the loss is nan"))
     comparison = compared(before, after)
     assert comparison.points["iou_remarks"].tolist() == ["4 seeds as pairs; 1 run of B diverged"]
-    assert any(note.startswith("B leaves out 1 run: unet-scaling report ") for note in comparison.notes)
+    assert any(
+        note.startswith("B leaves out 1 run: .venv/bin/unet-scaling report ") for note in comparison.notes
+    )
 
 
 def test_studies_that_ran_apart_are_said_to(before: Path, tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_the_study_file_gives_the_same_points_again(tmp_path: Path) -> None:
     again = reproduction(study)
     assert again is not None
     assert again.remarks == ("tiny.toml is beside this report; the command names its usual place",)
-    assert again.commands[0] == "unet-scaling run logs/tiny/report/tiny.toml"
+    assert again.commands[0] == ".venv/bin/unet-scaling run logs/tiny/report/tiny.toml"
     assert str(PROJECT) not in again.study_file
     (tmp_path / "tiny.toml").write_text(again.study_file)
     points = read_study(tmp_path / "tiny.toml").configs()
@@ -248,7 +248,10 @@ def test_a_study_of_slurm_names_no_place_of_the_machine_that_trained(tmp_path: P
     write_run(tmp_path, header={"job": {"SLURM_JOB_ID": "7"}})
     again = reproduction(load_study(tmp_path))
     assert again is not None
-    assert again.commands[0] == "unet-scaling submit logs/tiny/report/tiny.toml --cluster YOUR_CLUSTER.toml"
+    assert (
+        again.commands[0]
+        == ".venv/bin/unet-scaling submit logs/tiny/report/tiny.toml --cluster YOUR_CLUSTER.toml"
+    )
     assert 'folder = "data/nuclei"' in again.study_file
     assert any(remark.startswith("data.folder: the runs read a place outside") for remark in again.remarks)
     assert any("YOUR_CLUSTER.toml stands for yours" in remark for remark in again.remarks)

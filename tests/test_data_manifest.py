@@ -50,7 +50,7 @@ def test_a_changed_folder_is_noticed_without_reading_it(folder: Path, change: st
         place.write_bytes(place.read_bytes() + b"x")
     with pytest.raises(UserError) as caught:
         manifest.require_unchanged(folder)
-    assert refused(caught, 65, place.name, change, f"python -m unet_scaling.data check {folder}")
+    assert refused(caught, 65, place.name, change, f".venv/bin/unet-scaling data check {folder}")
 
 
 def test_a_missing_folder_is_named(folder: Path) -> None:
@@ -104,12 +104,12 @@ def test_an_unsound_manifest_is_refused(folder: Path, fault: str) -> None:
     path.write_text(broken(check_folder(folder), fault))
     with pytest.raises(UserError) as caught:
         read_manifest(path)
-    assert refused(caught, 65, path, "not a sound manifest", "python -m unet_scaling.data check")
+    assert refused(caught, 65, path, "not a sound manifest", ".venv/bin/unet-scaling data check")
 
 
 def test_a_torn_or_missing_manifest_names_the_command_that_makes_one(folder: Path) -> None:
     path = folder / "manifest.json"
-    with pytest.raises(UserError, match=r"does not exist; run python -m unet_scaling\.data check"):
+    with pytest.raises(UserError, match=r"does not exist; run \.venv/bin/unet-scaling data check"):
         read_manifest(path)
     path.write_text(check_folder(folder).to_json()[:-20])
     with pytest.raises(UserError, match="not a sound manifest"):

@@ -113,7 +113,7 @@ def test_a_dry_run_trains_nothing_and_says_what_would_run(images: Path, tmp_path
     cores = len(os.sched_getaffinity(0)) // 2
     assert f"horovod-w02-r1: 2 workers, {cores} core" in outcome.stdout
     assert "tiny: 4 runs, 4 would start, one after the other" in outcome.stdout
-    assert "is not known: no run of these points is complete" in outcome.stdout
+    assert "is not known: no run of these points is complete; --probe estimates it" in outcome.stdout
     assert not (tmp_path / "logs").exists()
 
 
@@ -127,6 +127,9 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[P
     assert re.search(r"about \d+ (s|min) by the complete runs of the same points\n", more.stdout)
     wider = submit(study, logs, "--dry-run", "--set", "workers=[1]", "--set", "frameworks=['horovod']")
     assert "1 run, 0 would start" in wider.stdout
+    other = submit(study, logs, "--dry-run", "--name", "other", "--estimate-from", "tiny")
+    assert "4 runs: about " in other.stdout
+    assert "not known" not in other.stdout
     assert contents(logs) == before
 
 
@@ -220,8 +223,15 @@ def test_unchecked_images_are_said_once_before_any_run(tmp_path: Path) -> None:
         outcome = submit(study, tmp_path / "logs")
         assert outcome.returncode == 65
         assert outcome.stderr.count(cause) == 1
-        assert not list(tmp_path.glob("logs/*/*/output.log"))
+        assert not list(tmp_path.glob("logs/*/*/"))
         (data / "manifest.json").unlink(missing_ok=True)
+
+
+def test_a_folder_of_images_that_is_not_there_is_named_itself(tmp_path: Path) -> None:
+    outcome = submit(write_study(tmp_path, tmp_path / "nowhere"), tmp_path / "logs")
+    assert outcome.returncode == 65
+    assert f"data.folder: found {tmp_path / 'nowhere'}, which does not exist" in outcome.stderr
+    assert "not checked" not in outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm.local, "launch", launch_paced)
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 @pytest.mark.usefixtures("pauses")
 def test_a_local_study_ends_at_its_width_and_the_report_says_so(
     images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from analysis.findings.comparison import compare
 from analysis.findings.precision import half_widths, widest, width_notes
+from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
 from analysis.study import Study
@@ -217,6 +218,9 @@ def test_repeats_raised_in_the_study_file_after_results_are_a_look_at_them(tmp_p
     assert read_history(folder.path) == RepeatHistory(totals=[3, 5], by_hand=1)
     assert significance(folder) == 0.025
     assert "more is asked for after the results of 3 repeats" in study.text.getvalue()
+    loaded = load_study(folder.path)
+    (verdict,) = verdicts(loaded, compare(loaded))
+    assert "; widened, as repeats were added after a look at the results)" in verdict.sentence
     changed(folder, study.console, 5)
     changed(folder, study.console, 4)
     assert significance(folder) == 0.025

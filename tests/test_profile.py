@@ -254,7 +254,7 @@ def test_a_missing_manifest_names_the_command_that_makes_it(tmp_path: Path, stud
     elsewhere = study.model_copy(update={"data": study.data | {"folder": str(folder)}})
     with pytest.raises(UserError) as caught:
         profile_study(elsewhere, QUICK)
-    assert refused(caught, 65, folder / "manifest.json", "python -m unet_scaling.data check")
+    assert refused(caught, 65, folder / "manifest.json", ".venv/bin/unet-scaling data check")
 
 
 def test_more_workers_than_cores_are_refused_before_any_work(study: StudyConfig) -> None:

@@ -133,6 +133,7 @@ def test_a_disturbed_local_launch_is_said_and_made_once_more(
     assert text.count("looked") == 1
     assert "disturbed: 32 % of a worker's time went to other processes" in text
     assert text.count("; launched again; its record is kept") == 1
+    assert "once more: 1 disturbed run, counted from 1 again" in text
     run = tmp_path / "tiny" / "pytorch_native-w01-r1"
     assert reason(run) == ""
     assert len(list(run.glob("run.disturbed*.jsonl"))) == 1

@@ -9,7 +9,7 @@ from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.machines import clocks_differ, with_clocks
 from analysis.findings.order import start_times
 from analysis.text import count
-from unet_scaling.study.command_line import COMMAND
+from unet_scaling.study.command_line import PASTED
 
 
 def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) -> Iterator[str]:
@@ -28,7 +28,7 @@ def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) ->
 def _of_side(side: StudySide) -> Iterator[str]:
     if len(side.study.left_out):
         left_out = count(len(side.study.left_out), "run")
-        yield f"{side.letter} leaves out {left_out}: {COMMAND} report {side.folder} says why"
+        yield f"{side.letter} leaves out {left_out}: {PASTED} report {side.folder} says why"
     if side.study.played is not None:
         yield f"{side.letter} has {count(len(side.study.played.runs), 'played run')}, which are not compared"
     yield from (f"{side.letter}: {note}" for note in disturbed_notes(side.study))

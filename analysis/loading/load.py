@@ -80,7 +80,9 @@ def load_study(folder: Path) -> Study:
 def _run_folders(folder: Path) -> list[Path]:
     """Return the folders below a study's that hold a configuration or a record."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give the one of a study, such as logs/STUDY")
+        raise UserError(
+            f"{folder} is no folder; give the one of a study, such as logs/STUDY; {LAUNCH_HINT} makes it"
+        )
     paths = sorted(path for path in folder.iterdir() if _is_run(path))
     if not paths:
         raise UserError(f"{folder} has no run folders; {LAUNCH_HINT} makes them")

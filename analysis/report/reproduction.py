@@ -9,7 +9,7 @@ from pathlib import Path
 from analysis.findings.submission import NO_CLUSTER_FILE, is_of_slurm, study_file_name, submit_command
 from analysis.study import Study
 from analysis.text import listed
-from unet_scaling.study.command_line import COMMAND
+from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, Criteria
 from unet_scaling.study.study_file import PATH_KEYS
@@ -40,7 +40,7 @@ def reproduction(study: Study) -> Reproduction | None:
     if not configs:
         return None
     axes = _axes(configs)
-    commands = (submit_command(study), f"{COMMAND} report logs/{configs[0].study}")
+    commands = (submit_command(study), f"{PASTED} report logs/{configs[0].study}")
     remarks = (*_remarks(configs, axes), *_places(study))
     return Reproduction(_study_file(configs, axes, study.criteria), commands, remarks)
 

@@ -82,4 +82,8 @@ def _list(kind: FileKind, table: str) -> str:
 
 def _near(name: str) -> str:
     near = difflib.get_close_matches(name, known_words(), n=MOST_NEAR_KEYS, cutoff=NEAR_RATIO)
-    return f"did you mean {' or '.join(near)}?" if near else "unet-scaling explain lists them all"
+    return (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else "unet-scaling explain lists them all; docs/glossary.md has the words of the report"
+    )

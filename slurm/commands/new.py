@@ -62,8 +62,9 @@ def main() -> None:
     cluster_path = arguments.into / f"{arguments.name}.cluster.toml"
     require_new([study_path, cluster_path])
     ask = _ask_terminal if sys.stdin.isatty() and not arguments.yes else _take_default
+    data = _data_folder(arguments, ask)
     place = _place(arguments, ask)
-    _write(study_path, _study(arguments, place, ask), cluster_path, place.choices)
+    _write(study_path, _study(arguments, data, place, ask), cluster_path, place.choices)
     _verify_and_tell(study_path, cluster_path if place.choices else None)
 
 
@@ -136,10 +137,10 @@ def _place(arguments: argparse.Namespace, ask: Ask) -> Place:
     """Return where the study is to run; without an answer of Slurm and without --cluster, it is here."""
     try:
         facts = ask_cluster()
-    except UserError as error:
+    except UserError:
         if arguments.cluster:
             raise
-        print(f"no cluster file is written, since there is no Slurm to ask: {error}")
+        print("no cluster file is written, since there is no Slurm to ask; --cluster says why")
         return _on_this_machine()
     return _on_cluster(arguments, facts, ask)
 
@@ -187,8 +188,8 @@ def _on_this_machine() -> Place:
     return Place(largest, f"this machine gives {cores} cores, and each worker needs one")
 
 
-def _study(arguments: argparse.Namespace, place: Place, ask: Ask) -> list[Choice]:
-    facts = survey_images(_data_folder(arguments, ask), arguments.foreground)
+def _study(arguments: argparse.Namespace, data: Path, place: Place, ask: Ask) -> list[Choice]:
+    facts = survey_images(data, arguments.foreground)
     usual = ",".join(map(str, worker_counts(place.largest)))
     workers = arguments.workers or _counts(ask("Worker counts", usual))
     _require_room(workers, place)
@@ -223,8 +224,8 @@ def _verify_and_tell(study: Path, cluster: Path | None) -> None:
     """Read the files as a submission does, and say how to go on."""
     read_study(study)
     if cluster is None:
-        print(f"{study} is written; next: unet-scaling run {study} --dry-run")
+        print(f"{study} is written; next: .venv/bin/unet-scaling run {study} --dry-run")
         return
     read_cluster(cluster)
     print(f"{study} and {cluster} are written; read them before you submit")
-    print(f"next: unet-scaling submit {study} --cluster {cluster} --dry-run")
+    print(f"next: .venv/bin/unet-scaling submit {study} --cluster {cluster} --dry-run")

@@ -18,7 +18,7 @@ from slurm.commands.options import (
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, show_status, study_rows
 from slurm.submit import Submitter
-from unet_scaling.study.command_line import COMMAND, CommandLine
+from unet_scaling.study.command_line import PASTED, CommandLine
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE
@@ -57,7 +57,7 @@ def submit_to_slurm(arguments: argparse.Namespace) -> None:
     else:
         submitter.submit()
         name = submitter.folder.path.name
-        submitter.console.print(f"watch it with: {COMMAND} status {name} --watch")
+        submitter.console.print(f"watch it with: {PASTED} status {name} --watch")
 
 
 def _submitter(arguments: argparse.Namespace) -> Submitter:

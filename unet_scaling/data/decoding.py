@@ -104,7 +104,7 @@ def _require_same_size(path: Path, pixels: Pixels, pair: PairEntry) -> None:
     if pixels.shape[:2] != (pair.height, pair.width):
         raise UserError(
             f"{path}: has {pixels.shape[1]} x {pixels.shape[0]} pixels, {pair.width} x {pair.height} in the"
-            f" manifest; run python -m unet_scaling.data check {path.parents[1]}",
+            f" manifest; run .venv/bin/unet-scaling data check {path.parents[1]}",
             EXIT_BAD_DATA,
         )
 
@@ -114,6 +114,6 @@ def _require_same_content(path: Path, content: bytes, entry: FileEntry) -> None:
     if digest != entry.sha256:
         raise UserError(
             f"{path}: changed since the manifest was made (SHA-256 {digest[:12]}..., there"
-            f" {entry.sha256[:12]}...); run python -m unet_scaling.data check {path.parents[1]}",
+            f" {entry.sha256[:12]}...); run .venv/bin/unet-scaling data check {path.parents[1]}",
             EXIT_BAD_DATA,
         )

@@ -107,13 +107,13 @@ class Manifest(StrictModel):
         if parse_foreground(rule).text != parse_foreground(self.foreground).text:
             raise UserError(
                 f"data.foreground: found {rule!r}, but the masks were checked with {self.foreground!r};"
-                f" run python -m unet_scaling.data check FOLDER --foreground '{rule}'"
+                f" run .venv/bin/unet-scaling data check FOLDER --foreground '{rule}'"
             )
 
 
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest; UserError (65) where it is missing, not a manifest, or contradicts itself."""
-    cure = "run python -m unet_scaling.data check FOLDER"
+    cure = "run .venv/bin/unet-scaling data check FOLDER"
     try:
         content = read_verified(path) if checksum_path(path).exists() else path.read_bytes()
         return Manifest.model_validate_json(content)
@@ -151,7 +151,7 @@ def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
     if sizes != expected:
         raise UserError(
             f"{folder} is not as its manifest says: {_difference(expected, sizes)};"
-            f" run python -m unet_scaling.data check {folder.parent}",
+            f" run .venv/bin/unet-scaling data check {folder.parent}",
             EXIT_BAD_DATA,
         )
 

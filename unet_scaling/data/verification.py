@@ -117,7 +117,7 @@ def verification_of_files(manifest: Manifest, folder: Path, index: int, count: i
     for pair in manifest.pairs[index::count]:
         for path, entry in zip(pair_paths(folder, pair), (pair.image, pair.mask), strict=True):
             digests[path] = entry.sha256
-    cure = f"bring the file back, or run python -m unet_scaling.data check {folder}"
+    cure = f"bring the file back, or run .venv/bin/unet-scaling data check {folder}"
     return Verification(digests, cure)
 
 

@@ -14,16 +14,18 @@ from unet_scaling.study.errors import exit_codes_text
 
 # What the programs are called from; the first word of sys.argv where one of its commands runs.
 COMMAND = "unet-scaling"
+# How hints name it, so that the line can be pasted at the root of the clone.
+PASTED = f".venv/bin/{COMMAND}"
 UNRECOGNIZED = "unrecognized arguments: "
 # Where no study is at hand.
-LAUNCH_HINT = f"{COMMAND} run STUDY.toml (on Slurm: submit)"
+LAUNCH_HINT = f"{PASTED} run STUDY.toml (on Slurm: submit)"
 
 
 def launch_command(study: str, cluster: str | None = None) -> str:
     """Return the command that runs what is missing of a study, here or, with a cluster file, on Slurm."""
     if cluster is None:
-        return f"{COMMAND} run {study}"
-    return f"{COMMAND} submit {study} --cluster {cluster}"
+        return f"{PASTED} run {study}"
+    return f"{PASTED} submit {study} --cluster {cluster}"
 
 
 class CommandLine(argparse.ArgumentParser):
