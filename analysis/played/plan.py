@@ -23,6 +23,9 @@ PLAN_COLUMNS = [
     *POINT, "target_iou", "runs", "runs_to_target",
     *(f"{name}{end}" for name in _BOUNDED for end in ("", "_low", "_high")), "speed", "why",
 ]  # fmt: skip
+NO_TARGET = (
+    "no IoU to reach: criteria.target_iou is not set, and not every run on 1 worker has an IoU to spare"
+)
 ONLY_AT_THE_END = "IoU known only after training: set training.evaluate_every to see when it is reached"
 
 
@@ -95,7 +98,8 @@ def _row(
         seconds = _seconds_per_epoch(
             float(of["images_per_epoch"].median()), speed.images_per_second, speed.interval
         )
-        why = "; ".join(filter(None, (_only_at_the_end(of), speed.why)))
+        no_target = NO_TARGET if math.isnan(target) else ""
+        why = "; ".join(filter(None, (no_target, _only_at_the_end(of), speed.why)))
         yield (
             key
             | {"target_iou": target, "runs": len(needed.needed), "runs_to_target": needed.reached}
