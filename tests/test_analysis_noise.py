@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +166,8 @@ def test_played_workers_are_those_of_the_estimate(tmp_path: Path) -> None:
 def test_the_figure_shows_stages_on_the_fewest_workers_beside_the_batches_of_workers(study: Study) -> None:
     inputs = inputs_of(study)
     table = inputs.noise
-    (axes,) = draw("noise_scale", inputs).axes
+    played = table.assign(kind="played", noise_scale_images=100.0)
+    (axes,) = draw("noise_scale", replace(inputs, noise=pd.concat([played, table]))).axes
     for framework, name in NAMES.items():
         line = next(line for line in axes.lines if line.get_label() == name)
         fewest = table[(table["framework"] == framework) & (table["workers"] == 4)]

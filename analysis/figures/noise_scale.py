@@ -14,6 +14,7 @@ from analysis.figures.drawing.labels import Label, end_labels, guide_line, say_u
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.titles import title_marks
 from analysis.findings.noise import WHOLE_TRAINING, noise_scale_text
+from analysis.study import SERIES
 from analysis.text import Row, count
 
 TITLE = "gradient noise scale over training"
@@ -64,10 +65,13 @@ def _fact(whole: pd.DataFrame) -> Iterator[str]:
 
 
 def _drawn(noise: pd.DataFrame) -> pd.DataFrame:
-    """Return the resolved stages on the fewest workers of each series that has any, and where they lie."""
+    """Return the resolved stages on the fewest workers of each series that has any, and where they lie.
+
+    Of as many real and played workers the real ones.
+    """
     stages = noise[(noise["stage"] != WHOLE_TRAINING) & noise[COLUMN].notna()]
-    fewest = stages.groupby(["options", "framework", "knobs"])["played_workers"].transform("min")
-    shown = stages[stages["played_workers"] == fewest]
+    order = 2 * stages["played_workers"] + (stages["kind"] == "played")
+    shown = stages[order == order.groupby([stages[name] for name in SERIES]).transform("min")]
     # The middle of the stage, in epochs done.
     return shown.assign(trained=(shown["first_epoch"] - 1 + shown["last_epoch"]) / 2)
 
