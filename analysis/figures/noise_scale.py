@@ -84,18 +84,24 @@ def _panel(options: str, panel: Sequence[DrawnSeries], drawn: pd.DataFrame) -> P
 
 
 def _draw_panel(axes: Axes, panel: Sequence[DrawnSeries], shown: pd.DataFrame) -> None:
+    guides = _draw_batches(axes, shown)
+    for series in panel:
+        _draw_series(axes, series, series.rows(shown))
+    end_labels(axes, guides)
+    unknown = [series.name for series in panel if series.rows(shown).empty]
+    say_unknown(axes, unknown, nothing=False)
+
+
+def _draw_batches(axes: Axes, shown: pd.DataFrame) -> list[Label]:
+    """Set up the axes, and draw the batches of several numbers of workers; return the labels of these."""
     axes.set_xlabel("epochs")
     last = float(shown["last_epoch"].max())
     whole_numbers_from_zero(axes, "x", np.array([last]))
     images = float((shown[COLUMN] / shown["noise_scale_workers"]).max())
-    values = shown[[COLUMN, f"{COLUMN}_low", f"{COLUMN}_high"]].to_numpy(dtype=np.float64).ravel()
+    values = shown.filter(like=COLUMN).to_numpy(dtype=np.float64).ravel()
     batches = _batches(values, images)
     logarithmic(axes, "y", np.append(values, batches))
-    for series in panel:
-        _draw_series(axes, series, series.rows(shown))
-    end_labels(axes, [_guide(axes, last, batch, batch / images) for batch in batches])
-    unknown = [series.name for series in panel if series.rows(shown).empty]
-    say_unknown(axes, unknown, nothing=False)
+    return [_guide(axes, last, batch, batch / images) for batch in batches]
 
 
 def _batches(values: Array, images: float) -> Array:

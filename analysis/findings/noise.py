@@ -1,6 +1,6 @@
 """The gradient noise scale of every point, over the whole training and over stages of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from analysis.arrays import Integers
 from analysis.statistics.noise_scale import FEWEST_BLOCKS, NoiseScale, estimate_noise_scale
 from analysis.study import POINT, SERIES, Names, Study
 from analysis.text import Row, count, labelled, number, series_name, with_interval
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.options import Training
 
 WHOLE_TRAINING = "whole training"
 # Beyond so many a curve shows noise; with fewer samples a stage is hardly ever resolved.
@@ -49,21 +51,20 @@ def _rows_of(study: Study) -> Iterator[dict[str, Any]]:
 def _rows(study: Study, samples: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield the rows of one point: of the whole training, then of its stages where there are several."""
     config = study.headers[str(samples["run"].iloc[0])].config
-    images = config.training.batch_per_worker * config.training.accumulate
-    epochs = np.arange(config.training.epochs)
-    for stage, part in _stages(len(samples), epochs):
+    facts = _facts(config) | {"repeats": samples["run"].nunique()}
+    for stage, part in _stages(len(samples), np.arange(config.training.epochs)):
         within = samples[samples["epoch"].isin(part)]
-        estimate = _estimate(within, config.played_workers)
-        facts = {
-            "kind": "real" if config.training.plays is None else "played",
-            "played_workers": config.played_workers,
-            "repeats": samples["run"].nunique(),
-            "stage": stage,
-            "first_epoch": int(part[0]) + 1,
-            "last_epoch": int(part[-1]) + 1,
-            "sampled_steps": len(within),
-        }
-        yield facts | _columns(estimate, images)
+        columns = _columns(_estimate(within, config.played_workers), config.training)
+        yield facts | _place(stage, part) | {"sampled_steps": len(within)} | columns
+
+
+def _facts(config: RunConfig) -> dict[str, Any]:
+    kind = "real" if config.training.plays is None else "played"
+    return {"kind": kind, "played_workers": config.played_workers}
+
+
+def _place(stage: str, epochs: Integers) -> dict[str, Any]:
+    return {"stage": stage, "first_epoch": int(epochs[0]) + 1, "last_epoch": int(epochs[-1]) + 1}
 
 
 def _stages(samples: int, epochs: Integers) -> Iterator[tuple[str, Integers]]:
@@ -92,8 +93,9 @@ def _blocks(samples: pd.DataFrame) -> Integers:
     return np.arange(len(samples)) % MOST_STEP_BLOCKS
 
 
-def _columns(estimate: NoiseScale, images: int) -> dict[str, Any]:
-    """Return the columns of an estimate, given the images of one worker in a step."""
+def _columns(estimate: NoiseScale, training: Training) -> dict[str, Any]:
+    """Return the columns of an estimate in workers and in images."""
+    images = training.batch_per_worker * training.accumulate
     low, high = estimate.workers_interval
     workers = {"": estimate.workers, "_low": low, "_high": high}
     return {
@@ -128,20 +130,21 @@ def _note(row: Row, judged: pd.DataFrame, names: Names) -> str:
 
 def _outcome(row: Row, judged: pd.DataFrame) -> str:
     """Return what the IoU says of the warning; nothing where one of them is not known."""
-    low = row["noise_scale_workers_low"]
-    high = row["noise_scale_workers_high"]
-    workers = {answer: sorted(points["workers"]) for answer, points in judged.groupby("non_inferior")}
-    kept = workers.get("yes", [])
-    lost = workers.get("no", [])
-    if pd.isna(high) or not (kept or lost):
+    kept, lost = (sorted(judged.loc[judged["non_inferior"] == answer, "workers"]) for answer in ("yes", "no"))
+    if pd.isna(row["noise_scale_workers_high"]) or not (kept or lost):
         return ""
-    if lost and lost[0] < low:
+    if lost and lost[0] < row["noise_scale_workers_low"]:
         return f". It came too late: the IoU is inferior on {lost[0]} workers already"
-    if kept and kept[-1] > high:
+    if kept and kept[-1] > row["noise_scale_workers_high"]:
         return f". It was too cautious: the IoU is not inferior on {kept[-1]} workers"
+    return f". {_within(kept, lost)}"
+
+
+def _within(kept: Sequence[int], lost: Sequence[int]) -> str:
+    """Return the outcome where nothing speaks against the warning."""
     if lost:
-        return f". It fits: the IoU is inferior on {lost[0]} workers, and on no fewer"
-    return f". It was not put to the test: the IoU is not inferior on {kept[-1]} workers, the most that tell"
+        return f"It fits: the IoU is inferior on {lost[0]} workers, and on no fewer"
+    return f"It was not put to the test: the IoU is not inferior on {kept[-1]} workers, the most that tell"
 
 
 def noise_scale_text(row: Row) -> str:

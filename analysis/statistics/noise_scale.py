@@ -48,16 +48,32 @@ def estimate_noise_scale(own: Array, mean: Array, workers: int, blocks: Integers
     workers  whose gradients these are, at least 2
     blocks   number of the block that each step belongs to
     """
-    noise = (own - mean) * workers / (workers - 1)
-    signal = mean - noise / workers
-    without = _means_without_a_block(np.stack([noise, signal]), blocks)
-    means = float(noise.mean()), float(signal.mean())
+    steps = _noise_and_signal(own, mean, workers)
+    without = _means_without_a_block(steps, blocks)
+    means = _pair(steps.mean(axis=1))
     if without.shape[1] < FEWEST_BLOCKS:
         return NoiseScale(*means, answer=f"{UNRESOLVED}: fewer than {FEWEST_BLOCKS} samples")
     signal_interval = _interval(means[1], _half_width(without[1]))
-    if not (signal_interval[0] > 0 and without.min() > 0):
-        return NoiseScale(*means, signal_interval, workers_interval=_lower_bound(means[0], signal_interval))
-    return _resolved(means, signal_interval, np.log(without[0] / without[1]))
+    if signal_interval[0] > 0 and without.min() > 0:
+        return _resolved(means, signal_interval, np.log(without[0] / without[1]))
+    return _unresolved(means, signal_interval)
+
+
+def _noise_and_signal(own: Array, mean: Array, workers: int) -> Array:
+    """Return S and G of every step, [2, steps]."""
+    noise = (own - mean) * workers / (workers - 1)
+    return np.stack([noise, mean - noise / workers])
+
+
+def _pair(values: Array) -> tuple[float, float]:
+    return float(values[0]), float(values[1])
+
+
+def _unresolved(means: tuple[float, float], signal_interval: Interval) -> NoiseScale:
+    """Return what the noise scale is at least, where G may be 0."""
+    known = means[0] > 0 and signal_interval[1] > 0
+    low = means[0] / signal_interval[1] if known else float("nan")
+    return NoiseScale(*means, signal_interval, workers_interval=(low, float("nan")))
 
 
 def _resolved(means: tuple[float, float], signal_interval: Interval, without: Array) -> NoiseScale:
@@ -66,12 +82,6 @@ def _resolved(means: tuple[float, float], signal_interval: Interval, without: Ar
     logarithm = blocks * np.log(means[0] / means[1]) - (blocks - 1) * without.mean()
     low, high = np.exp(_interval(logarithm, _half_width(without))).tolist()
     return NoiseScale(*means, signal_interval, float(np.exp(logarithm)), (low, high), RESOLVED)
-
-
-def _lower_bound(noise: float, signal_interval: Interval) -> Interval:
-    """Return what the noise scale is at least, where G may be 0."""
-    known = noise > 0 and signal_interval[1] > 0
-    return noise / signal_interval[1] if known else float("nan"), float("nan")
 
 
 def _means_without_a_block(values: Array, blocks: Integers) -> Array:
