@@ -14,8 +14,13 @@ KEPT_RECORDS = "run.disturbed*.jsonl"
 
 
 def disturbed_reason(run: RecordedRun) -> str:
-    """Return why a complete run counts as disturbed; empty where it does not, or is not complete."""
-    return disturbance(run.record).reason if run.record and run.record.complete else ""
+    """Return why a complete run counts as disturbed; empty where it does not, or is not complete.
+
+    Nor does one that plays workers: no second of it counts, and its IoU does not depend on other programs.
+    """
+    if run.config.training.plays is not None or run.record is None or not run.record.complete:
+        return ""
+    return disturbance(run.record).reason
 
 
 def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:

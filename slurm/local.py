@@ -208,7 +208,9 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
     disturbed = disturbed_reason(run)
     parts = [
         f"complete in {seconds:.0f} s",
-        _speed(run.record),
+        _speed(run.record)
+        if run.config.training.plays is None
+        else f"as {run.config.played_workers} workers",
         f"IoU {iou:.3f}" if iou is not None else "",
         f"disturbed: {disturbed}" if disturbed else "",
     ]

@@ -17,6 +17,7 @@ from analysis.findings.noise import NOISE_CAUTION, NOISE_COLUMNS, WHOLE_TRAINING
 from analysis.findings.quality import iou_table
 from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
+from analysis.played.points import judged_points
 from analysis.study import NAMES, POINT, Study
 from tests.records import Measured, make_epochs, make_point, write_run
 from tests.simulated_gradients import sampled_norms
@@ -193,3 +194,23 @@ def test_the_figure_says_why_it_is_not_drawn(tmp_path: Path, noise: list[float] 
     else:
         write(tmp_path / "tiny", workers=1)
     assert FIGURES["noise_scale"].missing(inputs_of(load_study(tmp_path / "tiny"))) == reason
+
+
+def test_a_played_curve_judges_the_warning_as_real_points_do() -> None:
+    verdicts = {1: "baseline", 2: "no loss", 4: "undecided", 8: "loss", 14: "diverges"}
+    rows = [
+        {
+            "options": "",
+            "framework": "horovod",
+            "knobs": "",
+            "workers": workers,
+            "kind": kind,
+            "verdict": verdict,
+        }
+        for workers, verdict in verdicts.items()
+        for kind in ("real", "played")
+    ]
+    judged = judged_points(pd.DataFrame(rows))
+    assert judged[judged["non_inferior"] == "yes"]["workers"].tolist() == [2]
+    assert judged[judged["non_inferior"] == "no"]["workers"].tolist() == [8, 14]
+    assert judged_points(pd.DataFrame()).empty

@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,14 @@ def test_a_record_set_aside_says_why_and_is_kept_a_few_times(tmp_path: Path) -> 
     assert not is_to_be_repeated(recorded(run), console)
     assert text.getvalue().endswith("it stays as it is, and the report says so\n")
     assert (run / "run.disturbed1.jsonl").read_bytes() == content
+
+
+def test_no_second_of_a_played_run_counts_so_none_is_made_again(tmp_path: Path) -> None:
+    run = recorded(write_budget_run(tmp_path, steps=LOADED))
+    training = run.config.training.model_copy(update={"plays": 4})
+    played = replace(run, config=run.config.model_copy(update={"training": training}))
+    assert disturbed_reason(run)
+    assert disturbed_reason(played) == ""
 
 
 def recorded(run: Path) -> RecordedRun:

@@ -25,6 +25,8 @@ NOISE_COLUMNS = (
     "noise", "signal", "signal_low", "signal_high",
     *(f"{name}{end}" for name in _ESTIMATED for end in ("", "_low", "_high")), "answer",
 )  # fmt: skip
+# Of the points by whose IoU an estimate is judged.
+JUDGED_COLUMNS = [*SERIES, "workers", "non_inferior"]
 NOISE_CAUTION = (
     "the noise scale is an early warning, not a law: it is derived for SGD, and for Adam the largest batch "
     "that costs no quality may lie far from it (arXiv 2505.23971, 1907.04164); what decides is the IoU at so "
@@ -112,7 +114,7 @@ def _columns(estimate: NoiseScale, training: Training) -> dict[str, Any]:
 def noise_notes(table: pd.DataFrame, judged: pd.DataFrame, names: Names) -> list[str]:
     """Return the noise scale of each series on its fewest workers, in words, and how far to trust it.
 
-    `judged` holds points with `non_inferior` as in `iou_table`: what became of the warning.
+    `judged` holds JUDGED_COLUMNS, with `non_inferior` as in `iou_table`: what became of the warning.
     """
     whole = table[table["stage"] == WHOLE_TRAINING].sort_values("played_workers", kind="stable")
     rows = whole.drop_duplicates(SERIES).to_dict("records")

@@ -17,7 +17,7 @@ from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
-from analysis.findings.noise import noise_notes, noise_table
+from analysis.findings.noise import JUDGED_COLUMNS, noise_notes, noise_table
 from analysis.findings.option_sets import compared_options
 from analysis.findings.precision import width_notes
 from analysis.findings.quality import iou_between_frameworks, iou_table
@@ -69,12 +69,13 @@ class Report:
     @cached_property
     def noise(self) -> pd.DataFrame:
         """Return the gradient noise scale of each point and stage of training."""
-        return noise_table(self.study)
+        return noise_table(*filter(None, (self.study, self.study.played)))
 
     @cached_property
     def noise_notes(self) -> list[str]:
         """Return the gradient noise scale in words, and how far to trust it."""
-        return noise_notes(self.noise, self.iou, self.study.names)
+        judged = pd.concat([self.iou[JUDGED_COLUMNS], judged_points(self.played.points)], ignore_index=True)
+        return noise_notes(self.noise, judged, self.study.names)
 
     @cached_property
     def doubts(self) -> list[str]:
