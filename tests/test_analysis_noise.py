@@ -18,6 +18,7 @@ from analysis.findings.quality import iou_table
 from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
 from analysis.played.points import judged_points
+from analysis.report.assemble import make_report
 from analysis.study import NAMES, POINT, Study
 from tests.records import Measured, make_epochs, make_point, write_run
 from tests.simulated_gradients import sampled_norms
@@ -114,7 +115,9 @@ def test_stages_are_consecutive_and_follow_the_training(study: Study) -> None:
 def test_with_enough_launches_the_interval_is_over_launches(tmp_path: Path) -> None:
     for repeat in range(1, 7):
         write(tmp_path / "tiny", repeat=repeat, noise=[5.0 * repeat] * EPOCHS)
-    whole = noise_table(load_study(tmp_path / "tiny").subject).iloc[0]
+    report = make_report(load_study(tmp_path / "tiny"))
+    assert "measured on 8 played workers" in report.noise_notes[0]
+    whole = report.noise.iloc[0]
     # Launches differ by a factor of six: hundreds of steps of each do not make their mean more certain.
     assert whole["noise_scale_workers_high"] > 1.8 * whole["noise_scale_workers_low"]
 
@@ -159,7 +162,9 @@ def test_the_warning_is_held_against_the_iou(study: Study, judged: dict[int, str
 
 def test_played_workers_are_those_of_the_estimate(tmp_path: Path) -> None:
     write(tmp_path / "tiny", workers=1, plays=8)
-    whole = noise_table(load_study(tmp_path / "tiny").subject).iloc[0]
+    report = make_report(load_study(tmp_path / "tiny"))
+    assert "measured on 8 played workers" in report.noise_notes[0]
+    whole = report.noise.iloc[0]
     assert whole[["kind", "played_workers"]].tolist() == ["played", 8]
     assert whole["noise_scale_workers"] == pytest.approx(NOISE / SIGNAL, rel=0.1)
 

@@ -26,6 +26,7 @@ from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
 from analysis.played.answer import with_played
+from analysis.played.points import judged_points
 from analysis.played.quality import PlayedQuality, played_quality
 from analysis.prediction.extrapolation import Extrapolation, extrapolate
 from analysis.processes import parallel_map
