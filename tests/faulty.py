@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,14 @@ def before_a_step(take: Callable[..., Any], number: int, happens: Callable[..., 
     """The training step; before the one of this number, counted from 1 in this attempt, it happens."""
     count = 0
 
-    def faulty(step: Step, batches: list[Any], clock: Any) -> Any:
+    def faulty(step: Step, batches: Iterable[Any], clock: Any) -> Any:
         nonlocal count
         count += 1
+        # What happens finds the images of the step in memory.
+        loaded = list(batches)
         if count == number:
-            happens(batches)
-        return take(step, batches, clock)
+            happens(loaded)
+        return take(step, loaded, clock)
 
     return faulty
 
