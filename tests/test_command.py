@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,7 @@ def test_check_verifies_a_study_its_images_and_its_cluster(study: Path) -> None:
     ("options", "code", "said"),
     [
         (["--set", "training.epoch=3"], 2, "training.epoch: unknown key; did you mean epochs?"),
-        (["--set", "data.folder=/nowhere"], 65, "/nowhere/manifest.json does not exist"),
+        (["--set", "data.folder=/nowhere"], 65, "data.folder: found /nowhere, which does not exist"),
         (["--set", "workers=[30]", "--cluster", "slurm/clusters/two_gpu_site.toml"], 2, "max_nodes is 7"),
         (["--cluster", "slurm/clusters"], 2, "slurm/clusters is a folder; name a TOML file in it"),
     ],
@@ -227,7 +228,11 @@ def test_the_keyboard_stops_a_command_without_a_traceback(tmp_path: Path) -> Non
     fifo = tmp_path / "study.toml"
     os.mkfifo(fifo)
     words = [sys.executable, "-m", "unet_scaling", "run", str(fifo)]
-    with subprocess.Popen(words, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as running:
+    # A shell lets what it starts in the background ignore Ctrl-C, and this would inherit it.
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        words, cwd=PROJECT, stderr=subprocess.PIPE, text=True, preexec_fn=listening
+    ) as running:
         end = fifo.open("w")  # which waits until the command reads its study
         time.sleep(0.1)
         running.send_signal(signal.SIGINT)
