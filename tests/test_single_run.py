@@ -89,7 +89,7 @@ def test_changed_images_are_refused(tmp_path: Path) -> None:
     next((data / "images").iterdir()).unlink()
     outcome = run_twin(make_run(tmp_path / "run", make_point(data)))
     assert outcome.returncode == 65
-    assert "unet_scaling.data check" in outcome.stderr
+    assert "unet-scaling data check" in outcome.stderr
 
 
 def test_a_loss_that_is_not_finite_ends_as_diverged(images: Path, tmp_path: Path) -> None:
