@@ -111,7 +111,7 @@ PAIRS: dict[str, tuple[Written, Written, tuple[str, ...]]] = {
         with_one(speed=900.0, header_workers=make_workers(1, device="NVIDIA H200")),
         ("| devices | cpu | NVIDIA H200 |",),
     ),
-    "one incomplete": (PLAIN, one_incomplete, ("B leaves out 1 run: unet-scaling report ",)),
+    "one incomplete": (PLAIN, one_incomplete, ("B leaves out 1 run: .venv/bin/unet-scaling report ",)),
     "seeds": (PLAIN, other_seeds, ("| seeds | 1, 2, 3, 4 and 1 more value | 11,", ", seeds not paired")),
     "older records": (with_one(format=2), PLAIN, ("| software | record format | 2 | 5 |",)),
 }
