@@ -20,7 +20,7 @@ import slurm.commands.submit
 import slurm.scheduler
 import slurm.submit
 from slurm.cluster import Cluster
-from slurm.local_plan import require_ready
+from slurm.local_plan import require_ready, take_over
 from slurm.render import Places
 from slurm.status import show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
@@ -559,7 +559,7 @@ def test_a_run_made_again_locally_is_no_longer_judged_by_its_former_job(
     submitter.submit()
     fake.set_all("FAILED")
     make_checked(submitter)
-    require_ready(submitter.folder, submitter.folder.study.configs())
+    take_over(submitter.folder, submitter.folder.study.configs())
     complete_all(submitter)
     assert counted(submitter) == {"complete": 4}
     assert submitter.submit() == 0
