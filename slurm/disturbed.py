@@ -18,7 +18,7 @@ def disturbed_reason(run: RecordedRun) -> str:
 
     Nor does one that plays workers: no second of it counts, and its IoU does not depend on other programs.
     """
-    if run.config.training.plays is not None or run.record is None or not run.record.complete:
+    if run.config.is_played or run.record is None or not run.record.complete:
         return ""
     return disturbance(run.record).reason
 

@@ -208,9 +208,7 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
     disturbed = disturbed_reason(run)
     parts = [
         f"complete in {seconds:.0f} s",
-        _speed(run.record)
-        if run.config.training.plays is None
-        else f"as {run.config.played_workers} workers",
+        f"as {run.config.played_workers} workers" if run.config.is_played else _speed(run.record),
         f"IoU {iou:.3f}" if iou is not None else "",
         f"disturbed: {disturbed}" if disturbed else "",
     ]

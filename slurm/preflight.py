@@ -7,10 +7,10 @@ from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, try_out
+from unet_scaling.study.command_line import check_command
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
-CHECK = ".venv/bin/unet-scaling data check"
 FRAMEWORK_PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
 
 
@@ -34,7 +34,7 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
 def _without_manifest(folder: str, manifest: Path) -> str:
     if not Path(folder).is_dir():
         return f"data.folder: found {folder}, which does not exist; name a folder with images/ and masks/"
-    return f"{manifest} does not exist: the images are not checked; run {CHECK} {folder}"
+    return f"{manifest} does not exist: the images are not checked; run {check_command(folder)}"
 
 
 def unverified_inputs(configs: Sequence[RunConfig]) -> list[str]:

@@ -61,7 +61,7 @@ def _rows(study: Study, samples: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _facts(config: RunConfig) -> dict[str, Any]:
-    kind = "real" if config.training.plays is None else "played"
+    kind = "played" if config.is_played else "real"
     return {"kind": kind, "played_workers": config.played_workers}
 
 

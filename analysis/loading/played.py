@@ -23,11 +23,6 @@ TIMES_OF_AN_EVALUATION = ("training_seconds", "seconds")
 TABLES_OF_TIMES = ("epochs", "budgets", "probes", "startups", "steps")
 
 
-def is_played(config: RunConfig) -> bool:
-    """Return whether a run trains as a number of workers that its configuration states."""
-    return config.training.plays is not None
-
-
 def as_trained(config: RunConfig) -> RunConfig:
     """Return the configuration of the run that a played one stands for: as many workers, all of them real."""
     training = config.training.model_copy(update={"plays": None})
@@ -37,12 +32,12 @@ def as_trained(config: RunConfig) -> RunConfig:
 def split_played(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> tuple[Loaded, Loaded]:
     """Return the real runs, and the played ones as those that they stand for."""
     real = (
-        [run for run in complete if not is_played(run.config)],
-        [run for run in left_out if run.config is None or not is_played(run.config)],
+        [run for run in complete if not run.config.is_played],
+        [run for run in left_out if run.config is None or not run.config.is_played],
     )
     played = (
-        [replace(run, config=as_trained(run.config)) for run in complete if is_played(run.config)],
-        [_left_out_as_trained(run, run.config) for run in left_out if run.config and is_played(run.config)],
+        [replace(run, config=as_trained(run.config)) for run in complete if run.config.is_played],
+        [_left_out_as_trained(run, run.config) for run in left_out if run.config and run.config.is_played],
     )
     return real, played
 

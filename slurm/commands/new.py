@@ -29,7 +29,7 @@ from slurm.new_cluster import (
 from slurm.new_study import study_choices, survey_images
 from slurm.reference import file_kinds
 from slurm.written_file import Choice, file_text, require_new, write_new
-from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.command_line import CommandLine, launch_command
 from unet_scaling.study.config import PLAIN_NAME, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import read_study
@@ -224,8 +224,8 @@ def _verify_and_tell(study: Path, cluster: Path | None) -> None:
     """Read the files as a submission does, and say how to go on."""
     read_study(study)
     if cluster is None:
-        print(f"{study} is written; next: .venv/bin/unet-scaling run {study} --dry-run")
+        print(f"{study} is written; next: {launch_command(str(study))} --dry-run")
         return
     read_cluster(cluster)
     print(f"{study} and {cluster} are written; read them before you submit")
-    print(f"next: .venv/bin/unet-scaling submit {study} --cluster {cluster} --dry-run")
+    print(f"next: {launch_command(str(study), str(cluster))} --dry-run")

@@ -18,6 +18,7 @@ from unet_scaling.data.images import Pixels, decode, read_bytes, to_image, to_ma
 from unet_scaling.data.manifest import FileEntry, Manifest, PairEntry
 from unet_scaling.data.mask_bits import pack_bits
 from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER
+from unet_scaling.study.command_line import check_command
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Data
 
@@ -104,7 +105,7 @@ def _require_same_size(path: Path, pixels: Pixels, pair: PairEntry) -> None:
     if pixels.shape[:2] != (pair.height, pair.width):
         raise UserError(
             f"{path}: has {pixels.shape[1]} x {pixels.shape[0]} pixels, {pair.width} x {pair.height} in the"
-            f" manifest; run .venv/bin/unet-scaling data check {path.parents[1]}",
+            f" manifest; run {check_command(path.parents[1])}",
             EXIT_BAD_DATA,
         )
 
@@ -114,6 +115,6 @@ def _require_same_content(path: Path, content: bytes, entry: FileEntry) -> None:
     if digest != entry.sha256:
         raise UserError(
             f"{path}: changed since the manifest was made (SHA-256 {digest[:12]}..., there"
-            f" {entry.sha256[:12]}...); run .venv/bin/unet-scaling data check {path.parents[1]}",
+            f" {entry.sha256[:12]}...); run {check_command(path.parents[1])}",
             EXIT_BAD_DATA,
         )

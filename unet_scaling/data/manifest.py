@@ -21,6 +21,7 @@ from pydantic import (
 
 from unet_scaling.data.foreground import parse_foreground
 from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, list_sizes
+from unet_scaling.study.command_line import check_command
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
 from unet_scaling.study.validation import Digest, StrictModel
@@ -107,13 +108,13 @@ class Manifest(StrictModel):
         if parse_foreground(rule).text != parse_foreground(self.foreground).text:
             raise UserError(
                 f"data.foreground: found {rule!r}, but the masks were checked with {self.foreground!r};"
-                f" run .venv/bin/unet-scaling data check FOLDER --foreground '{rule}'"
+                f" run {check_command('FOLDER')} --foreground '{rule}'"
             )
 
 
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest; UserError (65) where it is missing, not a manifest, or contradicts itself."""
-    cure = "run .venv/bin/unet-scaling data check FOLDER"
+    cure = f"run {check_command('FOLDER')}"
     try:
         content = read_verified(path) if checksum_path(path).exists() else path.read_bytes()
         return Manifest.model_validate_json(content)
@@ -151,7 +152,7 @@ def _require_sizes(folder: Path, entries: list[FileEntry]) -> None:
     if sizes != expected:
         raise UserError(
             f"{folder} is not as its manifest says: {_difference(expected, sizes)};"
-            f" run .venv/bin/unet-scaling data check {folder.parent}",
+            f" run {check_command(folder.parent)}",
             EXIT_BAD_DATA,
         )
 

@@ -21,6 +21,11 @@ UNRECOGNIZED = "unrecognized arguments: "
 LAUNCH_HINT = f"{PASTED} run STUDY.toml (on Slurm: submit)"
 
 
+def check_command(folder: object) -> str:
+    """Return the command that verifies a data folder and writes its manifest."""
+    return f"{PASTED} data check {folder}"
+
+
 def launch_command(study: str, cluster: str | None = None) -> str:
     """Return the command that runs what is missing of a study, here or, with a cluster file, on Slurm."""
     if cluster is None:

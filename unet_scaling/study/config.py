@@ -104,6 +104,11 @@ class RunConfig(StrictModel):
         return self
 
     @property
+    def is_played(self) -> bool:
+        """Return whether the run trains as a stated number of workers: its seconds are those of no number."""
+        return self.training.plays is not None
+
+    @property
     def played_workers(self) -> int:
         """Return how many workers there are as far as the training can tell: training.plays, or the real."""
         return self.training.plays or self.workers
