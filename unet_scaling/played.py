@@ -23,17 +23,14 @@ class PlayedStatistics(nn.Module):
         for number, buffer in enumerate(self.live):
             copies = buffer.expand(players, *buffer.shape).clone()
             self.register_buffer(f"of_buffer{number}", copies, persistent=False)
+        self._own = [[copies[player] for copies in self.buffers()] for player in range(players)]
 
     @contextmanager
     def acting(self, player: int) -> Iterator[None]:
         """Let the network have the buffers of this player, and keep what becomes of them."""
-        own = [copies[player] for copies in self.buffers()]
-        if not own:
-            yield
-            return
-        torch._foreach_copy_(self.live, own)
+        torch._foreach_copy_(self.live, self._own[player])
         yield
-        torch._foreach_copy_(own, self.live)
+        torch._foreach_copy_(self._own[player], self.live)
 
     @torch.no_grad()
     def sums(self) -> list[Tensor]:
@@ -51,8 +48,11 @@ class PlayedStatistics(nn.Module):
 
 
 def add_played_statistics(model: nn.Module, players: int) -> None:
-    """Add statistics of so many players to a network that is on its device and has its first weights."""
-    if players > 1:
+    """Add statistics of so many players to a network that is on its device and has its first weights.
+
+    One without batch norm has no buffers, and its players nothing of their own.
+    """
+    if players > 1 and next(model.buffers(), None) is not None:
         model.add_module(PLAYED_STATISTICS, PlayedStatistics(model, players))
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.arrays import Array
+from analysis.figures.drawing.artists import interval_bars, median_line
 from analysis.figures.drawing.axes import logarithmic, whole_numbers_from_zero
 from analysis.figures.drawing.captions import alternative_text, caption_text, facts_of_series
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
@@ -116,27 +117,10 @@ def _guide(axes: Axes, last: float, batch: float, workers: float) -> Label:
 
 
 def _draw_series(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
-    (line,) = axes.plot(
-        rows["trained"],
-        rows[COLUMN],
-        color=series.style.colour,
-        linestyle=series.line_style,
-        linewidth=2,
-        marker=series.style.marker,
-        markersize=series.style.marker_px,
-        label=series.name,
-        zorder=4,
-    )
+    line = median_line(series, rows["trained"], rows[COLUMN], label=series.name)
+    axes.add_line(line)
     title_marks(line, [f"{series.name}, {_title(row)}" for row in rows.to_dict("records")])
-    axes.vlines(
-        rows["trained"],
-        rows[f"{COLUMN}_low"],
-        rows[f"{COLUMN}_high"],
-        color=series.style.colour,
-        linewidth=1.8,
-        alpha=0.85,
-        zorder=3,
-    )
+    interval_bars(axes, series, rows, COLUMN, x="trained")
 
 
 def _title(row: Row) -> str:

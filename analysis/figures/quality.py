@@ -147,27 +147,25 @@ def _draw_series(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> Iterato
     """Draw the played and the real points of a series; yield the label of its last one."""
     for kind, of_kind in rows.groupby("kind"):
         points = of_kind.sort_values("workers")
-        known = points[points["iou"].notna()]
-        axes.plot(
-            known["workers"], known["iou"], color=series.style.colour, linestyle=series.line_style, alpha=0.6
-        )
-        interval_bars(axes, series, points, "iou", KIND_SIDES[str(kind)])
-        marks = markers(
-            axes,
-            series,
-            known["workers"],
-            known["iou"],
-            filled=kind == "real",
-            label=f"{series.name}, {kind}",
-        )
-        if kind == "played":
-            marks.set(markersize=PLAYED_SIZE_RATIO * series.style.marker_px, zorder=3.5)
-        title_marks(marks, [_mark_title(series, row) for row in known.to_dict("records")])
+        _draw_kind(axes, series, points, str(kind))
         _name_points(axes, series, points.to_dict("records"))
     last = last_known(rows, "iou")
     if last is not None:
         text = chart_number(float(last["iou"]), ".3f")
         yield Label(float(last["workers"]), float(last["iou"]), text, series.style.text_colour)
+
+
+def _draw_kind(axes: Axes, series: DrawnSeries, points: pd.DataFrame, kind: str) -> None:
+    """Draw line, intervals and marks of the played or of the real points."""
+    known = points[points["iou"].notna()]
+    workers = known["workers"]
+    axes.plot(workers, known["iou"], color=series.style.colour, linestyle=series.line_style, alpha=0.6)
+    interval_bars(axes, series, points, "iou", KIND_SIDES[kind])
+    label = f"{series.name}, {kind}"
+    marks = markers(axes, series, workers, known["iou"], filled=kind == "real", label=label)
+    if kind == "played":
+        marks.set(markersize=PLAYED_SIZE_RATIO * series.style.marker_px, zorder=3.5)
+    title_marks(marks, [_mark_title(series, row) for row in known.to_dict("records")])
 
 
 def _mark_title(series: DrawnSeries, row: Mapping[object, object]) -> str:

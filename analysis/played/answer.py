@@ -92,14 +92,18 @@ def _cost_tile(quality: PlayedQuality, kept: KeptIou) -> Tile:
         return Tile("Time and cost", NOT_MEASURED, f"{SECONDS_OF_PLAYED}; {_epochs(row)}", "unknown")
     size, unit = unit_of_value(row["seconds_to_target"])
     value = f"{number(row['seconds_to_target'] / size, '~3')} {unit}"
+    light: Light = "good" if row["speed"] == "measured" else "caution"
+    reasons = (row["why"],) if row["why"] else ()
+    return Tile("Time and cost", value, _cost_detail(quality, row), light, reasons)
+
+
+def _cost_detail(quality: PlayedQuality, row: Row) -> str:
+    """Return the epochs, the time and the device-hours to the target IoU, and where the speed is from."""
+    size, unit = unit_of_value(row["seconds_to_target"])
     time = f"{with_interval(row, 'seconds_to_target', '~3', size)} {unit}"
     hours = device_words(quality.study).cost_with_interval(_hours(row))
-    where = f"on {count(kept.workers, 'worker')}"
-    detail = (
-        f"{where} IoU {row['target_iou']:g} after {_epochs(row)}: {time}, {hours}, by {row['speed']} speed"
-    )
-    reasons = (row["why"],) if row["why"] else ()
-    return Tile("Time and cost", value, detail, "good" if row["speed"] == "measured" else "caution", reasons)
+    target = f"on {count(int(row['workers']), 'worker')} IoU {row['target_iou']:g} after {_epochs(row)}"
+    return f"{target}: {time}, {hours}, by {row['speed']} speed"
 
 
 def _planned(quality: PlayedQuality, kept: KeptIou) -> Row | None:

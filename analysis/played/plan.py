@@ -5,6 +5,7 @@ only from real runs, measured or predicted (speeds.py).
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import pandas as pd
 from analysis.arrays import Array
 from analysis.findings.cost import STEPS_OF_IOU
 from analysis.played.points import points_of
-from analysis.played.speeds import RealSpeeds
+from analysis.played.speeds import KnownSpeed, RealSpeeds
 from analysis.statistics.intervals import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
 
@@ -64,12 +65,14 @@ def plan_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     """
     evaluated = _evaluations(study)
     speeds = RealSpeeds(study, points)
+    diverged = _diverged(study)
     rows = [
-        _row(study, speeds, tuple(map(str, key)), of)
+        row
         for key, of in evaluated.groupby(SERIES, sort=False)
         if of["played"].any()
+        for row in _rows(study, speeds, tuple(map(str, key)), of, diverged)
     ]
-    return pd.DataFrame([row for of in rows for row in of], columns=PLAN_COLUMNS)
+    return pd.DataFrame(rows, columns=PLAN_COLUMNS)
 
 
 def _evaluations(study: Study) -> pd.DataFrame:
@@ -85,27 +88,38 @@ def _evaluations(study: Study) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def _row(
-    study: Study, speeds: RealSpeeds, series: tuple[str, ...], evaluated: pd.DataFrame
+def _rows(
+    study: Study,
+    speeds: RealSpeeds,
+    series: tuple[str, ...],
+    evaluated: pd.DataFrame,
+    diverged: Counter[tuple[object, ...]],
 ) -> Iterator[dict[str, object]]:
+    """Yield the row of each number of workers of a series."""
     target = _target(study, evaluated)
-    diverged = _diverged(study, series)
     for count, of in evaluated.groupby(evaluated["workers"].astype(int)):
         workers = int(str(count))
-        needed = _epochs_to(target, of, diverged.get(workers, 0))
-        key = dict(zip(POINT, (*series, workers), strict=True))
-        speed = speeds.at(series, workers)
-        seconds = _seconds_per_epoch(
-            float(of["images_per_epoch"].median()), speed.images_per_second, speed.interval
-        )
-        no_target = NO_TARGET if math.isnan(target) else ""
-        why = "; ".join(filter(None, (no_target, _only_at_the_end(of), speed.why)))
-        yield (
-            key
-            | {"target_iou": target, "runs": len(needed.needed), "runs_to_target": needed.reached}
-            | _products(workers, (needed.median, *needed.interval), seconds)
-            | {"speed": speed.source, "why": why}
-        )
+        point = (*series, workers)
+        needed = _epochs_to(target, of, diverged[point])
+        key = dict(zip(POINT, point, strict=True))
+        yield key | _row(target, needed, workers, of, speeds.at(series, workers))
+
+
+def _row(
+    target: float, needed: TargetEpochs, workers: int, evaluated: pd.DataFrame, speed: KnownSpeed
+) -> dict[str, object]:
+    """Return the columns of a point behind its key."""
+    images = float(evaluated["images_per_epoch"].median())
+    seconds = _seconds_per_epoch(images, speed.images_per_second, speed.interval)
+    no_target = NO_TARGET if math.isnan(target) else ""
+    return (
+        {"target_iou": target, "runs": len(needed.needed), "runs_to_target": needed.reached}
+        | _products(workers, (needed.median, *needed.interval), seconds)
+        | {
+            "speed": speed.source,
+            "why": "; ".join(filter(None, (no_target, _only_at_the_end(evaluated), speed.why))),
+        }
+    )
 
 
 def _target(study: Study, evaluated: pd.DataFrame) -> float:
@@ -117,11 +131,12 @@ def _target(study: Study, evaluated: pd.DataFrame) -> float:
     return math.floor(STEPS_OF_IOU * lowest) / STEPS_OF_IOU if lowest > 0 else NAN
 
 
-def _diverged(study: Study, series: tuple[str, ...]) -> dict[int, int]:
-    """Return how many runs of each number of workers diverged."""
-    of_series = [point.seeds for point in points_of(study) if point.series == series]
-    counts = sorted({seeds.workers for seeds in of_series})
-    return {number: sum(each.diverged for each in of_series if each.workers == number) for number in counts}
+def _diverged(study: Study) -> Counter[tuple[object, ...]]:
+    """Return how many runs of each point diverged, of both kinds together."""
+    diverged: Counter[tuple[object, ...]] = Counter()
+    for point in points_of(study):
+        diverged[(*point.series, point.seeds.workers)] += point.seeds.diverged
+    return diverged
 
 
 def _epochs_to(target: float, evaluated: pd.DataFrame, diverged: int) -> TargetEpochs:

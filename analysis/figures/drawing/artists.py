@@ -69,12 +69,17 @@ def _bridge_gaps(axes: Axes, series: DrawnSeries, values: "pd.Series[float]") ->
 
 
 def interval_bars(
-    axes: Axes, series: DrawnSeries, points: pd.DataFrame, column: str, side: float = 0.0
+    axes: Axes,
+    series: DrawnSeries,
+    points: pd.DataFrame,
+    column: str,
+    side: float = 0.0,
+    x: str = "workers",
 ) -> None:
     """Draw a bar for every interval that is known and wider than a point; `side` keeps bars apart."""
     known = points[points[f"{column}_low"] < points[f"{column}_high"]]
     axes.vlines(
-        sideways(axes, known["workers"], side * BAR_STEP),
+        sideways(axes, known[x], side * BAR_STEP),
         known[f"{column}_low"],
         known[f"{column}_high"],
         color=series.style.colour,
@@ -125,9 +130,9 @@ def markers(
     return line
 
 
-def sideways(axes: Axes, workers: "pd.Series[float]", share: float) -> Array:
-    """Return x positions a share of the axis beside the worker counts, on a linear or logarithmic axis."""
-    positions = workers.to_numpy(dtype=np.float64)
+def sideways(axes: Axes, x: "pd.Series[float]", share: float) -> Array:
+    """Return positions a share of the axis beside these, on a linear or logarithmic axis."""
+    positions = x.to_numpy(dtype=np.float64)
     low, high = axes.get_xlim()
     if axes.get_xscale() == "log":
         return np.asarray(positions * (high / low) ** share, dtype=np.float64)
