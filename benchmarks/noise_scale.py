@@ -134,7 +134,7 @@ def main() -> None:
         os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"
         print("share of a step, 1 in so many sampled")
         print(
-            "      framework   one in   step without              of seconds          of CPU seconds   gathering"
+            "      framework   one in  step without             of seconds         of CPU seconds   gathering"
         )
         for framework in FRAMEWORKS:
             print(measure(Path(root), framework, options), flush=True)

@@ -22,7 +22,7 @@ from unet_scaling.study.measurements import GradientNorms
 
 # What "auto" stands for, where a sample takes less than 0.5 % of so many steps: benchmarks/README.md.
 LEAST_STEPS = 8
-# A sample's work depends on the weights, a step's on its pixels: from here on the one is below 4 % of the other.
+# A sample's work depends on the weights, a step's on its pixels: from here on the one is below 4 %.
 PIXELS_FOR_LEAST_STEPS = 100_000
 # A sum of more squares in float32 has an error beyond 1e-6, and in float64 it takes three times as long.
 MOST_SUMMED = 2**14
