@@ -43,7 +43,8 @@ def take_down(state: Path) -> None:
 
 def print_status(plan: Plan) -> None:
     shape = f"{plan.hosts} nodes of {plan.cores_per_host} cores and {plan.gpus_per_host} GPUs"
-    print(f"{plan.state}: {shape}, partitions {','.join(plan.partitions)}")
+    slowed = f", slowed {plan.dilation:g}-fold" if plan.is_dilated else ""
+    print(f"{plan.state}: {shape}, partitions {','.join(plan.partitions)}{slowed}")
     for row in (STATUS_HEADINGS, *cluster.status(plan)):
         print("{:12}{:16}{:12}{}".format(*row).rstrip())
 

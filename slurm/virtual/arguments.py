@@ -17,6 +17,8 @@ PLAIN_FOLDER = re.compile(r"/[A-Za-z0-9._/+-]{1,80}")
 RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(k|m|g)?bit")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SETTING = re.compile(r"[A-Za-z]+=[^\s#]+")
+# Of one core: the kernel gives at least a millisecond of a processor, in at most a second.
+LARGEST_DILATION_FACTOR = 1000
 PURPOSES = {
     "up": "bring the cluster up and wait until every node is idle",
     "down": "take it down, also after a crash; nothing is left behind",
@@ -61,6 +63,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         partitions=tuple(arguments.partition or Plan.partitions),
         accounting=arguments.accounting,
         settings=tuple(arguments.set),
+        dilation=arguments.dilate,
     )
 
 
@@ -79,7 +82,17 @@ def _add_sizes(sub: argparse.ArgumentParser) -> None:
 def _add_choices(sub: argparse.ArgumentParser) -> None:
     rate = _matching(RATE, "a rate such as 1gbit or 200mbit")
     sub.add_argument(
-        "--link-rate", type=rate, metavar="RATE", help="both ways, of every node (default: not limited)"
+        "--link-rate",
+        type=rate,
+        metavar="RATE",
+        help="both ways, of every node, before it is slowed (default: not limited)",
+    )
+    sub.add_argument(
+        "--dilate",
+        type=_factor,
+        default=Plan.dilation,
+        metavar="K",
+        help="slow cores, links and time-outs K-fold, so that many workers fit on few cores (1: not slowed)",
     )
     name = _matching(NAME, "letters, digits, . _ -")
     sub.add_argument(
@@ -111,6 +124,16 @@ def _between(low: int, high: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= LARGEST_DILATION_FACTOR:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {LARGEST_DILATION_FACTOR}")
+    return factor
 
 
 def _matching(form: re.Pattern[str], meaning: str) -> Callable[[str], str]:

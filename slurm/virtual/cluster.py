@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm.virtual import accounting, configuration, namespaces, network, prerequisites, services
+from slurm.virtual import accounting, configuration, namespaces, network, prerequisites, quota, services
 from slurm.virtual.plan import Plan, command, plan_file, save
 from slurm.virtual.processes import kill, kill_all, running, wait_until
 from unet_scaling.study.errors import EXIT_BUG, UserError
@@ -55,6 +55,7 @@ def down(state: Path) -> bool:
     _kill_recorded(state)
     namespaces.release(state)
     network.disconnect(Plan(state))
+    quota.remove(state)
     _remove(state)
     return True
 
@@ -123,7 +124,10 @@ def _create_state_folder(plan: Plan) -> None:
 
 
 def _connect_hosts(plan: Plan) -> None:
+    quota.prepare(plan)
     _write_files(plan)
+    if plan.is_dilated:
+        _print_step(f"dilation: cores, links and time-outs of the workers are {plan.dilation:g} times slower")
     _print_step(f"hosts: {plan.hosts} nodes and the controller, in namespaces of their own")
     namespaces.prepare(plan)
     namespaces.make_bridge_host(plan)
@@ -153,6 +157,9 @@ def _write_files(plan: Plan) -> None:
         _make_device(plan.state / configuration.DEVICE_FOLDER / f"gpu{number}")
     plan.hosts_file.write_text(configuration.hosts_table(plan))
     plan.slurm_conf.write_text(configuration.slurm_conf(plan))
+    if plan.has_variables:
+        plan.task_prolog.write_text(configuration.task_prolog(quota.task_variables(plan)))
+        plan.task_prolog.chmod(0o755)
     (plan.state / "gres.conf").write_text(configuration.gres_conf(plan))
     (plan.state / "cgroup.conf").write_text(configuration.cgroup_conf(prerequisites.slurm_version()))
     services.write_munge_key(plan)

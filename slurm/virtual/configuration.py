@@ -1,12 +1,17 @@
 """The configuration files of Slurm as text: pure functions of the plan."""
 
+import shlex
 import socket
+from collections.abc import Mapping
+from math import ceil
 
 from slurm.virtual.plan import Plan
 
 FIRST_VERSION_WITHOUT_CGROUPS = (24, 5)
 # A requeued job waits until its credential expires: this long, instead of Slurm's two minutes.
 CREDENTIAL_SECONDS = 15
+# Slurm's own time from SIGTERM to SIGKILL, in which slowed workers save their state.
+KILL_WAIT_SECONDS = 30
 DEVICE_FOLDER = "gpus"
 # What a node claims to have; nothing enforces it.
 MEMORY_MEGABYTES = 64000
@@ -57,6 +62,12 @@ def slurmdbd_conf(plan: Plan) -> str:
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
+def task_prolog(variables: Mapping[str, str]) -> str:
+    """Return the text of the script by which Slurm sets these variables for every task of a job."""
+    lines = [f"echo {shlex.quote(f'export {name}={value}')}" for name, value in variables.items()]
+    return "\n".join(["#!/bin/sh", *lines]) + "\n"
+
+
 def hosts_table(plan: Plan) -> str:
     """Return the text of /etc/hosts inside every host; the caller's machine is known by its own name, too."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
@@ -84,6 +95,7 @@ def _files(plan: Plan) -> dict[str, object]:
         "SlurmctldLogFile": plan.log("controller"),
         "SlurmdLogFile": plan.log("%n"),
         "MailProg": "/bin/true",
+        **({"TaskProlog": plan.task_prolog} if plan.has_variables else {}),
     }
 
 
@@ -99,6 +111,7 @@ def _behaviour(plan: Plan) -> dict[str, object]:
         "MpiDefault": "none",
         "ReturnToService": 2,
         "SlurmdTimeout": 15,
+        **({"KillWait": ceil(KILL_WAIT_SECONDS * plan.dilation)} if plan.is_dilated else {}),
         **gpus,
     }
 

@@ -15,6 +15,9 @@ LOCK = Path("/run/virtual_cluster.network.lock")
 BITS_PER_UNIT = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 # Two of the kernel's largest segments.
 SMALLEST_BURST_BYTES = 128 * 1024
+# Of a slowed link: a burst of two of these is 2 % of the reference network's gradients.
+DILATED_SEGMENT_BYTES = 16 * 1024
+QUEUE_MILLISECONDS = 50
 
 
 @contextlib.contextmanager
@@ -45,6 +48,11 @@ def connect(plan: Plan) -> None:
     if plan.link_rate:
         for node in plan.nodes:
             _limit_rate(plan, node, plan.link_rate)
+
+
+def slowed_rate(rate: str, dilation: float) -> str:
+    """Return the rate of a link as tc takes it, slowed so many times."""
+    return rate if dilation == 1 else f"{round(bits_per_second(rate) / dilation)}bit"
 
 
 def set_link(plan: Plan, host: str, state: str) -> None:
@@ -78,16 +86,32 @@ def _connect_host(plan: Plan, host: Host) -> None:
 
 def _limit_rate(plan: Plan, node: Host, rate: str) -> None:
     """Limit both directions: what the node sends at its end, what it receives at the bridge."""
-    bucket = ["root", "tbf", "rate", rate, "burst", str(burst_bytes(rate)), "latency", "50ms"]
+    bucket = ["root", "tbf", *_bucket(plan, rate)]
+    if plan.is_dilated:
+        _ip(f"link set eth0 gso_max_size {DILATED_SEGMENT_BYTES}", inside=enter(plan, node.name))
     run([*enter(plan, node.name), "tc", "qdisc", "add", "dev", "eth0", *bucket])
     run([*_enter_bridge_host(plan), "tc", "qdisc", "add", "dev", node.name, *bucket])
 
 
+def _bucket(plan: Plan, rate: str) -> list[str]:
+    """Return rate, burst and queue of a link; the queue has as many bytes however much the link is slowed.
+
+    A slowed link has a small burst: what the bucket holds passes at once, however slow the link.
+    """
+    burst = 2 * DILATED_SEGMENT_BYTES if plan.is_dilated else burst_bytes(rate)
+    queue = f"{QUEUE_MILLISECONDS * plan.dilation:g}ms"
+    return ["rate", slowed_rate(rate, plan.dilation), "burst", str(burst), "latency", queue]
+
+
 def burst_bytes(rate: str) -> int:
     """Return the token bucket's size: two milliseconds at this rate, and at least SMALLEST_BURST_BYTES."""
+    return max(SMALLEST_BURST_BYTES, int(bits_per_second(rate) / 8 * 0.002))
+
+
+def bits_per_second(rate: str) -> float:
+    """Return the number that a rate such as 2.5gbit stands for."""
     unit = rate.lstrip("0123456789.")
-    bits_per_second = float(rate.removesuffix(unit)) * BITS_PER_UNIT[unit]
-    return max(SMALLEST_BURST_BYTES, int(bits_per_second / 8 * 0.002))
+    return float(rate.removesuffix(unit)) * BITS_PER_UNIT[unit]
 
 
 def _enter_bridge_host(plan: Plan) -> list[str]:

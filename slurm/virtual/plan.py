@@ -33,6 +33,16 @@ class Plan:
     accounting: bool = False
     settings: tuple[tuple[str, str], ...] = ()
     network: int = 0
+    dilation: float = 1.0
+
+    @property
+    def is_dilated(self) -> bool:
+        return self.dilation > 1
+
+    @property
+    def has_variables(self) -> bool:
+        """Return whether tasks are told how this cluster differs from its machine."""
+        return self.is_dilated or self.link_rate is not None
 
     @property
     def nodes(self) -> list[Host]:
@@ -64,6 +74,11 @@ class Plan:
     @property
     def slurm_conf(self) -> Path:
         return self.state / "slurm.conf"
+
+    @property
+    def task_prolog(self) -> Path:
+        """Return the script that gives every task of a job the variables of this cluster."""
+        return self.state / "task_prolog"
 
     @property
     def munge_socket(self) -> Path:

@@ -6,7 +6,9 @@ import socket
 import torch
 
 from unet_scaling.group.identity import CORES_VARIABLE, Identity, identify
+from unet_scaling.group.processor_quota import emulated_cores, own_processors
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.dilation import DILATION_VARIABLE, dilation, is_dilated
 from unet_scaling.study.errors import UserError
 
 
@@ -27,9 +29,21 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
     return identity, _own_device(identity)
 
 
+def owned_cores(identity: Identity, config: RunConfig) -> list[int]:
+    """Return the cores that this worker was bound to; on a dilated cluster those that they stand for."""
+    if is_dilated():
+        return emulated_cores(identity, config.training.cores_per_worker)
+    return sorted(os.sched_getaffinity(0))
+
+
 def _own_device(identity: Identity) -> torch.device:
     """Return this worker's GPU: the one it sees, of several that of its local rank. Without any, the CPU."""
     visible = torch.cuda.device_count()
+    if visible and is_dilated():
+        raise UserError(
+            f"{DILATION_VARIABLE} = {dilation():g} slows cores and links, but no GPU: hide the {visible} "
+            "GPUs from the workers (CUDA_VISIBLE_DEVICES= in the cluster file's environment)"
+        )
     if visible == 0:
         return torch.device("cpu")
     index = identity.local_rank if visible > 1 else 0
@@ -50,12 +64,17 @@ def _bind_to_cores(identity: Identity, wanted: int | None) -> None:
             f"training.cores_per_worker = {wanted}: worker {identity.rank} has only {len(cores)} on "
             f"{socket.gethostname()}; give it more, or ask for fewer workers"
         )
-    os.sched_setaffinity(0, cores[:wanted])
-    torch.set_num_threads(len(cores[:wanted]))
+    processors = cores[:wanted]
+    if is_dilated():
+        processors = own_processors(identity, len(processors), sorted(os.sched_getaffinity(0)))
+    os.sched_setaffinity(0, processors)
+    torch.set_num_threads(len(processors))
 
 
 def _own_cores(identity: Identity) -> list[int]:
     """Return the cores that the launcher bound, or this worker's share where CORES_VARIABLE says how many."""
+    if is_dilated():
+        return emulated_cores(identity)
     cores = sorted(os.sched_getaffinity(0))
     share = os.environ.get(CORES_VARIABLE)
     if share is None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from unet_scaling.group.identity import Identity
 from unet_scaling.study.config import FALLBACK_SECONDS, RunConfig
+from unet_scaling.study.dilation import dilated, dilation
 
 POLL_SECONDS = 0.05
 # Nobody asks the server to end, so that it need not wake up to see.
@@ -63,7 +64,8 @@ def serve_gloo(
         port = _serve(server(("", port), handler, False))
     else:
         _wait_for_server(host, port, timeout_seconds)
-    os.environ.update(_gloo_environment(identity, host, port, timeout_seconds + FALLBACK_SECONDS))
+    limit_seconds = timeout_seconds + round(dilated(FALLBACK_SECONDS))
+    os.environ.update(_gloo_environment(identity, host, port, limit_seconds))
 
 
 def _serve(server: HTTPServer) -> int:
@@ -80,7 +82,7 @@ def _wait_for_server(host: str, port: int, timeout_seconds: float) -> None:
             socket.create_connection((host, port), timeout=timeout_seconds).close()
         except OSError as error:
             if time.monotonic() > deadline:
-                limit = f"{timeout_seconds:.0f} s (training.timeout_seconds)"
+                limit = f"{timeout_seconds / dilation():.0f} s (training.timeout_seconds)"
                 raise RuntimeError(f"{error}, for {limit}") from error
             time.sleep(POLL_SECONDS)
         else:

@@ -16,6 +16,7 @@ from unet_scaling.group.shared_memory import prepare_shared_memory_for_mpi
 from unet_scaling.group.torch_store import open_store
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.config import RunConfig, horovod_environment
+from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import UserError
 
 
@@ -39,12 +40,13 @@ def rendezvous(
             with blocking:
                 yield None
             return
+    limit_seconds = round(dilated(config.training.timeout_seconds))
     with _address(identity) as (host, port):
         store = None
         if handler is None:
-            store = open_store(server, identity, host, port, config.training.timeout_seconds)
+            store = open_store(server, identity, host, port, limit_seconds)
         else:
-            serve_gloo(server, handler, identity, host, port, config.training.timeout_seconds)
+            serve_gloo(server, handler, identity, host, port, limit_seconds)
         with blocking:
             yield store
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from unet_scaling.group.identity import Identity
 from unet_scaling.study.config import FALLBACK_SECONDS
+from unet_scaling.study.dilation import dilated, dilation
 
 ANSWER = "answer"
 # Worker 0 serves the store; it leaves after the others had the time to read the answer.
@@ -36,7 +37,7 @@ def open_store(
     timeout = timedelta(seconds=timeout_seconds)
     store = store_class(host, port, None, identity.rank == 0, timeout, wait_for_workers=False)
     _wait_for_peers(store, identity, timeout)
-    store.set_timeout(timeout + timedelta(seconds=FALLBACK_SECONDS))
+    store.set_timeout(timeout + timedelta(seconds=dilated(FALLBACK_SECONDS)))
     return store
 
 
@@ -59,7 +60,7 @@ def _missing_peers(store: Store, size: int, timeout: timedelta) -> str:
         return ""
     hosts = dict.fromkeys(store.get(_key(rank)).decode() for rank in range(size) if rank not in missing)
     return (
-        f"no worker {', '.join(map(str, missing))} after {timeout.total_seconds():.0f} s "
+        f"no worker {', '.join(map(str, missing))} after {timeout.total_seconds() / dilation():.0f} s "
         f"(training.timeout_seconds); the others are on {', '.join(hosts)}"
     )
 

@@ -7,6 +7,7 @@ import torch
 from pydantic import BaseModel
 
 from unet_scaling.group.allocator import allocator_settings
+from unet_scaling.group.device import owned_cores
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import job_id
 from unet_scaling.group.provenance import versions
@@ -49,7 +50,7 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
 def _introductions(group: Group, config: RunConfig, environment: dict[str, str]) -> list[Introduction]:
     own = Introduction(
         run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
-        facts=_own_facts(group, environment),
+        facts=_own_facts(group, config, environment),
         # Nodes of one cluster may differ in their driver.
         versions={name: version for name, version in versions().items() if name != "driver"},
     )
@@ -78,7 +79,7 @@ def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[s
     return sentences
 
 
-def _own_facts(group: Group, environment: dict[str, str]) -> WorkerFacts:
+def _own_facts(group: Group, config: RunConfig, environment: dict[str, str]) -> WorkerFacts:
     name, uuid = _device_name_and_uuid(group.device)
     return WorkerFacts(
         worker=group.rank,
@@ -86,7 +87,7 @@ def _own_facts(group: Group, environment: dict[str, str]) -> WorkerFacts:
         process=os.getpid(),
         device=name,
         device_uuid=uuid,
-        cores=sorted(os.sched_getaffinity(0)),
+        cores=owned_cores(group.identity, config),
         threads=torch.get_num_threads(),
         allocator=allocator_settings(),
         environment=environment,

@@ -115,10 +115,14 @@ def _other_seconds(before: Counters, after: Counters) -> float | None:
     """Return the CPU seconds of this process's cores that neither it nor its loader processes used."""
     if before.core_seconds is None or after.core_seconds is None or before.cores != after.cores:
         return None
-    own = after.process_seconds - before.process_seconds
-    children = max(0.0, after.children_seconds - before.children_seconds)
-    others = after.core_seconds - before.core_seconds - own - children
+    others = after.core_seconds - before.core_seconds - cpu_seconds(before, after)
     return round(max(0.0, others), MICROSECOND_DIGITS)
+
+
+def cpu_seconds(before: Counters, after: Counters) -> float:
+    """Return the CPU seconds of this process and its loader processes between two readings."""
+    own = after.process_seconds - before.process_seconds
+    return own + max(0.0, after.children_seconds - before.children_seconds)
 
 
 def _children_seconds() -> float:

@@ -7,10 +7,12 @@ import numpy as np
 from torch import nn
 
 from unet_scaling.group.group import Group
-from unet_scaling.measure.cpu_counters import cpu_facts, read_counters
+from unet_scaling.group.processor_quota import ProcessorQuota
+from unet_scaling.measure.cpu_counters import Counters, cpu_facts, cpu_seconds, read_counters
 from unet_scaling.measure.gpu_counters import open_gpu
 from unet_scaling.measure.noise_scale import gradient_norm_meter
 from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock
+from unet_scaling.measure.quota_meter import QuotaMeter
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.study.config import RunConfig
@@ -96,9 +98,16 @@ class BudgetMeter(Meter):
     """The clock with its phases, and the counters of processor and GPU around them."""
 
     def __init__(
-        self, group: Group, config: RunConfig, model: nn.Module, steps: int, communication: frozenset[int]
+        self,
+        group: Group,
+        config: RunConfig,
+        model: nn.Module,
+        steps: int,
+        communication: frozenset[int],
+        quota: ProcessorQuota | None = None,
     ) -> None:
         super().__init__(group)
+        self._quota = QuotaMeter(quota) if quota else None
         self._steps = steps
         self.phases = phase_clock(model, steps, config.passes_per_step, group.device)
         self.clock = self.phases
@@ -112,6 +121,8 @@ class BudgetMeter(Meter):
         self.group.wait_for_all()
         self._energy = self._gpu.energy_joules() if self._gpu else None
         self._before = read_counters()
+        if self._quota:
+            self._quota.begin()
         self.phases.begin()
         if self._norms:
             self._norms.begin()
@@ -123,6 +134,8 @@ class BudgetMeter(Meter):
     def end(self) -> float:
         seconds = super().end()
         self._after = read_counters()
+        if self._quota:
+            self._quota.end()
         return seconds
 
     def measures(self, epoch: int, seconds: float) -> Measures:
@@ -149,9 +162,13 @@ class BudgetMeter(Meter):
         before = self._before
         after = self._after
         return WorkerCounters(
-            cpu=cpu_facts(before, after, self._communication) if before and after else None,
+            cpu=self._cpu_facts(before, after) if before and after else None,
             gpu=self._gpu.facts(self._energy) if self._gpu else None,
         )
+
+    def _cpu_facts(self, before: Counters, after: Counters) -> CpuFacts:
+        facts = cpu_facts(before, after, self._communication)
+        return self._quota.undilated(facts, cpu_seconds(before, after)) if self._quota else facts
 
     def _budget(self, epoch: int, own: Seconds) -> Budget | None:
         """Sum over the steps of all workers; None, on all alike, where phases of a worker are unknown."""

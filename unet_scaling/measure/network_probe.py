@@ -8,6 +8,7 @@ import torch
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.study.dilation import dilated
 from unet_scaling.study.measurements import Probe
 
 ALL_REDUCE_BYTES = tuple(4**power for power in range(1, 14))  # 4 B ... 64 MiB
@@ -44,7 +45,7 @@ def _probe_size(group: Group, size: int) -> tuple[int, float, float]:
     message = torch.zeros(size // 4, device=group.device)
     # The first also opens connections and grows buffers; it only says how often to repeat.
     first = max(group.gather_numbers(_seconds(group, message)))
-    fitting = int(ALL_REDUCE_SECONDS_PER_SIZE / first)
+    fitting = int(ALL_REDUCE_SECONDS_PER_SIZE / dilated(first))
     repeats = min(MOST_ALL_REDUCE_REPEATS, max(FEWEST_ALL_REDUCE_REPEATS, fitting))
     times = [_seconds(group, message) for _ in range(repeats)]
     median = max(group.gather_numbers(statistics.median(times)))

@@ -6,7 +6,6 @@ runs before DDP's and Horovod's own), and the last report of a pass is the mark.
 backward or after it, is sync.
 """
 
-import time
 from abc import ABC, abstractmethod
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from unet_scaling.measure.clock import clock_seconds
 from unet_scaling.study.measurements import Phase
 
 # Marks of a step: 5 in each forward and backward pass, 4 outside them.
@@ -113,7 +113,7 @@ class HostClock(PhaseClock):
         self._phases[:] = 0
 
     def mark(self, phase: Phase) -> None:
-        now = time.perf_counter()
+        now = clock_seconds()
         self._phases[self._step, phase] += now - self._last
         self._last = now
 

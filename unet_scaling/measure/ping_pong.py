@@ -10,10 +10,10 @@ A launch of its own, so that native DDP never initialises MPI.
 import argparse
 import itertools
 import json
+import os
 import random
 import socket
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from unet_scaling.group.identity import identify
+from unet_scaling.group.processor_quota import emulated_cores, enter_quota
+from unet_scaling.measure.clock import clock_seconds
+from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.validation import StrictModel
@@ -136,10 +140,10 @@ def _one_way_seconds(world: Any, pair: tuple[int, int], size: int) -> tuple[int,
     other = pair[1] if leads else pair[0]
 
     def round_trip() -> float:
-        begin = time.perf_counter()
+        begin = clock_seconds()
         for turn in (leads, not leads):
             world.Send(message, dest=other) if turn else world.Recv(message, source=other)
-        return time.perf_counter() - begin
+        return clock_seconds() - begin
 
     return _repeated(round_trip, lambda count: int(world.sendrecv(count, other, source=other)), leads)
 
@@ -147,7 +151,7 @@ def _one_way_seconds(world: Any, pair: tuple[int, int], size: int) -> tuple[int,
 def _repeated(
     round_trip: Callable[[], float], exchange: Callable[[int], int], leads: bool
 ) -> tuple[int, float, float]:
-    fitting = int(ROUND_TRIP_SECONDS_PER_SIZE / round_trip())
+    fitting = int(ROUND_TRIP_SECONDS_PER_SIZE / dilated(round_trip()))
     own_choice = min(MOST_ROUND_TRIP_REPEATS, max(FEWEST_ROUND_TRIP_REPEATS, fitting))
     other_choice = exchange(own_choice)
     repeats = own_choice if leads else other_choice
@@ -165,6 +169,9 @@ def main() -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
+    if is_dilated():
+        identity = identify(os.environ)
+        enter_quota(identity, len(emulated_cores(identity)))
     hosts = world.allgather(socket.gethostname())
     pairs = _measure_pairs(world, hosts)
     if world.Get_rank() == 0:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from unet_scaling.group.group import Group
+from unet_scaling.study.dilation import is_dilated
 from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
 
 # The kernel knows the start of a process in ticks, some hundredths of a second.
@@ -30,11 +31,14 @@ class StartupClock:
         self._ends[part] = time.perf_counter() if moment is None else moment
 
     def startup(self, group: Group) -> Startup | None:
-        """Return the parts of all workers, alike on all; None where a system does not say when it began."""
+        """Return the parts of all workers, alike on all; None where a system does not say when it began.
+
+        Nor of a dilated cluster: there workers start without a quota, at no speed of the emulated machine.
+        """
         assert tuple(self._ends) == STARTUP_COLUMNS, f"parts {list(self._ends)}, not {STARTUP_COLUMNS}"
         own = np.diff(np.array([self._begun, *self._ends.values()], dtype=np.float64))
         parts = group.gather_array(own).clip(min=0).round(MILLISECOND_DIGITS)
-        if np.isnan(parts).any():
+        if is_dilated() or np.isnan(parts).any():
             return None
         return Startup.model_validate(dict(zip(STARTUP_COLUMNS, parts.T.tolist(), strict=True)))
 

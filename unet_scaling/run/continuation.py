@@ -1,8 +1,8 @@
 """Verify that an attempt may go on with what earlier ones trained.
 
-The same images, device, cores, threads and versions: with another of these the record would be of neither,
-and the analysis would leave the whole run out. Other hosts, another commit or other variables are printed:
-a lost node or a corrected program is no reason to train from the start, and the analysis compares them.
+The same images, device, cores, threads, dilation and versions: with another of these the record would be of
+neither, and the analysis would leave the whole run out. Other hosts, another commit or other variables are
+printed: a lost node or a corrected program is no reason to train from the start, and the analysis compares them.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,10 @@ FIXED_WORKER_FACTS: dict[str, Callable[[WorkerFacts], object]] = {
     "device": lambda worker: worker.device,
     "cores per worker": lambda worker: len(worker.cores),
     "threads": lambda worker: worker.threads,
+}
+FIXED_FACTS: dict[str, _Fact] = {
+    "dilation": lambda facts: facts.dilation,
+    "link rate": lambda facts: facts.link_rate,
 }
 # Nodes of one cluster may differ in their driver.
 VERSIONS_THAT_MAY_DIFFER = ("driver",)
@@ -76,10 +80,12 @@ def _require_same_conditions(before: AttemptFacts, now: AttemptFacts, folder: Pa
 
 
 def _differing_machines(before: AttemptFacts, now: AttemptFacts) -> list[str]:
+    found = {name: (_of_each(before, fact), _of_each(now, fact)) for name, fact in FIXED_WORKER_FACTS.items()}
+    found |= {name: (str(fact(before)), str(fact(now))) for name, fact in FIXED_FACTS.items()}
     return [
-        f"{name}: {_of_each(before, fact)} in attempt {before.attempt}, {_of_each(now, fact)} now"
-        for name, fact in FIXED_WORKER_FACTS.items()
-        if _of_each(before, fact) != _of_each(now, fact)
+        f"{name}: {old} in attempt {before.attempt}, {new} now"
+        for name, (old, new) in found.items()
+        if old != new
     ]
 
 

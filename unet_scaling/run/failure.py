@@ -17,6 +17,7 @@ import torch
 from unet_scaling.group.identity import identify
 from unet_scaling.study import errors
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import EXIT_BUG, StoppedError, UserError, WaitedTooLongError
 from unet_scaling.study.failure_reports import FailureReport
 from unet_scaling.study.files import write_json_with_checksum
@@ -66,7 +67,7 @@ def abort_worker(folder: Path, config: RunConfig, attempt: int, error: Exception
     stack = _main_stack()
     _write(folder, config, attempt, error, _part_of_run(stack), "".join(traceback.format_list(stack)))
     print(f"error: worker {_rank()}: {error}", file=sys.stderr, flush=True)
-    time.sleep(ERROR_DRAIN_SECONDS)
+    time.sleep(dilated(ERROR_DRAIN_SECONDS))
     errors.leave(EXIT_BUG)
 
 

@@ -11,6 +11,7 @@ from unet_scaling.run.checkpoint import Progress
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.dilation import dilation, is_dilated, link_rate
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Header, Resumed, WorkerFacts
 
@@ -37,6 +38,8 @@ def first_header(
         versions=provenance.versions(),
         transport=group.transport,
         job=provenance.job(),
+        dilation=dilation() if is_dilated() else None,
+        link_rate=link_rate(),
         manifest_sha256=data.manifest_sha256,
         train_images=data.train_images,
         test_images=len(data.test_pixels),

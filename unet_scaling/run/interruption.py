@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from unet_scaling.group.signals import STOP_SIGNALS
+from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import NoSafePointError
 
 STOP_AT_VARIABLE = "UNET_SCALING_STOP_AT"
@@ -49,8 +50,9 @@ class Interruption:
     def _enforce_grace_period(self, readable: int, abort: Callable[[Exception], None]) -> None:
         while os.read(readable, 1) != bytes([signal.SIGTERM]):
             pass
-        if not self._acknowledged.wait(GRACE_SECONDS):
-            limit = f"SIGTERM, and no safe point within {GRACE_SECONDS:.0f} s"
+        seconds = dilated(GRACE_SECONDS)
+        if not self._acknowledged.wait(seconds):
+            limit = f"SIGTERM, and no safe point within {seconds:.0f} s"
             abort(NoSafePointError(f"{limit}: has another worker died?"))
 
     def reason(self) -> str:

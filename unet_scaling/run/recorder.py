@@ -10,6 +10,7 @@ from torch import nn
 
 from unet_scaling.data.loader import RunData
 from unet_scaling.group.group import Group
+from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.verification import verify_group
 from unet_scaling.measure.cpu_counters import thread_ids
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter
@@ -136,15 +137,18 @@ class Recorder:
     def start_meter(self, replica: nn.Module, data: RunData) -> Meter:
         """Return what measures the epochs; with the budget, the network is probed first, outside the clock.
 
+        On a dilated cluster, every worker has its quota from here on; UserError where it cannot have one.
         Epochs and evaluations from before the checkpoint are written after the probe.
         """
         config = self._run.config
         self._startup.mark("warm_up_step_seconds")
         self._write_if_known(self._startup.startup(self._group))
+        cores = len(self._workers[self._group.rank].cores)
+        quota = self._group.run_on_all(partial(enter_quota, self._group.identity, cores))
         if config.training.budget == "on":
             self._write_if_known(probe_network(self._group))
             steps = data.steps_per_epoch
-            self._meter = BudgetMeter(self._group, config, replica, steps, self._communication)
+            self._meter = BudgetMeter(self._group, config, replica, steps, self._communication, quota)
         for line in self._resumed_lines:
             self._write(line)
         return self._meter

@@ -26,6 +26,7 @@ from unet_scaling.run.failure import abort_after_timeout, abort_worker, reportin
 from unet_scaling.run.interruption import Interruption
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record import RECORD_NAME, earlier_attempts, read_record
 from unet_scaling.study.study_file import config_path, read_config
@@ -65,7 +66,8 @@ def open_run(description: str) -> Iterator[RunFolder]:
     interruption.listen(partial(abort_worker, path, config, attempt))
     run = RunFolder(path, config, attempt, interruption=interruption)
     if config.workers > 1:
-        start_watchdog(config.training.timeout_seconds, partial(abort_after_timeout, path, config, attempt))
+        limit_seconds = dilated(config.training.timeout_seconds)
+        start_watchdog(limit_seconds, partial(abort_after_timeout, path, config, attempt))
     with reporting_errors(path, config, run.attempt):
         yield run
 

@@ -4,7 +4,6 @@ No worker acts on what it alone knows, a signal or its clock: all exchange what 
 The points are some seconds apart, by a number of steps on which all have agreed, and outside the clock.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from unet_scaling.group.group import Group
+from unet_scaling.measure.clock import clock_seconds
 from unet_scaling.run.checkpoint import EpochSoFar
 from unet_scaling.run.interruption import Interruption
 from unet_scaling.study.errors import EXIT_DIVERGED, StoppedError, UserError
@@ -53,7 +53,7 @@ class SafePoints:
         self._interruption = interruption
         self._save = save
         self._seconds_between_saves = seconds_between or float("inf")
-        self._saved_at = time.monotonic()
+        self._saved_at = clock_seconds()
         self._visited_at = self._saved_at
         self._steps_apart = 1
         self._steps = 0
@@ -93,7 +93,7 @@ class SafePoints:
             )
         if any_stops or is_save_due:
             self._save(position, so_far)
-            self._saved_at = time.monotonic()
+            self._saved_at = clock_seconds()
         if any_stops:
             reasons = [text for text in self._group.gather_strings(reason) if text]
             raise StoppedError(reasons[0], (position.epoch, position.step))
@@ -103,7 +103,7 @@ class SafePoints:
 
         Also agrees on the number of steps until the next safe point, from the slowest worker's.
         """
-        now = time.monotonic()
+        now = clock_seconds()
         is_save_due = self._group.rank == 0 and now - self._saved_at >= self._seconds_between_saves
         step_seconds = (now - self._visited_at) / max(self._steps, 1)
         own = np.array([stops, diverged, is_save_due, step_seconds], dtype=np.float64)
@@ -115,4 +115,4 @@ class SafePoints:
         """Let the next safe point come after as many steps of this length as fit between two."""
         self._steps_apart = max(1, int(SECONDS_APART / max(step_seconds, POSITIVE_STEP_SECONDS)))
         self._steps = 0
-        self._visited_at = time.monotonic()
+        self._visited_at = clock_seconds()

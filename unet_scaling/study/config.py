@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.keys import Allowed
 from unet_scaling.study.options import (
@@ -37,6 +39,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 FALLBACK_SECONDS = 30
 # The default of training.noise_scale_every in records before "auto".
 FORMER_NOISE_SCALE_STEPS = 8
+HOROVOD_CYCLE_TIME_VARIABLE = "HOROVOD_CYCLE_TIME"
+# Its default in 0.28.1.
+HOROVOD_CYCLE_TIME_MILLISECONDS = 1.0
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 PLAIN_NAME_WORDS = "a text of letters, digits and . _ + = - that begins with a letter or digit"
 # What a name of a folder may have on the file systems of Linux, in bytes; these names are ASCII.
@@ -151,14 +156,33 @@ class RunConfig(StrictModel):
 def horovod_environment(config: RunConfig) -> dict[str, str]:
     """Return the variables by which Horovod takes its options, to be set before it starts.
 
-    By default it only warns of a worker that keeps the others waiting.
+    By default it only warns of a worker that keeps the others waiting. On a dilated cluster all its times are
+    as much longer.
     """
     knobs = config.horovod or HorovodKnobs()
-    limit = config.training.timeout_seconds + FALLBACK_SECONDS
-    return knobs.environment() | {
+    limit = round(dilated(config.training.timeout_seconds + FALLBACK_SECONDS))
+    return _dilated_cycle_time(knobs).environment() | {
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, limit // 5)),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(limit),
     }
+
+
+def _dilated_cycle_time(knobs: HorovodKnobs) -> HorovodKnobs:
+    if not is_dilated():
+        return knobs
+    undilated = _found_cycle_time() if knobs.cycle_time_ms is None else knobs.cycle_time_ms
+    return knobs.model_copy(update={"cycle_time_ms": dilated(undilated)})
+
+
+def _found_cycle_time() -> float:
+    """Return the milliseconds that Horovod would take from its variable, or by default."""
+    text = os.environ.get(HOROVOD_CYCLE_TIME_VARIABLE) or str(HOROVOD_CYCLE_TIME_MILLISECONDS)
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(
+            f"{HOROVOD_CYCLE_TIME_VARIABLE} = {text!r}: a number of milliseconds is needed"
+        ) from None
 
 
 def no_value_twice(values: list[Any]) -> list[Any]:

@@ -79,6 +79,21 @@ class Budget(StrictModel):
         return self
 
 
+class QuotaFacts(StrictModel):
+    """The quota of one worker of a dilated cluster in an epoch: what it used, and how busy the machine was.
+
+    Seconds of waiting are divided by the dilation, as all durations. CPU seconds are not: a quota of a k-th
+    of a core gives as many in k seconds as the core that is stood for in one.
+    """
+
+    used_seconds: Duration = Field(description="CPU seconds of the worker and its loader processes")
+    throttled_seconds: Duration = Field(
+        description="in which the quota was used up, summed over its processors"
+    )
+    processors: PositiveInt = Field(description="of this machine that the worker may run on")
+    idle_share: Share = Field(description="of all processors of this machine")
+
+
 class CpuFacts(StrictModel):
     """One worker's processor time and memory from the start of an epoch to its end."""
 
@@ -94,6 +109,7 @@ class CpuFacts(StrictModel):
     cores: PositiveInt = Field(description="that the training thread may run on")
     peak_memory_bytes: PositiveInt | None = Field(None, description="of the process since it began")
     frequency_mhz: Annotated[FiniteFloat, Field(gt=0)] | None = Field(description="their mean, at the end")
+    quota: QuotaFacts | None = Field(None, description="none where the cluster was not dilated")
 
 
 class GpuFacts(StrictModel):

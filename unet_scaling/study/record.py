@@ -23,7 +23,8 @@ Format history
        `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default;
        gradient_bytes in the header is new; without switches and page faults in the cpu of an epoch,
        smoothed_jaccard in `result` and repeated_epochs in `resumed` (early records of format 5 still have
-       some of these, and no gradient_norms in an epoch)
+       some of these, and no gradient_norms in an epoch); only those of a virtual cluster that is dilated, or
+       whose links are limited, have dilation and link_rate in the header, and quota in the cpu of an epoch
 
 Older formats are read too (older_records.py).
 

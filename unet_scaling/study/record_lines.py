@@ -31,7 +31,9 @@ class WorkerFacts(StrictModel):
     process: PositiveInt
     device: str = Field(description="'cpu' or the name of the GPU")
     device_uuid: str = Field(description="of the GPU; empty for a CPU worker")
-    cores: list[NonNegativeInt] = Field(description="the processors that this process may run on")
+    cores: list[NonNegativeInt] = Field(
+        description="that this process may run on; on a dilated cluster those of the host that is stood for"
+    )
     threads: PositiveInt = Field(description="of one operation")
     allocator: dict[str, str] | None = Field(
         None, description="settings of glibc's and what was preloaded, as it found them"
@@ -58,6 +60,13 @@ class AttemptFacts(StrictModel):
     versions: dict[str, str] = Field(description="python, torch, horovod, mpi, nccl, driver, ...")
     transport: dict[str, str] = Field(description="what carries the gradients, as the framework names it")
     job: dict[str, str] = Field(description="allow-listed SLURM_* variables")
+    dilation: Annotated[FiniteFloat, Field(gt=1)] | None = Field(
+        None, description="how many times slower all of the virtual cluster ran; none where it was not slowed"
+    )
+    link_rate: str | None = Field(
+        None,
+        description="of each host's link, as the machine has it that is stood for; none where not limited",
+    )
     manifest_sha256: Digest
     workers: list[WorkerFacts]
 

@@ -1,0 +1,134 @@
+"""Control groups of Linux, both versions: where processors are shared out, quotas, and what was throttled.
+
+Needs nothing but the standard library: the virtual cluster and its workers both use it.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from unet_scaling.study.errors import UserError
+
+MOUNTS = Path("/proc/self/mounts")
+# By their presence in a group its version is known: of version 1 and of version 2.
+QUOTA_V1 = "cpu.cfs_quota_us"
+PERIOD_V1 = "cpu.cfs_period_us"
+QUOTA_V2 = "cpu.max"
+# The kernel refuses shorter quotas and periods, and longer periods.
+SHORTEST_QUOTA_MICROSECONDS = 1_000
+LONGEST_PERIOD_MICROSECONDS = 1_000_000
+# What one processor takes at once from a group's quota (kernel.sched_cfs_bandwidth_slice_us).
+SLICE_MICROSECONDS = 5_000
+
+
+@dataclass(frozen=True)
+class ProcessorHierarchy:
+    """The mounted hierarchy of control groups that has the controller `cpu`."""
+
+    version: Literal[1, 2]
+    root: Path
+
+
+@dataclass(frozen=True)
+class Quota:
+    """So many microseconds of processor time for all processes of a group in each period."""
+
+    quota_microseconds: int
+    period_microseconds: int
+
+
+def processor_hierarchy(mounts: Path = MOUNTS) -> ProcessorHierarchy:
+    """Return the hierarchy that shares out processors. Raises UserError where none is mounted."""
+    for kind, root, options in _mounted(mounts):
+        if kind == "cgroup" and "cpu" in options:
+            return ProcessorHierarchy(1, root)
+        if kind == "cgroup2" and "cpu" in _words(root / "cgroup.controllers"):
+            return ProcessorHierarchy(2, root)
+    raise UserError(
+        "no control groups with the controller 'cpu' are mounted here (version 1: mount -t cgroup -o cpu; "
+        "version 2: mount -t cgroup2), so no worker can be given a part of a core"
+    )
+
+
+def _mounted(mounts: Path) -> list[tuple[str, Path, list[str]]]:
+    try:
+        rows = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return []
+    return [(row[2], Path(row[1]), row[3].split(",")) for row in rows]
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def quota_of_cores(cores: float, processors: int) -> Quota:
+    """Return the quota that gives a group so many cores, a fraction of them, on so many processors.
+
+    As short as the kernel allows: what a group has left of its quota runs at full speed. On several
+    processors each takes a slice at a time, and a shorter quota would leave some of them without any.
+    """
+    several = processors > 1
+    quota = SLICE_MICROSECONDS * processors if several else SHORTEST_QUOTA_MICROSECONDS
+    period = max(SHORTEST_QUOTA_MICROSECONDS, round(quota / cores))
+    if period > LONGEST_PERIOD_MICROSECONDS:
+        raise UserError(
+            f"a quota of {cores:.4g} cores is too small: the kernel gives {quota} microseconds in at most "
+            f"{LONGEST_PERIOD_MICROSECONDS}; use a smaller dilation"
+        )
+    return Quota(max(SHORTEST_QUOTA_MICROSECONDS, round(period * cores)), period)
+
+
+def make_quota_group(folder: Path, quota: Quota) -> None:
+    """Make a group with this quota. Raises UserError with the reason where the kernel refuses it."""
+    try:
+        folder.mkdir(exist_ok=True)
+        if (folder / QUOTA_V1).exists():
+            _write(folder / PERIOD_V1, quota.period_microseconds)
+            _write(folder / QUOTA_V1, quota.quota_microseconds)
+        else:
+            _write(folder / QUOTA_V2, f"{quota.quota_microseconds} {quota.period_microseconds}")
+    except OSError as error:
+        raise UserError(
+            f"no quota of processor time: {error.filename or folder}: {error.strerror}; control groups need "
+            "root, a kernel with CONFIG_CFS_BANDWIDTH and a container that may write to /sys/fs/cgroup"
+        ) from None
+
+
+def enter_group(folder: Path, processes: list[int]) -> None:
+    """Move processes with all their threads into a group. Raises UserError where the kernel refuses it."""
+    try:
+        for process in processes:
+            _write(folder / "cgroup.procs", process)
+    except OSError as error:
+        raise UserError(
+            f"no quota of processor time: {folder}/cgroup.procs: {error.strerror}; with control groups of "
+            "version 2 only root may move its processes: submit as root"
+        ) from None
+
+
+def _write(path: Path, value: object) -> None:
+    # Without creating the file: in a folder that is no control group, nothing may look like one.
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, str(value).encode())
+    finally:
+        os.close(descriptor)
+
+
+def throttled_seconds(folder: Path) -> float:
+    """Return for how long the processes of a group had used up their quota, summed over the processors."""
+    counts = _statistics(folder)
+    if "throttled_usec" in counts:
+        return counts["throttled_usec"] * 1e-6
+    return counts["throttled_time"] * 1e-9
+
+
+def _statistics(folder: Path) -> Mapping[str, int]:
+    rows = map(str.split, (folder / "cpu.stat").read_text().splitlines())
+    return {name: int(value) for name, value in rows}
