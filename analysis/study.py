@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 
 import pandas as pd
 
+from unet_scaling.study.compute_profile import ProfileFile
 from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS
 from unet_scaling.study.options import Criteria
@@ -128,6 +129,7 @@ class Study:
     steps        one row per worker of the runs with a file of single steps, warm-up left out: STEP_COLUMNS;
                  `work_seconds` is the median of all but sync
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
+    profiles     how long a step of 1 worker computes in each of its parts, by run, where it was recorded
     gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
     headers      the header of each of these runs; none for logs in the older layout
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
@@ -163,6 +165,7 @@ class Study:
     steps: pd.DataFrame = field(default_factory=lambda: _nothing(STEP_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     gradient_norms: pd.DataFrame = field(default_factory=lambda: _nothing(GRADIENT_NORM_COLUMNS))
+    profiles: Mapping[str, ProfileFile] = field(default_factory=dict)
     unknown_attempts: tuple[str, ...] = ()
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None

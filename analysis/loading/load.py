@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.loading.compute_profiles import read_compute_profiles
 from analysis.loading.fairness import refusals
 from analysis.loading.options import (
     compared_configs,
@@ -64,13 +65,15 @@ def load_study(folder: Path) -> Study:
         study = _studies(folder.resolve().name, _as_compared(*_read(paths)), criteria)
         ping_pongs, problems = read_ping_pongs(folder)
         steps, unreadable = read_steps(folder, study.epochs)
-        notes = (*study.notes, *problems, *unreadable)
+        profiles, damaged = read_compute_profiles(folder, set(study.runs["run"]))
+        notes = (*study.notes, *problems, *unreadable, *damaged)
         until = recorded.until if recorded else None
         stopping = stopping_rule(until, read_history(folder))
         return replace(
             study,
             ping_pongs=ping_pongs,
             steps=steps,
+            profiles=profiles,
             notes=(*notes, *stopping.notes),
             significance=stopping.significance,
             until=until,

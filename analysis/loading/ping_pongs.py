@@ -4,15 +4,40 @@ Over H hosts an all-reduce moves 2 (H-1)/H of the gradients through the link of 
 rounds: no library needs less than that over the bandwidth of a pair, and the latency of each round.
 """
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import pandas as pd
 
+from analysis.arrays import Array
 from analysis.study import NAN, PING_PONG_COLUMNS
 from unet_scaling.measure.ping_pong import PingPong, read_ping_pong
 from unet_scaling.study.study_file import PING_PONG_NAME
+
+
+@dataclass(frozen=True)
+class Link:
+    """What carries messages between two workers: the latency of one, and bytes per second."""
+
+    latency_seconds: float
+    bytes_per_second: float
+
+    @overload
+    def all_reduce(self, members: int, size: float) -> float: ...
+    @overload
+    def all_reduce(self, members: int, size: Array) -> Array: ...
+    def all_reduce(self, members: int, size: float | Array) -> float | Array:
+        """Return the seconds of a ring all-reduce of `size` bytes (Thakur et al. 2005)."""
+        others = members - 1
+        return 2 * others * self.latency_seconds + 2 * others / members * size / self.bytes_per_second
+
+    def negotiation(self, members: int) -> float:
+        """Return the seconds of gathering a short message and sending the answer, along a binomial tree."""
+        return 2 * math.ceil(math.log2(members)) * self.latency_seconds
 
 
 def read_ping_pongs(study: Path) -> tuple[pd.DataFrame, list[str]]:
@@ -51,5 +76,4 @@ def hosts_floor_seconds(ping_pongs: pd.DataFrame, hosts: set[str], size: int) ->
     if len(hosts) < 2 or pairs.empty:
         return NAN
     latency, bandwidth = (float(np.median(pairs[name])) for name in ("latency_seconds", "bytes_per_second"))
-    others = len(hosts) - 1
-    return 2 * others * latency + 2 * others / len(hosts) * size / bandwidth
+    return Link(latency, bandwidth).all_reduce(len(hosts), float(size))

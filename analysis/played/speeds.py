@@ -8,14 +8,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 
 from analysis.loading.options import OPERATIONAL, flat_options
+from analysis.prediction.averaging import Predictor
 from analysis.prediction.notes import UNSEEN_LINK
-from analysis.prediction.scaling_laws import Counts
-from analysis.prediction.series import Series, all_series, why_unpredictable
-from analysis.prediction.step_time import StepTime, fit_step_time
+from analysis.prediction.series import all_series, count_at, why_unpredictable
 from analysis.statistics.intervals import UNKNOWN_INTERVAL, Interval
 from analysis.study import NAN, POINT, SERIES, Study
 from analysis.text import Row
@@ -60,7 +58,7 @@ class RealSpeeds:
                 "",
             )
         fitted = [self._fits[key] for key in alike if key in self._fits]
-        return _predicted(*fitted[0], workers) if fitted else KnownSpeed()
+        return _predicted(fitted[0], workers) if fitted else KnownSpeed()
 
     def _alike(self, series: SeriesKey) -> list[SeriesKey]:
         """Return the real series as fast as this one, itself first."""
@@ -87,9 +85,9 @@ class RealSpeeds:
         return {tuple(row[name] for name in POINT): row for row in known.to_dict("records")}
 
     @cached_property
-    def _fits(self) -> Mapping[SeriesKey, tuple[Series, StepTime]]:
+    def _fits(self) -> Mapping[SeriesKey, Predictor]:
         known = [series for series in all_series(self.study) if not why_unpredictable(series)]
-        return {series.key: (series, fit_step_time(series.counts, series.launches)) for series in known}
+        return {series.key: Predictor(series, len(series.launches)) for series in known}
 
 
 def _speed_key(header: Header) -> Hashable:
@@ -98,18 +96,11 @@ def _speed_key(header: Header) -> Hashable:
     return config.framework, header.manifest_sha256, header.train_images, tuple(options.items())
 
 
-def _predicted(series: Series, fitted: StepTime, workers: int) -> KnownSpeed:
-    at = Counts(np.array([float(workers)]), np.array([_nodes(series.counts, workers)]))
-    seconds = float(fitted.seconds(at)[0])
+def _predicted(predictor: Predictor, workers: int) -> KnownSpeed:
+    series = predictor.series
+    at = count_at(series.counts, workers)
+    forecast = predictor.at(at)
     within_one_node = bool((series.counts.nodes == 1).all())
-    low, high = fitted.interval(at)
     unseen = f"{UNSEEN_LINK}: it holds within one node only" if within_one_node else ""
-    interval = series.throughput(at, high), series.throughput(at, low)
-    return KnownSpeed(series.throughput(at, seconds), interval, "predicted", unseen)
-
-
-def _nodes(counts: Counts, workers: int) -> float:
-    """Return how many nodes so many workers need if they are filled as those measured were."""
-    if (counts.nodes == 1).all():
-        return 1.0
-    return float(np.ceil(workers / np.max(counts.workers / counts.nodes)))
+    speed = series.throughput(at, forecast.seconds)
+    return KnownSpeed(speed, series.throughputs(at, forecast.interval), "predicted", unseen)

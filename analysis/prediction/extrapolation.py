@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.prediction.notes import UNSEEN_LINK, prediction_notes
+from analysis.prediction.averaging import Predictor, models_text
+from analysis.prediction.notes import prediction_notes
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import Series, all_series, count_range, median_known, why_unpredictable
-from analysis.prediction.step_time import STEP_TERMS, StepTime, fit_step_time
+from analysis.prediction.step_time import STEP_TERMS
 from analysis.processes import parallel_map
-from analysis.statistics.intervals import UNKNOWN_INTERVAL, Interval
 from analysis.study import NAN, SERIES, Study
 
 # Handing fewer series to a process at a time costs more than it saves.
@@ -24,6 +24,7 @@ SERIES_AT_ONCE = 10
 _SPLIT = (*SERIES, "fitted_on", "workers")
 PREDICTION_COLUMNS = (
     *_SPLIT, "predicted", "predicted_low", "predicted_high", "measured", "error", "held_out", "why",
+    "models",
 )  # fmt: skip
 TERM_COLUMNS = tuple(f"{term}{end}" for term in STEP_TERMS for end in ("", "_low", "_high"))
 CHECKED_COLUMNS = ("held_out_error", "last_efficiency_error", "held_out_points")
@@ -43,7 +44,8 @@ class Extrapolation:
                  (`fitted_on`: "1-4"), and throughput (the study's own unit) is predicted at every larger
                  count that was measured (`held_out`; `error` = predicted / measured - 1). Fitted on all
                  counts, it is predicted at twice the largest, where `measured` and `error` are NaN. Nothing
-                 measured beyond `fitted_on` goes into a prediction. `why` says why an interval is NaN.
+                 measured beyond `fitted_on` goes into a prediction. `why` says why an interval is NaN,
+                 `models` which models are averaged, and how heavily (averaging.py).
     fits         the model fitted on all counts of each series that can be predicted, one row each:
                  FIT_COLUMNS. Each of STEP_TERMS is in seconds (of one step, or in logs without steps of the
                  work of one worker's epoch), NaN where the points cannot tell it from the others;
@@ -86,30 +88,26 @@ def _notes(study: Study, every: Sequence[Series], found: Mapping[tuple[str, ...]
 def _of_series(series: Series) -> _Result:
     """Return the predictions of a series, the last one beyond its counts, and its row of fits."""
     checks = list(_checks(series))
-    fitted = _fit(series, len(series.launches))
+    predictor = Predictor(series, len(series.launches))
     # Twice the workers need at least as many nodes.
     beyond = Counts(2 * series.counts.workers[-1:], series.counts.nodes[-1:])
-    return [*checks, _row(series, fitted, beyond, NAN)], _fit_row(series, fitted, checks)
+    return [*checks, _row(predictor, beyond, NAN)], _fit_row(predictor, checks)
 
 
 def _checks(series: Series) -> Iterator[_Cells]:
     """Yield the prediction of each fit at each larger count that was measured."""
     for size, larger in series.held_out():
-        fitted = _fit(series, size)
+        predictor = Predictor(series, size)
         for place in larger:
-            at = series.counts[place : place + 1]
-            yield _row(series, fitted, at, float(series.measured[place]))
+            yield _row(predictor, series.counts[place : place + 1], float(series.measured[place]))
 
 
-def _fit(series: Series, size: int) -> StepTime:
-    return fit_step_time(series.counts[:size], series.launches[:size])
-
-
-def _row(series: Series, fitted: StepTime, at: Counts, measured: float) -> _Cells:
-    unseen_link = bool((fitted.counts.nodes == 1).all() and at.nodes[0] > 1)
-    predicted = series.throughput(at, float(fitted.seconds(at)[0]))
-    low, high = UNKNOWN_INTERVAL if unseen_link else _throughput_interval(series, fitted, at)
-    split = (*series.key, count_range(fitted.counts), int(at.workers[0]))
+def _row(predictor: Predictor, at: Counts, measured: float) -> _Cells:
+    series = predictor.series
+    forecast = predictor.at(at)
+    predicted = series.throughput(at, forecast.seconds)
+    low, high = series.throughputs(at, forecast.interval)
+    split = (*series.key, count_range(predictor.counts), int(at.workers[0]))
     return dict(zip(_SPLIT, split, strict=True)) | {
         "predicted": predicted,
         "predicted_low": low,
@@ -117,16 +115,14 @@ def _row(series: Series, fitted: StepTime, at: Counts, measured: float) -> _Cell
         "measured": measured,
         "error": predicted / measured - 1,
         "held_out": not np.isnan(measured),
-        "why": UNSEEN_LINK if unseen_link else "",
+        "why": forecast.why,
+        "models": models_text(forecast),
     }
 
 
-def _throughput_interval(series: Series, fitted: StepTime, at: Counts) -> Interval:
-    least, most = fitted.interval(at)
-    return series.throughput(at, most), series.throughput(at, least)
-
-
-def _fit_row(series: Series, fitted: StepTime, checks: Sequence[_Cells]) -> _Cells:
+def _fit_row(predictor: Predictor, checks: Sequence[_Cells]) -> _Cells:
+    series = predictor.series
+    fitted = predictor.fitted
     values = np.vstack([fitted.terms, fitted.term_intervals()])
     values[:, [place for place in range(len(STEP_TERMS)) if place not in fitted.known]] = NAN
     errors = (_typical([row["error"] for row in checks]), _typical([*_last_efficiency_errors(series)]))

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.prediction.scaling_laws import Counts, Vector
+from analysis.prediction.timeline_evidence import NO_PROFILE, TimelineEvidence, timeline_evidence
+from analysis.statistics.intervals import Interval
 from analysis.statistics.timed import timed
 from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study
 from analysis.text import count
@@ -27,6 +29,7 @@ class Series:
     launches  seconds per step of every launch of each count
     work      throughput = workers x work / seconds per step
     measured  median throughput of each count
+    evidence  what a timeline of its steps is made of, or why there is none
     """
 
     key: tuple[str, ...]
@@ -34,6 +37,7 @@ class Series:
     launches: tuple[Vector, ...]
     work: float
     measured: Vector
+    evidence: TimelineEvidence | str = NO_PROFILE
 
     @property
     def medians(self) -> Vector:
@@ -43,6 +47,11 @@ class Series:
     def throughput(self, at: Counts, seconds: float) -> float:
         """Return the throughput of steps of so many seconds, at one count."""
         return float(at.workers[0]) * self.work / float(seconds)
+
+    def throughputs(self, at: Counts, seconds: Interval) -> Interval:
+        """Return the interval of the throughput of steps whose seconds have this interval, at one count."""
+        shortest, longest = seconds
+        return self.throughput(at, longest), self.throughput(at, shortest)
 
     def name(self, names: Names) -> str:
         """Return "native DDP, precision=bf16"."""
@@ -59,13 +68,17 @@ class Series:
 def all_series(study: Study) -> list[Series]:
     """Return the series of a study, from the launches that count for speed."""
     numbers = [*_NUMBERS, study.throughput]
-    groups = timed(study).runs.groupby(SERIES, sort=False)[numbers]
     return [
-        _series(tuple(map(str, key)), runs.to_numpy(dtype=np.float64, na_value=NAN)) for key, runs in groups
+        _series(
+            tuple(map(str, key)),
+            runs[numbers].to_numpy(dtype=np.float64, na_value=NAN),
+            timeline_evidence(study, runs),
+        )
+        for key, runs in timed(study).runs.groupby(SERIES, sort=False)
     ]
 
 
-def _series(key: tuple[str, ...], runs: Vector) -> Series:
+def _series(key: tuple[str, ...], runs: Vector, evidence: TimelineEvidence | str) -> Series:
     """Return a series from its runs, [runs, columns]: _NUMBERS, then the throughput."""
     ordered = runs[np.argsort(runs[:, 0], kind="stable")]
     *columns, throughput = ordered.T
@@ -78,6 +91,7 @@ def _series(key: tuple[str, ...], runs: Vector) -> Series:
         launches=tuple(np.split(seconds, first[1:])),
         work=work,
         measured=_medians(throughput, first),
+        evidence=evidence,
     )
 
 
@@ -99,6 +113,17 @@ def median_known(values: Vector) -> float:
     """Return the median of the values that are known; NaN where none is."""
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else NAN
+
+
+def count_at(counts: Counts, workers: int) -> Counts:
+    """Return so many workers on as many nodes as they fill, if these are filled as those measured were.
+
+    Where all counts are within one node, that is one node.
+    """
+    nodes = 1.0
+    if not (counts.nodes == 1).all():
+        nodes = float(np.ceil(workers / np.max(counts.workers / counts.nodes)))
+    return Counts(np.array([float(workers)]), np.array([nodes]))
 
 
 def why_unpredictable(series: Series) -> str:

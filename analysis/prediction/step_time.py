@@ -33,7 +33,7 @@ STEP_TERMS: Mapping[str, Term] = {
     "imbalance": slowest_of_normals,
 }
 # 999 values leave 1000 ranks for a further one: 2.5 % are 25 of them (Davison and Hinkley 1997).
-_RESAMPLES = 999
+DRAWS = 999
 EDGES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 # Relative. No clock and no model agree better; it keeps one lucky fit from getting all the weight.
 SMALLEST_MISFIT = 1e-3
@@ -66,8 +66,8 @@ class StepTime:
     counts  of the points
     known   the terms that these points can tell from the others, by their place in STEP_TERMS
     terms   coefficients of STEP_TERMS, [terms]
-    drawn   the same for every resampling, [RESAMPLES, terms]
-    noise   logarithm of measured over modelled seconds for every resampling, [RESAMPLES]
+    drawn   the same for every resampling, [DRAWS, terms]
+    noise   logarithm of measured over modelled seconds for every resampling, [DRAWS]
     """
 
     counts: Counts
@@ -80,9 +80,13 @@ class StepTime:
         """Return the modelled seconds of a step at each count, [k]."""
         return np.asarray(_step_matrix(at) @ self.terms)
 
+    def draws(self, at: Counts) -> Vector:
+        """Return seconds that may be measured at one count, [DRAWS]."""
+        return np.asarray((self.drawn @ _step_matrix(at)[0]) * np.exp(self.noise))
+
     def interval(self, at: Counts) -> Interval:
         """Return the 95 % interval of the seconds that would be measured, at one count."""
-        low, high = np.quantile((self.drawn @ _step_matrix(at)[0]) * np.exp(self.noise), EDGES)
+        low, high = np.quantile(self.draws(at), EDGES)
         return float(low), float(high)
 
     def term_intervals(self) -> Vector:
@@ -94,10 +98,10 @@ class StepTime:
 class _Draws:
     """The draws of the resamplings: of points and their launches.
 
-    medians   of the launches drawn, [RESAMPLES, points]
+    medians   of the launches drawn, [DRAWS, points]
     variance  of the logarithms of these medians
-    design    the design drawn, [RESAMPLES]
-    scale     standard deviation of a point around that design, [RESAMPLES]
+    design    the design drawn, [DRAWS]
+    scale     standard deviation of a point around that design, [DRAWS]
     """
 
     medians: Vector
@@ -126,15 +130,15 @@ def fit_step_time(counts: Counts, launches: tuple[Vector, ...]) -> StepTime:
         known=(0, *_different_terms(matrix)),
         terms=_average(designs),
         drawn=refit(matrix, times, [design.columns for design in designs], draws.design),
-        noise=np.sqrt(draws.scale**2 + draws.variance) * random.standard_normal(_RESAMPLES),
+        noise=np.sqrt(draws.scale**2 + draws.variance) * random.standard_normal(DRAWS),
     )
 
 
 def _draw(designs: Sequence[Design], launches: Sequence[Vector], random: np.random.Generator) -> _Draws:
-    medians = np.stack([_resampled_medians(times, random) for times in launches], axis=1)
-    variance = _launch_variance(medians, launches)
+    medians = np.stack([resampled_medians(times, random) for times in launches], axis=1)
+    variance = launch_variance(medians, launches)
     chosen = _evenly_drawn(np.sqrt([design.weight for design in designs]))
-    scale = _noise_scale(designs, variance, random)[np.arange(_RESAMPLES), chosen]
+    scale = _noise_scale(designs, variance, random)[np.arange(DRAWS), chosen]
     return _Draws(medians, variance, chosen, scale)
 
 
@@ -153,7 +157,7 @@ def fit_designs(counts: Counts, seconds: Vector) -> tuple[Design, ...]:
     return tuple(replace(design, weight=design.weight / total) for design in needed)
 
 
-def _launch_variance(medians: Vector, launches: Sequence[Vector]) -> float:
+def launch_variance(medians: Vector, launches: Sequence[Vector]) -> float:
     """Return the mean variance of the resampled logarithms; 0 where a point has too few launches."""
     repeated = all(len(times) >= FEWEST_REPEATS for times in launches)
     return float(np.var(np.log(medians), axis=0).mean()) if repeated else 0.0
@@ -191,22 +195,23 @@ def _akaike_weight(mean_square: float, terms: int, points: int) -> float:
 
 
 def _evenly_drawn(chances: Vector) -> NDArray[np.int64]:
-    """Return a design for every resampling, [RESAMPLES], each exactly as often as its chance says."""
+    """Return a design for every resampling, [DRAWS], each exactly as often as its chance says."""
     shares = np.cumsum(chances / chances.sum())
-    places = np.searchsorted(shares, (np.arange(_RESAMPLES) + 0.5) / _RESAMPLES)
+    places = np.searchsorted(shares, (np.arange(DRAWS) + 0.5) / DRAWS)
     return np.minimum(places, len(chances) - 1)
 
 
 def _noise_scale(designs: Sequence[Design], variance: float, random: np.random.Generator) -> Vector:
-    """Return standard deviations of a point around each design, drawn anew: [RESAMPLES, designs]."""
+    """Return standard deviations of a point around each design, drawn anew: [DRAWS, designs]."""
     freedom = np.array([design.freedom for design in designs], dtype=np.float64)
     misfit = np.array([design.misfit for design in designs])
     unexplained = np.sqrt(np.maximum(0.0, misfit**2 - variance))
-    drawn = unexplained * np.sqrt(freedom / random.chisquare(freedom, (_RESAMPLES, len(designs))))
+    drawn = unexplained * np.sqrt(freedom / random.chisquare(freedom, (DRAWS, len(designs))))
     return np.asarray(np.minimum(drawn, LARGEST_NOISE))
 
 
-def _resampled_medians(times: Vector, random: np.random.Generator) -> Vector:
+def resampled_medians(times: Vector, random: np.random.Generator) -> Vector:
+    """Return medians of launches drawn anew, [DRAWS]; always their median where they are too few."""
     if len(times) < FEWEST_REPEATS:
-        return np.full(_RESAMPLES, np.median(times))
-    return np.asarray(np.median(random.choice(times, (_RESAMPLES, len(times))), axis=1))
+        return np.full(DRAWS, np.median(times))
+    return np.asarray(np.median(random.choice(times, (DRAWS, len(times))), axis=1))

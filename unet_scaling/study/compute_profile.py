@@ -3,11 +3,20 @@
 A run with `training.compute_profile = "on"` and 1 worker writes `compute.json` into its folder.
 """
 
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
 
-from unet_scaling.study.validation import StrictModel
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.files import checksum_path, read_regular, read_verified
+from unet_scaling.study.validation import StrictModel, validated
+
+COMPUTE_NAME = "compute.json"
+RECORD_A_PROFILE = "train 1 worker with training.compute_profile = 'on'"
 
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
 
@@ -50,6 +59,27 @@ class ComputeProfile(StrictModel):
         lengths = {len(self.parameter_bytes), *(len(step.ready_seconds) for step in self.steps)}
         if lengths != {len(self.parameters)}:
             raise ValueError(
-                f"parameter_bytes and ready_seconds need one entry for each of {len(self.parameters)} parameters"
+                "parameter_bytes and ready_seconds need one entry for each of "
+                f"{len(self.parameters)} parameters"
             )
         return self
+
+
+@dataclass(frozen=True)
+class ProfileFile:
+    """A profile as it was read: its file, and the SHA-256 of its bytes."""
+
+    path: Path
+    profile: ComputeProfile
+    sha256: str
+
+
+def read_compute_profile(path: Path) -> ProfileFile:
+    """Read a profile. Raises UserError that names the file where it is damaged or invalid (65)."""
+    try:
+        raw = read_verified(path) if checksum_path(path).exists() else read_regular(path)
+        content = json.loads(raw)
+    except (OSError, ValueError) as error:
+        problem = f"{path} is no compute profile: {error}; {RECORD_A_PROFILE} again"
+        raise UserError(problem, EXIT_BAD_DATA) from None
+    return ProfileFile(path, validated(ComputeProfile, content, str(path)), hashlib.sha256(raw).hexdigest())
