@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 # What a build needs, and the wheel that brings it.
-PARTS = {
+TOOLKIT_PARTS = {
     "bin/nvcc": "nvidia-cuda-nvcc",
     "bin/ptxas": "nvidia-cuda-nvcc",
     "nvvm/bin/cicc": "nvidia-nvvm",
@@ -32,8 +32,10 @@ def main() -> str | None:
     site_packages, toolkit = (Path(argument) for argument in sys.argv[1:])
     wheels = newest_release(site_packages)
     if wheels is None:
-        return f"error: no nvidia/cu<release> in {site_packages}; the wheels of the compiler are not installed"
-    missing = [f"{part} ({wheel})" for part, wheel in PARTS.items() if not (wheels / part).exists()]
+        return (
+            f"error: no nvidia/cu<release> in {site_packages}; the wheels of the compiler are not installed"
+        )
+    missing = [f"{part} ({wheel})" for part, wheel in TOOLKIT_PARTS.items() if not (wheels / part).exists()]
     if missing:
         return f"error: {wheels} lacks {', '.join(missing)}; install these wheels in one version"
     assemble(wheels, toolkit)

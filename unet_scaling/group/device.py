@@ -24,10 +24,10 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
             f"or by the mpiexec of the MPI that environment/check.py names"
         )
     _bind_to_cores(identity, config.training.cores_per_worker)
-    return identity, _own_device(identity)
+    return identity, own_device(identity)
 
 
-def _own_device(identity: Identity) -> torch.device:
+def own_device(identity: Identity) -> torch.device:
     """Return this worker's GPU: the one it sees, of several that of its local rank. Without any, the CPU."""
     visible = torch.cuda.device_count()
     if visible == 0:

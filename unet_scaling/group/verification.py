@@ -49,7 +49,7 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
 def _introductions(group: Group, config: RunConfig, environment: dict[str, str]) -> list[Introduction]:
     own = Introduction(
         run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
-        facts=_own_facts(group, environment),
+        facts=own_facts(group.rank, group.device, environment),
         # Nodes of one cluster may differ in their driver.
         versions={name: version for name, version in versions().items() if name != "driver"},
     )
@@ -78,10 +78,11 @@ def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[s
     return sentences
 
 
-def _own_facts(group: Group, environment: dict[str, str]) -> WorkerFacts:
-    name, uuid = _device_name_and_uuid(group.device)
+def own_facts(rank: int, device: torch.device, environment: dict[str, str]) -> WorkerFacts:
+    """Return the facts of this worker, with the variables of its environment that decide speed."""
+    name, uuid = _device_name_and_uuid(device)
     return WorkerFacts(
-        worker=group.rank,
+        worker=rank,
         host=socket.gethostname(),
         process=os.getpid(),
         device=name,
