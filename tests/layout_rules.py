@@ -31,6 +31,7 @@ ORDERS = {
         ("run",),
         ("model", "metrics", "divergence", "training", "evaluation", "explain"),
         ("profile",),
+        ("doctor",),
     ),
     "analysis": (
         ("arrays", "study", "text", "processes"),

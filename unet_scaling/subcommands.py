@@ -31,6 +31,9 @@ SUBCOMMANDS = (
     Subcommand(
         "check", "slurm.commands.check", "try the installation, and what a study or cluster file needs"
     ),
+    Subcommand(
+        "doctor", "slurm.commands.doctor", "launch workers for half a minute, and say what is wrong with them"
+    ),
     Subcommand("new", "slurm.commands.new", "write a study and a cluster file for this machine or cluster"),
     Subcommand("data", "unet_scaling.data.__main__", "verify, fetch or make images"),
     Subcommand(

@@ -26,17 +26,17 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
             f"or by the mpiexec of the MPI that environment/check.py names"
         )
     _bind_to_cores(identity, config.training.cores_per_worker)
-    return identity, _own_device(identity)
+    return identity, own_device(identity)
 
 
-def owned_cores(identity: Identity, config: RunConfig) -> list[int]:
-    """Return the cores that this worker was bound to; on a dilated cluster those that they stand for."""
+def owned_cores(identity: Identity, wanted: int | None = None) -> list[int]:
+    """Return the cores that this worker was bound to; on a dilated cluster the first `wanted` of its host's."""
     if is_dilated():
-        return emulated_cores(identity, config.training.cores_per_worker)
+        return emulated_cores(identity, wanted)
     return sorted(os.sched_getaffinity(0))
 
 
-def _own_device(identity: Identity) -> torch.device:
+def own_device(identity: Identity) -> torch.device:
     """Return this worker's GPU: the one it sees, of several that of its local rank. Without any, the CPU."""
     visible = torch.cuda.device_count()
     if visible and is_dilated():

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from unet_scaling.group.allocator import allocator_settings
 from unet_scaling.group.device import owned_cores
 from unet_scaling.group.group import Group
-from unet_scaling.group.identity import job_id
+from unet_scaling.group.identity import Identity, job_id
 from unet_scaling.group.provenance import versions
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -50,7 +50,7 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
 def _introductions(group: Group, config: RunConfig, environment: dict[str, str]) -> list[Introduction]:
     own = Introduction(
         run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
-        facts=_own_facts(group, config, environment),
+        facts=own_facts(group.identity, group.device, environment, config.training.cores_per_worker),
         # Nodes of one cluster may differ in their driver.
         versions={name: version for name, version in versions().items() if name != "driver"},
     )
@@ -79,15 +79,18 @@ def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[s
     return sentences
 
 
-def _own_facts(group: Group, config: RunConfig, environment: dict[str, str]) -> WorkerFacts:
-    name, uuid = _device_name_and_uuid(group.device)
+def own_facts(
+    identity: Identity, device: torch.device, environment: dict[str, str], cores: int | None = None
+) -> WorkerFacts:
+    """Return the facts of this worker, with the variables of its environment that decide speed."""
+    name, uuid = _device_name_and_uuid(device)
     return WorkerFacts(
-        worker=group.rank,
+        worker=identity.rank,
         host=socket.gethostname(),
         process=os.getpid(),
         device=name,
         device_uuid=uuid,
-        cores=owned_cores(group.identity, config),
+        cores=owned_cores(identity, cores),
         threads=torch.get_num_threads(),
         allocator=allocator_settings(),
         environment=environment,

@@ -23,6 +23,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unet_scaling.group.identity import identify
 from unet_scaling.group.processor_quota import emulated_cores, enter_quota
+from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.clock import clock_seconds
 from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.errors import UserError, run_program
@@ -99,10 +100,15 @@ def _ring_and_random_pairs(ranks: list[int], pairs: list[tuple[int, int]]) -> li
     return sorted(ring) + sorted(generator.sample(others, min(len(others), len(ranks))))
 
 
-def measure(world: Any, pair: tuple[int, int], hosts: Sequence[str]) -> HostPair | None:  # noqa: ANN401
+def measure(
+    world: Any,  # noqa: ANN401
+    pair: tuple[int, int],
+    hosts: Sequence[str],
+    sizes: Sequence[int],
+) -> HostPair | None:
     """Time one pair on an MPI communicator; return the result on its first rank, None on the second."""
     rows: list[tuple[int, int, float, float]] = []
-    for size in PING_PONG_BYTES:
+    for size in sizes:
         rows.append((size, *_one_way_seconds(world, pair, size)))
         if _slowest(world, pair, rows[-1][2]) > LONGEST_ONE_WAY_SECONDS:
             break
@@ -173,20 +179,25 @@ def main() -> None:
         identity = identify(os.environ)
         enter_quota(identity, len(emulated_cores(identity)))
     hosts = world.allgather(socket.gethostname())
-    pairs = _measure_pairs(world, hosts)
+    pairs = measure_pairs(world, hosts)
     if world.Get_rank() == 0:
         library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
         write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=pairs))
 
 
-def _measure_pairs(world: Any, hosts: Sequence[str]) -> list[HostPair]:  # noqa: ANN401
+def measure_pairs(
+    world: Any,  # noqa: ANN401
+    hosts: Sequence[str],
+    sizes: Sequence[int] = PING_PONG_BYTES,
+) -> list[HostPair]:
     """Return the result of every pair, on every rank."""
     pairs: list[HostPair] = []
     for ranks in choose_pairs(hosts):
-        # One pair at a time: the others must not use the network.
-        world.Barrier()
-        own = measure(world, ranks, hosts) if world.Get_rank() in ranks else None
-        pairs += filter(None, world.allgather(own))
+        with blocking:
+            # One pair at a time: the others must not use the network.
+            world.Barrier()
+            own = measure(world, ranks, hosts, sizes) if world.Get_rank() in ranks else None
+            pairs += filter(None, world.allgather(own))
     return pairs
 
 

@@ -1,0 +1,85 @@
+"""Launch workers as a study would, for half a minute, and say what would keep them from training together.
+
+Who belongs to whom by the launcher, by torch and by MPI; each worker's host, address, cores, device, clock
+and versions; latency and bandwidth between hosts; the slowest node. Ends with 1 where it finds a fault.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from slurm.cluster import Cluster, read_cluster
+from slurm.commands.options import add_logs, new_console
+from slurm.doctor import Examination, examine_cluster, examine_here
+from unet_scaling.doctor.findings import node_speeds
+from unet_scaling.doctor.show import show, verdict
+from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.errors import EXIT_BUG, EXIT_OK
+from unet_scaling.study.validation import positive
+
+# The fewest that show whether workers find each other, and over a network.
+DEFAULT_WORKERS = 2
+DEFAULT_NODES = 2
+_EPILOG = """\
+examples
+  unet-scaling doctor --local
+  unet-scaling doctor --cluster slurm/clusters/MINE.toml
+  unet-scaling doctor --cluster slurm/clusters/MINE.toml --nodes 7 --json
+"""
+
+
+def main() -> int:
+    arguments = command_line().parse_args()
+    console = new_console()
+    if arguments.local:
+        found = examine_here(arguments.workers or DEFAULT_WORKERS)
+    else:
+        cluster = read_cluster(arguments.cluster)
+        console.stderr = arguments.json
+        found = examine_cluster(cluster, _workers(arguments, cluster), arguments.logs, console)
+    if arguments.json:
+        print(json.dumps(as_json(found), indent=2))
+    else:
+        show(console, found.reports, found.workers, found.findings)
+        for line in found.last_lines if found.findings.faults else []:
+            console.print(f"output: {line}", style="dim", markup=False)
+    return EXIT_BUG if found.findings.faults else EXIT_OK
+
+
+def command_line() -> CommandLine:
+    parser = CommandLine("unet-scaling doctor", __doc__, _EPILOG)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--cluster", type=Path, metavar="CLUSTER.toml", help="as a job of Slurm")
+    where.add_argument("--local", action="store_true", help="on this machine with mpiexec, without Slurm")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument(
+        "--nodes",
+        type=positive,
+        metavar="N",
+        help=f"full nodes of the cluster (default: its max_nodes, or {DEFAULT_NODES})",
+    )
+    size.add_argument(
+        "--workers", type=positive, metavar="N", help=f"instead of nodes (--local: {DEFAULT_WORKERS})"
+    )
+    parser.add_argument("--json", action="store_true", help="print verdict, findings and all reports as JSON")
+    add_logs(parser)
+    return parser
+
+
+def _workers(arguments: argparse.Namespace, cluster: Cluster) -> int:
+    if arguments.workers:
+        return int(arguments.workers)
+    return int(arguments.nodes or cluster.max_nodes or DEFAULT_NODES) * cluster.gpus_per_node
+
+
+def as_json(found: Examination) -> dict[str, object]:
+    """Return all that was found, the verdict first."""
+    speeds = node_speeds(found.reports)
+    return {
+        "verdict": verdict(found.reports, found.workers, found.findings),
+        "faults": list(found.findings.faults),
+        "warnings": list(found.findings.warnings),
+        "workers": found.workers,
+        "slowest_node": next(iter(speeds), None),
+        "reports": [report.model_dump(mode="json") for report in found.reports],
+    }

@@ -1,0 +1,181 @@
+"""The launch doctor with real processes on this machine: what it reports, and the faults that it names."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slurm.mpi import launch_environment, mpiexec_program
+from tests.machine import needs_a_core_each
+from unet_scaling.doctor.findings import Findings, launch_findings
+from unet_scaling.doctor.pairs import slow_links
+from unet_scaling.doctor.reports import WorkerReport, read_reports, report_path
+from unet_scaling.measure.ping_pong import HostPair
+
+WORKERS = 2
+LAUNCH_SECONDS = 150
+
+
+@pytest.mark.slow
+@needs_a_core_each
+def test_two_workers_that_find_each_other_are_well() -> None:
+    command = [sys.executable, "-m", "unet_scaling", "doctor", "--local", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LAUNCH_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["verdict"].startswith("2 workers in 1 group, for torch and for MPI, on 1 node")
+    assert found["faults"] == []
+    reports = [WorkerReport.model_validate_json(json.dumps(report)) for report in found["reports"]]
+    assert [(report.rank, report.size, report.joined_workers, report.mpi_workers) for report in reports] == [
+        (0, 2, 2, 2),
+        (1, 2, 2, 2),
+    ]
+    assert {report.stage for report in reports} == {"finished"}
+    assert found["slowest_node"] == reports[0].facts.host
+    for report in reports:
+        assert (report.interface, report.address) == ("lo", "127.0.0.1")
+        assert report.versions["torch"]
+        assert report.clock_offset_seconds is not None
+        assert report.clock_error_seconds is not None
+        assert abs(report.clock_offset_seconds) <= report.clock_error_seconds, "one clock for both"
+        assert report.operations_per_second
+    (pair,) = reports[0].pairs
+    assert (pair.medium, pair.ranks) == ("shared memory", (0, 1))
+
+
+def examine(folder: Path, first: Sequence[str], second: Sequence[str] = ()) -> Findings:
+    """Launch a worker behind each of these commands; return what its doctor finds."""
+    worker = [sys.executable, "-m", "unet_scaling.doctor", str(folder), str(WORKERS)]
+    command = [mpiexec_program(), "-n", "1", *first, *worker, ":", "-n", "1", *(second or first), *worker]
+    subprocess.run(command, env=launch_environment(), capture_output=True, timeout=LAUNCH_SECONDS)
+    return launch_findings(read_reports(folder), WORKERS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["PMI_RANK", "PMI_SIZE"])
+def test_names_the_missing_variable_that_makes_groups_of_one(lost: str, tmp_path: Path) -> None:
+    found = examine(tmp_path, ["env", "-u", lost])
+    assert found.faults[0].startswith(f"2 groups of 1 instead of 1 group of 2: {lost} is not set on ")
+    reports = read_reports(tmp_path)
+    assert [(report.rank, report.size, report.joined_workers) for report in reports] == [(0, 1, None)] * 2
+
+
+@pytest.mark.slow
+def test_names_what_workers_need_that_no_launcher_started(tmp_path: Path) -> None:
+    worker = [sys.executable, "-m", "unet_scaling.doctor", str(tmp_path), str(WORKERS)]
+    started = [subprocess.Popen(worker, stderr=subprocess.DEVNULL) for _ in range(WORKERS)]
+    assert [process.wait(timeout=LAUNCH_SECONDS) for process in started] == [0, 0]
+    found = launch_findings(read_reports(tmp_path), WORKERS)
+    (groups,) = found.faults
+    assert groups.startswith("2 groups of 1 instead of 1 group of 2: the launcher set none on ")
+    assert "a worker needs PMI_RANK and PMI_SIZE or" in groups
+
+
+@pytest.mark.slow
+def test_names_an_interface_that_does_not_exist(tmp_path: Path) -> None:
+    found = examine(tmp_path, ["env", "GLOO_SOCKET_IFNAME=nosuch0"])
+    assert found.faults[0].startswith("GLOO_SOCKET_IFNAME=nosuch0: ")
+    assert "has no such interface with an address; it has lo (127.0.0.1)" in found.faults[0]
+    assert any("could not join the group" in fault for fault in found.faults[1:]), found.faults
+
+
+@pytest.mark.slow
+@needs_a_core_each
+def test_names_versions_and_cores_that_differ(tmp_path: Path) -> None:
+    facts = tmp_path / "packages" / "torch-1.0.dist-info"
+    facts.mkdir(parents=True)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
+    path = os.pathsep.join([str(facts.parent), os.environ.get("PYTHONPATH", "")])
+    core = max(os.sched_getaffinity(0))
+    found = examine(tmp_path, ["env"], ["env", f"PYTHONPATH={path}", "taskset", "--cpu-list", str(core)])
+    (versions,) = (fault for fault in found.faults if "load the same environment" in fault)
+    assert versions.startswith("torch is 2.")
+    assert "and 1.0 on worker 1" in versions
+    (cores,) = (warning for warning in found.warnings if "cores_per_worker" in warning)
+    assert cores.startswith("worker 1 on ")
+    assert "has 1 core; others have" in cores
+
+
+def pair(hosts: tuple[str, str], milliseconds: float, latency: float = 0.05) -> HostPair:
+    """Two hosts between which 1 MiB takes so long, one way."""
+    seconds = [latency / 1e3, milliseconds / 1e3]
+    return HostPair(
+        ranks=(0, 1), hosts=hosts, medium="network", bytes=[1, 2**20], repeats=[9, 9],
+        median_seconds=seconds, minimum_seconds=seconds,
+        latency_seconds=seconds[0], bytes_per_second=2**20 / seconds[1],
+    )  # fmt: skip
+
+
+def test_names_a_slow_link_by_its_pair_and_a_host_with_slow_links_only() -> None:
+    equal = [pair(("a", "b"), 8), pair(("a", "c"), 9), pair(("b", "c"), 10)]
+    assert slow_links(equal) == []
+    (one,) = slow_links([*equal[:2], pair(("b", "c"), 80)])
+    assert one == ("the link b - c is slow: 1,048,576 bytes take 80 ms, between the fastest pair 8 ms")
+    far = slow_links([*equal[:2], pair(("b", "c"), 8, latency=1)])
+    assert far == ["the link b - c is slow: 1 bytes take 1 ms, between the fastest pair 0.05 ms"]
+    *links, host = slow_links([equal[0], pair(("a", "c"), 80), pair(("b", "c"), 80)])
+    assert len(links) == 2
+    assert host.startswith("every link of c is slow")
+
+
+def worker(number: int, **values: object) -> WorkerReport:
+    """A report of a worker on a host of its own that found nothing wrong."""
+    host = f"node{number}"
+    content = {
+        "stage": "finished", "rank": number, "size": 3, "launcher": "Slurm", "launcher_variables": {},
+        "facts": {
+            "worker": number, "host": host, "process": 7, "device": "cpu", "device_uuid": "",
+            "cores": [0, 1], "threads": 2,
+        },
+        "host_cores": 2, "versions": {"python": "3.11.7", "driver": host},
+        "addresses": {"lo": "127.0.0.1", "eth0": f"10.0.0.{number}"}, "interface": "eth0",
+        "own_address": f"10.0.0.{number}", "joined_workers": 3, "mpi_workers": 3,
+        "clock_offset_seconds": 0.01, "clock_error_seconds": 0.01, "operations_per_second": 1e9,
+    }  # fmt: skip
+    return WorkerReport.model_validate_json(json.dumps(content | values))
+
+
+def test_finds_nothing_where_nothing_is_wrong() -> None:
+    assert launch_findings([worker(0), worker(1), worker(2)], 3, cores_wanted=2) == Findings((), ())
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"operations_per_second": 5e8}, "node2 computes at 50% of the median node"),
+        ({"clock_offset_seconds": -90.0}, "the clock of node2 is -90.0 s off that of worker 0"),
+        ({"host_cores": 1}, "node2 is a host of 1 cores; others have 2"),
+        ({"interface": "lo", "own_address": "127.0.1.1"}, "since its own name resolves to 127.0.1.1"),
+        ({"interface": "lo"}, "change GLOO_SOCKET_IFNAME=lo"),
+        ({"mpi_workers": 1}, 'launcher_arguments = ["--mpi=pmi2"]'),
+        ({"stage": "measured"}, "worker 2 on node2 ended after it measured; see the output"),
+    ],
+    ids=["slow node", "clock", "host cores", "name", "loopback", "MPI", "silent end"],
+)
+def test_names_what_is_wrong_with_one_host(values: dict[str, object], sentence: str) -> None:
+    found = launch_findings([worker(0), worker(1), worker(2, **values)], 3)
+    (named,) = (*found.faults, *found.warnings)
+    assert sentence in named
+
+
+def test_names_workers_that_left_no_report() -> None:
+    (fault,) = launch_findings([worker(0)], 3).faults
+    assert fault.startswith("1 of 3 workers reported, from node0")
+    (fault,) = launch_findings([], 3).faults
+    assert fault.startswith("0 of 3 workers reported, from no host")
+
+
+def test_cores_that_the_cluster_file_promises_are_missed() -> None:
+    (warning,) = launch_findings([worker(0), worker(1), worker(2)], 3, cores_wanted=12).warnings
+    assert "worker 0 on node0 has 2 cores" in warning
+    assert "the cluster file says 12" in warning
+
+
+def test_a_damaged_report_is_refused(tmp_path: Path) -> None:
+    report_path(tmp_path, "node1", 7).write_text('{"rank": 0')
+    with pytest.raises(ValueError, match="Expecting"):
+        read_reports(tmp_path)

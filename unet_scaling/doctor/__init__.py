@@ -1,0 +1,3 @@
+from unet_scaling.interpreter import require_packages
+
+require_packages()

@@ -1,0 +1,222 @@
+"""What the reports of a doctor's launch show: faults, with which no study should start, and warnings.
+
+Pure functions of the reports. Each sentence names worker, host or variable, the value found, and the cure.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from unet_scaling.doctor.interfaces import GLOO_VARIABLE
+from unet_scaling.doctor.pairs import slow_links
+from unet_scaling.doctor.reports import WorkerReport
+from unet_scaling.group.identity import LAUNCHERS
+from unet_scaling.group.verification import different_versions
+from unet_scaling.study.shared_devices import shared_devices
+from unet_scaling.study.texts import count
+
+# Slower than this share of the median node, it delays every step of all others.
+SLOW_NODE_SHARE = 0.8
+# Of clocks: what NTP keeps is a hundredth of it.
+LARGEST_CLOCK_OFFSET_SECONDS = 1.0
+LOOPBACK = "127."
+MPI_CURE = (
+    'let srun speak to MPI (launcher_arguments = ["--mpi=pmi2"]; `srun --mpi=list` shows what it can), '
+    "or start with the mpiexec of this MPI"
+)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Faults end what would train wrongly or not at all; warnings cost time only."""
+
+    faults: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def launch_findings(
+    reports: Sequence[WorkerReport], workers: int, cores_wanted: int | None = None
+) -> Findings:
+    """Return what is wrong with a launch of so many workers, the likeliest cause first.
+
+    `cores_wanted` is what the cluster file promises each worker.
+    """
+    faults = (
+        *missing_reports(reports, workers),
+        *launcher_groups(reports, workers),
+        *wrong_interfaces(reports),
+        *problems(reports),
+        *mpi_groups(reports, workers),
+        *other_versions(reports),
+        *devices_in_common(reports),
+    )
+    warnings = (
+        *unequal_cores(reports, cores_wanted),
+        *slow_links([pair for report in reports for pair in report.pairs]),
+        *slow_nodes(reports),
+        *wrong_clocks(reports),
+    )
+    return Findings(faults, warnings)
+
+
+def missing_reports(reports: Sequence[WorkerReport], workers: int) -> list[str]:
+    if len(reports) >= workers:
+        return []
+    hosts = ", ".join(sorted({report.facts.host for report in reports})) or "no host"
+    return [
+        f"{len(reports)} of {workers} workers reported, from {hosts}: the others did not start, or do not "
+        f"share the folder of the reports with this machine; see the output of the launch"
+    ]
+
+
+def devices_in_common(reports: Sequence[WorkerReport]) -> list[str]:
+    """Find a device or core that two workers own: known of those which joined, and took theirs."""
+    shared = shared_devices([report.facts for report in reports if report.joined_workers])
+    if not shared:
+        return []
+    more = f" (and {len(shared) - 1} more)" if shared[1:] else ""
+    return [
+        f"{shared[0]}{more}: give each worker its own, or set training.shared_devices = true in the study"
+    ]
+
+
+def launcher_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
+    """Find workers that the launcher did not tell that they belong together: N groups of 1 train N models."""
+    alone = [report for report in reports if report.size != workers]
+    if not alone:
+        return []
+    sizes = Counter(report.size for report in alone)
+    groups = " and ".join(f"{count(number // size, 'group')} of {size}" for size, number in sizes.items())
+    return [f"{groups} instead of 1 group of {workers}: {_why_alone(alone[0])}"]
+
+
+def _why_alone(report: WorkerReport) -> str:
+    """Return which variable tells too little, or is missing."""
+    found = report.launcher_variables
+    told = ", ".join(f"{name}={value}" for name, value in found.items()) or "none"
+    for launcher in LAUNCHERS:
+        halves = [name for name in (launcher.rank, launcher.size) if name not in found]
+        if len(halves) == 1:
+            return (
+                f"{halves[0]} is not set on {report.facts.host}, with {told}; "
+                f"do not unset it between launcher and worker"
+            )
+    wanted = " or ".join(f"{launcher.rank} and {launcher.size}" for launcher in LAUNCHERS)
+    return f"the launcher set {told} on {report.facts.host}, a worker needs {wanted}; use srun or mpiexec"
+
+
+def wrong_interfaces(reports: Sequence[WorkerReport]) -> list[str]:
+    """Find interfaces that do not exist, or that no other host can reach."""
+    several = len({report.facts.host for report in reports}) > 1
+    sentences = []
+    for host, report in _first_by_host(reports).items():
+        known = ", ".join(f"{name} ({address})" for name, address in report.addresses.items())
+        if report.interface and not report.address:
+            sentences.append(
+                f"{GLOO_VARIABLE}={report.interface}: {host} has no such interface with an address; "
+                f"it has {known}"
+            )
+        elif several and (report.address or LOOPBACK).startswith(LOOPBACK):
+            sentences.append(f"{host} would talk over {_loopback(report)}; it has {known}")
+    return sentences
+
+
+def _loopback(report: WorkerReport) -> str:
+    if report.interface != "lo" or report.own_address.startswith(LOOPBACK):
+        resolved = report.own_address or "nothing"
+        return (
+            f"its loopback, which no other host reaches, since its own name resolves to {resolved}: "
+            f"set {GLOO_VARIABLE} in [environment] of the cluster file"
+        )
+    return f"its loopback, which no other host reaches: change {GLOO_VARIABLE}={report.interface}"
+
+
+def problems(reports: Sequence[WorkerReport]) -> list[str]:
+    """Return why workers got no further, each text once with the first worker that says so."""
+    first: dict[str, WorkerReport] = {}
+    for report in reports:
+        if report.problem:
+            first.setdefault(report.problem, report)
+    told = [f"{report.place}: {problem}" for problem, report in first.items()]
+    silent = [report for report in reports if not report.problem and report.stage != "finished"]
+    if silent and not told:
+        # Nobody says why: a library ended the process itself.
+        told = [f"{silent[0].place} ended after it {silent[0].stage}; see the output of the launch"]
+    return told
+
+
+def mpi_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
+    """Find workers that MPI, and Horovod with it, does not take for one group."""
+    sizes = Counter(report.mpi_workers for report in reports if report.mpi_workers not in (None, workers))
+    if not sizes:
+        return []
+    size, number = next((size, number) for size, number in sizes.items() if size is not None)
+    launcher = next(report.launcher for report in reports if report.mpi_workers == size)
+    groups = f"{count(number // size, 'group')} of {size} instead of 1 group of {workers}"
+    return [f"MPI, and so Horovod, makes {groups} (launcher: {launcher}): {MPI_CURE}"]
+
+
+def other_versions(reports: Sequence[WorkerReport]) -> list[str]:
+    """Return each version that is not the same everywhere; nodes may differ in their driver."""
+    numbered = [report.facts.model_copy(update={"worker": number}) for number, report in enumerate(reports)]
+    versions = [
+        {name: version for name, version in report.versions.items() if name != "driver"} for report in reports
+    ]
+    return [
+        f"{text}: load the same environment on every node" for text in different_versions(numbered, versions)
+    ]
+
+
+def unequal_cores(reports: Sequence[WorkerReport], wanted: int | None) -> list[str]:
+    """Find hosts whose workers have fewer cores than others, or than the cluster file promises."""
+    cores = {report.place: len(report.facts.cores) for report in reports}
+    most = max([*cores.values(), wanted or 0], default=0)
+    fewer = [f"{place} has {count(number, 'core')}" for place, number in cores.items() if number < most]
+    of_hosts = {host: report.host_cores for host, report in _first_by_host(reports).items()}
+    largest = max(of_hosts.values(), default=0)
+    fewer += [f"{host} is a host of {n} cores" for host, n in of_hosts.items() if n < largest]
+    if not fewer:
+        return []
+    promised = f"the cluster file says {wanted}" if most == wanted else f"others have {max(most, largest)}"
+    return [f"{', '.join(fewer)}; {promised}: ask for equal nodes, or lower cores_per_worker"]
+
+
+def node_speeds(reports: Iterable[WorkerReport]) -> dict[str, float]:
+    """Return the operations per second of each host's slowest worker, slowest host first."""
+    by_host: dict[str, list[float]] = defaultdict(list)
+    for report in reports:
+        if report.operations_per_second is not None:
+            by_host[report.facts.host].append(report.operations_per_second)
+    slowest = {host: min(speeds) for host, speeds in by_host.items()}
+    return dict(sorted(slowest.items(), key=lambda item: item[1]))
+
+
+def slow_nodes(reports: Sequence[WorkerReport]) -> list[str]:
+    speeds = node_speeds(reports)
+    if len(speeds) < 2:
+        return []
+    typical = median(speeds.values())
+    return [
+        f"{host} computes at {speed / typical:.0%} of the median node: every step would wait for it; "
+        f'leave it out (options = ["--exclude={host}"]), or see what else runs there'
+        for host, speed in speeds.items()
+        if speed < SLOW_NODE_SHARE * typical
+    ]
+
+
+def wrong_clocks(reports: Sequence[WorkerReport]) -> list[str]:
+    return [
+        f"the clock of {report.facts.host} is {report.clock_offset_seconds:+.1f} s off that of worker 0: "
+        f"let NTP set it, or times in logs cannot be compared"
+        for report in _first_by_host(reports).values()
+        if abs(report.clock_offset_seconds or 0) - (report.clock_error_seconds or 0)
+        > LARGEST_CLOCK_OFFSET_SECONDS
+    ]
+
+
+def _first_by_host(reports: Sequence[WorkerReport]) -> dict[str, WorkerReport]:
+    by_host: dict[str, WorkerReport] = {}
+    for report in reports:
+        by_host.setdefault(report.facts.host, report)
+    return by_host
