@@ -24,7 +24,8 @@ def note_changed_request(folder: StudyFolder, console: Console) -> StudyFolder:
     """Return the study with all repeats that it has; note where it asks for more than when it had results.
 
     To raise `repeats` in the file of a study is as much a look at its results as --more-repeats is; to put
-    other points into its folder is none. For the caller that holds the lock of the study, before it makes run folders.
+    other points into its folder is none. For the caller that holds the lock of the study, before it makes
+    run folders.
     """
     before = recorded_study(folder.path)
     if before is None:
