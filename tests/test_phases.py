@@ -1,6 +1,5 @@
 """The phases of a step: every moment belongs to one, and the last gradient ends backward."""
 
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,7 +31,7 @@ TIME = HandClock()
 
 @pytest.fixture(autouse=True)
 def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "time", SimpleNamespace(perf_counter=TIME.perf_counter))
+    monkeypatch.setattr(product, "clock_seconds", TIME.perf_counter)
 
 
 class Slow(torch.autograd.Function):
