@@ -7,6 +7,7 @@
       [--images M --batch B]                what an epoch had: gives the speed-up by steps
       [--names "MirroredStrategy,Horovod"]  what the two arms are, where it is not native DDP
   unet-scaling compare A B                  two studies, before and after a change: --help says more
+  unet-scaling predict logs/STUDY --for 8   worker counts that are not measured yet: --help says more
 
 Writes to the report folder:
   report.html      the report: one file that needs nothing else, to be opened in a browser
@@ -27,13 +28,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from analysis.compare import command
+from analysis.compare import command as compare_command
+from analysis.prediction import command as predict_command
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.validation import positive
 
-# As the first argument; a study folder of this name is given as ./compare.
-COMPARE = "compare"
+# As the first argument; a study folder of such a name is given as ./compare.
+OTHER_COMMANDS = {"compare": compare_command.main, "predict": predict_command.main}
 # Options that state what the records of a study hold, and older logs do not.
 REFERENCE_OPTIONS = ("images", "batch", "names")
 # Short beside a run, long beside a look at the folder.
@@ -41,10 +43,11 @@ WATCH_SECONDS = 10
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write and print the report, or the comparison, that the command line asks for."""
+    """Write and print the report, comparison or prediction that the command line asks for."""
     given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == [COMPARE]:
-        return command.main(given[1:])
+    other = OTHER_COMMANDS.get(given[0]) if given else None
+    if other:
+        return other(given[1:])
     options = command_line().parse_args(given)
     _require_fitting(options)
     # Only now: --help and a wrong option need not wait for pandas and matplotlib.

@@ -1,4 +1,4 @@
-"""How long a worker computes in each part of a step: files that runs on 1 worker wrote beside their records."""
+"""How long a worker computes in each part of a step: files that runs on 1 worker wrote beside records."""
 
 from collections.abc import Collection
 from pathlib import Path

@@ -19,7 +19,8 @@ def prediction_notes(series: Series, unit: str, rows: Sequence[_Cells], fit: _Ce
         yield _errors(checks, 100 * fit["held_out_error"])
         yield _against_last_efficiency(100 * fit["held_out_error"], 100 * fit["last_efficiency_error"])
     yield _expected(beyond, unit)
-    yield from _limits(series)
+    yield from one_node_only(series)
+    yield from few_launches(series)
 
 
 def _expected(beyond: _Cells, unit: str) -> str:
@@ -28,10 +29,14 @@ def _expected(beyond: _Cells, unit: str) -> str:
     return f"fitted on {beyond['fitted_on']}, {beyond['workers']} workers are expected to reach {expected}"
 
 
-def _limits(series: Series) -> Iterator[str]:
-    """Yield what the points of a series cannot tell of larger counts."""
+def one_node_only(series: Series) -> Iterator[str]:
+    """Yield that the points of a series, all within one node, do not tell of a link between nodes."""
     if (series.counts.nodes == 1).all():
         yield f"{UNSEEN_LINK}: what is expected holds within one node only"
+
+
+def few_launches(series: Series) -> Iterator[str]:
+    """Yield that a point has too few launches to tell how much launches vary."""
     if min(map(len, series.launches)) < FEWEST_REPEATS:
         few = f"a point has fewer than {FEWEST_REPEATS} launches"
         yield f"{few}: the intervals carry no launch-to-launch variation, only the misfit of the model"

@@ -113,6 +113,7 @@ COST_TABLES = (
             "error": "predicted / measured - 1",
             "held_out": "true: measured, but not seen by the fit",
             "why": "what the interval lacks",
+            "models": "what is averaged, and how heavily: sum of terms, bucket timeline",
         },
         page=PageTable(
             "prediction",

@@ -1,0 +1,59 @@
+"""Predict the speed of worker counts that were not measured, before they are.
+
+  unet-scaling predict logs/STUDY --for 8,14 [--output FOLDER]
+
+Reads the records of a study: at least 3 worker counts, 1 among them, none of those to be predicted. Prints
+for every framework, set of options and count the step time and throughput with a 95 % interval, and writes
+  predictions/<UTC date-time>.json   the same, with the SHA-256 of every file used, the commit, and what each
+                                     model says; the file is never written again
+Once the predicted counts are measured, the report holds the predictions against them: only those whose file
+is older than the first run of the point. Commit the file before the runs start, and nobody can doubt it.
+docs/prediction.md explains the models, the interval and the scores.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from unet_scaling.study.command_line import CommandLine
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write and print the prediction that the command line asks for."""
+    options = command_line().parse_args(arguments)
+    # Only now: --help and a wrong option need not wait for pandas.
+    from analysis.prediction.program import write_forecast
+
+    return write_forecast(options.study, options.workers, options.output)
+
+
+def command_line() -> CommandLine:
+    """Return the parser of this program."""
+    parser = CommandLine("python -m analysis predict", __doc__)
+    parser.add_argument("study", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
+    parser.add_argument(
+        "--for",
+        dest="workers",
+        required=True,
+        type=worker_counts,
+        metavar="N,N,...",
+        help="worker counts to predict, such as 8,14; none of them may be measured yet",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where the file goes; default: predictions/ in the study's folder, where the report finds it",
+    )
+    return parser
+
+
+def worker_counts(text: str) -> list[int]:
+    """Return the counts of "8,14", ascending."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) >= 2 for word in words):
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: numbers of at least 2, such as 8,14")
+    counts = sorted({int(word) for word in words})
+    if len(counts) < len(words):
+        raise argparse.ArgumentTypeError(f"found {text!r}, which names a count twice")
+    return counts
