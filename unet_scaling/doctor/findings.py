@@ -138,12 +138,18 @@ def problems(reports: Sequence[WorkerReport]) -> list[str]:
     for report in reports:
         if report.problem:
             first.setdefault(report.problem, report)
-    told = [f"{report.place}: {problem}" for problem, report in first.items()]
+    told = [
+        problem if problem.startswith("worker ") else f"{report.place}: {problem}"
+        for problem, report in first.items()
+    ]
     silent = [report for report in reports if not report.problem and report.stage != "finished"]
-    if silent and not told:
-        # Nobody says why: a library ended the process itself.
-        told = [f"{silent[0].place} ended after it {silent[0].stage}; see the output of the launch"]
-    return told
+    # Nobody says why: a library ended the process itself, or kept it from saying so.
+    return told or [_silent_end(report) for report in silent[:1]]
+
+
+def _silent_end(report: WorkerReport) -> str:
+    step = "MPI did not start" if report.stage == "measured" else f"it ended after it {report.stage}"
+    return f"{report.place}: {step}; see the output of the launch"
 
 
 def mpi_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
