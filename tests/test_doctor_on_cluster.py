@@ -41,7 +41,7 @@ image_width = 32
 [model]
 width = 1
 [training]
-epochs = 1
+epochs = 2
 batch_per_worker = 1
 """
 
@@ -95,11 +95,19 @@ def test_names_the_pairs_of_a_slow_link(hosts: VirtualCluster, tmp_path: Path) -
     assert slow == ["the link node1 - node3", "the link node2 - node3", "every link of node3"]
 
 
-def test_names_the_variable_that_the_workers_lack(hosts: VirtualCluster, tmp_path: Path) -> None:
-    found = examine(hosts, tmp_path, f'{PMI}, "env", "-u", "PMI_RANK"', workers=2)
-    assert found["verdict"].startswith(
-        "do not train like this: 2 groups of 1 instead of 1 group of 2: PMI_RANK is not set on node1"
-    )
+@pytest.mark.parametrize(
+    ("without", "effect"),
+    [
+        ('"env", "-u", "SLURM_PROCID", "-u", "PMI_RANK"', "2 groups of 1 instead of 1 group of 2: "),
+        ('"env", "-u", "PMI_RANK"', "worker 0 on node1: MPI did not start; "),
+    ],
+    ids=["of all launchers", "of PMI only"],
+)
+def test_names_the_variable_that_the_workers_lack(
+    without: str, effect: str, hosts: VirtualCluster, tmp_path: Path
+) -> None:
+    found = examine(hosts, tmp_path, f"{PMI}, {without}", workers=2)
+    assert found["faults"][0].startswith(f"{effect}PMI_RANK is not set on node1, with PMI_SIZE=2")
 
 
 def test_names_an_srun_that_does_not_speak_to_mpi(hosts: VirtualCluster, tmp_path: Path) -> None:
