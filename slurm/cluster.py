@@ -69,6 +69,9 @@ class Cluster(StrictModel):
     time: TimeLimit = Field(description="limit of one job", examples=["02:00:00"])
     stop_seconds: PositiveInt = Field(300, description="how long before the limit runs save and stop")
     ping_pong: bool = Field(False, description="jobs of several nodes first time MPI between them")
+    doctor: bool = Field(
+        False, description="before a study's first job, a job of half a minute tries the launch itself"
+    )
     requeue: bool = Field(True, description="a run that stopped asks Slurm to start its job again")
     options: list[Option] = Field([], description="further sbatch options", examples=[["--exclusive"]])
     environment: dict[Variable, Word] = Field(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.batch import write_script
+from slurm.batch import SCRIPT_NAME, write_script
 from slurm.cluster import Cluster, geometry
 from slurm.local import launch
 from slurm.render import Places, doctor_script
@@ -25,6 +25,7 @@ from slurm.scheduler import (
 from slurm.states import RUNNING_STATES, WAITING_STATES
 from unet_scaling.doctor.findings import Findings, launch_findings
 from unet_scaling.doctor.reports import WorkerReport, read_reports
+from unet_scaling.doctor.show import verdict
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import OUTPUT_NAME
@@ -72,14 +73,24 @@ def examine_cluster(cluster: Cluster, workers: int, logs: Path, console: Console
     places = Places(PROJECT, Path(sys.executable))
     short = {"time": JOB_LIMIT, "stop_seconds": 1, "requeue": False}
     script = doctor_script(cluster.model_copy(update=short), shape, folder, token, places)
-    write_script(folder, script)
     try:
-        job = submit(folder / "job.sbatch", token)
+        job = submit(write_script(folder, script), token)
     except (RejectedError, LimitError, UnreachableError) as error:
-        raise UserError(f"the doctor's job, {folder / 'job.sbatch'}: {error}") from None
+        raise UserError(f"the doctor's job, {folder / SCRIPT_NAME}: {error}") from None
     console.print(f"doctor: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}", markup=False)
     _wait(job)
     return _examination(folder, workers, cluster.cores_per_worker)
+
+
+def require_sound_launch(cluster: Cluster, workers: int, logs: Path, console: Console) -> None:
+    """Launch the doctor by Slurm; print its verdict and warnings. Raises UserError with all faults."""
+    found = examine_cluster(cluster, workers, logs, console)
+    if found.findings.faults:
+        faults = "\n  ".join([*found.findings.faults, *found.last_lines])
+        raise UserError(f"nothing was submitted, since the doctor (doctor = true) finds:\n  {faults}")
+    for warning in found.findings.warnings:
+        console.print(f"doctor: warning: {warning}", markup=False)
+    console.print(f"doctor: {verdict(found.reports, workers, found.findings)}", markup=False)
 
 
 def _new_folder(logs: Path) -> Path:

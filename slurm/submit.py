@@ -11,6 +11,7 @@ from slurm.batch import SCRIPT_NAME, BatchJob, write_script
 from slurm.cluster import Cluster, geometry
 from slurm.cost import cluster_cost, require_within
 from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
+from slurm.doctor import require_sound_launch
 from slurm.estimate import Basis
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
@@ -18,7 +19,7 @@ from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import UnreachableError, find, inherited_variables
 from slurm.states import RunStatus, study_statuses
 from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
-from slurm.submissions import Submission, read_submission, write_submission
+from slurm.submissions import Submission, read_submission, read_submissions, write_submission
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import set_record_aside
@@ -147,11 +148,19 @@ class Submitter:
         configs = [run.run.config for run in wanted]
         check_before_submission(self.cluster, configs)
         self._require_affordable(configs)
+        if self.cluster.doctor and not self._has_had_jobs():
+            workers = max(config.workers for config in configs)
+            require_sound_launch(self.cluster, workers, self.folder.path.parent, self.console)
         for run in wanted:
             if run.run.state.is_complete and run.name in self.force:
                 set_record_aside(run.folder)
             elif run.run.state.is_complete:
                 set_disturbed_aside(run.folder)
+
+    def _has_had_jobs(self) -> bool:
+        """Tell whether any run of the study was queued before."""
+        folders = [self.folder.run_folder(config) for config in self.folder.study.configs()]
+        return any(found and found.attempts for found in read_submissions(folders).values())
 
     def _require_affordable(self, configs: Sequence[RunConfig]) -> None:
         """Print what these runs cost; raise UserError where that may be more than the budget."""

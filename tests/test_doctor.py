@@ -152,7 +152,7 @@ def test_finds_nothing_where_nothing_is_wrong() -> None:
         ({"interface": "lo", "own_address": "127.0.1.1"}, "since its own name resolves to 127.0.1.1"),
         ({"interface": "lo"}, "change GLOO_SOCKET_IFNAME=lo"),
         ({"mpi_workers": 1}, 'launcher_arguments = ["--mpi=pmi2"]'),
-        ({"stage": "measured"}, "worker 2 on node2 ended after it measured; see the output"),
+        ({"stage": "measured"}, "worker 2 on node2: MPI did not start; see the output"),
     ],
     ids=["slow node", "clock", "host cores", "name", "loopback", "MPI", "silent end"],
 )

@@ -156,20 +156,35 @@ class Clone:
         """Let the package index serve this build of torch."""
         report = {"install": [{"metadata": {"name": "torch", "requires_dist": requires}}]}
         (self.folder / "report.json").write_text(json.dumps(report))
-        write_script(self.bin / "python", f'#!/bin/sh\necho "{cuda}"\n')
+        write_script(
+            self.bin / "python",
+            f'#!/bin/sh\ncase "$*" in *is_available*) test -e "{self.folder}/gpu" ;; '
+            f'*assemble_toolkit*) echo "$3" ;; *) echo "{cuda}" ;; esac\n',
+        )
+
+    def show_gpu(self) -> None:
+        (self.folder / "gpu").touch()
 
     def judge_toolkit(self, answer: str, code: int) -> None:
-        text = f'#!/bin/sh\ntouch "{self.folder}/judged"\necho "{answer}"\nexit {code}\n'
+        text = f'#!/bin/sh\ntouch "{self.folder}/judged"\n'
+        text += '[ -z "$HOROVOD_CUDA_HOME" ] || { echo "$HOROVOD_CUDA_HOME"; exit 0; }\n'
+        text += f'echo "{answer}"\nexit {code}\n'
         write_script(self.folder / "environment" / TOOLKIT, text)
 
-    def install(self, path: str = SYSTEM_PATH, **variables: str) -> str:
-        done = run(
-            self.folder / "environment" / "install.sh",
-            path=path,
-            **({"PYTHON": sys.executable, "CXX": "true"} | variables),
-        )
+    def try_install(
+        self, *words: str, path: str = SYSTEM_PATH, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        script = self.folder / "environment" / "install.sh"
+        return run(script, *words, path=path, **({"PYTHON": sys.executable, "CXX": "true"} | variables))
+
+    def install(self, *words: str, path: str = SYSTEM_PATH, **variables: str) -> str:
+        done = self.try_install(*words, path=path, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    @property
+    def toolkit_of_wheels(self) -> str:
+        return f"toolkit [{self.folder}/.venv/cuda_toolkit]"
 
 
 @pytest.fixture
@@ -180,7 +195,8 @@ def clone(tmp_path: Path) -> Clone:
     shutil.copy(PROJECT / "pyproject.toml", made.folder)
     write_script(
         made.bin / "pip",
-        f'#!/bin/sh\ncase "$*" in show*) exit 1 ;; *--report*) cat "{made.folder}/report.json" ;; esac\n',
+        f'#!/bin/sh\necho "$*" >>"{made.folder}/pip_calls"\n'
+        f'case "$*" in show*) exit 1 ;; *--report*) cat "{made.folder}/report.json" ;; esac\n',
     )
     write_script(
         made.folder / "environment" / "build_horovod.sh",
@@ -231,6 +247,116 @@ def test_installs_again_where_the_toolkit_it_lacked_is_there_by_now(clone: Clone
     assert "toolkit [/cuda]" in clone.install()
     clone.judge_toolkit("there is no nvcc", 1)
     assert "builder" not in clone.install(), "built for GPUs; a shell without the module changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "taken"),
+    [
+        ([], False, False),
+        ([], True, True),
+        (["--cuda", "site"], True, False),
+        (["--cuda", "pip"], False, True),
+    ],
+    ids=["no GPU", "a GPU", "site", "pip"],
+)
+def test_takes_the_compiler_of_the_index_by_option_or_for_a_gpu_without_a_toolkit(
+    words: list[str], gpu: bool, taken: bool, clone: Clone
+) -> None:
+    if gpu:
+        clone.show_gpu()
+    said = clone.install(*words)
+    assert (clone.toolkit_of_wheels in said) == taken
+    assert ("built for CPU workers only" in said) != taken
+    wheels = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-cccl")]
+    assert (" ".join(wheels) in (clone.folder / "pip_calls").read_text()) == taken
+
+
+def test_a_whole_toolkit_of_the_site_goes_before_the_compiler_of_the_index(clone: Clone) -> None:
+    clone.show_gpu()
+    clone.judge_toolkit("/cuda", 0)
+    assert "toolkit [/cuda]" in clone.install()
+    assert clone.toolkit_of_wheels in clone.install("--cuda", "pip")
+
+
+def test_an_environment_with_the_compiler_of_the_index_is_kept(clone: Clone) -> None:
+    assert "toolkit []" in clone.install()
+    assert clone.toolkit_of_wheels in clone.install("--cuda", "pip")
+    for words in ([], ["--cuda", "pip"]):
+        assert "builder" not in clone.install(*words)
+
+
+def test_an_environment_for_cpu_workers_is_made_again_where_there_is_a_gpu_by_now(clone: Clone) -> None:
+    assert "toolkit []" in clone.install()
+    clone.show_gpu()
+    assert clone.toolkit_of_wheels in clone.install()
+
+
+@pytest.mark.parametrize(
+    ("cuda", "error"),
+    [
+        ("", "torch==2.13.0 is a CPU build; name a CUDA build by TORCH_SPEC, or leave --cuda out"),
+        ("12.8", "torch==2.13.0 is for CUDA 12.8, allowed are 13 and newer; load a toolkit instead"),
+    ],
+)
+def test_refuses_the_compiler_of_the_index_for_a_torch_that_it_does_not_fit(
+    cuda: str, error: str, clone: Clone
+) -> None:
+    clone.serve_torch(cuda, ["filelock"])
+    done = clone.try_install("--cuda", "pip")
+    assert (done.returncode, done.stderr) == (2, f"error: --cuda pip: {error}\n")
+
+
+def test_refuses_an_unknown_source_of_the_toolkit(clone: Clone) -> None:
+    done = clone.try_install("--cuda", "conda")
+    assert (done.returncode, done.stderr) == (2, "error: --cuda conda: allowed are auto, site, pip\n")
+
+
+def make_wheels(site_packages: Path) -> Path:
+    """What the wheels of compiler, runtime and headers install, with the machine's own compiler as nvcc."""
+    toolkit = make_toolkit(site_packages / "nvidia" / "cu13")
+    (toolkit / "lib64").rename(toolkit / "lib")
+    (toolkit / "lib" / "libcudart.so").rename(toolkit / "lib" / "libcudart.so.13")
+    empty = ("bin/ptxas", "nvvm/bin/cicc", "include/crt/host_config.h", "include/nv/target",
+             "lib/libcudadevrt.a", "lib/libcudart_static.a")  # fmt: skip
+    for name in empty:
+        path = toolkit / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return toolkit
+
+
+def assemble(site_packages: Path, toolkit: Path) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, ENVIRONMENT / "assemble_toolkit.py", site_packages, toolkit)
+
+
+def test_a_toolkit_of_wheels_is_whole_and_leads_nvcc_nowhere_else(tmp_path: Path) -> None:
+    wheels = make_wheels(tmp_path / "site")
+    assert judge(tmp_path, CUDA_HOME=str(wheels)).returncode == 1, "as the wheels leave it, it is none"
+    made = tmp_path / "toolkit"
+    for _ in range(2):  # it may be made again
+        done = assemble(tmp_path / "site", made)
+        assert (done.returncode, done.stdout) == (0, f"{made}\n"), done.stderr
+    judged = judge(tmp_path, CUDA_HOME=str(made))
+    assert (judged.returncode, judged.stdout.strip()) == (0, str(made)), judged.stdout
+    assert not any(path.is_symlink() for folder in ("bin", "nvvm") for path in (made / folder).rglob("*"))
+    assert (made / "lib64" / "libcudart.so").readlink() == Path("libcudart.so.13")
+    assert list((made / "lib64" / "stubs").iterdir()) == []
+
+
+def test_wheels_that_are_missing_are_named_in_one_line(tmp_path: Path) -> None:
+    none = assemble(tmp_path, tmp_path / "toolkit")
+    assert none.returncode == 1
+    assert none.stderr.startswith(f"error: no nvidia/cu<release> in {tmp_path}")
+    wheels = make_wheels(tmp_path / "site")
+    (wheels / "nvvm" / "bin" / "cicc").unlink()
+    (wheels / "include" / "nv" / "target").unlink()
+    done = assemble(tmp_path / "site", tmp_path / "toolkit")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"error: {wheels} lacks nvvm/bin/cicc (nvidia-nvvm), include/nv/target (nvidia-cuda-cccl); "
+        f"install these wheels in one version"
+    ]
+    assert not (tmp_path / "toolkit").exists()
 
 
 def test_passes_over_the_mpi_of_another_activated_environment(clone: Clone, tmp_path: Path) -> None:
@@ -287,6 +413,7 @@ def test_a_wheel_is_taken_again_only_where_all_that_decides_it_agrees(
         builder.wheel(torch=cuda),
         builder.wheel(torch=cuda, toolkit=toolkit),
         builder.wheel(torch=cuda, toolkit=later),
+        builder.wheel(torch=cuda, toolkit=make_toolkit(builder.folder / ".venv" / "cuda_toolkit")),
         builder.wheel(torch=cuda, toolkit=toolkit, HOROVOD_BUILD_CUDA_CC_LIST="80,90"),
         builder.wheel(torch=cuda, toolkit=toolkit, HOROVOD_NCCL_HOME="/nccl"),
     ]

@@ -31,9 +31,6 @@ SUBCOMMANDS = (
     Subcommand(
         "check", "slurm.commands.check", "try the installation, and what a study or cluster file needs"
     ),
-    Subcommand(
-        "doctor", "slurm.commands.doctor", "launch workers for half a minute, and say what is wrong with them"
-    ),
     Subcommand("new", "slurm.commands.new", "write a study and a cluster file for this machine or cluster"),
     Subcommand("data", "unet_scaling.data.__main__", "verify, fetch or make images"),
     Subcommand(
@@ -43,6 +40,9 @@ SUBCOMMANDS = (
     Subcommand("submit", "slurm.commands.submit", "submit a study to Slurm"),
     Subcommand("status", "slurm.commands.status", "one table of all runs of a study"),
     Subcommand("cancel", "slurm.commands.cancel", "end the jobs of a study, and no others"),
+    Subcommand(
+        "doctor", "slurm.commands.doctor", "launch workers for half a minute, and say what is wrong with them"
+    ),
     Subcommand("report", "analysis.__main__", "write the report of a study"),
     Subcommand("compare", "analysis.compare.command", "compare two studies"),
     Subcommand(

@@ -110,6 +110,7 @@ def _examine(reporter: Reporter, workers: int) -> None:
     if reporter.report.size == workers:
         _examine_torch(reporter, workers)
         _examine_mpi(reporter, workers)
+    reporter.update(stage="finished")
 
 
 def _examine_torch(reporter: Reporter, workers: int) -> None:
@@ -146,7 +147,6 @@ def _examine_mpi(reporter: Reporter, workers: int) -> None:
         _require_same_rank(world.Get_rank(), reporter.report.rank)
         pairs = measure_pairs(world, world.allgather(socket.gethostname()), DOCTOR_BYTES)
         reporter.update(pairs=pairs if world.Get_rank() == 0 else [])
-    reporter.update(stage="finished")
     with blocking:
         _finalize()
 

@@ -92,18 +92,28 @@ def launcher_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
 
 
 def _why_alone(report: WorkerReport) -> str:
-    """Return which variable tells too little, or is missing."""
-    found = report.launcher_variables
-    told = ", ".join(f"{name}={value}" for name, value in found.items()) or "none"
+    """Return which variable is missing, or what a worker needs."""
+    wanted = " or ".join(f"{launcher.rank} and {launcher.size}" for launcher in LAUNCHERS)
+    return _lost_variable(report) or (
+        f"the launcher set {_told(report)} on {report.facts.host}, a worker needs {wanted}; "
+        f"use srun or mpiexec"
+    )
+
+
+def _lost_variable(report: WorkerReport) -> str:
+    """Name the variable of a launcher that set the other one of rank and size; empty where none is lost."""
     for launcher in LAUNCHERS:
-        halves = [name for name in (launcher.rank, launcher.size) if name not in found]
-        if len(halves) == 1:
+        lost = {launcher.rank, launcher.size} - set(report.launcher_variables)
+        if len(lost) == 1:
             return (
-                f"{halves[0]} is not set on {report.facts.host}, with {told}; "
+                f"{lost.pop()} is not set on {report.facts.host}, with {_told(report)}; "
                 f"do not unset it between launcher and worker"
             )
-    wanted = " or ".join(f"{launcher.rank} and {launcher.size}" for launcher in LAUNCHERS)
-    return f"the launcher set {told} on {report.facts.host}, a worker needs {wanted}; use srun or mpiexec"
+    return ""
+
+
+def _told(report: WorkerReport) -> str:
+    return ", ".join(f"{name}={value}" for name, value in report.launcher_variables.items()) or "none"
 
 
 def wrong_interfaces(reports: Sequence[WorkerReport]) -> list[str]:
@@ -138,12 +148,18 @@ def problems(reports: Sequence[WorkerReport]) -> list[str]:
     for report in reports:
         if report.problem:
             first.setdefault(report.problem, report)
-    told = [f"{report.place}: {problem}" for problem, report in first.items()]
+    told = [
+        problem if problem.startswith("worker ") else f"{report.place}: {problem}"
+        for problem, report in first.items()
+    ]
     silent = [report for report in reports if not report.problem and report.stage != "finished"]
-    if silent and not told:
-        # Nobody says why: a library ended the process itself.
-        told = [f"{silent[0].place} ended after it {silent[0].stage}; see the output of the launch"]
-    return told
+    # Nobody says why: a library ended the process itself, or kept it from saying so.
+    return told or [_silent_end(report) for report in silent[:1]]
+
+
+def _silent_end(report: WorkerReport) -> str:
+    step = "MPI did not start" if report.stage == "measured" else f"it ended after it {report.stage}"
+    return f"{report.place}: {step}; {_lost_variable(report) or 'see the output of the launch'}"
 
 
 def mpi_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
