@@ -12,14 +12,16 @@ DILATION_VARIABLE = "UNET_SCALING_DILATION"
 
 
 def dilation() -> float:
-    """Return the factor, 1 on a machine that is not slowed. Raises UserError where it is below 1 or no number."""
+    """Return the factor, 1 on a machine at speed. Raises UserError where it is below 1 or no number."""
     text = os.environ.get(DILATION_VARIABLE, "1")
     try:
         factor = float(text)
     except ValueError:
         factor = 0.0
     if not 1 <= factor < float("inf"):
-        raise UserError(f"{DILATION_VARIABLE} = {text!r}: a number of at least 1 is needed; the cluster sets it")
+        raise UserError(
+            f"{DILATION_VARIABLE} = {text!r}: a number of at least 1 is needed; the cluster sets it"
+        )
     return factor
 
 
