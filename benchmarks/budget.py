@@ -25,7 +25,8 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from benchmarks.scenes import indents, make_run_folder, reference_config
 from slurm.local import launch
-from unet_scaling.data.loader import Batch, load_data
+from unet_scaling.data.loader import load_data
+from unet_scaling.data.run_data import Batch
 from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
 from unet_scaling.study.errors import run_worker

@@ -37,8 +37,8 @@ from benchmarks.convolutions import ConvolutionsAlone
 from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
 from benchmarks.scenes import SIZES, indents, reference_config
 from unet_scaling.data.batches import to_device
-from unet_scaling.data.loader import Batch
 from unet_scaling.data.mask_bits import pack_bits
+from unet_scaling.data.run_data import Batch
 from unet_scaling.group.allocator import KEEP_MEMORY, PRELOAD
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK

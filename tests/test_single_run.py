@@ -116,7 +116,8 @@ def test_decoding_at_every_step_trains_the_same(images: Path, trained_run: Train
 )
 def test_other_precisions_and_compilation_train(option: dict[str, Any], images: Path, tmp_path: Path) -> None:
     record = train(tmp_path / "run", make_point(images, epochs=3, **option))
-    assert record.epochs[-1].loss < record.epochs[0].loss
+    losses = [epoch.loss for epoch in record.epochs if epoch.loss is not None]
+    assert losses[-1] < losses[0]
     assert all(epoch.budget is not None for epoch in record.epochs)
 
 

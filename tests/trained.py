@@ -30,7 +30,7 @@ class TrainedRun:
 
     @property
     def losses(self) -> list[float]:
-        return [epoch.loss for epoch in self.record.epochs]
+        return [epoch.loss for epoch in self.record.epochs if epoch.loss is not None]
 
 
 TrainedRuns = Callable[[RunConfig], TrainedRun]

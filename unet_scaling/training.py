@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from unet_scaling.data.loader import Batch, RunData
+from unet_scaling.data.run_data import Batch, RunData
 from unet_scaling.divergence import NonFiniteGradientGuard
+from unet_scaling.emulation import EmulatedAdam, EmulatedUNet, parameter_bytes
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.model import Norm, UNet
 from unet_scaling.played import PlayedStatistics, add_played_statistics, played_statistics
 from unet_scaling.run.weights import load_weights
+from unet_scaling.study.compute_profile import profile_of, require_same_parameters
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
@@ -56,13 +58,17 @@ def build_model(config: RunConfig, device: torch.device, synchronized_norm: Norm
     """Return the U-Net of this run on the worker's device; its weights are a function of the seed alone.
 
     `synchronized_norm` is the framework's batch norm over all workers. Raises UserError where the device
-    cannot have it, where the weights to start from do not fit, and where the node lacks a compiler.
+    cannot have it, where the weights to start from or the profile to wait by do not fit, and where the node
+    lacks a compiler.
     """
     training = config.training
     norm = _norm(config, device, synchronized_norm)
     _choose_fp32_precision(training.precision)
     torch.manual_seed(config.seed)
-    model = UNet(config.data.channels, config.model.width, config.model.depth, norm=norm)
+    network = EmulatedUNet if config.is_emulated else UNet
+    model = network(config.data.channels, config.model.width, config.model.depth, norm=norm)
+    if config.is_emulated:
+        require_same_parameters(profile_of(config), parameter_bytes(model))
     if training.initial_weights is not None:
         load_weights(model, Path(training.initial_weights))
     model.to(device)
@@ -116,7 +122,8 @@ def _name_strides_as_gradients_will(model: nn.Module) -> None:
 
 def build_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
     """Return Adam, fused: one pass over the weights, and one that can leave a step out (divergence.py)."""
-    return torch.optim.Adam(model.parameters(), lr=learning_rate(config, 0), fused=True)
+    adam = EmulatedAdam if config.is_emulated else torch.optim.Adam
+    return adam(model.parameters(), lr=learning_rate(config, 0), fused=True)
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,8 @@ class Step:
         self.optimizer.zero_grad()
         clock.mark(Phase.OPTIMIZER)
         loss = self._average_gradients(batches, clock)
-        self.guard.check()
+        if not self.config.is_emulated:
+            self.guard.check()
         self.update(self.optimizer)
         clock.mark(Phase.OPTIMIZER)
         return loss

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from unet_scaling.data.loader import RunData
+from unet_scaling.data.run_data import RunData
 from unet_scaling.evaluation import evaluate
 from unet_scaling.group.group import Group
 from unet_scaling.measure.epoch_meter import Meter
@@ -20,6 +20,8 @@ from unet_scaling.training import Step, learning_rate
 def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:
     """Train the epochs that are left, evaluate where the study asks for it, and complete the record.
 
+    An emulated run is not evaluated: it has learned nothing.
+
     `model` is the network itself, `step` trains its replica. Raises what `train_epoch` does.
     """
     safe_points = record.resume(Trained(model, step.optimizer))
@@ -29,7 +31,8 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
         if record.evaluation_is_due(epoch):
             record.result(evaluate(model, data, group, record.epochs))
         record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
-    record.finish(model, evaluate(model, data, group, record.epochs))
+    is_emulated = step.config.is_emulated
+    record.finish(model, None if is_emulated else evaluate(model, data, group, record.epochs))
 
 
 def train_epoch(
@@ -45,7 +48,7 @@ def train_epoch(
     loss = _train_steps(step, data, epoch, meter, safe_points, group.rank == 0)
     own_seconds = meter.end()
     seconds = group.gather_numbers(own_seconds)
-    mean_loss = _mean_loss(step, data, group, epoch, loss)
+    mean_loss = None if step.config.is_emulated else _mean_loss(step, data, group, epoch, loss)
     return Epoch(
         epoch=epoch,
         seconds=max(seconds),

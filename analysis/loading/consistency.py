@@ -51,7 +51,7 @@ def too_large(config: RunConfig) -> Iterator[str]:
 def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:
     """Return contradictions in an epoch; a list, as generators for millions of epochs take twice the time."""
     found = _of_seconds(epoch, workers) + _of_size(epoch)
-    if abs(epoch.loss) > LARGEST_LOSS:
+    if epoch.loss is not None and abs(epoch.loss) > LARGEST_LOSS:
         found.append(f"a loss of {epoch.loss} is beyond float32")
     return [f"epoch {epoch.epoch}: {problem}" for problem in found]
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from unet_scaling.study.config import FRAMEWORKS, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, SHARED_TABLES, RunConfig
 from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.validation import StrictModel, flat_values
 
-SHARED_TABLES = ("data", "model", "training")
 # They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
 GUARDS = ("training.checkpoint_minutes", "training.timeout_seconds")
 # They name a place; what lies there is told by its checksum.

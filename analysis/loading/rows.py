@@ -26,7 +26,7 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
         options=options,
         knobs=knobs,
         **_speed(run.epochs),
-        **_quality(run.evaluations),
+        **_quality(run),
         **_machine(run.header),
         peak_memory_bytes=float(run.budget["peak_memory_bytes"].astype(float).max()),
         busy_share=NAN if busy is None else busy,
@@ -52,8 +52,12 @@ def _speed(epochs: Columns) -> dict[str, Any]:
     }
 
 
-def _quality(evaluations: Columns) -> dict[str, Any]:
-    """Return what the last evaluation says."""
+def _quality(run: CompleteRun) -> dict[str, Any]:
+    """Return what the last evaluation says; an emulated run has none, and learns nothing."""
+    evaluations = run.evaluations
+    if run.header.is_emulated:
+        trained = run.epochs["seconds"].sum().item()
+        return {"iou": NAN, "dice": NAN, "test_images": NAN, "training_seconds": trained}
     last = {name: values[-1].item() for name, values in evaluations.items()}
     shown = {name: last[name] for name in ("iou", "dice", "training_seconds")}
     return shown | {"test_images": last["images"]}

@@ -144,6 +144,7 @@ def _epochs(epochs: Sequence[Epoch], stalled: frozenset[int]) -> Columns:
     fastest = np.array([min(epoch.worker_seconds, default=NAN) for epoch in epochs])
     columns = zip(*map(OF_EPOCH, epochs), strict=True)
     found = {name: np.array(column) for name, column in zip(RECORDED, columns, strict=True)}
+    found["loss"] = found["loss"].astype(float)  # none of an emulated run: NaN
     which = np.array([epoch.epoch in stalled for epoch in epochs], dtype=bool)
     return found | {"fastest_worker_seconds": fastest, "stalled": which}
 

@@ -10,11 +10,9 @@ from analysis.findings.submission import NO_CLUSTER_FILE, is_of_slurm, study_fil
 from analysis.study import Study
 from analysis.text import listed
 from unet_scaling.study.command_line import PASTED
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, SHARED_TABLES, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, Criteria
 from unet_scaling.study.study_file import PATH_KEYS
-
-SHARED = ("data", "model", "training")
 
 # The values of each (table, key) that is set, in the order of the runs.
 Axes = Mapping[tuple[str, str], Sequence[object]]
@@ -89,7 +87,7 @@ def _axes(configs: Sequence[RunConfig]) -> Axes:
 
 def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
     """Return every option of a run, set or not, by table and key."""
-    for table in (*SHARED, config.framework):
+    for table in (*SHARED_TABLES, config.framework):
         options = getattr(config, table) or OPTION_TABLES[table]()
         for key, value in options.model_dump().items():
             is_path = (table, key) in PATH_KEYS and value is not None
@@ -104,7 +102,7 @@ def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Criteria) ->
     used = {config.framework for config in configs}
     frameworks = [framework for framework in FRAMEWORKS if framework in used]
     lines = _what_is_run(frameworks, configs)
-    for table in (*SHARED, *frameworks):
+    for table in (*SHARED_TABLES, *frameworks):
         lines += _table(table, _of_table(axes, table))
     asked = criteria.model_dump(exclude_defaults=True)
     lines += _table("criteria", {key: [value] for key, value in asked.items()})
@@ -159,7 +157,7 @@ def _repeats(configs: Sequence[RunConfig]) -> int:
 def _points_of(axes: Axes, configs: Sequence[RunConfig]) -> int:
     """Return how many points the product of the axes gives."""
     combinations = sum(
-        math.prod(len(values) for (table, _), values in axes.items() if table in (*SHARED, framework))
+        math.prod(len(values) for (table, _), values in axes.items() if table in (*SHARED_TABLES, framework))
         for framework in {config.framework for config in configs}
     )
     return combinations * len({config.workers for config in configs})

@@ -1,4 +1,4 @@
-"""Quotas of a dilated cluster: one control group, in which every worker makes its own, and their variables."""
+"""Quotas of a dilated cluster: a control group in which every worker makes its own, and their variables."""
 
 from collections.abc import Mapping
 from pathlib import Path

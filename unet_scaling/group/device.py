@@ -30,7 +30,7 @@ def start_worker(config: RunConfig) -> tuple[Identity, torch.device]:
 
 
 def owned_cores(identity: Identity, wanted: int | None = None) -> list[int]:
-    """Return the cores that this worker was bound to; on a dilated cluster the first `wanted` of its host's."""
+    """Return the cores that this worker was bound to; on a dilated cluster the first of its host's."""
     if is_dilated():
         return emulated_cores(identity, wanted)
     return sorted(os.sched_getaffinity(0))

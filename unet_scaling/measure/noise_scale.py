@@ -70,9 +70,10 @@ class GradientNormMeter:
 def gradient_norm_meter(model: nn.Module, config: RunConfig) -> GradientNormMeter | None:
     """Return what reads the norms of a run; None where it is off, or where no two gradients can be compared.
 
-    With batch norm over all workers a worker's gradient depends on the images of the others.
+    With batch norm over all workers a worker's gradient depends on the images of the others, and those of
+    emulated workers are zero.
     """
-    compared = config.played_workers > 1 and config.model.batch_norm != "sync"
+    compared = config.played_workers > 1 and config.model.batch_norm != "sync" and not config.is_emulated
     return GradientNormMeter(model, config) if compared and steps_between_samples(config) else None
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unet_scaling.data.loader import Batch
+from unet_scaling.data.run_data import Batch
 from unet_scaling.measure.phases import PhaseClock, Seconds, phase_clock
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.profile.results import Samples, Steps

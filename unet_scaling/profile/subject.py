@@ -21,8 +21,8 @@ from unet_scaling.data.cache import (
 )
 from unet_scaling.data.decoding import DecodedImages
 from unet_scaling.data.image_source import ImageSource, Indices
-from unet_scaling.data.loader import RunData
 from unet_scaling.data.manifest import Manifest, read_manifest
+from unet_scaling.data.run_data import RunData
 from unet_scaling.data.verification import Verification
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import identify

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from torch import nn
 
-from unet_scaling.data.loader import RunData
+from unet_scaling.data.run_data import RunData
 from unet_scaling.group import provenance
 from unet_scaling.group.group import Group
 from unet_scaling.run.checkpoint import Progress
@@ -43,9 +43,10 @@ def first_header(
         link_rate=link_rate(),
         manifest_sha256=data.manifest_sha256,
         train_images=data.train_images,
-        test_images=len(data.test_pixels),
+        test_images=data.test_images,
         initial_weights_sha256=initial_weights,
         gradient_bytes=sent_bytes(model, run.config),
+        compute=data.compute,
         workers=workers,
     )
 

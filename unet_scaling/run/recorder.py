@@ -8,10 +8,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from unet_scaling.data.loader import RunData
+from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.verification import verify_group
+from unet_scaling.measure.compute_recorder import ComputeRecorder
 from unet_scaling.measure.cpu_counters import thread_ids
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter
 from unet_scaling.measure.network_probe import probe_network
@@ -34,6 +35,7 @@ from unet_scaling.run.run_claim import RunClaim
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.run.safe_points import Position, SafePoints, Start
 from unet_scaling.run.weights import WEIGHTS_NAME, save_weights
+from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
 from unet_scaling.study.files import write_atomically, write_verified
 from unet_scaling.study.record import RecordWriter
@@ -67,6 +69,7 @@ class Recorder:
         self._communication = thread_ids() - run.threads
         self._startup = StartupClock(run.opened)
         self._meter = Meter(group)
+        self._compute: ComputeRecorder | None = None
         self._resumed_lines: list[Epoch | Result] = []
         self.epochs: list[Epoch] = []
         self.results: list[Result] = []
@@ -87,6 +90,7 @@ class Recorder:
     def begin(self, data: RunData, model: nn.Module) -> None:
         """Make the header, before any worker gets another's weights; UserError where these differ already."""
         self._data = data
+        self._model = model
         self._startup.mark("data_seconds", data.opened)
         self._header = first_header(self._run, self._group, self._workers, data, model)
         self._startup.mark("model_seconds")
@@ -149,6 +153,11 @@ class Recorder:
             self._write_if_known(probe_network(self._group))
             steps = data.steps_per_epoch
             self._meter = BudgetMeter(self._group, config, replica, steps, self._communication, quota)
+        if config.training.compute_profile == "on":
+            clock = self._meter.clock
+            device = self._group.device
+            self._compute = ComputeRecorder(clock, self._model, device, self._communication)
+            self._meter.clock = self._compute
         for line in self._resumed_lines:
             self._write(line)
         return self._meter
@@ -164,10 +173,13 @@ class Recorder:
 
     def epoch(self, epoch: Epoch) -> None:
         """Record an epoch that has ended."""
+        if self._compute is not None:
+            self._compute.end_epoch()
         self.epochs.append(epoch)
         self._write(epoch)
+        learned = "emulated" if epoch.loss is None else f"loss {epoch.loss:.4f}"
         self._print(
-            f"epoch {epoch.epoch + 1}/{self._run.config.training.epochs}  loss {epoch.loss:.4f}  "
+            f"epoch {epoch.epoch + 1}/{self._run.config.training.epochs}  {learned}  "
             f"{epoch.seconds:.2f} s  {epoch.images / epoch.seconds:.1f} images/s  "
             f"rate {epoch.learning_rate:g}"
         )
@@ -179,17 +191,22 @@ class Recorder:
         iou = "undefined" if result.iou is None else f"{result.iou:.4f}"
         self._print(f"after {result.epochs} epochs: IoU {iou} on {result.images} test images")
 
-    def finish(self, model: nn.Module, result: Result) -> None:
+    def finish(self, model: nn.Module, result: Result | None) -> None:
         """Write the last result, what a complete run leaves, and then the line that says it is complete.
+
+        An emulated run has no result, and leaves no weights.
 
         Raises UserError (65) on every worker alike where the images are no longer those of the manifest.
         """
         self._require_same_images(self._data.verification.verify_all)
-        self.result(result)
+        if result is not None:
+            self.result(result)
         if self._group.rank == 0:
-            save_weights(model, self._run.path / WEIGHTS_NAME)
-            write_atomically(self._run.path / LOG_NAME, older_log(self.epochs, result))
+            if result is not None:
+                save_weights(model, self._run.path / WEIGHTS_NAME)
+                write_atomically(self._run.path / LOG_NAME, older_log(self.epochs, result))
             self._write_steps()
+            self._write_compute_profile()
             self._write(End(status="complete"))
             remove_checkpoints(self._run.path)
         # A worker that left earlier would have its launcher end worker 0 in the middle of this.
@@ -220,6 +237,12 @@ class Recorder:
                 write_verified(self._run.path / STEPS_NAME, content)
         except (OSError, ImportError) as problem:
             print(f"warning: {STEPS_NAME} could not be written: {problem}", file=sys.stderr, flush=True)
+
+    def _write_compute_profile(self) -> None:
+        if self._compute is not None:
+            device = self._workers[0].device
+            profile = self._compute.profile(self._run.config, device)
+            write_verified(self._run.path / COMPUTE_NAME, profile.model_dump_json().encode())
 
     def fail(self, error: Exception) -> None:
         """End the record of a run that diverged or stopped in order. A full disk does not hide the error."""

@@ -1,40 +1,42 @@
 """How long one worker computes in each part of a step: the file that emulated workers wait by.
 
-A run with `training.compute_profile = "on"` and 1 worker writes `compute.json` into its folder.
+A run with `training.compute_profile = "on"` and 1 worker writes `compute.json` into its folder, with its
+SHA-256 beside it. A profile of a device that is not at hand is written as TOML, and names its `assumption`.
 """
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import checksum_path, read_regular, read_verified
-from unet_scaling.study.validation import StrictModel, validated
+from unet_scaling.study.measurements import Duration
+from unet_scaling.study.validation import StrictModel, read_toml, validated
 
 COMPUTE_NAME = "compute.json"
 RECORD_A_PROFILE = "train 1 worker with training.compute_profile = 'on'"
-
-Seconds = Annotated[FiniteFloat, Field(ge=0)]
 
 
 class ComputeStep(StrictModel):
     """One step of one worker, in seconds; `_cpu_` are those that its threads kept a core busy."""
 
-    data_seconds: Seconds = Field(description="until the batch was on the device")
-    data_cpu_seconds: Seconds
-    forward_seconds: Seconds
-    forward_cpu_seconds: Seconds
-    ready_seconds: list[Seconds] = Field(
+    data_seconds: Duration = Field(description="until the batch was on the device")
+    data_cpu_seconds: Duration
+    forward_seconds: Duration
+    forward_cpu_seconds: Duration
+    ready_seconds: list[Duration] = Field(
         description="when the gradient of each parameter was ready, since the backward pass began;"
         " in the order of model.parameters()"
     )
-    backward_cpu_seconds: Seconds
-    optimizer_seconds: Seconds
-    optimizer_cpu_seconds: Seconds
+    backward_cpu_seconds: Duration
+    optimizer_seconds: Duration
+    optimizer_cpu_seconds: Duration
 
     @property
     def backward_seconds(self) -> float:
@@ -58,10 +60,8 @@ class ComputeProfile(StrictModel):
     def _one_stamp_per_parameter(self) -> Self:
         lengths = {len(self.parameter_bytes), *(len(step.ready_seconds) for step in self.steps)}
         if lengths != {len(self.parameters)}:
-            raise ValueError(
-                "parameter_bytes and ready_seconds need one entry for each of "
-                f"{len(self.parameters)} parameters"
-            )
+            needed = f"one entry for each of {len(self.parameters)} parameters"
+            raise ValueError(f"parameter_bytes and ready_seconds need {needed}")
         return self
 
 
@@ -73,13 +73,71 @@ class ProfileFile:
     profile: ComputeProfile
     sha256: str
 
+    @property
+    def name(self) -> str:
+        """Return STUDY/RUN of a recorded profile, and the file's name of one written by hand."""
+        if self.path.name != COMPUTE_NAME:
+            return self.path.name
+        run = self.path.resolve().parent
+        return f"{run.parent.name}/{run.name}"
 
-def read_compute_profile(path: Path) -> ProfileFile:
-    """Read a profile. Raises UserError that names the file where it is damaged or invalid (65)."""
+
+def read_compute_profile(place: Path) -> ProfileFile:
+    """Read the profile that `place` is, or the one in the run folder that it is.
+
+    Raises UserError that names the file: where there is none (2), and where it is damaged (65) or invalid.
+    """
+    path = place / COMPUTE_NAME if place.is_dir() else place
+    if path.suffix == ".toml":
+        profile = _written_by_hand(path)
+        return ProfileFile(path, profile, hashlib.sha256(path.read_bytes()).hexdigest())
     try:
         raw = read_verified(path) if checksum_path(path).exists() else read_regular(path)
         content = json.loads(raw)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; {RECORD_A_PROFILE}") from None
     except (OSError, ValueError) as error:
         problem = f"{path} is no compute profile: {error}; {RECORD_A_PROFILE} again"
         raise UserError(problem, EXIT_BAD_DATA) from None
     return ProfileFile(path, validated(ComputeProfile, content, str(path)), hashlib.sha256(raw).hexdigest())
+
+
+def profile_of(config: RunConfig) -> ProfileFile:
+    """Return the profile by which emulated workers wait; UserError where it is of other work."""
+    assert config.emulation.compute is not None
+    file = read_compute_profile(Path(config.emulation.compute))
+    asked = {
+        "batch_per_worker": config.training.batch_per_worker,
+        "image_height": config.data.image_height,
+        "image_width": config.data.image_width,
+    }
+    for key, value in asked.items():
+        found = getattr(file.profile, key)
+        if found != value:
+            table = "training" if key in type(config.training).model_fields else "data"
+            raise UserError(
+                f"{file.path}: {key}: found {found}, but the study has {table}.{key} = {value}; "
+                f"use {table}.{key} = {found}, or a profile of {value}"
+            )
+    return file
+
+
+def require_same_parameters(file: ProfileFile, sizes: Mapping[str, int]) -> None:
+    """Raise UserError unless these are the model's parameters and their bytes, in their order."""
+    profile = file.profile
+    pairs = list(zip(profile.parameters, profile.parameter_bytes, strict=True))
+    if pairs == list(sizes.items()):
+        return
+    other = next((pair for pair in pairs if pair not in sizes.items()), None)
+    detail = f"{other[0]!r} of {other[1]} bytes is none of them" if other else "their order differs"
+    raise UserError(
+        f"{file.path}: parameters: found {len(pairs)}, the model has {len(sizes)}, and {detail}; set [model] "
+        "as in the run that recorded it, or use a profile of this model"
+    )
+
+
+def _written_by_hand(path: Path) -> ComputeProfile:
+    profile = validated(ComputeProfile, read_toml(path), str(path))
+    if profile.assumption is None:
+        raise UserError(f"{path}: assumption: it is missing; say where the figures come from")
+    return profile

@@ -17,12 +17,14 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from unet_scaling.study.dilation import dilated, is_dilated
+from unet_scaling.study.emulation_rules import compute_profile_fault, emulation_fault
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.keys import Allowed
 from unet_scaling.study.options import (
     Count,
     Criteria,
     Data,
+    Emulation,
     HorovodKnobs,
     Model,
     NativeKnobs,
@@ -33,6 +35,8 @@ from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, Precision, parse
 from unet_scaling.study.validation import StrictModel, validated
 
 Framework = Literal["pytorch_native", "horovod"]
+# Of options that all frameworks have.
+SHARED_TABLES = ("data", "model", "training", "emulation")
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 PROJECT = Path(__file__).resolve().parents[2]
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
@@ -76,6 +80,7 @@ class RunConfig(StrictModel):
     data: Data
     model: Model = Model()
     training: Training
+    emulation: Emulation = Emulation()
     pytorch_native: NativeKnobs | None = None
     horovod: HorovodKnobs | None = None
 
@@ -109,6 +114,20 @@ class RunConfig(StrictModel):
                 f"found {self.passes_per_step}: where passes are held back, not all are alike"
             )
         return self
+
+    @model_validator(mode="after")
+    def _emulated_workers_learn_nothing(self) -> Self:
+        fault = compute_profile_fault(self.training, self.workers)
+        if self.is_emulated:
+            fault = fault or emulation_fault(self.data, self.model, self.training, self.emulation)
+        if fault:
+            raise ValueError(fault)
+        return self
+
+    @property
+    def is_emulated(self) -> bool:
+        """Return whether the workers wait instead of computing: nothing is learned."""
+        return self.emulation.compute is not None
 
     @property
     def is_played(self) -> bool:
@@ -232,6 +251,7 @@ class StudyConfig(StrictModel):
     data: dict[str, Any]
     model: dict[str, Any] = Field({})
     training: dict[str, Any]
+    emulation: dict[str, Any] = Field({})
     pytorch_native: dict[str, Any] = Field({})
     horovod: dict[str, Any] = Field({})
     criteria: Criteria = Criteria()
@@ -290,7 +310,7 @@ class StudyConfig(StrictModel):
         """Return the options that this framework's runs differ in: {(table, key): values}."""
         return {
             (table, key): value
-            for table in ("data", "model", "training", framework)
+            for table in (*SHARED_TABLES, framework)
             for key, value in getattr(self, table).items()
             if isinstance(value, list)
         }
@@ -304,7 +324,7 @@ class StudyConfig(StrictModel):
     def _config(
         self, framework: Framework, workers: int, repeat: int, options: Options, source: str
     ) -> RunConfig:
-        tables = {table: dict(getattr(self, table)) for table in ("data", "model", "training", framework)}
+        tables = {table: dict(getattr(self, table)) for table in (*SHARED_TABLES, framework)}
         for (table, key), value in options.items():
             tables[table][key] = value
         fields = {

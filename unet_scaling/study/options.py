@@ -132,6 +132,12 @@ class Training(StrictModel):
         "none", description="number format in which gradients travel"
     )
     budget: Literal["on", "off"] = Field("on", description="record where the time of each step went")
+    compute_profile: Literal["on", "off"] = Field(
+        "off",
+        description="of a run on 1 worker: record when each gradient is ready, for emulated workers and "
+        "predictions",
+        examples=["off"],
+    )
     noise_scale_every: CountOrZero | Literal["auto"] = Field(
         "auto",
         description="steps from one sample of the gradient noise scale to the next, with the budget and "
@@ -160,6 +166,20 @@ class Training(StrictModel):
         None,
         description="weights.pt of another run to start from; default: random, by the seed",
         examples=["logs/first/pytorch_native-w01-r1/weights.pt"],
+    )
+
+
+class Emulation(StrictModel):
+    """Workers that wait instead of computing; what they communicate, and by what, is real."""
+
+    compute: str | None = Field(
+        None,
+        description="run folder with a compute.json, or a profile as TOML, by which the workers wait; "
+        "default: they compute",
+        examples=["logs/first/pytorch_native-w01-r1"],
+    )
+    data: Literal["replayed", "real"] = Field(
+        "replayed", description="images are waited for as the profile says, or really loaded"
     )
 
 
@@ -239,6 +259,7 @@ OPTION_TABLES: dict[str, type[StrictModel]] = {
     "data": Data,
     "model": Model,
     "training": Training,
+    "emulation": Emulation,
     "pytorch_native": NativeKnobs,
     "horovod": HorovodKnobs,
 }

@@ -40,23 +40,31 @@ def _is_opening_in_order(kinds: Sequence[type]) -> bool:
 def _faults_of_header(header: Header) -> Iterator[str]:
     if header.config.digest() != header.config_sha256:
         yield "the configuration was changed after the run: its SHA-256 differs"
+    if header.is_emulated != header.config.is_emulated:
+        named = header.compute.name if header.compute else "no profile"
+        yield f"emulation.compute is {header.config.emulation.compute!r}, the header names {named}"
     if len(header.workers) != header.config.workers:
         yield f"{header.config.workers} workers were asked for, {len(header.workers)} are described"
 
 
 def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
     results = [line for line in lines if isinstance(line, Result)]
+    if header.is_emulated and results:
+        yield "an evaluation of an emulated run, which learns nothing"
+    if any((line.loss is None) != header.is_emulated for line in lines if isinstance(line, Epoch)):
+        yield "an epoch has a loss where nothing was computed, or none where it was"
     for result in results:
         if result.images != header.test_images:
             yield f"{result.images} images evaluated, the test set has {header.test_images}"
     end = lines[-1]
     if isinstance(end, End) and end.status == "complete":
         trained = sum(isinstance(line, Epoch) for line in lines)
-        yield from _faults_of_completion(header.config.training.epochs, trained, results)
+        yield from _faults_of_completion(header, trained, results)
 
 
-def _faults_of_completion(asked: int, trained: int, results: Sequence[Result]) -> Iterator[str]:
+def _faults_of_completion(header: Header, trained: int, results: Sequence[Result]) -> Iterator[str]:
+    asked = header.config.training.epochs
     if trained != asked:
         yield f"complete with {trained} epochs, {asked} were asked for"
-    if not results or results[-1].epochs != asked:
+    if not header.is_emulated and (not results or results[-1].epochs != asked):
         yield "complete without an evaluation after the last epoch"

@@ -71,6 +71,15 @@ class AttemptFacts(StrictModel):
     workers: list[WorkerFacts]
 
 
+class ComputeFacts(StrictModel):
+    """The profile by which emulated workers wait instead of computing."""
+
+    name: str = Field(description="STUDY/RUN that recorded it, or the name of a file written by hand")
+    sha256: Digest
+    device: str = Field(description="that computed, or is assumed")
+    assumption: str | None = Field(None, description="where its figures come from, if not measured")
+
+
 class Header(AttemptFacts):
     """The facts of a run: enough to repeat it, and to decide whether it may be compared."""
 
@@ -84,8 +93,16 @@ class Header(AttemptFacts):
     gradient_bytes: PositiveInt | None = Field(
         None, description="of all gradients of a step, as one worker sends them; none in formats 1 to 4"
     )
+    compute: ComputeFacts | None = Field(
+        None, description="by which emulated workers wait; none where they compute"
+    )
     resumed: Resumed | None = Field(None, description="none where the attempt began at the start")
     earlier: list[AttemptFacts] = Field([], description="attempts that trained epochs of this record before")
+
+    @property
+    def is_emulated(self) -> bool:
+        """Return whether the workers waited instead of computing."""
+        return self.compute is not None
 
     def attempts(self) -> list[AttemptFacts]:
         """Return the facts of every attempt that trained a part of this record, in their order."""
@@ -101,7 +118,7 @@ class Epoch(StrictModel):
     worker_seconds: list[PositiveSeconds]
     images: PositiveInt = Field(description="processed by all workers")
     steps: PositiveInt = Field(description="optimizer steps")
-    loss: FiniteFloat = Field(description="mean over the images")
+    loss: FiniteFloat | None = Field(description="mean over the images; none of an emulated run")
     learning_rate: Annotated[FiniteFloat, Field(gt=0)]
     warmup: bool = Field(description="not to be used for throughput")
     budget: Budget | None = Field(None, description="where the seconds went; none where it was off")

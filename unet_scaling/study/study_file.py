@@ -31,7 +31,12 @@ PING_PONG_NAME = "ping_pong.json"
 CHECKPOINTS = "checkpoint-*.pt"
 # The key of study.json that a study file sets by the words of `repeats`.
 SET_BY_REPEATS = "until"
-PATH_KEYS = (("data", "folder"), ("data", "manifest"), ("training", "initial_weights"))
+PATH_KEYS = (
+    ("data", "folder"),
+    ("data", "manifest"),
+    ("training", "initial_weights"),
+    ("emulation", "compute"),
+)
 
 
 def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | None = None) -> StudyConfig:

@@ -1,0 +1,83 @@
+"""The images of emulated workers: loading is waited for as the profile says, or done and not used."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from unet_scaling.data.image_source import Indices
+from unet_scaling.data.run_data import Batch, RunData
+from unet_scaling.group.group import Group
+from unet_scaling.measure.emulated_compute import emulated_compute
+from unet_scaling.measure.phases import Clock
+from unet_scaling.study.compute_profile import ProfileFile, profile_of
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import Data
+from unet_scaling.study.record_lines import ComputeFacts
+
+# One pixel: nothing is computed of it.
+_PIXEL = (1, 1, 1, 1)
+
+
+class ReplayedImages:
+    """As many images as the manifest lists; a batch takes as long as the recorded one did."""
+
+    def __init__(self, count: int, data: Data) -> None:
+        self.boxes = np.tile(
+            np.array([0, 0, data.image_height, data.image_width], dtype=np.int32), (count, 1)
+        )
+
+    def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Wait; return one pixel, whatever was asked for."""
+        emulated_compute.load()
+        return torch.zeros(_PIXEL, dtype=torch.uint8), torch.zeros(_PIXEL[1:], dtype=torch.uint8)
+
+
+@dataclass(frozen=True)
+class EmulatedData(RunData):
+    """The batches of an emulated worker, each of one pixel; with each of them it begins a recorded step."""
+
+    profile: ProfileFile = field(kw_only=True)
+
+    @property
+    def compute(self) -> ComputeFacts:
+        """Return by which profile the workers wait."""
+        profile = self.profile.profile
+        return ComputeFacts(
+            name=self.profile.name,
+            sha256=self.profile.sha256,
+            device=profile.device,
+            assumption=profile.assumption,
+        )
+
+    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[Batch]]:
+        """Yield this worker's batches of each step from `first` on."""
+        passes = self.config.passes_per_step
+        emulated_compute.begin_epoch(epoch, self.steps_per_epoch * passes, first * passes)
+        return super().steps(epoch, clock, first)
+
+    def _next(self, gathered: Iterator[tuple[Tensor, Tensor]], clock: Clock) -> Batch:
+        emulated_compute.begin_pass()
+        return super()._next(gathered, clock)
+
+    def _augmented(self, batch: Batch, epoch: int, indices: Indices, clock: Clock) -> Batch:
+        if self.config.emulation.data == "real":
+            super()._augmented(batch, epoch, indices, clock)
+            emulated_compute.skip_loading()
+        return Batch(torch.zeros(_PIXEL), torch.zeros(_PIXEL))
+
+
+def emulated_profile(config: RunConfig, group: Group) -> ProfileFile:
+    """Read the profile by which this worker waits from now on; UserError where it cannot."""
+    if group.device.type != "cpu":
+        raise UserError(
+            f"emulation.compute = {config.emulation.compute!r}: emulated workers have no GPU, but this one "
+            "owns one; set CUDA_VISIBLE_DEVICES= to hide it"
+        )
+    file = profile_of(config)
+    emulated_compute.start(file.profile, config.seed, group.rank)
+    return file

@@ -1,0 +1,161 @@
+"""The computing of an emulated worker: waits as long as a recorded step took, and as busy as it kept a core.
+
+Every part of a step ends where the recorded one did, counted from the end of the part before it, so that what
+emulating costs is no part of the step as long as the recorded work cost more. Within a part the worker
+keeps its core for the recorded CPU seconds, then sleeps. On a cluster that is slowed k times a part lasts k
+times as long, and costs as many CPU seconds: its share of a core is k times smaller.
+"""
+
+import ctypes
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep
+from unet_scaling.study.dilation import dilated
+from unet_scaling.study.random_streams import EMULATION_STREAM
+
+# A gradient may be ready so much too early: to sleep for less costs more than it is worth. The last is not.
+SHORTEST_SLEEP_SECONDS = 1e-4
+# Of prctl(2): by default Linux wakes a thread up to 50 microseconds late.
+PR_SET_TIMERSLACK = 29
+TIMER_SLACK_NANOSECONDS = 1
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a step: how long it lasts here, and the CPU seconds that it takes of one core."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """Parameters in the order in which their gradients get ready, and when, since the part began."""
+
+    order: tuple[int, ...]
+    seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Step:
+    data: _Part
+    forward: _Part
+    backward: _Backward
+    optimizer: _Part
+
+
+_NOTHING = _Part(0.0, 0.0)
+
+
+class EmulatedCompute:
+    """The waits of one worker. Each pass is a whole recorded step, drawn by (seed, epoch, pass, rank)."""
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []
+        self._optimizer = _NOTHING
+
+    def start(self, profile: ComputeProfile, seed: int, rank: int) -> None:
+        """Wait by this profile from now on."""
+        self._steps = [_as_it_lasts_here(step) for step in profile.steps]
+        self._key = (seed, rank)
+        _wake_threads_in_time()
+
+    def begin_epoch(self, epoch: int, passes: int, first: int) -> None:
+        """Draw the steps of an epoch with so many passes, of which `first` are done already."""
+        numbers = np.random.PCG64([*self._key, epoch, EMULATION_STREAM]).random_raw(passes)
+        places: list[int] = (numbers % len(self._steps)).tolist()
+        self._drawn = iter([self._steps[place] for place in places[first:]])
+
+    def begin_pass(self) -> None:
+        """Begin the next pass; its data are waited for first."""
+        self._step = next(self._drawn)
+        self._optimizer = self._step.optimizer
+        self._began = time.perf_counter()
+        self._cpu_began = time.thread_time()
+
+    def load(self) -> None:
+        """Wait as long as the batch took to be on the device."""
+        self._wait_for(self._step.data)
+
+    def skip_loading(self) -> None:
+        """Begin the forward pass now: the batch was really loaded."""
+        self._began = time.perf_counter()
+        self._cpu_began = time.thread_time()
+
+    def order(self) -> tuple[int, ...]:
+        """Return the parameters in the order in which their gradients get ready in this pass."""
+        return self._step.backward.order
+
+    def forward(self) -> None:
+        """Wait for the forward pass; the backward pass begins when it ends."""
+        self._wait_for(self._step.forward)
+
+    def gradient(self, place: int) -> None:
+        """Wait until the gradient is ready that comes at this place, from 0, in that order."""
+        backward = self._step.backward
+        is_last = place + 1 == len(backward.order)
+        _keep_core(self._cpu_began + backward.cpu_seconds[place])
+        _sleep_until(self._began + backward.seconds[place], 0.0 if is_last else SHORTEST_SLEEP_SECONDS)
+
+    def update(self) -> None:
+        """Wait as long as the optimizer took; before any pass there is nothing to update."""
+        self._began = time.perf_counter()
+        self._cpu_began = time.thread_time()
+        self._wait_for(self._optimizer)
+
+    def _wait_for(self, part: _Part) -> None:
+        """Return when this part is over; the next one begins when it should have been, or now if later."""
+        _keep_core(self._cpu_began + part.cpu_seconds)
+        end = self._began + part.seconds
+        now = time.perf_counter()
+        _sleep_until(end, 0.0)
+        self._began = max(end, now)
+        self._cpu_began = time.thread_time()
+
+
+emulated_compute = EmulatedCompute()
+"""The one instance of this process, which is one worker: data, model and optimizer wait by the same step."""
+
+
+def _as_it_lasts_here(step: ComputeStep) -> _Step:
+    return _Step(
+        _part(step.data_seconds, step.data_cpu_seconds),
+        _part(step.forward_seconds, step.forward_cpu_seconds),
+        _backward(step),
+        _part(step.optimizer_seconds, step.optimizer_cpu_seconds),
+    )
+
+
+def _part(seconds: float, cpu_seconds: float) -> _Part:
+    # One thread waits: it cannot keep more than one core.
+    return _Part(dilated(seconds), min(cpu_seconds, seconds))
+
+
+def _backward(step: ComputeStep) -> _Backward:
+    order = sorted(range(len(step.ready_seconds)), key=step.ready_seconds.__getitem__)
+    ready = [step.ready_seconds[index] for index in order]
+    whole = _part(step.backward_seconds, step.backward_cpu_seconds)
+    share = whole.cpu_seconds / step.backward_seconds if step.backward_seconds else 0.0
+    return _Backward(tuple(order), tuple(map(dilated, ready)), tuple(share * moment for moment in ready))
+
+
+def _keep_core(until_cpu_seconds: float) -> None:
+    while time.thread_time() < until_cpu_seconds:
+        pass
+
+
+def _sleep_until(moment: float, shortest_seconds: float) -> None:
+    seconds = moment - time.perf_counter()
+    if seconds > shortest_seconds:
+        time.sleep(seconds)
+
+
+def _wake_threads_in_time() -> None:
+    """Have this thread woken when its sleep ends; where the system has no such call, nothing happens."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NANOSECONDS, 0, 0, 0)
