@@ -1,6 +1,5 @@
 """The phases of a step: every moment belongs to one, and the last gradient ends backward."""
 
-
 import numpy as np
 import pytest
 import torch
