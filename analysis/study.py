@@ -64,6 +64,7 @@ class Run:
     `step_seconds` are sums over sums. `busy_share` is the share of a worker's time that went to other
     processes, `disturbed` why the launch counts as disturbed
     (unet_scaling/study/disturbance.py), empty where it does not, and `stalls` names its stalled epochs.
+    `dilation` is how many times the virtual cluster was slowed, whose links had `link_rate` before that.
     """
 
     run: str
@@ -94,6 +95,8 @@ class Run:
     busy_share: float = NAN
     disturbed: str = ""
     stalls: str = ""
+    dilation: float = 1.0
+    link_rate: str = ""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ def test_unequal_test_sets_are_refused_naming_both_values(tmp_path: Path) -> Non
         ("device", {"workers": make_workers(1, device="NVIDIA H200")}),
         ("cores per worker", {"workers": make_workers(1, cores_each=2)}),
         ("threads per worker", {"workers": make_workers(1, cores_each=2)}),
+        ("dilation", {"dilation": 4.0}),
+        ("link rate", {"link_rate": "1gbit"}),
         ("version of torch", {"versions": {"python": "3.11.2", "torch": "2.12.0"}}),
         ("environment NCCL_ALGO", {"workers": with_settings(environment={"NCCL_ALGO": "Tree"})}),
         ("environment OMP_PROC_BIND", {"workers": with_settings(environment={"OMP_PROC_BIND": "1"})}),

@@ -10,10 +10,11 @@ from typing import NoReturn
 
 import pytest
 
-from slurm.virtual import arguments, cluster, configuration, network, prerequisites, processes
+from slurm.virtual import arguments, cluster, configuration, network, prerequisites, processes, quota
 from slurm.virtual.network import burst_bytes
 from slurm.virtual.plan import Plan, load, save
 from tests.cluster import PROGRAM
+from unet_scaling.study.control_groups import ProcessorHierarchy
 from unet_scaling.study.errors import UserError
 
 STATE = Path("/run/somewhere")
@@ -92,10 +93,51 @@ def test_the_bucket_of_a_link_grows_with_its_rate(rate: str, expected: int) -> N
     assert burst_bytes(rate) == expected
 
 
+def test_a_slowed_link_has_its_rate_divided_and_a_small_burst() -> None:
+    assert network.slowed_rate("10gbit", 4) == "2500000000bit"
+    assert network.slowed_rate("2.5gbit", 1) == "2.5gbit"
+    assert network.bits_per_second("100kbit") == 100_000
+
+
+def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
+    plan = Plan(STATE, dilation=14, link_rate="10gbit")
+    assert "TaskProlog=/run/somewhere/task_prolog\n" in configuration.slurm_conf(plan)
+    assert "KillWait=420\n" in configuration.slurm_conf(plan)
+    text = configuration.task_prolog({"UNET_SCALING_DILATION": "14", "OTHER": "a b"})
+    told = subprocess.run(["sh", "-c", text], capture_output=True, text=True).stdout
+    assert told == "export UNET_SCALING_DILATION=14\nexport OTHER=a b\n"
+
+
+def test_a_cluster_at_speed_tells_its_tasks_nothing() -> None:
+    plan = arguments.plan_of(arguments.command_line().parse_args(["up"]))
+    assert not plan.is_dilated
+    assert "TaskProlog" not in configuration.slurm_conf(plan)
+    assert "KillWait" not in configuration.slurm_conf(plan)
+
+
+def test_a_machine_without_control_groups_gets_no_slowed_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "unet_scaling.study.control_groups.processor_hierarchy.__defaults__", (Path("/none"),)
+    )
+    with pytest.raises(UserError, match="no control groups with the controller 'cpu' are mounted here"):
+        quota.prepare_quotas(Plan(STATE, dilation=4))
+
+
+def test_a_slowed_cluster_leaves_no_group_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hierarchy = ProcessorHierarchy(1, tmp_path)
+    monkeypatch.setattr(quota, "processor_hierarchy", lambda: hierarchy)
+    folder = quota.quota_folder(Plan(STATE), hierarchy)
+    (folder / "worker0.1").mkdir(parents=True)
+    quota.remove_groups(STATE)
+    assert not folder.exists()
+    quota.remove_groups(STATE)
+
+
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     given = ["up", "--state-dir", str(tmp_path), "--hosts", "3", "--partition", "a", "--set", "MinJobAge=10"]
+    given += ["--dilate", "14"]
     plan = arguments.plan_of(arguments.command_line().parse_args(given))
-    assert plan == Plan(tmp_path, hosts=3, partitions=("a",), settings=(("MinJobAge", "10"),))
+    assert plan == Plan(tmp_path, hosts=3, partitions=("a",), settings=(("MinJobAge", "10"),), dilation=14)
     save(plan)
     assert load(tmp_path) == plan
     with pytest.raises(FileExistsError):
@@ -109,6 +151,9 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
         ["--hosts", "201"],
         ["--hosts", "two"],
         ["--link-rate", "1gbit; reboot"],
+        ["--dilate", "0.5"],
+        ["--dilate", "1001"],
+        ["--dilate", "four"],
         ["--partition", "a Nodes=ALL"],
         ["--set", "MailProg=/bin/true\nEpilog=/bin/false"],
         ["--set", "MinJobAge"],

@@ -80,7 +80,9 @@ def _seconds_of_last_attempt(study: Study) -> dict[str, float]:
     epochs = study.epochs[["run", "epoch", "seconds"]]
     own = epochs[epochs["epoch"] >= epochs["run"].map(first_epochs).astype(int)]
     seconds = own.groupby("run", observed=True)["seconds"].sum()
-    return {str(run): float(total) for run, total in seconds.items()}
+    # What a dilated cluster records lasts as many times longer by the clock that says when runs started.
+    slowed = {run: header.dilation or 1.0 for run, header in study.headers.items()}
+    return {str(run): float(total) * slowed[str(run)] for run, total in seconds.items()}
 
 
 def _first_whole_epoch(study: Study, run: str) -> int:

@@ -97,6 +97,8 @@ ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
     "workers on each host": lambda facts: workers_per_host(facts),
     "transport": lambda facts: json.dumps(facts.transport, sort_keys=True),
     "versions recorded": lambda facts: _joined(set(facts.versions)),
+    "dilation": lambda facts: f"{facts.dilation or 1:g}",
+    "link rate": lambda facts: facts.link_rate or "not limited",
 }
 FACTS = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
@@ -112,6 +114,8 @@ FACTS = (
     Fact("workers on each host", ATTEMPT_FACTS["workers on each host"], same_workers),
     Fact("transport", ATTEMPT_FACTS["transport"], same_framework),
     Fact("versions recorded", ATTEMPT_FACTS["versions recorded"], same_framework),
+    Fact("dilation", ATTEMPT_FACTS["dilation"], any_run),
+    Fact("link rate", ATTEMPT_FACTS["link rate"], any_run),
 )
 
 

@@ -72,6 +72,8 @@ def _machine(header: Header) -> dict[str, Any]:
         "devices": _distinct(worker.device for worker in header.workers),
         "cores_per_worker": _distinct(str(len(worker.cores)) for worker in header.workers),
         "started_utc": attempts[0].started_utc,
+        "dilation": header.dilation or 1.0,
+        "link_rate": header.link_rate or "",
     }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from analysis.loading.attempts import with_earlier_attempts
 from analysis.loading.budget_columns import Columns, budget_columns, probe_columns
 from analysis.loading.consistency import impossible_values, too_large
+from analysis.loading.fidelity import infidelity
 from analysis.loading.gradient_norms import norm_columns
 from analysis.loading.startup import startup_columns
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
@@ -132,12 +133,15 @@ def _why_incomplete(state: RunState) -> str:
 
 
 def _unusable(record: Record) -> tuple[State | Exclusion, str] | None:
-    """Return (state, reason) of a complete record that gives no throughput."""
+    """Return (state, reason) of a complete record that gives no throughput, or not that of its cluster."""
     if all(epoch.warmup for epoch in record.epochs):
         reason = f"{len(record.epochs)} epochs, none after the warm-up: train at least 2 epochs"
         return "no throughput", reason
     problems = tuple(impossible_values(record))
-    return ("invalid", first_problem(problems)) if problems else None
+    if problems:
+        return "invalid", first_problem(problems)
+    unfaithful = infidelity(record, disturbance(record).stalled_epochs)
+    return ("invalid", unfaithful) if unfaithful else None
 
 
 def _epochs(epochs: Sequence[Epoch], stalled: frozenset[int]) -> Columns:

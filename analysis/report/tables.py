@@ -35,7 +35,8 @@ FAIRNESS_TABLES = (
         {
             "run": "name of its folder or log",
             "state": "as in `unet-scaling status`: waiting, failed, resumable, diverged, invalid; of "
-            "complete runs: no throughput, refused, or invalid where the record contradicts itself",
+            "complete runs: no throughput, refused, or invalid where the record contradicts itself or a "
+            "dilated cluster was not slowed as it should be",
             "reason": "with file and line, or the fact and both values",
             "framework, workers, repeat": "where known",
             "options, knobs": "as in the other tables, where the point is known",

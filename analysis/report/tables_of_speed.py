@@ -53,6 +53,8 @@ SPEED_TABLES = (
             "busy_share": "share of its time that went to other processes, of the worker that lost most",
             "disturbed": "why the launch counts as disturbed by other programs or a stall; else empty",
             "stalls": "its stalled epochs, which count for no speed, and stalled steps",
+            "dilation": "how many times its virtual cluster was slowed; 1 on a machine at speed",
+            "link_rate": "of the links of that cluster, before they were slowed; empty where not limited",
         },
         "One row per run that is used.",
         PageTable(

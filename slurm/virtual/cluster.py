@@ -55,7 +55,7 @@ def down(state: Path) -> bool:
     _kill_recorded(state)
     namespaces.release(state)
     network.disconnect(Plan(state))
-    quota.remove(state)
+    quota.remove_groups(state)
     _remove(state)
     return True
 
@@ -124,7 +124,7 @@ def _create_state_folder(plan: Plan) -> None:
 
 
 def _connect_hosts(plan: Plan) -> None:
-    quota.prepare(plan)
+    quota.prepare_quotas(plan)
     _write_files(plan)
     if plan.is_dilated:
         _print_step(f"dilation: cores, links and time-outs of the workers are {plan.dilation:g} times slower")

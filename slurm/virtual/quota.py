@@ -1,4 +1,4 @@
-"""Quotas of a dilated cluster: a control group in which every worker makes its own, and their variables."""
+"""Quotas of a dilated cluster: the control group in which every worker makes its own, and the variables."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ ENABLED_CONTROLLERS = "cgroup.subtree_control"
 FOR_ALL_USERS = 0o1777
 
 
-def prepare(plan: Plan) -> None:
+def prepare_quotas(plan: Plan) -> None:
     """Make the group of a dilated cluster, if it is one. Raises UserError where no quota can be had."""
     if not plan.is_dilated:
         return
@@ -52,7 +52,7 @@ def task_variables(plan: Plan) -> Mapping[str, str]:
     return found
 
 
-def remove(state: Path) -> None:
+def remove_groups(state: Path) -> None:
     """Remove the groups of the cluster in `state`, whose processes have ended, if it has any."""
     try:
         folder = quota_folder(Plan(state), processor_hierarchy())

@@ -2,7 +2,7 @@
 
 The same images, device, cores, threads, dilation and versions: with another of these the record would be of
 neither, and the analysis would leave the whole run out. Other hosts, another commit or other variables are
-printed: a lost node or a corrected program is no reason to train from the start; the analysis compares them.
+printed: a lost node or a corrected program is no reason to train anew, and the analysis compares them.
 """
 
 from collections.abc import Callable, Sequence

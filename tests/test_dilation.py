@@ -1,0 +1,392 @@
+"""A machine that is slowed as a whole: what workers are told, their quotas, time-outs, clock and record."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from analysis.loading.fidelity import LARGEST_EXCESS_FACTOR, infidelity
+from analysis.loading.load import load_study
+from tests.budgets import write_budget_run
+from tests.cluster import bring_up, wait_until
+from tests.machine import quiet_machine
+from tests.records import make_header, make_point
+from tests.sweeps import Sweep
+from unet_scaling.group.identity import CORES_VARIABLE, Identity
+from unet_scaling.group.processor_quota import ProcessorQuota, emulated_cores, enter_quota, own_processors
+from unet_scaling.measure import clock
+from unet_scaling.measure.quota_meter import QuotaMeter
+from unet_scaling.run.continuation import require_same_facts
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
+from unet_scaling.study.control_groups import (
+    Quota,
+    enter_group,
+    make_quota_group,
+    processor_hierarchy,
+    quota_of_cores,
+    throttled_seconds,
+)
+from unet_scaling.study.dilation import (
+    DILATION_VARIABLE,
+    LINK_RATE_VARIABLE,
+    QUOTA_FOLDER_VARIABLE,
+    dilated,
+    dilation,
+    link_rate,
+)
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.measurements import CpuFacts, QuotaFacts
+from unet_scaling.study.options import HorovodKnobs
+from unet_scaling.study.record import Record, read_record
+
+FOURTH = Identity(rank=3, size=14, local_rank=1, launcher="Slurm")
+
+
+@pytest.fixture
+def slowed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process is a worker of a cluster that runs four times slower."""
+    monkeypatch.setenv(DILATION_VARIABLE, "4")
+    clock._factor.cache_clear()
+    yield
+    clock._factor.cache_clear()
+
+
+def test_a_machine_at_speed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DILATION_VARIABLE, raising=False)
+    monkeypatch.delenv(LINK_RATE_VARIABLE, raising=False)
+    assert (dilation(), dilated(300), link_rate()) == (1, 300, None)
+    assert enter_quota(FOURTH, 1) is None
+    environment = horovod_environment(make_point("horovod"))
+    assert environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] == "330"
+    assert "HOROVOD_CYCLE_TIME" not in environment
+
+
+@pytest.mark.parametrize("value", ["0.5", "-4", "nan", "inf", "four", ""])
+def test_a_factor_that_slows_nothing_is_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DILATION_VARIABLE, value)
+    with pytest.raises(UserError, match=f"{DILATION_VARIABLE} = '{value}': a number of at least 1 is needed"):
+        dilation()
+
+
+def test_the_clock_runs_slower(slowed: None) -> None:
+    before = time.perf_counter()
+    now = clock.clock_seconds()
+    assert before / 4 <= now <= time.perf_counter() / 4
+
+
+@pytest.mark.parametrize(
+    ("knob", "found", "expected"), [(None, None, "4.0"), (None, "2.5", "10.0"), (5.0, "2.5", "20.0")]
+)
+def test_horovod_takes_its_times_slowed(
+    knob: float | None, found: str | None, expected: str, slowed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", found or "")
+    config = make_point("horovod").model_copy(update={"horovod": HorovodKnobs(cycle_time_ms=knob)})
+    environment = horovod_environment(config)
+    assert environment["HOROVOD_CYCLE_TIME"] == expected
+    assert environment["HOROVOD_STALL_CHECK_TIME_SECONDS"] == str(4 * 330 // 5)
+    assert environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] == str(4 * 330)
+
+
+def test_a_cycle_time_that_is_no_number_is_refused(slowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "soon")
+    with pytest.raises(UserError, match="HOROVOD_CYCLE_TIME = 'soon': a number of milliseconds is needed"):
+        horovod_environment(make_point("horovod"))
+
+
+@pytest.mark.parametrize(
+    ("cores", "processors", "quota"),
+    [
+        (1 / 14, 1, Quota(1_000, 14_000)),
+        (1 / 1000, 1, Quota(1_000, 1_000_000)),
+        (0.8, 1, Quota(1_000, 1_250)),
+        (12 / 14, 2, Quota(10_000, 11_667)),
+    ],
+)
+def test_quotas_are_as_short_as_the_kernel_allows(cores: float, processors: int, quota: Quota) -> None:
+    assert quota_of_cores(cores, processors) == quota
+
+
+def test_a_quota_that_no_kernel_gives_is_refused() -> None:
+    with pytest.raises(UserError, match=r"a quota of 0.0005 cores is too small.*use a smaller dilation"):
+        quota_of_cores(1 / 2000, 1)
+
+
+def test_workers_own_the_cores_that_are_stood_for(slowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CORES_VARIABLE, "12")
+    assert emulated_cores(FOURTH) == list(range(12, 24))
+    assert emulated_cores(FOURTH, 2) == [12, 13]
+    assert own_processors(FOURTH, 12, [0, 1]) == [0, 1]
+    monkeypatch.delenv(CORES_VARIABLE)
+    with pytest.raises(UserError, match="set pin_cores = true in the cluster file"):
+        emulated_cores(FOURTH)
+
+
+def test_processors_are_dealt_out_evenly_over_the_hosts() -> None:
+    ranks = [Identity(rank, 14, rank % 2, "Slurm") for rank in range(14)]
+    assert [own_processors(identity, 1, [2, 5]) for identity in ranks[:4]] == [[2], [5], [2], [5]]
+
+
+@pytest.mark.parametrize("folder", [None, "/no/such/folder"])
+def test_a_worker_without_a_quota_says_what_is_missing(
+    folder: str | None, slowed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(QUOTA_FOLDER_VARIABLE, raising=False)
+    if folder:
+        monkeypatch.setenv(QUOTA_FOLDER_VARIABLE, folder)
+    with pytest.raises(
+        UserError, match=f"{QUOTA_FOLDER_VARIABLE}.*slurm/virtual_cluster up --dilate"
+    ) as told:
+        enter_quota(FOURTH, 1)
+    assert "\n" not in str(told.value)
+
+
+def test_a_machine_that_is_not_slow_enough_is_refused(slowed: None) -> None:
+    processors = len(os.sched_getaffinity(0))
+    with pytest.raises(UserError, match=f"which has {processors}; use .* with at least 100"):
+        enter_quota(FOURTH, 100 * processors)
+
+
+def test_a_folder_that_is_no_control_group_is_told_with_its_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no quota of processor time: .*cpu.max: No such file.*need root"):
+        make_quota_group(tmp_path / "worker0", Quota(1_000, 4_000))
+    assert list((tmp_path / "worker0").iterdir()) == []
+    with pytest.raises(UserError, match=r"worker0/cgroup.procs: No such file.*submit as root"):
+        enter_group(tmp_path / "worker0", [1])
+
+
+@pytest.mark.parametrize(
+    ("files", "written"),
+    [
+        (
+            ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
+            {"cpu.cfs_quota_us": "1000", "cpu.cfs_period_us": "4000"},
+        ),
+        (("cpu.max",), {"cpu.max": "1000 4000"}),
+    ],
+)
+def test_both_versions_are_written_as_they_read(
+    files: tuple[str, ...], written: dict[str, str], tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    make_quota_group(tmp_path, Quota(1_000, 4_000))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
+
+
+@pytest.mark.parametrize(
+    "statistics", ["nr_periods 7\nthrottled_time 1500000000\n", "usage_usec 9\nthrottled_usec 1500000\n"]
+)
+def test_both_versions_say_what_was_throttled(statistics: str, tmp_path: Path) -> None:
+    (tmp_path / "cpu.stat").write_text(statistics)
+    assert throttled_seconds(tmp_path) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "controllers", "version"),
+    [
+        ("cgroup {root}/cpu cgroup rw,relatime,cpu,cpuacct 0 0\n", "", 1),
+        ("cgroup2 {root}/cpu cgroup2 rw,nosuid 0 0\n", "cpuset cpu io memory\n", 2),
+    ],
+)
+def test_the_mounted_version_is_found(mounts: str, controllers: str, version: int, tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cgroup.controllers").write_text(controllers)
+    table = tmp_path / "mounts"
+    table.write_text("cgroup /elsewhere cgroup rw,cpuset 0 0\n" + mounts.format(root=tmp_path))
+    found = processor_hierarchy(table)
+    assert (found.version, found.root) == (version, tmp_path / "cpu")
+
+
+def test_a_machine_without_control_groups_is_told(tmp_path: Path) -> None:
+    table = tmp_path / "mounts"
+    table.write_text(f"cgroup2 {tmp_path} cgroup2 rw 0 0\n")
+    with pytest.raises(UserError, match="no control groups with the controller 'cpu' are mounted here"):
+        processor_hierarchy(table)
+
+
+def cpu_facts(**changes: object) -> CpuFacts:
+    fields = {
+        "process_seconds": 1.2, "thread_seconds": {"training": 1.0, "other": 0.2},
+        "training_runqueue_seconds": 5.0, "other_seconds": 3.0, "cores": 1, "frequency_mhz": None,
+    }  # fmt: skip
+    return CpuFacts.model_validate(fields | changes)
+
+
+def test_facts_of_an_epoch_are_those_of_the_machine_that_is_stood_for(slowed: None, tmp_path: Path) -> None:
+    """Ready for 6 seconds of this machine is 1.5 of that one, of which the thread ran for one."""
+    statistics = tmp_path / "cpu.stat"
+    statistics.write_text("throttled_time 1000000000\n")
+    meter = QuotaMeter(ProcessorQuota(tmp_path, cores=1, processors=2))
+    meter.begin()
+    statistics.write_text("throttled_time 3000000000\n")
+    meter.end()
+    facts = meter.undilated(cpu_facts(), 1.3)
+    assert facts.training_runqueue_seconds == pytest.approx(0.5)
+    assert facts.other_seconds is None
+    assert facts.quota is not None
+    assert (facts.quota.used_seconds, facts.quota.throttled_seconds, facts.quota.processors) == (1.3, 0.5, 2)
+
+
+def slowed_record(folder: Path, **quota: float) -> Record:
+    """A run of one worker, 4 times slower; seconds of its quota are of each second."""
+    record = read_record(write_budget_run(folder, "pytorch_native", 1, 1) / "run.jsonl")
+    assert record.header is not None
+    usual = {"used_seconds": 0.5, "throttled_seconds": 0.3, "processors": 1, "idle_share": 0.4}
+    epochs = []
+    for epoch in record.epochs:
+        values = {
+            name: value * (10 * epoch.seconds if name.endswith("_seconds") else 1)
+            for name, value in (usual | quota).items()
+        }
+        cpu = [cpu_facts(quota=QuotaFacts.model_validate(values))]
+        seconds = 10 * epoch.seconds
+        update = {"cpu": cpu, "seconds": seconds, "worker_seconds": [seconds]}
+        epochs.append(epoch.model_copy(update=update))
+    header = record.header.model_copy(update={"dilation": 4.0, "link_rate": "10gbit"})
+    return Record(record.path, header, tuple(epochs), record.results, record.end, ())
+
+
+def test_a_run_that_was_slowed_as_it_should_be_is_used(tmp_path: Path) -> None:
+    assert infidelity(slowed_record(tmp_path)) == ""
+
+
+@pytest.mark.parametrize(
+    ("quota", "reason"),
+    [
+        ({"idle_share": 0.031}, "the machine was idle for 3.1 % of the time, and 5 % are needed"),
+        ({"used_seconds": 1.4}, "worker 0 used .* CPU seconds, its quota gives .*, and up to 1.25 times"),
+        (
+            {"throttled_seconds": 0.6},
+            "worker 0 was throttled for .* s, and what it used explains .*, of which",
+        ),
+    ],
+)
+def test_a_run_that_was_not_is_told_with_both_values(
+    quota: dict[str, float], reason: str, tmp_path: Path
+) -> None:
+    assert re.match(reason, infidelity(slowed_record(tmp_path, **quota)))
+
+
+def test_a_thread_that_polls_is_throttled_all_the_time_and_rightly_so(tmp_path: Path) -> None:
+    polling = slowed_record(tmp_path, used_seconds=1.0, throttled_seconds=0.75)
+    assert infidelity(polling) == ""
+    assert LARGEST_EXCESS_FACTOR * 0.75 < 1
+
+
+def test_a_slowed_run_without_facts_of_its_quota_is_left_out_by_name(tmp_path: Path) -> None:
+    write_budget_run(tmp_path, "pytorch_native")
+    write_budget_run(tmp_path, "horovod", about={"dilation": 4.0})
+    left_out = load_study(tmp_path).left_out
+    assert list(left_out["run"]) == ["horovod-w01-r1"]
+    assert list(left_out["state"]) == ["invalid"]
+    assert "how it was slowed is not recorded" in left_out["reason"].iloc[0]
+
+
+def test_a_slowed_run_never_goes_on_at_another_speed() -> None:
+    before = make_header(make_point(), dilation=4.0, link_rate="10gbit")
+    now = make_header(make_point(), dilation=14.0, link_rate="10gbit")
+    with pytest.raises(UserError, match=r"dilation: 4\.0 in attempt 1, 14\.0 now"):
+        require_same_facts([before], now, Path("run"))
+
+
+@pytest.fixture
+def quota_folder() -> Iterator[Path]:
+    """A control group for the groups of workers; skipped with the reason where none can be made."""
+    try:
+        folder = processor_hierarchy().root / f"unet_scaling_tests.{os.getpid()}"
+        folder.mkdir()
+    except (UserError, OSError) as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield folder
+    wait_until(lambda: not remove_empty(folder), "the groups to be empty", seconds=10)
+
+
+def remove_empty(folder: Path) -> list[Path]:
+    """Remove what has no process in it; return what is left."""
+    for group in (*(path for path in folder.iterdir() if path.is_dir()), folder):
+        with suppress(OSError):
+            group.rmdir()
+    return [folder] if folder.exists() else []
+
+
+IN_A_QUOTA = """
+import time
+from unet_scaling.group.identity import Identity
+from unet_scaling.group.processor_quota import enter_quota
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+quota = enter_quota(Identity(0, 1, 0, "none"), 1)
+begin, burnt = time.perf_counter(), time.process_time()
+while time.perf_counter() - begin < 1:
+    pass
+share = (time.process_time() - burnt) / (time.perf_counter() - begin)
+print(os.getpid() in map(int, (quota.folder / "cgroup.procs").read_text().split()), share)
+print(quota.throttled_seconds())
+"""
+
+
+def in_a_quota(folder: Path) -> tuple[str, float, float]:
+    """Burn a second in the group of a worker slowed 4 times: whether it is in it, its share, its throttling."""
+    variables = {DILATION_VARIABLE: "4", QUOTA_FOLDER_VARIABLE: str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_QUOTA],
+        env=os.environ | variables,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    entered, share, throttled = done.stdout.split()
+    return entered, float(share), float(throttled)
+
+
+def test_a_worker_enters_its_group_and_gets_no_more_than_its_quota(quota_folder: Path) -> None:
+    entered, share, _ = in_a_quota(quota_folder)
+    assert entered == "True"
+    assert share < LARGEST_EXCESS_FACTOR / 4 + 0.01
+
+
+@pytest.mark.timing
+def test_a_worker_gets_its_quota_and_is_throttled_for_the_rest(quota_folder: Path) -> None:
+    with quiet_machine():
+        _, share, throttled = in_a_quota(quota_folder)
+    assert share == pytest.approx(0.25, rel=0.1)
+    assert throttled == pytest.approx(0.75, rel=0.1)
+
+
+@pytest.mark.verify
+@pytest.mark.slow
+def test_a_slowed_cluster_trains_both_frameworks_and_its_records_say_so(images: Path, tmp_path: Path) -> None:
+    options = ("--hosts", "2", "--gpus-per-host", "1", "--dilate", "4", "--link-rate", "100mbit")
+    with bring_up("slowed", *options) as cluster:
+        sweep = Sweep(cluster, tmp_path, images, "slowed")
+        sweep.site = sweep.site.replace("gpus_per_node = 2", "gpus_per_node = 1")
+        sweep.prepare([2], epochs=3)
+        done = sweep.submit("--wait")
+        assert done.returncode == 0, done.stdout + done.stderr
+        groups = processor_hierarchy().root.glob("vc*/worker*")
+        assert len(list(groups)) == 4
+    records = [read_record(folder / "run.jsonl") for folder in sweep.run_folders()]
+    assert {record.header.config.framework for record in records if record.header} == set(FRAMEWORKS)
+    for record in records:
+        assert_slowed(record)
+    for reason in filter(None, map(infidelity, records)):
+        assert reason.startswith("the machine was idle for"), reason
+
+
+def assert_slowed(record: Record) -> None:
+    assert record.complete
+    assert record.header is not None
+    assert (record.header.dilation, record.header.link_rate) == (4.0, "100mbit")
+    assert [worker.host for worker in record.header.workers] == ["node1", "node2"]
+    for epoch in record.epochs:
+        for facts in epoch.cpu or []:
+            assert facts.quota is not None
+            assert facts.quota.used_seconds <= LARGEST_EXCESS_FACTOR * epoch.seconds + 0.01
