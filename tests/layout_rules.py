@@ -33,7 +33,7 @@ ORDERS = {
         ("profile",),
     ),
     "analysis": (
-        ("arrays", "study", "text", "processes"),
+        ("arrays", "study", "text", "processes", "emulation"),
         ("loading",),
         ("statistics",),
         ("findings",),
