@@ -175,6 +175,11 @@ class Study:
     played: "Study | None" = None
 
     @property
+    def is_emulated(self) -> bool:
+        """Whether its workers waited instead of computing; runs that computed are refused beside them."""
+        return any(header.is_emulated for header in self.headers.values())
+
+    @property
     def subject(self) -> "Study":
         """The part whose runs a report is about: the played ones where there are no others."""
         return self.played if self.played is not None and self.runs.empty else self

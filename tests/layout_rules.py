@@ -34,7 +34,7 @@ ORDERS = {
         ("doctor",),
     ),
     "analysis": (
-        ("arrays", "study", "text", "processes"),
+        ("arrays", "study", "text", "processes", "emulation"),
         ("loading",),
         ("statistics",),
         ("findings",),

@@ -11,7 +11,7 @@ from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.measurements import Probe
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import End, Epoch, Header, Result, WorkerFacts
+from unet_scaling.study.record_lines import ComputeFacts, End, Epoch, Header, Result, WorkerFacts
 
 # More than any test's epoch has.
 GRADIENT_BYTES = 1_948_580  # of the reference network in float32
@@ -100,8 +100,17 @@ def make_header(point: RunConfig, **changes: object) -> Header:
         "initial_weights_sha256": digest(f"weights of seed {point.seed}"),
         "gradient_bytes": GRADIENT_BYTES,
         "workers": make_workers(point.workers),
+        "compute": make_compute(point),
     }
     return Header(**fields | changes)
+
+
+def make_compute(point: RunConfig) -> ComputeFacts | None:
+    """The profile by which an emulated run waits, as its header names it."""
+    if point.emulation.compute is None:
+        return None
+    name = Path(point.emulation.compute).name
+    return ComputeFacts(name=name, sha256=digest(name), device="V100", assumption="figures of a paper")
 
 
 def make_epochs(point: RunConfig, images_per_second: float, images_per_epoch: int) -> list[Epoch]:
@@ -114,7 +123,7 @@ def make_epochs(point: RunConfig, images_per_second: float, images_per_epoch: in
             worker_seconds=[seconds] * point.workers,
             images=images_per_epoch,
             steps=math.ceil(images_per_epoch / of_step),
-            loss=0.7 / (number + 1),
+            loss=None if point.is_emulated else 0.7 / (number + 1),
             learning_rate=point.training.learning_rate * point.workers,
             warmup=number == 0,
         )
@@ -200,6 +209,7 @@ def write_record(
     first_line = make_header(point, **(header or {}))
     probe = [measured.probe] if measured and measured.probe else []
     writer = RecordWriter(folder / RECORD_NAME)
-    for line in [first_line, *probe, *epochs, make_result(first_line, epochs, iou), *([end] if end else [])]:
+    results = [] if point.is_emulated else [make_result(first_line, epochs, iou)]
+    for line in [first_line, *probe, *epochs, *results, *([end] if end else [])]:
         writer.write(line)
     writer.close()

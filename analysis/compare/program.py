@@ -4,7 +4,8 @@ from pathlib import Path
 
 from analysis.compare.assemble import StudyComparison, compare_studies
 from analysis.compare.show import comparison_files, print_comparison
-from analysis.compare.sides import read_side
+from analysis.compare.sides import StudySide, read_side
+from analysis.emulation import emulation_words
 from analysis.report.console import report_console
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
@@ -14,6 +15,7 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     """Write the comparison of A and B to the output folder, and print it."""
     a = read_side("A", first)
     b = read_side("B", second)
+    _require_one_kind(a, b)
     comparison = compare_studies(a, b)
     _write(comparison, output)
     print_comparison(comparison, report_console())
@@ -21,6 +23,17 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     if comparison.points.empty:
         raise UserError(f"{first} and {second} have no point in common: see above", EXIT_BAD_DATA)
     return EXIT_OK
+
+
+def _require_one_kind(a: StudySide, b: StudySide) -> None:
+    """Raise UserError where one study is emulated and the other is not."""
+    kinds = [emulation_words(side.study) or "measured" for side in (a, b)]
+    if a.study.is_emulated != b.study.is_emulated:
+        raise UserError(
+            f"A is {kinds[0]}, B is {kinds[1]}: emulated runs are not compared with measured ones; how well "
+            "they agree on your machine is shown by python -m benchmarks.emulation",
+            EXIT_BAD_DATA,
+        )
 
 
 def _write(comparison: StudyComparison, folder: Path) -> None:

@@ -77,6 +77,11 @@ def _joined(values: set[str] | set[int]) -> str:
     return ", ".join(sorted(map(str, values)))
 
 
+def _profile(header: Header) -> str | None:
+    """Return by which profile the workers of a run waited; none where they computed."""
+    return f"{header.compute.name} {header.compute.sha256[:16]}" if header.compute else None
+
+
 @dataclass(frozen=True)
 class Fact:
     """A fact that must be equal in all runs that `alike` gives the same key; None is not compared."""
@@ -104,6 +109,8 @@ FACTS = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
     Fact("train_images", lambda header: str(header.train_images), same_options),
     Fact("test_images", lambda header: str(header.test_images), same_options),
+    Fact("computing", lambda header: "emulated" if header.is_emulated else "real", any_run),
+    Fact("compute profile", lambda header: _profile(header), same_options),
     Fact("seed", lambda header: str(header.config.seed), same_repeat),
     Fact("initial_weights_sha256", lambda header: header.initial_weights_sha256[:16], same_seed),
     Fact("commit", ATTEMPT_FACTS["commit"], any_run),

@@ -14,7 +14,8 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record_lines import Header
 
 # What decides the IoU. Device, host and software of a played run may be others than those of the real ones.
-DECIDE_IOU = ("manifest_sha256", "train_images", "test_images", "initial_weights_sha256")
+# Beside emulated ones, which learn nothing, they have no speed to go with their IoU.
+DECIDE_IOU = ("computing", "manifest_sha256", "train_images", "test_images", "initial_weights_sha256")
 TIMES_OF_A_RUN = (
     "images_per_second", "epochs_per_second", "seconds_per_epoch", "step_seconds", "training_seconds",
     "busy_share",

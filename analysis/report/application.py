@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from analysis.emulation import with_emulation
 from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
@@ -151,9 +152,10 @@ def _method(report: Report) -> Iterator[str]:
 def _what_is_measured(report: Report) -> str:
     if report.study.runs.empty:
         return "Every run is played: of its IoU alone can be told, no time or speed is measured."
-    return (
+    used = (
         f"{count(len(report.study.runs), 'run')} are used, {repeats_text(report.points['repeats'])} per "
         f"point; {count(len(report.study.all_left_out), 'run')} left out. Throughput is work done over the "
         "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
         "its own seed; numbers are medians over launches."
     )
+    return with_emulation(report.study, used)

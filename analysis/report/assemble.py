@@ -10,11 +10,13 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
+from analysis.emulation import emulation_notes, emulation_words
 from analysis.findings.answer import Answer, answers_of
 from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import compare, withhold
 from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
+from analysis.findings.emulated_answer import as_emulated
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
 from analysis.findings.noise import JUDGED_COLUMNS, noise_notes, noise_table
@@ -100,7 +102,8 @@ class Report:
     @cached_property
     def answers(self) -> list[Answer]:
         """Return the answer of each set of options in a line and four tiles, the most decided first."""
-        return with_played(answers_of(self.recommendations, self.checks), self.played)
+        answers = with_played(answers_of(self.recommendations, self.checks), self.played)
+        return as_emulated(answers, emulation_words(self.study))
 
     @property
     def compared_options(self) -> str:
@@ -121,7 +124,7 @@ class Report:
     def notes(self) -> list[str]:
         """Return what to know before any number is used."""
         shared = [*_notes(self.study, self.points), *width_notes(self.study, self.comparisons)]
-        return [*shared, *self.played.notes]
+        return [*emulation_notes(self.study), *shared, *self.played.notes]
 
     @property
     def target(self) -> str:

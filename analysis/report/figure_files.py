@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from analysis.emulation import NOTHING_LEARNED
 from analysis.figures.catalogue import FIGURES, draw, draw_panels
 from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.svg import image, inline_svg
@@ -14,6 +15,8 @@ from analysis.text import clean, sentence
 
 # The anchor of the first screen, above the sections.
 MAIN = "main"
+# Of figures and tables on what a training gives.
+LEARNED_SECTIONS = ("iou", "loss", "cost")
 ONLY_PLAYED = "every run is played, so that no time or speed is measured"
 
 
@@ -76,9 +79,11 @@ def draw_figures(report: Report) -> FigureFiles:
 
 
 def _why_missing(inputs: Inputs, name: str) -> str | None:
-    """Return why a figure is not drawn: of played runs only the IoU is."""
+    """Return why a figure is not drawn: of played runs only the IoU is, of emulated ones only the speed."""
     if inputs.study.runs.empty and name != "quality":
         return ONLY_PLAYED
+    if inputs.study.is_emulated and FIGURES[name].SECTION in LEARNED_SECTIONS:
+        return NOTHING_LEARNED
     return FIGURES[name].missing(inputs)
 
 

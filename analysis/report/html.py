@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from analysis.emulation import emulation_notes
 from analysis.findings.answer import Answer
 from analysis.findings.headline import Kind
 from analysis.findings.tiles import Light, Tile
@@ -109,8 +110,13 @@ def _answers(report: Report) -> dict[str, object]:
         "more_answers": more,
         "more_answers_line": count(len(more), "more answer"),
         "doubts": list(map(sentence, report.doubts)),
-        "caveats": [] if report.study.provenance_known else list(map(sentence, report.study.notes)),
+        "caveats": list(map(sentence, _caveats(report.study))),
     }
+
+
+def _caveats(study: Study) -> Iterable[str]:
+    """Return what logs in the older layout, and emulated runs, cannot say."""
+    return emulation_notes(study) if study.provenance_known else study.notes
 
 
 def _shown_answer(report: Report, answer: Answer) -> ShownAnswer:

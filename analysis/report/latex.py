@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from analysis.emulation import with_emulation
 from analysis.report.assemble import Report
 from analysis.report.played_columns import PLAYED_MEANING, played_short_columns
 from analysis.report.view import Column, framework_column, integer_column, number_column
@@ -74,11 +75,12 @@ def _caption(report: Report) -> str:
     if report.points.empty:
         return f"{sentence(report.study.name)} {sentence(PLAYED_MEANING)} IoU: {report.study.iou_scope}."
     repeats = repeats_text(report.points["repeats"])
-    return (
-        f"{sentence(report.study.name)} Medians over the runs of a point, {repeats} each; IoU: "
+    medians = (
+        f"Medians over the runs of a point, {repeats} each; IoU: "
         f"{report.study.iou_scope}. Speed-up is over 1 worker, efficiency is speed-up / workers; in "
         "brackets: intervals over runs."
     )
+    return f"{sentence(report.study.name)} {with_emulation(report.study, medians)}"
 
 
 def _label(name: str) -> str:

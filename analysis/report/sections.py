@@ -54,9 +54,14 @@ def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
 
 
 def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
-    """Return what makes the sections; a study of played runs only has no speed to show."""
+    """Return what makes the sections; a study of played runs only has no speed to show.
+
+    Emulated runs have nothing else.
+    """
     if report.study.runs.empty:
         return (played_section, _fairness, played_runs_section)
+    if report.study.is_emulated:
+        return (_points, _against, _overhead, _prediction, _fairness, _runs)
     real = (_points, _against, _iou, _overhead, _cost, _loss, _prediction, _fairness, _runs)
     if report.study.played is None:
         return real

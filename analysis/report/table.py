@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 import pandas as pd
 
+from analysis.emulation import emulation_words
 from analysis.report.assemble import Report
 from analysis.report.view import Column, Grid, make_grid
 from analysis.study import NAMES, Study
@@ -86,7 +87,8 @@ class Table:
 def _caption(report: Report, page: PageTable) -> str:
     native, horovod = report.study.compared_names
     caption = page.caption.format(native=native, horovod=horovod)
-    return caption[:1].upper() + caption[1:]
+    words = emulation_words(report.study)
+    return f"{caption[:1].upper()}{caption[1:]}{f' ({words})' if words else ''}"
 
 
 def column_names(key: str) -> list[str]:

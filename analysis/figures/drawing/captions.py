@@ -5,15 +5,19 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.emulation import with_emulation
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.statistics.intervals import FEWEST_REPEATS, coverage
 from analysis.text import chart_interval, chart_number, count, printable, repeats_text
 
 
 def caption_text(inputs: Inputs, *sentences: str) -> str:
-    """Return a caption: how many runs there are, the figure's own sentences, and what is left out."""
+    """Return a caption: how many runs there are, the figure's own sentences, and what is left out.
+
+    Of emulated runs, it says so first.
+    """
     parts = (_runs(inputs), *sentences, inputs.undrawn, _left_out(inputs))
-    return " ".join(part for part in parts if part)
+    return with_emulation(inputs.study, " ".join(part for part in parts if part))
 
 
 def alternative_text(opening: str, facts: Iterable[str]) -> str:
