@@ -4,6 +4,7 @@ import argparse
 import os
 import tempfile
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -34,9 +35,19 @@ def main() -> int:
 def describe() -> None:
     for name, version in provenance.versions().items():
         print(f"{name:>16}  {version}")
+    print(f"{'toolchain':>16}  {toolchain()}")
     print(f"{'cores':>16}  {len(os.sched_getaffinity(0))}")
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     print(f"{'GPUs':>16}  {', '.join(names) or 'none'}")
+
+
+def toolchain() -> str:
+    """Return the compilers that built Horovod, as environment/build_horovod.sh noted them in its wheel."""
+    try:
+        noted = Path(str(metadata.distribution("horovod").locate_file("horovod/toolchain.txt")))
+        return noted.read_text().strip()
+    except (metadata.PackageNotFoundError, FileNotFoundError):
+        return "not known: the wheel of this Horovod has no note of it"
 
 
 def try_framework(framework: Framework) -> bool:

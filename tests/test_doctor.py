@@ -47,6 +47,15 @@ def test_two_workers_that_find_each_other_are_well() -> None:
     assert (pair.medium, pair.ranks) == ("shared memory", (0, 1))
 
 
+def test_nodes_are_those_of_a_cluster() -> None:
+    command = [sys.executable, "-m", "unet_scaling", "doctor", "--local", "--nodes", "3"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: --nodes 3: this machine is one node; say --workers instead\n",
+    )
+
+
 def examine(folder: Path, first: Sequence[str], second: Sequence[str] = ()) -> Findings:
     """Launch a worker behind each of these commands; return what its doctor finds."""
     worker = [sys.executable, "-m", "unet_scaling.doctor", str(folder), str(WORKERS)]

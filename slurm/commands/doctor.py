@@ -14,7 +14,7 @@ from slurm.doctor import Examination, examine_cluster, examine_here
 from unet_scaling.doctor.findings import node_speeds
 from unet_scaling.doctor.show import show, verdict
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.errors import EXIT_BUG, EXIT_OK
+from unet_scaling.study.errors import EXIT_BUG, EXIT_OK, UserError
 from unet_scaling.study.validation import positive
 
 # The fewest that show whether workers find each other, and over a network.
@@ -32,6 +32,8 @@ def main() -> int:
     arguments = command_line().parse_args()
     console = new_console()
     if arguments.local:
+        if arguments.nodes:
+            raise UserError(f"--nodes {arguments.nodes}: this machine is one node; say --workers instead")
         found = examine_here(arguments.workers or DEFAULT_WORKERS)
     else:
         cluster = read_cluster(arguments.cluster)

@@ -35,6 +35,8 @@ JOIN_TIMEOUT_SECONDS = 60
 # In which the others report their part of a failure, before the launcher ends them.
 REPORT_DRAIN_SECONDS = 3.0
 REPORT_LOOK_SECONDS = 0.2
+# Of all workers together: a shared file system must bear them.
+REPORT_LOOKS_PER_SECOND = 200
 # 1 B for the latency; then up to 4 MiB, more than the gradients of the published network.
 DOCTOR_BYTES = (1, *(4**power for power in range(8, 12)))
 
@@ -102,8 +104,9 @@ def _launcher_variables() -> dict[str, str]:
 def _wait_for_reports(folder: Path, workers: int) -> None:
     """Wait until all have reported: a failure of the first to join ends those that would come later."""
     deadline = time.monotonic() + JOIN_TIMEOUT_SECONDS
+    pause = max(REPORT_LOOK_SECONDS, workers / REPORT_LOOKS_PER_SECOND)
     while len(list(folder.glob(REPORT_PATTERN))) < workers and time.monotonic() < deadline:
-        time.sleep(REPORT_LOOK_SECONDS)
+        time.sleep(pause)
 
 
 def _examine(reporter: Reporter, workers: int) -> None:

@@ -10,8 +10,8 @@ from unet_scaling.measure.timing import synchronized_seconds
 
 # The best one counts: that of the shortest sum.
 CLOCK_READINGS = 9
-# One product is milliseconds of a core; several of them outlast a short disturbance.
-MATRIX_ROWS = 512
+# One product is milliseconds of a core, or of a GPU; several of them outlast a short disturbance.
+MATRIX_ROWS = {"cpu": 512, "cuda": 4096}
 PRODUCTS_PER_BLOCK = 8  # between two readings of the clock
 COMPUTE_SECONDS = 1.0
 
@@ -35,14 +35,15 @@ def _read_clocks(group: Group) -> tuple[float, float]:
 
 def operations_per_second(group: Group) -> float:
     """Return how fast this worker multiplies matrices on its device while all others do the same."""
-    matrix = torch.rand(MATRIX_ROWS, MATRIX_ROWS, device=group.device)
+    rows = MATRIX_ROWS[group.device.type]
+    matrix = torch.rand(rows, rows, device=group.device)
     _block_seconds(matrix)
     group.wait_for_all()
     deadline = time.monotonic() + COMPUTE_SECONDS
     blocks = []
     while time.monotonic() < deadline:
         blocks.append(_block_seconds(matrix))
-    return 2 * MATRIX_ROWS**3 * PRODUCTS_PER_BLOCK / statistics.median(blocks)
+    return 2 * rows**3 * PRODUCTS_PER_BLOCK / statistics.median(blocks)
 
 
 def _block_seconds(matrix: torch.Tensor) -> float:
