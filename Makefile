@@ -46,6 +46,8 @@ check: ## ruff, shellcheck, and mypy on every file
 	$(PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment
 	$(PYTHON) -m mypy pytorch_native/train.py
 	$(PYTHON) -m mypy horovod/train.py
+	$(PYTHON) -m mypy lightning/train.py
+	$(PYTHON) -m mypy accelerate/train.py
 
 format: ## let ruff lay out the code
 	$(PYTHON) -m ruff format .

@@ -40,7 +40,7 @@ from analysis.study import (
     run_table,
 )
 from unet_scaling.study.command_line import LAUNCH_HINT
-from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.config import ALL_FRAMEWORKS
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record import RECORD_NAME
@@ -180,7 +180,7 @@ def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
 
     def key(run: CompleteRun) -> tuple[object, ...]:
         config = run.config
-        options = order(config, shared), FRAMEWORKS.index(config.framework), order(config, knobs)
+        options = order(config, shared), ALL_FRAMEWORKS.index(config.framework), order(config, knobs)
         return *options, config.workers, config.repeat, run.name
 
     return sorted(runs, key=key)

@@ -164,7 +164,7 @@ class Training(StrictModel):
 
 
 class NativeKnobs(StrictModel):
-    """Options of native DDP; empty means its own default."""
+    """Options of DDP, native or wrapped; empty means its own default."""
 
     bucket_cap_mb: float | None = Field(
         None, gt=0, le=MOST_MIB, description="size of a gradient bucket, MiB", examples=[50]
@@ -241,4 +241,6 @@ OPTION_TABLES: dict[str, type[StrictModel]] = {
     "training": Training,
     "pytorch_native": NativeKnobs,
     "horovod": HorovodKnobs,
+    "lightning": NativeKnobs,
+    "accelerate": NativeKnobs,
 }
