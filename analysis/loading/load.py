@@ -37,6 +37,7 @@ from analysis.study import (
     LeftOut,
     Study,
     left_out_table,
+    names_of,
     run_table,
 )
 from unet_scaling.study.command_line import LAUNCH_HINT
@@ -201,8 +202,11 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
     runs, left_out = loaded
     headers = {run.name: run.header for run in runs}
     unknown = tuple(run.name for run in runs if not run.attempts_known)
+    frameworks = {run.config.framework for run in runs}
+    frameworks |= {left.left_out.framework for left in left_out if left.left_out.framework}
     return Study(
         name=name,
+        names=names_of(frameworks),
         runs=_run_table(runs, axes),
         epochs=_table_of(runs, "epochs", EPOCH_COLUMNS),
         evaluations=_table_of(runs, "evaluations", EVALUATION_COLUMNS),
