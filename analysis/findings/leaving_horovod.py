@@ -33,17 +33,18 @@ def _of_row(row: Row) -> Iterator[Verdict]:
 def _cost(row: Row) -> str:
     """Return what a wrapper costs; that it costs nothing only where its whole interval says so."""
     interval = bracketed(row["cost_ms_low"], row["cost_ms_high"], "+.2f")
-    cost = f"{number(row['cost_ms'], '+.2f')} ms {interval}"
+    more = f"{number(row['cost_ms'], '+.2f')} ms {interval} more with {NAMES[row['framework']]}"
+    step = f"a step of native DDP takes {number(row['step_ms'], '.1f')} ms, and {more}"
     judged = f"{row['costs']} of a step" if row["costs"] != "not shown" else row["outcome"]
-    step = f"a step of native DDP takes {number(row['step_ms'], '.1f')} ms"
-    return f"At {count(int(row['workers']), 'worker')} {step}, and {cost} more with {NAMES[row['framework']]}: {judged}{_doubted(row)}; {_learned(row)}"
+    return f"At {count(int(row['workers']), 'worker')} {step}: {judged}{_doubted(row)}; {_learned(row)}"
 
 
 def _leaving(row: Row) -> str:
     """Return what changes from Horovod to native DDP: weights, IoU and speed."""
     interval = bracketed(row["ratio_low"], row["ratio_high"], ".3f")
-    times = f"{number(row['ratio'], '.3f')} {interval} times"
-    return f"At {count(int(row['workers']), 'worker')} native DDP has {times} the throughput of Horovod: {row['outcome']}{_doubted(row)}; {_learned(row)}"
+    speed = f"native DDP has {number(row['ratio'], '.3f')} {interval} times the throughput of Horovod"
+    outcome = f"{row['outcome']}{_doubted(row)}"
+    return f"At {count(int(row['workers']), 'worker')} {speed}: {outcome}; {_learned(row)}"
 
 
 def _doubted(row: Row) -> str:

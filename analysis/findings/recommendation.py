@@ -228,8 +228,8 @@ def _doubts(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> t
 def _is_about(best: Candidate, key: tuple[int, str, Framework, str]) -> bool:
     _, native_knobs, framework, knobs = key
     if best.framework == "pytorch_native":
-        return native_knobs == best.row["knobs"]
-    return (framework, knobs) == (best.framework, best.row["knobs"])
+        return bool(native_knobs == best.row["knobs"])
+    return bool((framework, knobs) == (best.framework, best.row["knobs"]))
 
 
 def _in_doubt(doubts: Sequence[str]) -> str:

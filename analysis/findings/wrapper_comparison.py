@@ -1,7 +1,7 @@
 """Every framework against native DDP, where a study has more than the compared pair; what each costs a step.
 
 The comparison is that of `comparison.py`: paired by repeat, corrected by Holm for all comparisons of the
-study together. It knows two arms, so each further framework takes the place of Horovod, in options of its own.
+study together. It knows two arms: each further framework takes the place of Horovod, in options of its own.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NEGLIGIBLE_SHARE = 0.01
 COSTS_NOTHING = f"within {NEGLIGIBLE_SHARE:.0%}"
 _RATIO = ("ratio", "ratio_low", "ratio_high")
 _DIFFERENCE = ("difference", "difference_low", "difference_high")
-COLUMNS = [
+_COLUMNS = [
     "framework", "options", "native_knobs", "knobs", "workers", "pairs", *_RATIO, "coverage", "p_adjusted",
     "comparisons", "outcome", "doubts", "step_ms", "cost_ms", "cost_ms_low", "cost_ms_high", "costs",
     "same_weights", *_DIFFERENCE, "equal_within_margin",
@@ -88,16 +88,16 @@ def with_framework(table: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def each_against_native(study: Study, comparisons: pd.DataFrame, between: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each framework, options, knobs and worker count that native DDP has too: COLUMNS.
+    """Return one row for each framework, options, knobs and worker count that native DDP has too.
 
     `comparisons` and `between` are `comparison.compare` and `quality.iou_between_frameworks` of
     `beside_native`. No row where the study has native DDP and Horovod only. `ratio` is the throughput of
-    native DDP over the other's, `step_ms` native DDP's step, `cost_ms` what the other takes longer; `costs` is
-    COSTS_NOTHING where its whole interval is within NEGLIGIBLE_SHARE of a step, else "not shown";
+    native DDP over the other's, `step_ms` native DDP's step, `cost_ms` what the other takes longer;
+    `costs` is COSTS_NOTHING where its whole interval is within NEGLIGIBLE_SHARE of a step, else "not shown";
     `same_weights` says in how many pairs both learned exactly the same.
     """
     if not study.wrappers:
-        return pd.DataFrame(columns=COLUMNS)
+        return pd.DataFrame(columns=_COLUMNS)
     keys = ["options", "native_knobs", "horovod_knobs", "workers"]
     table = comparisons.merge(between[[*keys, *_DIFFERENCE, "equal_within_margin"]], on=keys, how="left")
     table = table.merge(_steps(study), on=["options", "native_knobs", "workers"], how="left")
@@ -105,7 +105,7 @@ def each_against_native(study: Study, comparisons: pd.DataFrame, between: pd.Dat
     for ratio, cost in zip(_RATIO, ("cost_ms", "cost_ms_low", "cost_ms_high"), strict=True):
         table[cost] = table["step_ms"] * (table[ratio] - 1)
     table["costs"] = np.where(_is_negligible(table), COSTS_NOTHING, "not shown")
-    return _with_own_names(table, study)[COLUMNS]
+    return _with_own_names(table, study)[_COLUMNS]
 
 
 def _is_negligible(table: pd.DataFrame) -> "pd.Series[bool]":

@@ -77,9 +77,11 @@ def comparison_conclusion(report: Report) -> str:
 
 def frameworks_conclusion(report: Report) -> str:
     """Return for each framework at how many points it costs nothing, and at how many native DDP is faster."""
+    rows = report.wrappers
     parts = [
-        f"{NAMES[framework]}: {_costs(rows)}"
-        for framework, rows in report.wrappers.groupby("framework", sort=False)
+        f"{name}: {_costs(rows[rows['framework'] == framework])}"
+        for framework, name in NAMES.items()
+        if framework in set(rows["framework"])
     ]
     return sentence("; ".join(parts))
 
