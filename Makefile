@@ -53,7 +53,7 @@ format: ## let ruff lay out the code
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m ruff check --fix .
 
-twins: ## what changes from one framework to the other; --write puts it into the README
+twins: ## what changes from one framework to the other, also into README.md and docs/leaving_horovod.md
 	@$(PYTHON) -m tests.readme --write
 
 docs: ## write the column lists of docs/report.md, the keys of docs/study.md and the schemas for editors

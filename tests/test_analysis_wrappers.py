@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,7 +52,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return make_report(load_study(write_arms(tmp_path_factory.mktemp("two"), FRAMEWORKS)))
 
 
-def of(report: Report, framework: Framework, workers: int = 2) -> "pd.Series[object]":
+def of(report: Report, framework: Framework, workers: int = 2) -> dict[str, Any]:
     rows = report.wrappers
     (found,) = (
         row for _, row in rows[(rows["framework"] == framework)].iterrows() if row["workers"] == workers
