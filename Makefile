@@ -46,12 +46,14 @@ check: ## ruff, shellcheck, and mypy on every file
 	$(PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment
 	$(PYTHON) -m mypy pytorch_native/train.py
 	$(PYTHON) -m mypy horovod/train.py
+	$(PYTHON) -m mypy lightning/train.py
+	$(PYTHON) -m mypy accelerate/train.py
 
 format: ## let ruff lay out the code
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m ruff check --fix .
 
-twins: ## what changes from one framework to the other; --write puts it into the README
+twins: ## what changes from one framework to the other, also into README.md and docs/leaving_horovod.md
 	@$(PYTHON) -m tests.readme --write
 
 docs: ## write the column lists of docs/report.md, the keys of docs/study.md and the schemas for editors

@@ -1,6 +1,6 @@
 """The tables of a study, as every other module of the analysis takes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import pandas as pd
@@ -16,10 +16,15 @@ from unet_scaling.study.run_state import Exclusion, State
 NAN = float("nan")
 SECONDS_PER_HOUR = 3600.0
 Names = Mapping[Framework, str]
-NAMES: Names = {"pytorch_native": "native DDP", "horovod": "Horovod"}
-# A comparison is of these two; a further framework has its points, figures and budget beside them.
+NAMES: Names = {
+    "pytorch_native": "native DDP",
+    "horovod": "Horovod",
+    "lightning": "Lightning Fabric",
+    "accelerate": "Accelerate",
+}
+# The comparison of every report; findings/wrapper_comparison.py has further frameworks against native DDP.
 COMPARED: tuple[Framework, Framework] = ("pytorch_native", "horovod")
-_SHORT_NAMES: Names = {"pytorch_native": "DDP", "horovod": "Horovod"}
+_SHORT_NAMES: Names = {**NAMES, "pytorch_native": "DDP", "lightning": "Fabric"}
 # What one curve has in common, and what one point of it.
 SERIES = ["options", "framework", "knobs"]
 POINT = [*SERIES, "workers"]
@@ -48,6 +53,14 @@ STEP_QUANTILES = {
 GRADIENT_NORM_COLUMNS = ("run", "epoch", "own_squared", "mean_squared")
 STEP_COLUMNS = ("run", "worker", "steps", *STEP_QUANTILES, "work_seconds")
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
+
+
+def names_of(frameworks: Collection[Framework] = ()) -> Names:
+    """Return the names of the arms of a study with runs of these frameworks, at least of a pair."""
+    if set(frameworks) <= set(COMPARED):
+        return {framework: NAMES[framework] for framework in COMPARED}
+    arms = {COMPARED[0], *frameworks}
+    return {framework: name for framework, name in NAMES.items() if framework in arms}
 
 
 def _nothing(columns: Sequence[str]) -> pd.DataFrame:
@@ -136,7 +149,7 @@ class Study:
     gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
     headers      the header of each of these runs; none for logs in the older layout
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
-    names        what the arms are called in every output; of records always NAMES
+    names        what the arms are called in every output; of records always those of NAMES
     criteria     what the study wants decided: margin of IoU, floor of efficiency, target IoU
     throughput   the column of `runs` that is the study's throughput; `unit` is its unit
     iou_scope    what the IoU was computed on
@@ -155,7 +168,7 @@ class Study:
     left_out: pd.DataFrame
     headers: Mapping[str, Header]
     criteria: Criteria = Criteria()  # noqa: RUF009  (frozen)
-    names: Names = field(default_factory=lambda: NAMES)
+    names: Names = field(default_factory=names_of)
     axes: tuple[str, ...] = ()
     throughput: str = "images_per_second"
     unit: str = "images / s"
@@ -195,12 +208,23 @@ class Study:
     def compared_names(self) -> tuple[str, str]:
         """Names of the two arms of a comparison."""
         native, horovod = COMPARED
-        return self.names[native], self.names[horovod]
+        return self.names[native], self.names.get(horovod, NAMES[horovod])
 
     @property
     def short_names(self) -> Names:
         """Names of the arms where room is short; names that a user gave are not shortened."""
-        return _SHORT_NAMES if self.names == NAMES else self.names
+        return self.names if self.are_names_given else _SHORT_NAMES
+
+    @property
+    def are_names_given(self) -> bool:
+        """Whether a user named the arms."""
+        return not self.names.items() <= NAMES.items()
+
+    @property
+    def wrappers(self) -> tuple[Framework, ...]:
+        """The frameworks besides the compared pair that have usable runs."""
+        used = set(self.runs["framework"]) - set(COMPARED)
+        return tuple(framework for framework in NAMES if framework in used)
 
 
 def run_table(rows: Sequence[Run]) -> pd.DataFrame:

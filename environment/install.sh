@@ -4,12 +4,14 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: environment/install.sh [--tests] [--mpi auto|site|mpich|openmpi|intel] [--cuda auto|site|pip]
+usage: environment/install.sh [--tests] [--with lightning,accelerate] [--mpi auto|site|mpich|openmpi|intel]
+                              [--cuda auto|site|pip]
 
 Makes .venv at the project's root with pinned versions, an MPI, and Horovod 0.28.1 built from its
 hash-checked source. May be run again at any time: what is there already is not made again.
 
-  --tests    also install what the tests and checks need
+  --tests    also install what the tests and checks need, and all of --with
+  --with     also install Lightning (Fabric), Hugging Face Accelerate, or both, for studies of these frameworks
   --mpi      which MPI to build Horovod against (default: auto)
                auto      the site's, where mpicxx is on the PATH (a loaded module); else mpich
                mpich, openmpi, intel   from the package index
@@ -40,9 +42,15 @@ say() { printf '==> %s\n' "$1"; }
 mpi=auto
 cuda_from=auto
 tests=no
+with=''
 while [ $# -gt 0 ]; do
     case "$1" in
         --tests) tests=yes ;;
+        --with)
+            [ $# -ge 2 ] || fail "--with needs a value: lightning, accelerate or lightning,accelerate"
+            with=$2
+            shift
+            ;;
         --mpi)
             [ $# -ge 2 ] || fail "--mpi needs a value: auto, site, mpich, openmpi or intel"
             mpi=$2
@@ -60,6 +68,16 @@ while [ $# -gt 0 ]; do
         *) fail "unknown option $1; see environment/install.sh --help" ;;
     esac
     shift
+done
+
+extras=()
+if [ "$tests" = yes ]; then extras=(test lightning accelerate); fi
+IFS=, read -ra asked <<<"$with"
+for extra in ${asked[@]+"${asked[@]}"}; do
+    case "$extra" in
+        lightning | accelerate) extras+=("$extra") ;;
+        *) fail "--with $with: allowed are lightning and accelerate, separated by a comma" ;;
+    esac
 done
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -115,7 +133,8 @@ lacked_toolkit() { sed -n 's/^no toolkit for CUDA //p' "$stamp"; }
 stamp_holds() {
     [ -f "$stamp" ] || return 1
     grep -qx "$wanted" "$stamp" || return 1
-    [ "$tests" = no ] || grep -qx tests "$stamp" || return 1
+    local extra
+    for extra in ${extras[@]+"${extras[@]}"}; do grep -qx "with $extra" "$stamp" || return 1; done
     [ "$cuda_from" != pip ] || grep -qx "toolkit of wheels" "$stamp" || return 1
     [ -z "$(lacked_toolkit)" ] || ! may_have_toolkit "$(lacked_toolkit)"
 }
@@ -217,14 +236,11 @@ fi
 environment/build_horovod.sh "$venv" "$mpi" "$cache/wheels" "$log" "$toolkit"
 
 say "installing the packages and the project"
-if [ "$tests" = yes ]; then
-    pip_install --no-build-isolation --editable ".[test]"
-else
-    pip_install --no-build-isolation --editable .
-fi
+chosen=$(IFS=, && printf '%s' "${extras[*]-}")
+pip_install --no-build-isolation --editable ".${chosen:+[$chosen]}"
 {
     printf '%s\n' "$wanted"
-    if [ "$tests" = yes ]; then echo tests; fi
+    for extra in ${extras[@]+"${extras[@]}"}; do echo "with $extra"; done
     if [ "$of_wheels" = yes ]; then echo "toolkit of wheels"; fi
     if [ -n "$lacking" ]; then echo "no toolkit for CUDA $lacking"; fi
 } >"$stamp.part"

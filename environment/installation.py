@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from slurm.local import launch
+from slurm.preflight import is_installed
 from unet_scaling.doctor.trial import trial_config, twin_functions
 from unet_scaling.group import provenance
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, WRAPPERS, Framework
 from unet_scaling.study.errors import EXIT_BUG, run_program, run_worker
 
 CHECK_WORKERS = 2
@@ -21,12 +22,14 @@ CHECK_WORKERS = 2
 
 def main() -> int:
     parser = CommandLine("environment/check.py", __doc__)
-    parser.add_argument("--as-worker-of", metavar="FRAMEWORK", choices=FRAMEWORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--as-worker-of", metavar="FRAMEWORK", choices=ALL_FRAMEWORKS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.as_worker_of:
         run_worker(partial(join_and_sum, arguments.as_worker_of))
     describe()
-    missing = [framework for framework in FRAMEWORKS if not try_framework(framework)]
+    # The wrappers of DDP are there where they were asked for.
+    expected = [*FRAMEWORKS, *(wrapper for wrapper in WRAPPERS if is_installed(wrapper))]
+    missing = [framework for framework in expected if not try_framework(framework)]
     if missing:
         print(f"error: {' and '.join(missing)} cannot be used here; run environment/install.sh again")
     return EXIT_BUG if missing else 0

@@ -192,7 +192,7 @@ def _speed_options(config: RunConfig) -> tuple[object, ...]:
     return (
         training.batch_per_worker, config.passes_per_step, training.precision, training.compile,
         training.channels_last, training.gradient_compression, training.cores_per_worker,
-        config.data.loading, config.data.loader_workers, config.pytorch_native, config.horovod,
+        config.data.loading, config.data.loader_workers, getattr(config, config.framework),
     )  # fmt: skip
 
 

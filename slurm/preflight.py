@@ -8,10 +8,15 @@ from pathlib import Path
 from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, try_out
 from unet_scaling.study.command_line import check_command
-from unet_scaling.study.config import RunConfig, StudyConfig
+from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
-FRAMEWORK_PACKAGES = {"pytorch_native": "torch", "horovod": "horovod"}
+FRAMEWORK_PACKAGES: dict[Framework, str] = {
+    "pytorch_native": "torch",
+    "horovod": "horovod",
+    "lightning": "lightning",
+    "accelerate": "accelerate",
+}
 
 
 def check_before_submission(cluster: Cluster, configs: Sequence[RunConfig]) -> None:
@@ -66,14 +71,22 @@ def require_known(study: StudyConfig, runs: Sequence[str]) -> None:
             )
 
 
-def _require_installed(framework: str) -> None:
+def _require_installed(framework: Framework) -> None:
+    if not is_installed(framework):
+        option = f" --with {framework}" if framework in WRAPPERS else ""
+        raise UserError(
+            f"{framework} needs {FRAMEWORK_PACKAGES[framework]}, which is not installed;"
+            f" run environment/install.sh{option}"
+        )
+
+
+def is_installed(framework: Framework) -> bool:
+    """Return whether this environment has the package of a framework."""
     try:
         metadata.version(FRAMEWORK_PACKAGES[framework])
     except metadata.PackageNotFoundError:
-        raise UserError(
-            f"{framework} needs {FRAMEWORK_PACKAGES[framework]}, which is not installed;"
-            " run environment/install.sh"
-        ) from None
+        return False
+    return True
 
 
 def refused_shapes(scripts: dict[int, Path]) -> dict[int, str]:

@@ -21,7 +21,7 @@ from tests.source import (
     node_count,
     parallel_assignments,
 )
-from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
 
 FOLDERS = ("unet_scaling", "slurm", "analysis", "environment", "tests", "benchmarks")
 HEADINGS = {
@@ -64,8 +64,8 @@ def folder_facts(code: Sequence[Module]) -> dict[str, float]:
 
 def twins_facts() -> dict[str, int]:
     """Return the lines of each twin, and those that differ from the native one."""
-    texts = {name: (PROJECT / name / "train.py").read_text().splitlines() for name in FRAMEWORKS}
-    native = texts[FRAMEWORKS[0]]
+    texts = {name: (PROJECT / name / "train.py").read_text().splitlines() for name in ALL_FRAMEWORKS}
+    native = texts[ALL_FRAMEWORKS[0]]
     facts = {f"{name} lines": len(lines) for name, lines in texts.items()}
     for name, lines in list(texts.items())[1:]:
         changes = Counter(line[0] for line in difflib.ndiff(native, lines))

@@ -4,6 +4,7 @@ Nothing of the twin is changed: on one worker, what it calls before a step fails
 signal. How each worker left is written beside the run folder, where launchers tell only one code.
 """
 
+import json
 import os
 import platform
 import resource
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling.group.identity import identify
@@ -136,6 +139,12 @@ def claim_another_python(*_: Any) -> None:
     platform.python_version = lambda: "3.99.0"
 
 
+def tell_about_the_process(*_: Any) -> None:
+    """Note what a wrapper may have changed since the worker told its facts."""
+    told = {"mpi4py.MPI": "mpi4py.MPI" in sys.modules, "threads": torch.get_num_threads()}
+    Path(f"{sys.argv[1]}.told{identify(os.environ).rank}").write_text(json.dumps(told))
+
+
 FAULTS: dict[str, Callable[..., None]] = {
     "nothing": lambda *_: None,
     "exception": fail,
@@ -152,6 +161,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "flip a file": flip_a_file,
     "slow removal": slow_the_removal,
     "another python": claim_another_python,
+    "telling": tell_about_the_process,
 }
 
 if __name__ == "__main__":

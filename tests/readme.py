@@ -1,30 +1,38 @@
-"""Keep the generated parts of the README true: `make twins` prints and writes them, a test holds them."""
+"""Keep the generated diffs of the twins true: `make twins` prints and writes them, a test holds them."""
 
 import difflib
+import re
 import sys
 
-from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import PROJECT
 
 README = PROJECT / "README.md"
-BEGIN = "<!-- twins: written by make twins -->\n"
-END = "<!-- end of twins -->\n"
+LEAVING_HOROVOD = PROJECT / "docs" / "leaving_horovod.md"
+# A part of a page that is written: the two frameworks, then the diff, up to the end.
+PART = re.compile(
+    r"(<!-- twins, (\w+) to (\w+): written by make twins -->\n).*?(<!-- end of twins -->\n)", re.S
+)
 
 
-def twins_diff() -> str:
-    """Return the changes from native DDP to Horovod, as a unified diff."""
-    names = [f"{framework}/train.py" for framework in FRAMEWORKS[:2]]
+def twins_diff(before: str, after: str) -> str:
+    """Return the changes from one framework to the other, as a unified diff."""
+    names = [f"{framework}/train.py" for framework in (before, after)]
     one, other = ((PROJECT / name).read_text().splitlines(keepends=True) for name in names)
     return "".join(difflib.unified_diff(one, other, names[0], names[1], n=1))
 
 
-def with_diff(readme: str) -> str:
-    """The README with the diff of today between its marks."""
-    before, _, rest = readme.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}```diff\n{twins_diff()}```\n{END}{after}"
+def with_diffs(page: str) -> str:
+    """Return a page with the diffs of today between its marks."""
+
+    def part(found: re.Match[str]) -> str:
+        begin, before, after, end = found.groups()
+        return f"{begin}```diff\n{twins_diff(before, after)}```\n{end}"
+
+    return PART.sub(part, page)
 
 
 if __name__ == "__main__":
-    print(twins_diff(), end="")
+    print(twins_diff("pytorch_native", "horovod"), end="")
     if "--write" in sys.argv:
-        README.write_text(with_diff(README.read_text()))
+        for path in (README, LEAVING_HOROVOD):
+            path.write_text(with_diffs(path.read_text()))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
 
-PRODUCT = ("unet_scaling", *FRAMEWORKS, "slurm", "analysis", "environment")
+PRODUCT = ("unet_scaling", *ALL_FRAMEWORKS, "slurm", "analysis", "environment")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -93,7 +93,7 @@ def test_paths_are_absolute_and_may_use_variables(study: Path, monkeypatch: pyte
         ({"name": "a/b"}, "name: found 'a/b'; allowed: a text of letters, digits and"),
         ({"workers": [1, 2, 1]}, "names a value twice"),
         ({"training.batch_per_worker": [4, 4]}, "names a value twice"),
-        ({"frameworks": ["deepspeed"]}, "'pytorch_native' or 'horovod'"),
+        ({"frameworks": ["deepspeed"]}, "'pytorch_native', 'horovod', 'lightning' or 'accelerate'"),
         ({"name": "../up"}, "name"),
         ({"name": "two\nlines"}, "name"),
     ],

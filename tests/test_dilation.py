@@ -333,7 +333,7 @@ print(quota.throttled_seconds())
 
 
 def in_a_quota(folder: Path) -> tuple[str, float, float]:
-    """Burn a second in the group of a worker slowed 4 times: whether it is in it, its share, its throttling."""
+    """Burn a second in the group of a worker slowed 4 times: whether in it, its share, its throttling."""
     variables = {DILATION_VARIABLE: "4", QUOTA_FOLDER_VARIABLE: str(folder)}
     done = subprocess.run(
         [sys.executable, "-c", IN_A_QUOTA],

@@ -9,7 +9,7 @@ import pytest
 from tests.code_metrics import all_facts, table
 from tests.layout_rules import RULES
 from tests.source import cycles, levels, modules, product
-from unet_scaling.study.config import FRAMEWORKS, PROJECT
+from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
 
 # Breaches of a rule that are still there: to be lowered with each one that is mended, and deleted at 0.
 BREACHES_LEFT = {
@@ -63,4 +63,4 @@ def test_horovod_is_the_installed_one_from_every_entry_point(entry: list[str]) -
 
 
 def test_nothing_at_the_root_shadows_a_package() -> None:
-    assert not any((PROJECT / framework / "__init__.py").exists() for framework in FRAMEWORKS)
+    assert not any((PROJECT / framework / "__init__.py").exists() for framework in ALL_FRAMEWORKS)

@@ -12,7 +12,7 @@ import pytest
 
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
-from tests.readme import README, twins_diff, with_diff
+from tests.readme import LEAVING_HOROVOD, PART, README, twins_diff, with_diffs
 from tests.studies import make_images
 from unet_scaling.study.config import PROJECT
 
@@ -40,6 +40,7 @@ NOT_RUN: Mapping[str, str] = {
     "environment/install.sh": "make demo runs it",
     ".venv/bin/python -m unet_scaling.data make data/gap": "test_data_main.py runs it: 96 large images",
     ".venv/bin/unet-scaling run slurm/studies/published_gap.toml": "test_local.py runs such: it trains",
+    ".venv/bin/unet-scaling run slurm/studies/leaving_horovod.toml": "test_local.py runs such: it trains",
     ".venv/bin/unet-scaling report logs/published_gap_openmpi": "test_published_gap.py reads these records",
     "python -m unet_scaling.data make data/large": "test_data_main.py runs it: 160 large images",
     "python -m unet_scaling.profile": "test_profile.py runs it: it takes minutes",
@@ -126,8 +127,11 @@ def test_an_example_report_holds_the_answer_of_its_records() -> None:
 
 def test_shows_the_twins_as_they_are() -> None:
     assert "```diff" in TEXT
-    assert with_diff(TEXT) == TEXT, "run make twins"
-    assert twins_diff() in TEXT
+    assert twins_diff("pytorch_native", "horovod") in TEXT
+    for page, parts in ((README, 1), (LEAVING_HOROVOD, 3)):
+        text = page.read_text()
+        assert len(PART.findall(text)) == parts
+        assert with_diffs(text) == text, "run make twins"
 
 
 def test_every_link_into_the_project_leads_somewhere() -> None:

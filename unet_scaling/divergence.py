@@ -4,6 +4,8 @@ A NaN of one worker is in everybody's average. From the first such step on no up
 that the weights stay the last good ones; the flag is on the device and read only between steps.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -15,8 +17,10 @@ class NonFiniteGradientGuard:
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._flag = torch.zeros((), device=self._weights[0].device)
+        # A wrapper of an optimizer keeps what is set on it to itself: the flag would be ignored.
+        raw: Any = getattr(optimizer, "optimizer", optimizer)
         # Fused optimizers skip a step on the device where this is 1, as they do for a GradScaler.
-        optimizer.found_inf = self._flag  # type: ignore[attr-defined]
+        raw.found_inf = self._flag
 
     def check(self) -> None:
         """Check the averaged gradients, before the update; does not wait for the device."""

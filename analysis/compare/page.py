@@ -15,7 +15,7 @@ from analysis.figures.drawing.svg import image, inline_svg
 from analysis.findings.tiles import Light
 from analysis.report.templates import rendered
 from analysis.report.view import Drawing
-from analysis.study import NAMES
+from analysis.study import COMPARED, NAMES
 from analysis.text import clean, count, listed, sentence
 
 # The name of the figure's files, and of the page.
@@ -39,6 +39,7 @@ def comparison_page(comparison: StudyComparison) -> str:
         "compare.html.jinja",
         title=clean(f"{comparison.b.title} against {comparison.a.title}"),
         frameworks=NAMES,
+        has_wrappers=not comparison.points["framework"].isin(COMPARED).all(),
         run_links={},
         files=FILES,
         drawings=_drawings(comparison),

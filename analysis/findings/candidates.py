@@ -20,8 +20,9 @@ from analysis.study import Study
 from analysis.text import Row, count, with_interval
 from unet_scaling.study.config import Framework
 
-# Of one set of options: rows of `comparison.compare` by workers, knobs of native DDP and of Horovod.
-Comparisons = Mapping[tuple[int, str, str], Row]
+# Of one set of options: rows of `comparison.compare` by workers, knobs of native DDP, framework compared with
+# it, and knobs of that.
+Comparisons = Mapping[tuple[int, str, Framework, str], Row]
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,12 @@ class CandidateSet:
         return [candidate for candidate in self.candidates if candidate.framework != best.framework]
 
     def comparison(self, one: Candidate, other: Candidate) -> Row | None:
-        """Return the comparison of two frameworks' points; None where their worker counts differ."""
-        native, horovod = (one, other) if one.framework == "pytorch_native" else (other, one)
-        if one.workers != other.workers:
+        """Return the comparison of two frameworks' points; None where none is native, or not as large."""
+        native, wrapped = (one, other) if one.framework == "pytorch_native" else (other, one)
+        if one.workers != other.workers or native.framework != "pytorch_native":
             return None
-        return self.comparisons.get((one.workers, native.row["knobs"], horovod.row["knobs"]))
+        key = one.workers, native.row["knobs"], wrapped.framework, wrapped.row["knobs"]
+        return self.comparisons.get(key)
 
 
 def candidate_set(

@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.candidates import Candidate, CandidateSet
+from analysis.findings.comparison import HOROVOD_FASTER
+from analysis.findings.verdict import compared_framework
+from analysis.study import NAMES
 from analysis.text import count, with_interval
 from unet_scaling.study.config import Framework
 
@@ -52,7 +55,9 @@ def _other_framework(best: Candidate, candidates: CandidateSet) -> Iterator[str]
         if row is not None:
             fails = f"; {point.series}: {point.short}" if point.reason else ""
             ratio = with_interval(row, "ratio", "~4")
-            yield f"on {workers} {row['outcome']}: native DDP / Horovod {ratio}{fails}"
+            other = NAMES[compared_framework(row)]
+            outcome = row["outcome"].replace(HOROVOD_FASTER, f"{other} faster")
+            yield f"on {workers} {outcome}: native DDP / {other} {ratio}{fails}"
 
 
 def _other_name(best: Candidate, candidates: CandidateSet) -> str:

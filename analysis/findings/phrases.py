@@ -8,7 +8,8 @@ from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH
 from analysis.findings.device_words import DeviceWords
 from analysis.findings.repeats import more_repeats, repeats_for_verdict
 from analysis.findings.standing import MOST_EFFICIENCY, least_efficiency
-from analysis.findings.verdict import claim_of
+from analysis.findings.verdict import claim_of, compared_framework
+from analysis.study import COMPARED, NAMES
 from analysis.text import Row, first_of, number
 
 # So many series fit in a headline.
@@ -63,8 +64,12 @@ def baseline_iou(point: Candidate, candidates: CandidateSet) -> float:
 
 
 def compared_rows(candidates: CandidateSet) -> Sequence[Row]:
-    """Return the comparisons of the frameworks at the largest worker count that both have."""
-    rows = candidates.comparisons.values()
+    """Return the comparisons of the frameworks at the largest worker count that both have.
+
+    Of several frameworks, those of the compared pair.
+    """
+    every = candidates.comparisons.values()
+    rows = [row for row in every if compared_framework(row) == COMPARED[1]] or list(every)
     most = max((row["workers"] for row in rows), default=0)
     return [row for row in rows if row["workers"] == most]
 
@@ -81,7 +86,8 @@ def compared_clause(candidates: CandidateSet, words: DeviceWords) -> str:
     where = f"on {words.of(int(row['workers']))}"
     if row["outcome"] != NO_DIFFERENCE:
         return f"{where} {claim_of(row)}"
-    same = f"{where} native DDP and Horovod do not differ by more than their launches do"
+    other = NAMES[compared_framework(row)]
+    same = f"{where} native DDP and {other} do not differ by more than their launches do"
     more = repeats_for_verdict(row)
     return f"{same}; {more_repeats(candidates.study, more)} would probably decide" if more else same
 

@@ -18,7 +18,7 @@ from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, W
 from analysis.findings.evidence import MOST_POINTS_NAMED, disqualifications, evidence
 from analysis.findings.standing import REPEATS_NEEDED
 from analysis.statistics.intervals import FEWEST_REPEATS
-from analysis.study import POINT, Study
+from analysis.study import COMPARED, POINT, Study
 from analysis.text import Row, count
 from unet_scaling.study.config import Framework
 
@@ -57,7 +57,8 @@ def recommend(
 ) -> list[Recommendation]:
     """Return one recommendation for each set of options, in the order of the points.
 
-    `points` are those of `speedup.summarise`, `comparisons` of `comparison.compare`, `iou` of
+    `points` are those of `speedup.summarise`, `comparisons` of `comparison.compare` (with further
+    frameworks: of `wrapper_comparison.with_framework`), `iou` of
     `quality.iou_table`, `between` of `quality.iou_between_frameworks`, `cost` of `cost.cost_table`, all of
     this study. `baseline_doubt` says what speaks against the runs on 1 worker as the baseline of the others.
     """
@@ -73,9 +74,9 @@ def recommend(
 
 
 def _by_options(comparisons: pd.DataFrame) -> Mapping[object, Comparisons]:
-    rows: dict[object, dict[tuple[int, str, str], Row]] = {}
+    rows: dict[object, dict[tuple[int, str, Framework, str], Row]] = {}
     for row in comparisons.to_dict("records"):
-        key = row["workers"], row["native_knobs"], row["horovod_knobs"]
+        key = row["workers"], row["native_knobs"], row.get("framework", COMPARED[1]), row["horovod_knobs"]
         rows.setdefault(row["options"], {})[key] = row
     return rows
 
@@ -215,14 +216,20 @@ def _faster_one(best: Candidate, candidates: CandidateSet) -> str:
 
 def _doubts(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> tuple[str, ...]:
     """Return what speaks against the runs on as many workers, and against their baseline."""
-    side = 1 if best.framework == "pytorch_native" else 2
     compared = {
         str(row["doubts"]): key[0]
         for key, row in comparisons.items()
-        if key[0] in (1, best.workers) and key[side] == best.row["knobs"] and row["doubts"]
+        if key[0] in (1, best.workers) and _is_about(best, key) and row["doubts"]
     }
     doubts = [text if workers > 1 else f"on 1 worker {text}" for text, workers in compared.items()]
     return (*doubts, *([baseline_doubt] if baseline_doubt else []))
+
+
+def _is_about(best: Candidate, key: tuple[int, str, Framework, str]) -> bool:
+    _, native_knobs, framework, knobs = key
+    if best.framework == "pytorch_native":
+        return bool(native_knobs == best.row["knobs"])
+    return bool((framework, knobs) == (best.framework, best.row["knobs"]))
 
 
 def _in_doubt(doubts: Sequence[str]) -> str:

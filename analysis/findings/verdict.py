@@ -12,7 +12,7 @@ from analysis.findings.doubts import medians_disagree
 from analysis.findings.pairs import PAIR
 from analysis.findings.unmatched import unmatched
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
-from analysis.study import COMPARED, Study
+from analysis.study import COMPARED, NAMES, Study
 from analysis.text import Row, bracketed, count
 from unet_scaling.study.config import Framework
 
@@ -62,6 +62,8 @@ def _of_options(
     study: Study, options: str, runs: pd.DataFrame, decided: Mapping[tuple[str, ...], Row]
 ) -> list[Verdict]:
     native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in COMPARED)
+    if not len(horovod) and study.wrappers:
+        return []  # findings/leaving_horovod.py has the verdicts on further frameworks
     if not (len(native) and len(horovod)):
         missing: Framework = "horovod" if len(native) else "pytorch_native"
         return [Verdict(options, "", unmatched(study, runs, missing))]
@@ -88,7 +90,8 @@ def claim_of(row: Row) -> str:
     if row["outcome"] == NO_DIFFERENCE:
         interval = bracketed(row["ratio_low"], row["ratio_high"], ".3f")
         return (
-            f"no significant difference between native DDP and Horovod: ratio {row['ratio']:.3f} {interval}"
+            f"no significant difference between native DDP and {NAMES[compared_framework(row)]}: "
+            f"ratio {row['ratio']:.3f} {interval}"
         )
     if row["outcome"] == WITHHELD:
         return f"no verdict on speed: {_faster(row, 'measured')}, but {row['doubts']}"
@@ -97,9 +100,16 @@ def claim_of(row: Row) -> str:
     return _faster(row)
 
 
+def compared_framework(row: Row) -> Framework:
+    """Return what a row compares native DDP with: Horovod, unless it names a further framework."""
+    framework: Framework = row.get("framework", COMPARED[1])
+    return framework
+
+
 def _faster(row: Row, verb: str = "is") -> str:
     """Return "X is 5 % faster than Y [3, 7]"; ratios are symmetric in the two names."""
-    faster, slower = ("native DDP", "Horovod") if row["ratio_low"] > 1 else ("Horovod", "native DDP")
+    other = NAMES[compared_framework(row)]
+    faster, slower = ("native DDP", other) if row["ratio_low"] > 1 else (other, "native DDP")
     low, high = sorted(_percent(row[name]) for name in ("ratio_low", "ratio_high"))
     digits = 0 if low >= 1 else 1
     percent = f"{_percent(row['ratio']):.{digits}f} %"

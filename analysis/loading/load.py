@@ -38,10 +38,11 @@ from analysis.study import (
     LeftOut,
     Study,
     left_out_table,
+    names_of,
     run_table,
 )
 from unet_scaling.study.command_line import LAUNCH_HINT
-from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.config import ALL_FRAMEWORKS
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record import RECORD_NAME
@@ -183,7 +184,7 @@ def _sorted(runs: Iterable[CompleteRun]) -> list[CompleteRun]:
 
     def key(run: CompleteRun) -> tuple[object, ...]:
         config = run.config
-        options = order(config, shared), FRAMEWORKS.index(config.framework), order(config, knobs)
+        options = order(config, shared), ALL_FRAMEWORKS.index(config.framework), order(config, knobs)
         return *options, config.workers, config.repeat, run.name
 
     return sorted(runs, key=key)
@@ -204,8 +205,11 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
     runs, left_out = loaded
     headers = {run.name: run.header for run in runs}
     unknown = tuple(run.name for run in runs if not run.attempts_known)
+    frameworks = {run.config.framework for run in runs}
+    frameworks |= {left.left_out.framework for left in left_out if left.left_out.framework}
     return Study(
         name=name,
+        names=names_of(frameworks),
         runs=_run_table(runs, axes),
         epochs=_table_of(runs, "epochs", EPOCH_COLUMNS),
         evaluations=_table_of(runs, "evaluations", EVALUATION_COLUMNS),

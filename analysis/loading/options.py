@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from unet_scaling.study.config import FRAMEWORKS, SHARED_TABLES, RunConfig
+from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, RunConfig
 from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.validation import StrictModel, flat_values
@@ -123,7 +123,7 @@ def _updated(config: RunConfig, data: Mapping[str, object], training: Mapping[st
 
 def is_knob(key: str) -> bool:
     """Return whether a flat key belongs to one framework only."""
-    return key.partition(".")[0] in FRAMEWORKS
+    return key.partition(".")[0] in ALL_FRAMEWORKS
 
 
 def varying(configs: Sequence[RunConfig]) -> tuple[str, ...]:

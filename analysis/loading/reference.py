@@ -26,7 +26,6 @@ from analysis.loading.runs import escape_unprintable
 from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
-    NAMES,
     NAN,
     SECONDS_PER_HOUR,
     LeftOut,
@@ -34,6 +33,7 @@ from analysis.study import (
     Run,
     Study,
     left_out_table,
+    names_of,
     run_table,
 )
 from unet_scaling.study.config import FRAMEWORKS, Framework
@@ -44,7 +44,7 @@ EPOCHS_PER_HOUR = "epochs_per_hour"
 FILE_NAME = re.compile(r"log_(?P<horovod>hvd_)?(?P<workers>[1-9][0-9]{0,5})\.csv")
 
 
-def load_reference(folder: Path, work: EpochWork | None = None, names: Names = NAMES) -> Study:
+def load_reference(folder: Path, work: EpochWork | None = None, names: Names | None = None) -> Study:
     """Read every log of a folder, of any number of workers.
 
     With `work`, throughput is in images that the steps of an epoch took, otherwise in epochs. `names`: what
@@ -54,6 +54,7 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
     logs, damaged = _read_logs(folder)
     if work:
         _require_steps(logs, work)
+    arms = names or names_of()
     return Study(
         name=folder.resolve().name,
         runs=_with_epochs_per_hour(run_table([_run(log, work) for log in logs])),
@@ -61,11 +62,11 @@ def load_reference(folder: Path, work: EpochWork | None = None, names: Names = N
         evaluations=tidy([(log.name, _evaluation(log)) for log in logs], EVALUATION_COLUMNS),
         left_out=left_out_table(damaged),
         headers={},
-        names=names,
+        names=arms,
         throughput="images_per_second" if work else EPOCHS_PER_HOUR,
         unit="images / s" if work else "epochs / h",
         iou_scope="test images unknown",
-        notes=tuple(reference_notes(logs, work, names)),
+        notes=tuple(reference_notes(logs, work, arms)),
         provenance_known=False,
     )
 

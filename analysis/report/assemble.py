@@ -19,6 +19,7 @@ from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.emulated_answer import as_emulated
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
+from analysis.findings.leaving_horovod import wrapper_verdicts
 from analysis.findings.noise import JUDGED_COLUMNS, noise_notes, noise_table
 from analysis.findings.option_sets import compared_options
 from analysis.findings.precision import width_notes
@@ -27,6 +28,12 @@ from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
+from analysis.findings.wrapper_comparison import (
+    beside_native,
+    each_against_native,
+    of_compared_pair,
+    with_framework,
+)
 from analysis.played.answer import with_played
 from analysis.played.points import judged_points
 from analysis.played.quality import PlayedQuality, played_quality
@@ -53,6 +60,8 @@ class Report:
     extrapolation: Extrapolation
     overhead: Overhead
     played: PlayedQuality
+    arms: pd.DataFrame
+    wrappers: pd.DataFrame
 
     @property
     def predictions(self) -> pd.DataFrame:
@@ -89,14 +98,14 @@ class Report:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """Return which framework is faster, one sentence for each pair of series."""
-        return verdicts(self.study, self.comparisons)
+        return [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers)]
 
     @cached_property
     def recommendations(self) -> list[Recommendation]:
         """Return what to train with on how many workers, one for each set of options."""
         doubted = any(check.check == BASELINE and check.mark == NO for check in self.checks)
         doubt = f"the fairness table says no to: {BASELINE}" if doubted else ""
-        tables = (self.points, self.comparisons, self.iou, self.iou_between, self.cost)
+        tables = (self.points, self.arms, self.iou, self.iou_between, self.cost)
         return recommend(self.study, *tables, doubt)
 
     @cached_property
@@ -138,22 +147,33 @@ class Report:
 def make_report(study: Study) -> Report:
     """Return the report of a study. Pure: nothing is read or written."""
     # None of these depends on another: a large study keeps several processors busy.
-    makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks)
+    makers = (summarise, _compare_each, iou_table, cost_table, _iou_of_each)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
-    points, compared, iou, cost, iou_between = parallel_map(partial(_made, study), makers, chunk=chunk)
+    points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
+    every = withhold(compared, fairness_checks(beside_native(study)) if study.wrappers else checks)
     return Report(
         study=study,
         points=points,
-        comparisons=withhold(compared, checks),
+        comparisons=of_compared_pair(every, study),
         iou=iou,
-        iou_between=iou_between,
+        iou_between=of_compared_pair(between, study),
         cost=cost,
         checks=checks,
         extrapolation=extrapolate(study),
         overhead=Overhead(budget_table(study), difference_table(study), network_table(study)),
         played=played_quality(study, points),
+        arms=with_framework(every, study),
+        wrappers=each_against_native(study, every, between),
     )
+
+
+def _compare_each(study: Study) -> pd.DataFrame:
+    return compare(beside_native(study))
+
+
+def _iou_of_each(study: Study) -> pd.DataFrame:
+    return iou_between_frameworks(beside_native(study))
 
 
 def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:

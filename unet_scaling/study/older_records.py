@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Any
 
-from unet_scaling.study.config import RunConfig
+from unet_scaling.study.config import WRAPPERS, RunConfig
 from unet_scaling.study.options import OPTION_TABLES
 
 # Headers up to this format name the configuration otherwise.
@@ -106,7 +106,8 @@ CONVERSIONS = {"header": _header, "startup": _startup, "epoch": _epoch, "result"
 
 def older_digest(config: dict[str, Any]) -> str:
     """Return the SHA-256 by which formats 1 to 4 knew a configuration."""
-    content = dict(config)
+    # No run of those days could be of a framework that was added since.
+    content = {key: value for key, value in config.items() if key not in WRAPPERS}
     for table, option in OPTIONS_OUTSIDE_OLDER_DIGESTS:
         default = OPTION_TABLES[table].model_fields[option].default
         if content[table] is not None and content[table].get(option, default) == default:

@@ -184,7 +184,7 @@ class Emulation(StrictModel):
 
 
 class NativeKnobs(StrictModel):
-    """Options of native DDP; empty means its own default."""
+    """Options of DDP, native or wrapped; empty means its own default."""
 
     bucket_cap_mb: float | None = Field(
         None, gt=0, le=MOST_MIB, description="size of a gradient bucket, MiB", examples=[50]
@@ -262,4 +262,6 @@ OPTION_TABLES: dict[str, type[StrictModel]] = {
     "emulation": Emulation,
     "pytorch_native": NativeKnobs,
     "horovod": HorovodKnobs,
+    "lightning": NativeKnobs,
+    "accelerate": NativeKnobs,
 }

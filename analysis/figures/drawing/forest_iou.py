@@ -65,7 +65,8 @@ def iou_panel(inputs: Inputs, rows: Sequence[Row]) -> Panel | None:
         for each in differences:
             _draw_difference(axes, inputs, each, number_px)
 
-    legend = [DrawnSeries("", arm, "", LINE_STYLES[0], name) for arm, name in inputs.study.names.items()]
+    arms = [(arm, name) for arm, name in inputs.study.names.items() if arm in KNOBS_COLUMNS]
+    legend = [DrawnSeries("", arm, "", LINE_STYLES[0], name) for arm, name in arms]
     title = "Difference of the IoU to 1 worker"
     return Panel(title, draw, legend=legend, plot_height_px=forest_height_px(lines))
 

@@ -19,8 +19,11 @@ GRID = "#ececec"
 PAPER = "#ffffff"
 NATIVE = "#004488"
 HOROVOD = "#e07b00"
+LIGHTNING = "#a3246b"
+ACCELERATE = "#3f9f6f"
 # The same, dark enough to be read as text on white.
 HOROVOD_TEXT = "#b05a00"
+ACCELERATE_TEXT = "#2b7a52"
 
 LineStyle = Literal["-"] | tuple[float, tuple[float, ...]]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
@@ -38,7 +41,7 @@ SUBPIXELS = 64
 
 @dataclass(frozen=True)
 class FrameworkStyle:
-    """Colours and marker of a framework: dark and round against light and square differ in grey as well."""
+    """Colours and marker of a framework: dark against light, each marker its own: not told by hue."""
 
     colour: str
     text_colour: str
@@ -49,6 +52,8 @@ class FrameworkStyle:
 FRAMEWORK_STYLES: dict[Framework, FrameworkStyle] = {
     "pytorch_native": FrameworkStyle(NATIVE, NATIVE, "o", 8.5),
     "horovod": FrameworkStyle(HOROVOD, HOROVOD_TEXT, "s", 7),
+    "lightning": FrameworkStyle(LIGHTNING, LIGHTNING, "^", 8.5),
+    "accelerate": FrameworkStyle(ACCELERATE, ACCELERATE_TEXT, "D", 6.5),
 }
 
 # Colours of numbers inside a bar. They differ from INK and PAPER, which a dark page exchanges.

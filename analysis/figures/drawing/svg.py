@@ -6,6 +6,7 @@
   --muted    axes, guides, captions   --horovod  Horovod
   --grid     grid lines               --horovodtext  texts in the colour of Horovod
   --paper    edges of marks, halos of labels
+  --lightning --accelerate --acceleratetext              the frameworks that wrap DDP
   --indigo --cyan --wine --sand --green --cream --grey   parts of a stacked bar
   --ondark --onlight                                     numbers inside a part
 """
@@ -21,10 +22,13 @@ from matplotlib.text import Text
 
 from analysis.figures.drawing.compact import compact
 from analysis.figures.drawing.style import (
+    ACCELERATE,
+    ACCELERATE_TEXT,
     GRID,
     HOROVOD,
     HOROVOD_TEXT,
     INK,
+    LIGHTNING,
     MUTED,
     NATIVE,
     ON_DARK,
@@ -43,6 +47,9 @@ VARIABLES = {
     NATIVE: "--native",
     HOROVOD: "--horovod",
     HOROVOD_TEXT: "--horovodtext",
+    LIGHTNING: "--lightning",
+    ACCELERATE: "--accelerate",
+    ACCELERATE_TEXT: "--acceleratetext",
     ON_DARK: "--ondark",
     ON_LIGHT: "--onlight",
     **{colour: f"--{name}" for name, (colour, _) in PALETTE.items()},

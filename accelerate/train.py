@@ -1,0 +1,88 @@
+"""Train the U-Net of one run folder with Hugging Face Accelerate."""
+
+import contextlib
+
+from accelerate import Accelerator, PartialState
+from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
+from torch import Tensor, distributed, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.nn import SyncBatchNorm
+from torch.optim import Optimizer
+
+from unet_scaling.data.loader import load_data
+from unet_scaling.group.device import start_worker
+from unet_scaling.group.group import Group
+from unet_scaling.group.rendezvous import rendezvous
+from unet_scaling.group.torchrun import announce_group, require_all_workers
+from unet_scaling.group.watchdog import blocking
+from unet_scaling.run.recorder import recording
+from unet_scaling.run.run_folder import open_run
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import run_worker
+from unet_scaling.training import Step, build_model, build_optimizer
+from unet_scaling.training_loop import train_epochs
+
+
+def join_group(config: RunConfig) -> Group:
+    """Join the other workers of the run."""
+    identity, device = start_worker(config)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    with rendezvous(identity, config, TCPStore) as store:
+        distributed.init_process_group(backend, None, store.timeout, identity.size, identity.rank, store)
+    announce_group(identity, device)
+    state = PartialState(cpu=device.type == "cpu")
+    require_all_workers("Accelerate", state.num_processes, config)
+    return Group(identity, device, sum_over_workers, {"backend": backend})
+
+
+def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
+    """Give every worker the weights of worker 0; from now on, average gradients over all workers."""
+    half = config.training.gradient_compression == "fp16"
+    hook = DDPCommunicationHookType.FP16 if half else DDPCommunicationHookType.NO
+    knobs = DistributedDataParallelKwargs(comm_hook=hook, **config.wrapper_arguments())
+    accelerator = Accelerator(cpu=PartialState().device.type == "cpu", kwargs_handlers=[knobs])
+    replica, optimizer = accelerator.prepare(model, optimizer)
+    replica.forward_sync_buffers = False
+    return replica, optimizer
+
+
+def hold_gradients(model: nn.Module) -> contextlib.AbstractContextManager[object]:
+    """Hold averaging back in all but the last pass of a step; Horovod counts the passes itself."""
+    # On a single GPU, Accelerate leaves the model as it is.
+    return getattr(model, "no_sync", contextlib.nullcontext)()
+
+
+def wait_for_gradients(optimizer: Optimizer) -> None:
+    """Return when all gradients are averaged; with DDP, the last backward pass has seen to it."""
+
+
+def update(optimizer: Optimizer) -> None:
+    optimizer.step()
+
+
+def sum_over_workers(tensor: Tensor) -> Tensor:
+    distributed.all_reduce(tensor)
+    return tensor
+
+
+def leave_group() -> None:
+    distributed.destroy_process_group()
+
+
+def main() -> None:
+    with open_run(__doc__) as run:
+        group = join_group(run.config)
+        with recording(run, group) as record:
+            data = load_data(run.config, group)
+            model = build_model(run.config, group.device, SyncBatchNorm)
+            optimizer = build_optimizer(model, run.config)
+            record.begin(data, model)
+            with blocking:
+                replica, optimizer = distribute(model, optimizer, run.config)
+            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.config)
+            train_epochs(step, model, data, group, record)
+        leave_group()
+
+
+if __name__ == "__main__":
+    run_worker(main)

@@ -1,0 +1,150 @@
+"""Every framework against native DDP, where a study has more than the compared pair; what each costs a step.
+
+The comparison is that of `comparison.py`: paired by repeat, corrected by Holm for all comparisons of the
+study together. It knows two arms: each further framework takes the place of Horovod, in options of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from analysis.findings.comparison import HOROVOD_FASTER
+from analysis.study import COMPARED, NAMES, Study
+from unet_scaling.study.config import Framework
+
+# A wrapper costs nothing where the whole interval lies within so much of native DDP's step.
+NEGLIGIBLE_SHARE = 0.01
+COSTS_NOTHING = f"within {NEGLIGIBLE_SHARE:.0%}"
+_RATIO = ("ratio", "ratio_low", "ratio_high")
+_DIFFERENCE = ("difference", "difference_low", "difference_high")
+_COLUMNS = [
+    "framework", "options", "native_knobs", "knobs", "workers", "pairs", *_RATIO, "coverage", "p_adjusted",
+    "comparisons", "outcome", "doubts", "step_ms", "cost_ms", "cost_ms_low", "cost_ms_high", "costs",
+    "same_weights", *_DIFFERENCE, "equal_within_margin",
+]  # fmt: skip
+_Pair = tuple[Framework, str]  # framework and options
+
+
+def beside_native(study: Study) -> Study:
+    """Return the study with each further framework in the place of Horovod, in options named after it."""
+    if not study.wrappers:
+        return study
+    runs = [_in_horovods_place(study.runs, framework) for framework in study.wrappers]
+    left_out = [_renamed(study.left_out, framework) for framework in study.wrappers]
+    # Last, so that what asks for the options of a run finds its own.
+    return replace(
+        study,
+        runs=pd.concat([*runs, _of_pair(study.runs)], ignore_index=True),
+        left_out=pd.concat([*left_out, _of_pair(study.left_out)], ignore_index=True),
+    )
+
+
+def _of_pair(table: pd.DataFrame) -> pd.DataFrame:
+    return table[table["framework"].isin(COMPARED) | table["framework"].isna()]
+
+
+def _in_horovods_place(runs: pd.DataFrame, framework: Framework) -> pd.DataFrame:
+    native, horovod = COMPARED
+    arms = runs[runs["framework"].isin([native, framework])]
+    return arms.assign(
+        framework=arms["framework"].replace({framework: horovod}),
+        options=[_label(framework, options) for options in arms["options"]],
+    )
+
+
+def _renamed(left_out: pd.DataFrame, framework: Framework) -> pd.DataFrame:
+    return _in_horovods_place(left_out, framework) if len(left_out) else left_out
+
+
+def _label(framework: Framework, options: str) -> str:
+    return "; ".join(filter(None, (NAMES[framework], options)))
+
+
+def _places(study: Study) -> Mapping[str, _Pair]:
+    """Return the framework and the options that the options of `beside_native` stand for."""
+    options = study.runs["options"].unique()
+    arms = {_label(name, str(each)): (name, str(each)) for name in study.wrappers for each in options}
+    return {str(each): (COMPARED[1], str(each)) for each in options} | arms
+
+
+def of_compared_pair(table: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Return the rows of a table about `beside_native` that are of native DDP and Horovod."""
+    if not study.wrappers:
+        return table
+    named = with_framework(table, study)
+    return table[(named["framework"] == COMPARED[1]).to_numpy()].reset_index(drop=True)
+
+
+def with_framework(table: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Return a table about `beside_native` with the `framework` compared with native DDP, and its options."""
+    if not study.wrappers:
+        return table.assign(framework=COMPARED[1])
+    places = [_places(study)[str(each)] for each in table["options"]]
+    return table.assign(
+        framework=[framework for framework, _ in places], options=[options for _, options in places]
+    )
+
+
+def each_against_native(study: Study, comparisons: pd.DataFrame, between: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each framework, options, knobs and worker count that native DDP has too.
+
+    `comparisons` and `between` are `comparison.compare` and `quality.iou_between_frameworks` of
+    `beside_native`. No row where the study has native DDP and Horovod only. `ratio` is the throughput of
+    native DDP over the other's, `step_ms` native DDP's step, `cost_ms` what the other takes longer;
+    `costs` is COSTS_NOTHING where its whole interval is within NEGLIGIBLE_SHARE of a step, else "not shown";
+    `same_weights` says in how many pairs both learned exactly the same.
+    """
+    if not study.wrappers:
+        return pd.DataFrame(columns=_COLUMNS)
+    keys = ["options", "native_knobs", "horovod_knobs", "workers"]
+    table = comparisons.merge(between[[*keys, *_DIFFERENCE, "equal_within_margin"]], on=keys, how="left")
+    table = table.merge(_steps(study), on=["options", "native_knobs", "workers"], how="left")
+    table = table.merge(_same_weights(study), on=keys, how="left")
+    for ratio, cost in zip(_RATIO, ("cost_ms", "cost_ms_low", "cost_ms_high"), strict=True):
+        table[cost] = table["step_ms"] * (table[ratio] - 1)
+    table["costs"] = np.where(_is_negligible(table), COSTS_NOTHING, "not shown")
+    return _with_own_names(table, study)[_COLUMNS]
+
+
+def _is_negligible(table: pd.DataFrame) -> "pd.Series[bool]":
+    most = NEGLIGIBLE_SHARE
+    return (table["ratio_low"] > 1 - most) & (table["ratio_high"] < 1 + most) & (table["doubts"] == "")
+
+
+def _with_own_names(table: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Return the rows with the framework and the options that they are about, in the order of NAMES."""
+    named = with_framework(table, study)
+    named["outcome"] = [
+        outcome.replace(HOROVOD_FASTER, f"{NAMES[framework]} faster")
+        for outcome, framework in zip(named["outcome"], named["framework"], strict=True)
+    ]
+    named["place"] = named["framework"].map(list(NAMES).index)
+    named = named.rename(columns={"horovod_knobs": "knobs"})
+    return named.sort_values("place", kind="stable", ignore_index=True)
+
+
+def _steps(study: Study) -> pd.DataFrame:
+    """Return the median step of native DDP in milliseconds, for every options of `beside_native`."""
+    runs = beside_native(study).runs
+    native = runs[runs["framework"] == COMPARED[0]].rename(columns={"knobs": "native_knobs"})
+    steps = native.groupby(["options", "native_knobs", "workers"], sort=False)["step_seconds"].median()
+    return (1000 * steps).rename("step_ms").reset_index()
+
+
+def _same_weights(study: Study) -> pd.DataFrame:
+    """Return in how many pairs of runs of a repeat the last evaluation was of the same weights."""
+    last = study.evaluations.drop_duplicates("run", keep="last").set_index("run")["weights_sha256"]
+    runs = beside_native(study).runs
+    runs = runs.assign(weights=runs["run"].map(last))[
+        ["framework", "options", "knobs", "workers", "repeat", "weights"]
+    ]
+    native, other = (runs[runs["framework"] == framework] for framework in COMPARED)
+    pairs = native.merge(other, on=["options", "workers", "repeat"], suffixes=("_native", "_horovod"))
+    pairs = pairs.rename(columns={"knobs_native": "native_knobs", "knobs_horovod": "horovod_knobs"})
+    pairs["same"] = pairs["weights_native"] == pairs["weights_horovod"]
+    points = pairs.groupby(["options", "native_knobs", "horovod_knobs", "workers"], sort=False)["same"]
+    counted = points.agg(["sum", "size"]).reset_index()
+    counted["same_weights"] = counted["sum"].astype(str) + " of " + counted["size"].astype(str)
+    return counted.drop(columns=["sum", "size"])

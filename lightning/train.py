@@ -1,0 +1,93 @@
+"""Train the U-Net of one run folder with Lightning Fabric."""
+
+import contextlib
+
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.strategies import DDPStrategy
+from torch import Tensor, distributed, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn import SyncBatchNorm
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from unet_scaling.data.loader import load_data
+from unet_scaling.group.device import start_worker
+from unet_scaling.group.group import Group
+from unet_scaling.group.rendezvous import rendezvous
+from unet_scaling.group.torchrun import announce_group, require_all_workers
+from unet_scaling.group.watchdog import blocking
+from unet_scaling.run.recorder import recording
+from unet_scaling.run.run_folder import open_run
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import run_worker
+from unet_scaling.training import Step, build_model, build_optimizer
+from unet_scaling.training_loop import train_epochs
+
+
+def join_group(config: RunConfig) -> Group:
+    """Join the other workers of the run."""
+    identity, device = start_worker(config)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    with rendezvous(identity, config, TCPStore) as store:
+        distributed.init_process_group(backend, None, store.timeout, identity.size, identity.rank, store)
+    announce_group(identity, device)
+    return Group(identity, device, sum_over_workers, {"backend": backend})
+
+
+def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
+    """Give every worker the weights of worker 0; from now on, average gradients over all workers."""
+    knobs = {"forward_sync_buffers": False} | config.wrapper_arguments()
+    devices = [next(model.parameters()).device] * config.workers
+    strategy = DDPStrategy(None, devices, TorchElasticEnvironment(), **knobs)
+    fabric = Fabric(strategy=strategy)
+    fabric.launch()
+    require_all_workers("Fabric", fabric.world_size, config)
+    replica, optimizer = fabric.setup(model, optimizer)
+    if config.training.gradient_compression == "fp16":
+        next(replica.children()).register_comm_hook(None, fp16_compress_hook)
+    return replica, optimizer
+
+
+def hold_gradients(model: nn.Module) -> contextlib.AbstractContextManager[object]:
+    """Hold averaging back in all but the last pass of a step; Horovod counts the passes itself."""
+    replica = next(model.children())
+    assert isinstance(replica, DistributedDataParallel)
+    return replica.no_sync()
+
+
+def wait_for_gradients(optimizer: Optimizer) -> None:
+    """Return when all gradients are averaged; with DDP, the last backward pass has seen to it."""
+
+
+def update(optimizer: Optimizer) -> None:
+    optimizer.step()
+
+
+def sum_over_workers(tensor: Tensor) -> Tensor:
+    distributed.all_reduce(tensor)
+    return tensor
+
+
+def leave_group() -> None:
+    distributed.destroy_process_group()
+
+
+def main() -> None:
+    with open_run(__doc__) as run:
+        group = join_group(run.config)
+        with recording(run, group) as record:
+            data = load_data(run.config, group)
+            model = build_model(run.config, group.device, SyncBatchNorm)
+            optimizer = build_optimizer(model, run.config)
+            record.begin(data, model)
+            with blocking:
+                replica, optimizer = distribute(model, optimizer, run.config)
+            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.config)
+            train_epochs(step, model, data, group, record)
+        leave_group()
+
+
+if __name__ == "__main__":
+    run_worker(main)

@@ -1,0 +1,123 @@
+"""Reports with frameworks that wrap DDP: each against native, and the pair as in any other report."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.findings.wrapper_comparison import COSTS_NOTHING, beside_native
+from analysis.loading.load import load_study
+from analysis.report.assemble import Report, make_report
+from analysis.report.figure_files import draw_figures
+from analysis.report.html import page
+from analysis.report.tables import table_files
+from analysis.study import NAMES
+from tests.records import write_run
+from tests.report_studies import START
+from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, Framework
+
+# Seconds of a step of each framework over those of native DDP, on 2 workers.
+SLOWER = {"pytorch_native": 1.0, "horovod": 1.05, "lightning": 1.001, "accelerate": 1.03}
+
+
+def write_arms(folder: Path, frameworks: Sequence[Framework], repeats: int = 5) -> Path:
+    random = np.random.default_rng(5)
+    begun = 0
+    for repeat in range(1, repeats + 1):
+        for framework in ALL_FRAMEWORKS:
+            for workers in (1, 2):
+                noise = 1 + 0.0005 * random.standard_normal()
+                throughput = 100 * workers / SLOWER[framework] ** (workers - 1) * noise
+                header = {"started_utc": f"{START + timedelta(minutes=begun):%Y-%m-%dT%H:%M:%SZ}"}
+                begun += 1
+                if framework in frameworks:
+                    write_run(
+                        folder, framework, workers, repeat, images_per_second=throughput, iou=0.85,
+                        header=header,
+                    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return make_report(load_study(write_arms(tmp_path_factory.mktemp("four"), ALL_FRAMEWORKS)))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return make_report(load_study(write_arms(tmp_path_factory.mktemp("two"), FRAMEWORKS)))
+
+
+def of(report: Report, framework: Framework, workers: int = 2) -> dict[str, Any]:
+    rows = report.wrappers
+    (found,) = (
+        row for _, row in rows[(rows["framework"] == framework)].iterrows() if row["workers"] == workers
+    )
+    return found  # type: ignore[return-value]
+
+
+def test_each_framework_is_compared_with_native_ddp(four: Report) -> None:
+    outcomes = {name: of(four, name)["outcome"] for name in ALL_FRAMEWORKS[1:]}
+    slower, equal = "native DDP faster", "no significant difference"
+    assert outcomes == {"horovod": slower, "lightning": equal, "accelerate": slower}
+    for framework in ALL_FRAMEWORKS[1:]:
+        row = of(four, framework)
+        assert row["ratio"] == pytest.approx(SLOWER[framework], rel=0.002)
+        assert row["cost_ms"] == pytest.approx(row["step_ms"] * (row["ratio"] - 1))
+
+
+def test_a_wrapper_costs_nothing_only_where_its_whole_interval_is_within_the_share(four: Report) -> None:
+    costs = {framework: of(four, framework)["costs"] for framework in ALL_FRAMEWORKS[1:]}
+    assert costs == {"horovod": "not shown", "lightning": COSTS_NOTHING, "accelerate": "not shown"}
+
+
+def test_one_correction_covers_all_comparisons_of_the_study(four: Report, two: Report) -> None:
+    assert set(four.wrappers["comparisons"]) == {6.0}
+    assert set(four.comparisons["comparisons"]) == {6.0}
+    assert set(two.comparisons["comparisons"]) == {2.0}
+    same = ["ratio", "pairs", "workers", "native_knobs", "horovod_knobs"]
+    pd.testing.assert_frame_equal(four.comparisons[same], two.comparisons[same])
+
+
+def test_a_report_of_the_pair_has_no_table_of_further_frameworks(four: Report, two: Report) -> None:
+    assert set(table_files(four)) - set(table_files(two)) == {"frameworks.csv"}
+    assert beside_native(two.study) is two.study
+    assert list(two.study.names) == list(FRAMEWORKS)
+    assert list(four.study.names) == list(ALL_FRAMEWORKS)
+
+
+def test_verdicts_say_what_a_wrapper_costs_and_whether_horovod_may_be_left(four: Report, two: Report) -> None:
+    said = {verdict.knobs: verdict.sentence for verdict in four.verdicts}
+    assert f"more with Lightning Fabric: {COSTS_NOTHING} of a step" in said["Lightning Fabric"]
+    assert "times the throughput of Horovod: native DDP faster" in said["leaving Horovod"]
+    assert "IoU equal within the margin" in said["leaving Horovod"]
+    assert not any("leaving" in verdict.knobs for verdict in two.verdicts)
+
+
+def test_a_study_without_horovod_names_no_horovod(tmp_path: Path) -> None:
+    report = make_report(load_study(write_arms(tmp_path, ("pytorch_native", "lightning"))))
+    assert report.comparisons.empty
+    assert set(report.wrappers["framework"]) == {"lightning"}
+    said = [
+        *map(str, report.verdicts),
+        *map(str, report.recommendations),
+        *(each.headline for each in report.answers),
+    ]
+    assert not any("Horovod" in sentence for sentence in said)
+
+
+def test_every_framework_has_a_name_of_its_own() -> None:
+    assert list(NAMES) == list(ALL_FRAMEWORKS)
+    assert len(set(NAMES.values())) == len(NAMES)
+
+
+def test_the_page_has_the_colours_and_the_section_of_further_frameworks(four: Report, two: Report) -> None:
+    for report, has_them in ((four, True), (two, False)):
+        html = page(report, draw_figures(report))
+        assert ("--lightning:" in html) is has_them
+        assert ("Every framework against native DDP" in html) is has_them
+        assert ("Accelerate" in html) is has_them
