@@ -18,6 +18,8 @@ MOST_ALL_REDUCE_REPEATS = 20
 ALL_REDUCE_SECONDS_PER_SIZE = 0.1
 # No larger message follows one that took longer than this: the next would take four times as long.
 LONGEST_ALL_REDUCE_SECONDS = 0.2
+# The same by the clock on the wall, of a dilated cluster.
+LONGEST_WAIT_SECONDS = 1.0
 
 
 def probe_network(group: Group) -> Probe | None:
@@ -35,7 +37,7 @@ def probe_network(group: Group) -> Probe | None:
         columns["repeats"].append(repeats)
         columns["median_seconds"].append(median)
         columns["minimum_seconds"].append(minimum)
-        if median > LONGEST_ALL_REDUCE_SECONDS:
+        if median > LONGEST_ALL_REDUCE_SECONDS or dilated(median) > LONGEST_WAIT_SECONDS:
             break
     return Probe.model_validate(columns)
 
