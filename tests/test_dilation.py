@@ -13,6 +13,7 @@ import pytest
 
 from analysis.loading.fidelity import LARGEST_EXCESS_FACTOR, infidelity
 from analysis.loading.load import load_study
+from analysis.loading.remarks import remarks
 from tests.budgets import write_budget_run
 from tests.cluster import bring_up, wait_until
 from tests.machine import quiet_machine
@@ -289,6 +290,13 @@ def test_a_slowed_run_without_facts_of_its_quota_is_left_out_by_name(tmp_path: P
     assert "how it was slowed is not recorded" in left_out["reason"].iloc[0]
 
 
+def test_the_reader_of_any_figure_is_told_of_what_cluster_it_is(tmp_path: Path) -> None:
+    run = slowed_record(tmp_path / "slowed")
+    assert run.header is not None
+    (note,) = remarks({"first": run.header, "second": run.header})
+    assert note.startswith("on a virtual cluster that was slowed 4-fold as a whole, with links of 10gbit: ")
+
+
 def test_a_slowed_run_never_goes_on_at_another_speed() -> None:
     before = make_header(make_point(), dilation=4.0, link_rate="10gbit")
     now = make_header(make_point(), dilation=14.0, link_rate="10gbit")
@@ -333,7 +341,7 @@ print(quota.throttled_seconds())
 
 
 def in_a_quota(folder: Path) -> tuple[str, float, float]:
-    """Burn a second in the group of a worker slowed 4 times: whether it is in it, its share, its throttling."""
+    """Burn a second in the group of a worker slowed 4 times: is it in it, its share, seconds throttled."""
     variables = {DILATION_VARIABLE: "4", QUOTA_FOLDER_VARIABLE: str(folder)}
     done = subprocess.run(
         [sys.executable, "-c", IN_A_QUOTA],
