@@ -33,8 +33,8 @@ def _slowed(header: Header) -> str:
         return ""
     links = f"links of {header.link_rate}" if header.link_rate else "links that are not limited"
     return (
-        f"on a virtual cluster that was slowed {header.dilation:g}-fold as a whole, with {links}: seconds are "
-        "those of the cluster that it stands for, and no real one was measured"
+        f"on a virtual cluster that was slowed {header.dilation:g}-fold as a whole, with {links}: seconds "
+        "are those of the cluster that it stands for, and no real one was measured"
     )
 
 
