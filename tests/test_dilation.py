@@ -6,15 +6,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from analysis.loading.fidelity import LARGEST_EXCESS_FACTOR, infidelity
 from analysis.loading.load import load_study
+from analysis.loading.remarks import remarks
+from slurm.virtual.plan import Plan
+from slurm.virtual.quota import prepare_quotas, remove_groups
+from slurm.virtual.quota import quota_folder as group_of
 from tests.budgets import write_budget_run
-from tests.cluster import bring_up, wait_until
+from tests.cluster import bring_up
 from tests.machine import quiet_machine
 from tests.records import make_header, make_point
 from tests.sweeps import Sweep
@@ -154,7 +157,9 @@ def test_a_machine_that_is_not_slow_enough_is_refused(slowed: None) -> None:
 
 
 def test_a_folder_that_is_no_control_group_is_told_with_its_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no quota of processor time: .*cpu.max: No such file.*need root"):
+    with pytest.raises(
+        UserError, match=r"no quota of 1000 in 4000 microseconds .*cpu.max: No such file.*root"
+    ):
         make_quota_group(tmp_path / "worker0", Quota(1_000, 4_000))
     assert list((tmp_path / "worker0").iterdir()) == []
     with pytest.raises(UserError, match=r"worker0/cgroup.procs: No such file.*submit as root"):
@@ -289,6 +294,13 @@ def test_a_slowed_run_without_facts_of_its_quota_is_left_out_by_name(tmp_path: P
     assert "how it was slowed is not recorded" in left_out["reason"].iloc[0]
 
 
+def test_the_reader_of_any_figure_is_told_of_what_cluster_it_is(tmp_path: Path) -> None:
+    run = slowed_record(tmp_path / "slowed")
+    assert run.header is not None
+    (note,) = remarks({"first": run.header, "second": run.header})
+    assert note.startswith("on a virtual cluster that was slowed 4-fold as a whole, with links of 10gbit: ")
+
+
 def test_a_slowed_run_never_goes_on_at_another_speed() -> None:
     before = make_header(make_point(), dilation=4.0, link_rate="10gbit")
     now = make_header(make_point(), dilation=14.0, link_rate="10gbit")
@@ -297,43 +309,41 @@ def test_a_slowed_run_never_goes_on_at_another_speed() -> None:
 
 
 @pytest.fixture
-def quota_folder() -> Iterator[Path]:
-    """A control group for the groups of workers; skipped with the reason where none can be made."""
+def quota_folder(tmp_path: Path) -> Iterator[Path]:
+    """The control group of a dilated cluster; skipped with the reason where none can be made."""
+    plan = Plan(tmp_path, dilation=4)
     try:
-        folder = processor_hierarchy().root / f"unet_scaling_tests.{os.getpid()}"
-        folder.mkdir()
-    except (UserError, OSError) as error:
-        pytest.skip(f"no control group can be made here: {error}")
+        prepare_quotas(plan)
+    except UserError as error:
+        pytest.skip(f"no worker can have a quota here: {error}")
+    folder = group_of(plan, processor_hierarchy())
     yield folder
-    wait_until(lambda: not remove_empty(folder), "the groups to be empty", seconds=10)
-
-
-def remove_empty(folder: Path) -> list[Path]:
-    """Remove what has no process in it; return what is left."""
-    for group in (*(path for path in folder.iterdir() if path.is_dir()), folder):
-        with suppress(OSError):
-            group.rmdir()
-    return [folder] if folder.exists() else []
+    remove_groups(tmp_path)
+    assert not folder.exists()
 
 
 IN_A_QUOTA = """
+import os
 import time
+from multiprocessing import get_context
 from unet_scaling.group.identity import Identity
 from unet_scaling.group.processor_quota import enter_quota
-import os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+loader = get_context("fork").Process(target=time.sleep, args=[60], daemon=True)
+loader.start()
 quota = enter_quota(Identity(0, 1, 0, "none"), 1)
+inside = set(map(int, (quota.folder / "cgroup.procs").read_text().split()))
+loader.kill()
 begin, burnt = time.perf_counter(), time.process_time()
 while time.perf_counter() - begin < 1:
     pass
 share = (time.process_time() - burnt) / (time.perf_counter() - begin)
-print(os.getpid() in map(int, (quota.folder / "cgroup.procs").read_text().split()), share)
-print(quota.throttled_seconds())
+print(inside == {os.getpid(), loader.pid}, share, quota.throttled_seconds())
 """
 
 
 def in_a_quota(folder: Path) -> tuple[str, float, float]:
-    """Burn a second in the group of a worker slowed 4 times: whether in it, its share, its throttling."""
+    """Burn a second in the group of a worker slowed 4 times: is it in it, its share, seconds throttled."""
     variables = {DILATION_VARIABLE: "4", QUOTA_FOLDER_VARIABLE: str(folder)}
     done = subprocess.run(
         [sys.executable, "-c", IN_A_QUOTA],
@@ -347,7 +357,18 @@ def in_a_quota(folder: Path) -> tuple[str, float, float]:
     return entered, float(share), float(throttled)
 
 
-def test_a_worker_enters_its_group_and_gets_no_more_than_its_quota(quota_folder: Path) -> None:
+def test_a_quota_beyond_that_of_the_group_above_is_refused_with_its_file(quota_folder: Path) -> None:
+    if processor_hierarchy().version == 2:
+        pytest.skip("version 2 gives the smaller quota of both without a word")
+    make_quota_group(quota_folder / "above", Quota(1_000, 100_000))
+    with pytest.raises(UserError, match=r"cpu\.(cfs_quota_us|max): Invalid argument; .*no smaller quota"):
+        make_quota_group(quota_folder / "above" / "worker0", Quota(1_000, 4_000))
+    (quota_folder / "above" / "worker0").rmdir()
+
+
+def test_a_worker_with_its_loader_processes_enters_its_group_and_gets_no_more_than_its_quota(
+    quota_folder: Path,
+) -> None:
     entered, share, _ = in_a_quota(quota_folder)
     assert entered == "True"
     assert share < LARGEST_EXCESS_FACTOR / 4 + 0.01

@@ -6,7 +6,14 @@ from typing import Literal
 
 from analysis.compare.matching import Matching
 from analysis.compare.sides import StudySide
-from analysis.loading.compared_facts import NOT_SET, SETTINGS, TIMEOUT_VARIABLES, settings, workers_per_host
+from analysis.loading.compared_facts import (
+    ATTEMPT_FACTS,
+    NOT_SET,
+    SETTINGS,
+    TIMEOUT_VARIABLES,
+    settings,
+    workers_per_host,
+)
 from analysis.loading.options import flat_options, shown
 from analysis.study import NAMES
 from analysis.text import clean, first_of
@@ -58,6 +65,7 @@ _OF_WORKERS: dict[str, Callable[[WorkerFacts], str]] = {
     "cores per worker": lambda worker: str(len(worker.cores)),
     "threads per worker": lambda worker: str(worker.threads),
 }
+_OF_VIRTUAL_CLUSTER = ("dilation", "link rate")
 _OF_DATA: dict[str, Callable[[Header], str | None]] = {
     "SHA-256 of the data's manifest": lambda header: header.manifest_sha256[:16],
     "training images": lambda header: f"{header.train_images:,}",
@@ -126,8 +134,9 @@ def _machine(headers: Sequence[Header]) -> _Values:
     workers = [worker for header in headers for facts in header.attempts() for worker in facts.workers]
     of_workers = {name: [value(worker) for worker in workers] for name, value in _OF_WORKERS.items()}
     nodes = {"workers on each host": [workers_per_host(header) for header in headers]}
+    slowed = {name: [ATTEMPT_FACTS[name](header) for header in headers] for name in _OF_VIRTUAL_CLUSTER}
     of_jobs = {name: [header.job.get(name, "no Slurm") for header in headers] for name in _JOB_VARIABLES}
-    return {**of_workers, **nodes, **_transports(headers), **of_jobs}
+    return {**of_workers, **nodes, **slowed, **_transports(headers), **of_jobs}
 
 
 def _transports(headers: Sequence[Header]) -> _Values:

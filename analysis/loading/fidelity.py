@@ -43,9 +43,9 @@ def infidelity(record: Record, stalled: Collection[int] = ()) -> str:
     """
     assert record.header is not None
     dilation = record.header.dilation
-    if dilation is None:
-        return ""
     used = [epoch for epoch in record.epochs if not epoch.warmup and epoch.epoch not in stalled]
+    if dilation is None or not used:
+        return ""
     sums = [_sums(worker, used, dilation) for worker in range(len(record.header.workers))]
     known = [each for each in sums if each is not None]
     return next(_faults(known), "") if len(known) == len(sums) else _NOT_KNOWN

@@ -21,9 +21,21 @@ def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ())
         notes.append("GPU workers of a run could use the same cores; bind them to separate cores")
     if len({header.config.data.folder for header in headers.values()}) > 1:
         notes += _folders_of_equal_data(headers.values())
+    notes += dict.fromkeys(filter(None, map(_slowed, headers.values())))
     notes += _resumed_elsewhere(headers)
     notes += _unknown_attempts(unknown_attempts)
     return tuple(notes)
+
+
+def _slowed(header: Header) -> str:
+    """Return that a run is of a dilated cluster; empty where it is not."""
+    if header.dilation is None:
+        return ""
+    links = f"links of {header.link_rate}" if header.link_rate else "links that are not limited"
+    return (
+        f"on a virtual cluster that was slowed {header.dilation:g}-fold as a whole, with {links}: seconds "
+        "are those of the cluster that it stands for, and no real one was measured"
+    )
 
 
 def _resumed_elsewhere(headers: Mapping[str, Header]) -> Iterator[str]:

@@ -25,7 +25,7 @@ mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /dev/shm
 ip link add bridge0 type bridge
 ip link add port0 type veth peer name port1
-tc qdisc add dev port0 root tbf rate 1gbit burst 256kb latency 50ms ||
+tc qdisc add dev port0 root tbf rate 1gbit burst 256kb latency 50ms 2>/dev/null ||
     { echo "it lacks the queueing discipline tbf (CONFIG_NET_SCH_TBF), which limits links" >&2; exit 1; }
 """
 

@@ -95,8 +95,10 @@ def make_quota_group(folder: Path, quota: Quota) -> None:
             _write(folder / QUOTA_V2, f"{quota.quota_microseconds} {quota.period_microseconds}")
     except OSError as error:
         raise UserError(
-            f"no quota of processor time: {error.filename or folder}: {error.strerror}; control groups need "
-            "root, a kernel with CONFIG_CFS_BANDWIDTH and a container that may write to /sys/fs/cgroup"
+            f"no quota of {quota.quota_microseconds} in {quota.period_microseconds} microseconds of a "
+            f"processor: {error.filename}: {error.strerror}; needed are root, a kernel with "
+            "CONFIG_CFS_BANDWIDTH, a container that may write to /sys/fs/cgroup, and no smaller quota of the "
+            "group above"
         ) from None
 
 
@@ -107,7 +109,7 @@ def enter_group(folder: Path, processes: list[int]) -> None:
             _write(folder / "cgroup.procs", process)
     except OSError as error:
         raise UserError(
-            f"no quota of processor time: {folder}/cgroup.procs: {error.strerror}; with control groups of "
+            f"no process may enter its quota: {error.filename}: {error.strerror}; with control groups of "
             "version 2 only root may move its processes: submit as root"
         ) from None
 
@@ -117,6 +119,8 @@ def _write(path: Path, value: object) -> None:
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, str(value).encode())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # os.write does not name it
     finally:
         os.close(descriptor)
 
