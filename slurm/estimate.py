@@ -108,8 +108,8 @@ def pixels_per_image(config: RunConfig) -> int:
 
 
 def estimable(configs: Sequence[RunConfig], basis: Basis) -> bool:
-    """Return whether the basis has runs of the networks of all these."""
-    return all(_usable(config, basis.runs) for config in configs)
+    """Return whether the basis has runs of the networks of all these; emulated ones compute none."""
+    return all(_usable(config, basis.runs) and not config.is_emulated for config in configs)
 
 
 def measures_all(configs: Sequence[RunConfig], basis: Basis) -> bool:

@@ -204,11 +204,12 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
     """Return how a launch ended: its speed and IoU where it is complete, or else why it is not."""
     if run.record is None or not run.state.is_complete:
         return f"{run.state.state} after {seconds:.0f} s: {run.state.reason or 'see ' + OUTPUT_NAME}"
-    iou = run.record.results[-1].iou
+    iou = run.record.results[-1].iou if run.record.results else None
     disturbed = disturbed_reason(run)
     parts = [
         f"complete in {seconds:.0f} s",
         f"as {run.config.played_workers} workers" if run.config.is_played else _speed(run.record),
+        "emulated" if run.config.is_emulated else "",
         f"IoU {iou:.3f}" if iou is not None else "",
         f"disturbed: {disturbed}" if disturbed else "",
     ]

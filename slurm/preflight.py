@@ -8,6 +8,7 @@ from pathlib import Path
 from slurm.cluster import Cluster, geometry
 from slurm.scheduler import RejectedError, try_out
 from unet_scaling.study.command_line import check_command
+from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
@@ -27,13 +28,19 @@ def check_before_submission(cluster: Cluster, configs: Sequence[RunConfig]) -> N
 
 
 def check_inputs(configs: Sequence[RunConfig]) -> None:
-    """Raise UserError where a framework is not installed, or images were never checked (65)."""
+    """Raise UserError where a framework is not installed, images were never checked (65), or a profile lacks.
+
+    The profile by which emulated workers wait has to be of the study's batch and image size.
+    """
     for framework in sorted({config.framework for config in configs}):
         _require_installed(framework)
     for folder, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file():
             raise UserError(_without_manifest(folder, manifest), EXIT_BAD_DATA)
+    for config in configs:
+        if config.is_emulated:
+            profile_of(config)
 
 
 def _without_manifest(folder: str, manifest: Path) -> str:

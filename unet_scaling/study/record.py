@@ -6,7 +6,8 @@ One JSON object a line, written by worker 0, flushed and synced line by line. In
     startup  once, or never    how long the workers took from their start to the first epoch, by parts
     probe    once, or never    how long the group's all-reduce takes, by message size
     epoch    one per epoch     its seconds (of the slowest worker) and where they went, images, loss, rate
-    result   one per evaluation, the last after the last epoch: counts over the whole test set
+    result   one per evaluation, the last after the last epoch: counts over the whole test set; of an
+             emulated run none
     end      once, last        how the run ended; a record without it is of a run that failed
 
 Every line ends with the CRC-32 of what stands before it, so that a damaged digit is noticed too (why not
@@ -24,7 +25,8 @@ Format history
        gradient_bytes in the header is new; without switches and page faults in the cpu of an epoch,
        smoothed_jaccard in `result` and repeated_epochs in `resumed` (early records of format 5 still have
        some of these, and no gradient_norms in an epoch); only those of a virtual cluster that is dilated, or
-       whose links are limited, have dilation and link_rate in the header, and quota in the cpu of an epoch
+       whose links are limited, have dilation and link_rate in the header, and quota in the cpu of an epoch;
+       of an emulated run only: compute in the header, no loss in an epoch, and no line `result`
 
 Older formats are read too (older_records.py).
 

@@ -1,0 +1,315 @@
+"""Emulated workers wait as the profile says and communicate for real; nobody takes them for measured."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from analysis.emulation import emulation_words
+from analysis.figures.catalogue import FIGURES
+from analysis.loading.load import load_study
+from analysis.report.assemble import make_report
+from analysis.report.figure_files import inputs_of
+from analysis.report.latex import latex_escaped, summary_latex
+from analysis.report.markdown import summary_markdown
+from tests.records import write_run
+from tests.studies import make_point, train
+from tests.trained import TrainedRun, TrainedRuns, plain_config
+from unet_scaling.emulation import EmulatedUNet, parameter_bytes
+from unet_scaling.measure.emulated_compute import emulated_compute
+from unet_scaling.model import UNet
+from unet_scaling.run.weights import WEIGHTS_NAME
+from unet_scaling.study.compute_profile import (
+    COMPUTE_NAME,
+    ComputeProfile,
+    ComputeStep,
+    profile_of,
+    read_compute_profile,
+)
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import RECORD_NAME, read_record
+from unet_scaling.training import build_model
+
+PROFILES = PROJECT / "slurm" / "profiles"
+
+
+@pytest.fixture(scope="module")
+def recorded(images: Path, trained_run: TrainedRuns) -> TrainedRun:
+    """A run on 1 worker that recorded its computing."""
+    return trained_run(plain_config(images, workers=1, compute_profile="on"))
+
+
+def emulated_config(recorded: TrainedRun, images: Path, framework: str, workers: int) -> RunConfig:
+    """Return a run whose workers each take the batch of the profile."""
+    profile = str(recorded.folder)
+    return plain_config(images, framework, workers, batch_per_worker=4, compute=profile)
+
+
+def of_model(model: nn.Module, order: list[int], seconds: float) -> ComputeProfile:
+    """Return a profile of this model whose gradients get ready in this order, evenly over so many seconds."""
+    places = {index: place for place, index in enumerate(order, start=1)}
+    ready = [seconds * places[index] / len(order) for index in range(len(order))]
+    sizes = parameter_bytes(model)
+    step = ComputeStep(
+        data_seconds=0.0, data_cpu_seconds=0.0, forward_seconds=seconds, forward_cpu_seconds=0.0,
+        ready_seconds=ready, backward_cpu_seconds=0.0, optimizer_seconds=0.0, optimizer_cpu_seconds=0.0,
+    )  # fmt: skip
+    return ComputeProfile(
+        device="cpu", batch_per_worker=2, image_height=32, image_width=32,
+        parameters=list(sizes), parameter_bytes=list(sizes.values()), steps=[step],
+    )  # fmt: skip
+
+
+def test_gradients_are_ready_in_the_recorded_order_and_not_before_their_time() -> None:
+    model = EmulatedUNet(width=2, depth=2)
+    order = torch.randperm(len(list(model.parameters())), generator=torch.manual_seed(1)).tolist()
+    emulated_compute.start(of_model(model, order, seconds=0.05), seed=1, rank=0)
+    emulated_compute.begin_epoch(0, passes=1, first=0)
+    seen: list[int] = []
+    for index, weight in enumerate(model.parameters()):
+        weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda _, index=index: seen.append(index)
+        )
+    begin = time.perf_counter()
+    emulated_compute.begin_pass()
+    model(torch.zeros(1, 1, 1, 1)).sum().backward()
+    assert seen == order
+    assert time.perf_counter() - begin >= 0.1
+    assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
+
+
+def test_every_worker_draws_its_own_steps_and_draws_them_again() -> None:
+    model = EmulatedUNet(width=2, depth=2)
+    count = len(list(model.parameters()))
+    steps = of_model(model, list(range(count)), 0.0).steps * 50
+    steps = [step.model_copy(update={"data_seconds": number / 1e9}) for number, step in enumerate(steps)]
+    profile = of_model(model, list(range(count)), 0.0).model_copy(update={"steps": steps})
+
+    def drawn(seed: int, epoch: int, rank: int, first: int = 0) -> list[Any]:
+        emulated_compute.start(profile, seed, rank)
+        emulated_compute.begin_epoch(epoch, passes=20, first=first)
+        return [step.data.seconds for step in emulated_compute._drawn]
+
+    assert drawn(1, 0, 0) == drawn(1, 0, 0)
+    assert drawn(1, 0, 0, first=7) == drawn(1, 0, 0)[7:]
+    assert len({tuple(drawn(*key)) for key in [(1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1)]}) == 4
+
+
+def test_an_emulated_model_has_the_parameters_of_the_real_one(recorded: TrainedRun, images: Path) -> None:
+    config = emulated_config(recorded, images, "horovod", 1)
+    emulated = build_model(config, torch.device("cpu"), nn.SyncBatchNorm)
+    real = build_model(plain_config(images, workers=1), torch.device("cpu"), nn.SyncBatchNorm)
+    assert isinstance(emulated, EmulatedUNet)
+    assert list(parameter_bytes(emulated).items()) == list(parameter_bytes(real).items())
+    pairs = zip(emulated.parameters(), real.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.slow
+def test_a_recorded_profile_has_every_step_after_the_warm_up(recorded: TrainedRun) -> None:
+    profile = read_compute_profile(recorded.folder).profile
+    epochs = [epoch for epoch in recorded.record.epochs if not epoch.warmup]
+    assert len(profile.steps) == sum(epoch.steps for epoch in epochs)
+    assert profile.parameters == [name for name, _ in UNet(width=4, depth=3).named_parameters()]
+    # The head is last in the forward pass, so that its gradient is ready first, and the first layer's last.
+    ready = profile.steps[0].ready_seconds
+    assert ready[profile.parameters.index("head.bias")] < ready[0]
+    # What the phases of the budget say, by other hooks on the same clock.
+    budgets = [epoch.budget for epoch in epochs if epoch.budget]
+    for part, of_budget in (("forward_seconds", "forward_seconds"), ("backward_seconds", "backward_seconds")):
+        phases = sum(getattr(budget, of_budget)[0] for budget in budgets)
+        assert sum(getattr(step, part) for step in profile.steps) == pytest.approx(phases, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_emulated_workers_complete_a_run_and_learn_nothing(
+    framework: str, workers: int, recorded: TrainedRun, images: Path, trained_run: TrainedRuns
+) -> None:
+    run = trained_run(emulated_config(recorded, images, framework, workers))
+    header = run.record.header
+    assert header is not None
+    assert header.compute is not None
+    assert header.compute.sha256 == read_compute_profile(recorded.folder).sha256
+    assert recorded.record.header is not None
+    assert header.gradient_bytes == recorded.record.header.gradient_bytes
+    assert run.record.results == ()
+    assert [epoch.loss for epoch in run.record.epochs] == [None] * len(run.record.epochs)
+    assert not (run.folder / WEIGHTS_NAME).exists()
+    assert not (run.folder / "log.csv").exists()
+    # A wait ends late on a busy machine, and never early.
+    profile = read_compute_profile(recorded.folder).profile
+    parts = ("forward_seconds", "backward_seconds", "optimizer_seconds")
+    least = min(sum(getattr(step, part) for part in parts) for step in profile.steps)
+    assert all(epoch.seconds >= epoch.steps * least for epoch in run.record.epochs)
+    assert all(epoch.budget is not None for epoch in run.record.epochs)
+
+
+@pytest.mark.slow
+def test_real_loading_beside_emulated_computing(recorded: TrainedRun, images: Path, tmp_path: Path) -> None:
+    config = emulated_config(recorded, images, "pytorch_native", 1)
+    emulation = config.emulation.model_copy(update={"data": "real"})
+    data = config.data.model_copy(update={"loading": "decode", "augment_flips": True})
+    record = train(tmp_path / "run", config.model_copy(update={"emulation": emulation, "data": data}))
+    assert all(epoch.budget and epoch.budget.data_wait_seconds[0] > 0 for epoch in record.epochs)
+
+
+REFUSED = [
+    ({"plays": 2}, "training.plays = 2"),
+    ({"initial_weights": "weights.pt"}, "training.initial_weights = 'weights.pt'"),
+    ({"compile": True}, "training.compile = True"),
+    ({"epochs": 0}, "training.epochs = 0"),
+    ({"epochs": 3, "evaluate_every": 1}, "training.evaluate_every = 1"),
+    ({"epochs": 3, "compute_profile": "on"}, "training.compute_profile = 'on'"),
+    ({"batch_norm": "sync"}, "model.batch_norm = 'sync'"),
+    ({"loading": "decode", "loader_workers": 2}, "data.loader_workers = 2"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), REFUSED, ids=[named for _, named in REFUSED])
+def test_refuses_options_that_make_no_sense_for_workers_that_wait(
+    options: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        make_point(tmp_path, compute="logs/a/b", **options)
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "named"),
+    [
+        (2, {"epochs": 2}, "workers = 1, found workers = 2"),
+        (1, {"epochs": 1}, "training.epochs of at least 2, found 1"),
+        (1, {"epochs": 2, "accumulate": 2}, "training.accumulate = 2"),
+    ],
+)
+def test_refuses_to_record_what_is_not_one_worker_computing(
+    workers: int, options: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        make_point(tmp_path, workers=workers, compute_profile="on", **options)
+
+
+def test_refuses_a_profile_of_other_work_by_file_key_and_cure(recorded: TrainedRun, images: Path) -> None:
+    config = emulated_config(recorded, images, "horovod", 1)
+    other = config.training.model_copy(update={"batch_per_worker": 8})
+    with pytest.raises(UserError, match=r"compute.json: batch_per_worker: found 4, .* = 8; use .* = 4"):
+        profile_of(config.model_copy(update={"training": other}))
+    wider = config.model_copy(update={"model": config.model.model_copy(update={"width": 8})})
+    with pytest.raises(UserError, match=r"compute.json: parameters: found \d+, the model has"):
+        build_model(wider, torch.device("cpu"), nn.SyncBatchNorm)
+
+
+def test_refuses_a_profile_that_is_missing_or_damaged(recorded: TrainedRun, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{COMPUTE_NAME} does not exist; train 1 worker"):
+        read_compute_profile(tmp_path)
+    for name in (COMPUTE_NAME, f"{COMPUTE_NAME}.sha256"):
+        (tmp_path / name).write_bytes((recorded.folder / name).read_bytes())
+    assert read_compute_profile(tmp_path).sha256 == read_compute_profile(recorded.folder).sha256
+    (tmp_path / COMPUTE_NAME).write_text((tmp_path / COMPUTE_NAME).read_text().replace("1", "2", 1))
+    with pytest.raises(UserError, match="damaged"):
+        read_compute_profile(tmp_path)
+    content = json.loads((recorded.folder / COMPUTE_NAME).read_text())
+    content["steps"][0]["ready_seconds"].pop()
+    (tmp_path / "short.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="one entry for each of"):
+        read_compute_profile(tmp_path / "short.json")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("assumption =", "#", "assumption: it is missing"),
+        ("batch_per_worker = 16", "batch_per_worker = 0", "batch_per_worker: found 0"),
+        ("batch_per_worker = 16", "batch = 16", "batch: "),
+        ("forward_seconds =", "forward_second =", "forward_second"),
+        ("[[steps]]", "[[step]]", "step: "),
+    ],
+)
+def test_a_profile_written_by_hand_names_its_faults(old: str, new: str, named: str, tmp_path: Path) -> None:
+    text = (PROFILES / "v100_like.toml").read_text()
+    assert old in text
+    (tmp_path / "mine.toml").write_text(text.replace(old, new))
+    with pytest.raises(UserError, match=f"mine.toml: (.|\n)*{named}"):
+        read_compute_profile(tmp_path / "mine.toml")
+
+
+@pytest.mark.parametrize("name", ["v100_like", "v100_like_cached"])
+def test_the_profiles_that_come_with_the_project_are_of_the_reference_network(name: str) -> None:
+    profile = read_compute_profile(PROFILES / f"{name}.toml").profile
+    assert profile.assumption
+    assert dict(zip(profile.parameters, profile.parameter_bytes, strict=True)) == parameter_bytes(UNet())
+    for step in profile.steps:
+        assert 0.063 <= step.forward_seconds + step.backward_seconds + step.optimizer_seconds <= 0.095
+
+
+COMPUTE = {"emulation": {"compute": "slurm/profiles/v100_like.toml"}}
+
+
+def write_emulated(folder: Path, options: dict[str, dict[str, Any]] = COMPUTE) -> Path:
+    for framework in FRAMEWORKS:
+        for workers in (1, 2, 4):
+            for repeat in (1, 2, 3):
+                speed = 10 * workers**0.9 + 0.01 * repeat
+                write_run(folder, framework, workers, repeat, images_per_second=speed, options=options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def emulated_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_emulated(tmp_path_factory.mktemp("emulated"))
+
+
+def test_refuses_runs_that_computed_beside_emulated_ones_by_name(emulated_study: Path) -> None:
+    real = write_run(emulated_study, "horovod", 2, 4, label="-real")
+    try:
+        study = load_study(emulated_study)
+    finally:
+        for path in [*real.iterdir(), real]:
+            path.rmdir() if path.is_dir() else path.unlink()
+    (left,) = study.left_out.to_dict("records")
+    assert left["run"] == real.name
+    assert "computing is real, but emulated in" in left["reason"]
+
+
+def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(emulated_study: Path) -> None:
+    report = make_report(load_study(emulated_study))
+    words = emulation_words(report.study)
+    assert words == "emulated, k = 1, profile v100_like.toml"
+    said = words[1:]
+    inputs = inputs_of(report)
+    drawn = [figure for name, figure in FIGURES.items() if name != "quality" and not figure.missing(inputs)]
+    assert len(drawn) >= 3
+    assert all(said in figure.caption(inputs) for figure in drawn)
+    assert all(said in answer.headline for answer in report.answers)
+    assert said in summary_markdown(report)
+    assert latex_escaped(said) in summary_latex(report)
+    assert "an assumption: figures of a paper" in report.notes[0]
+
+
+def test_an_emulated_study_says_nothing_of_what_a_training_gives(emulated_study: Path) -> None:
+    report = make_report(load_study(emulated_study))
+    assert report.points["iou"].isna().all()
+    assert report.study.runs["loss"].isna().all()
+    (answer,) = report.answers
+    assert {tile.value for tile in answer.tiles if tile.title in ("IoU", "Time and cost")} == {"not emulated"}
+
+
+@pytest.mark.parametrize("line", ["result", "loss"])
+def test_a_record_that_has_what_an_emulated_run_cannot_have_is_damaged(line: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path, options=COMPUTE)
+    assert read_record(run / RECORD_NAME).complete
+    real = write_run(tmp_path / "real")
+    lines = (run / RECORD_NAME).read_bytes().splitlines(keepends=True)
+    other = (real / RECORD_NAME).read_bytes().splitlines(keepends=True)
+    if line == "result":
+        lines.insert(-1, other[-2])
+    else:
+        lines[1] = other[1]
+    (run / RECORD_NAME).write_bytes(b"".join(lines))
+    assert not read_record(run / RECORD_NAME).complete
