@@ -29,6 +29,7 @@ from analysis.played.answer import with_played
 from analysis.played.points import judged_points
 from analysis.played.quality import PlayedQuality, played_quality
 from analysis.prediction.extrapolation import Extrapolation, extrapolate
+from analysis.prediction.scoring import score_table
 from analysis.processes import parallel_map
 from analysis.study import Study
 from analysis.text import series_name
@@ -61,6 +62,11 @@ class Report:
     def fairness(self) -> pd.DataFrame:
         """Return the checks as a table."""
         return fairness_table(self.checks)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Return the predictions of files, scored where they are older than their runs."""
+        return score_table(self.study)
 
     @cached_property
     def gpus(self) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from analysis.findings.cost import CLOCK
+from analysis.prediction.scoring import score_notes
 from analysis.report import conclusions
 from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles
@@ -131,7 +132,8 @@ def _cost(report: Report) -> Section:
 
 def _prediction(report: Report) -> Section:
     conclusion = conclusions.prediction_conclusion(report)
-    notes = map(sentence, report.extrapolation.notes[:MOST_REMARKS])
+    filed = list(score_notes(report.scores))
+    notes = map(sentence, [*filed, *report.extrapolation.notes][:MOST_REMARKS])
     remarks = tuple(note for note in notes if note != conclusion)
     return Section("prediction", "Prediction", conclusion, PREDICTION_LEAD, remarks=remarks)
 

@@ -123,6 +123,34 @@ COST_TABLES = (
         ),
     ),
     Table(
+        "prediction_scores.csv",
+        lambda report: report.scores,
+        POINT_KEYS
+        | {
+            "file": "in `predictions/` of the study's folder",
+            "written_utc": "when it was written",
+            "model": "average, or one of the models averaged",
+            "weight": "of the model in the average",
+            "held_out": "worker counts at which the skill of the models was seen",
+            "unscored": "why it is not held against the runs; empty where it is",
+            "predicted ±": "throughput",
+            "linear ±": "throughput of as many workers that are each as fast as one: b/N",
+            "measured": "throughput, median over the runs",
+            "error, linear_error": "predicted / measured - 1",
+            "inside": "yes: the interval holds what was measured",
+            "interval_score, linear_interval_score": "width of the interval + 40 times what lies outside, "
+            "over the throughput measured",
+            "counted": "true: the summary is of it; of several files the youngest older than the runs",
+        },
+        "Predictions of `unet-scaling predict`, written before the runs, against what these measured.",
+        PageTable(
+            "prediction",
+            "Predictions written before the runs, against what these measured",
+            shown.of_scores,
+            shown.averages_scored,
+        ),
+    ),
+    Table(
         "fits.csv",
         lambda report: report.extrapolation.fits,
         {
