@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.loading.forecasts import AVERAGE, HOLDS_THE_POINT, NOT_MEASURED
+from analysis.loading.forecasts import AVERAGE, HOLDS_THE_POINT, UNMEASURED
 from analysis.loading.load import load_study
 from analysis.loading.prediction_files import (
     PREDICTIONS_FOLDER,
@@ -70,7 +70,7 @@ def test_a_prediction_without_runs_waits_for_them(tmp_path: Path) -> None:
     write_launches(tmp_path, KNOWN)
     write_prediction(tmp_path / PREDICTIONS_FOLDER, predict_study(tmp_path, load_study(tmp_path), [8]))
     (row,) = averages(tmp_path).to_dict("records")
-    assert row["unscored"] == NOT_MEASURED
+    assert row["unscored"] == UNMEASURED
     assert np.isnan(row["error"])
     assert not row["counted"]
 

@@ -22,7 +22,7 @@ from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
 from unet_scaling.study.study_file import config_path, list_run_folders, read_config
 
 AVERAGE = "average"
-NOT_MEASURED = "not measured yet"
+UNMEASURED = "not measured yet"
 HOLDS_THE_POINT = "its inputs hold a record of this point"
 # In place of a start that is not known.
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -132,13 +132,13 @@ def _rows(
 def _unscored(file: PredictionFile, records: PointRecords | None, is_measured: bool) -> str:
     """Return why a prediction is not held against the runs; empty where it is."""
     if records is None:
-        return NOT_MEASURED
+        return UNMEASURED
     if records.digests & {each.sha256 for each in file.inputs}:
         return HOLDS_THE_POINT
     started = records.first_start
     if started <= datetime.fromisoformat(file.written_utc):
         return f"written {file.written_utc}, its first run began {started.isoformat(timespec='seconds')}"
-    return "" if is_measured else NOT_MEASURED
+    return "" if is_measured else UNMEASURED
 
 
 def _inverse(work: float, seconds: Estimate) -> Estimate:

@@ -236,6 +236,17 @@ def unseen_by_the_fit(predictions: pd.DataFrame) -> pd.DataFrame:
     return predictions[predictions["held_out"] | predictions["measured"].isna()]
 
 
+def of_request(report: Report) -> list[Column]:
+    return [
+        *point_keys(report),
+        text_column("", "source"),
+        number_column("step, s", "step_seconds", "~3"),
+        number_column("efficiency", "efficiency", ".2f"),
+        number_column("worker-hours", "worker_hours", "~3"),
+        text_column("most is lost to", "largest_term"),
+    ]
+
+
 def of_scores(report: Report) -> list[Column]:
     return [
         *point_keys(report),

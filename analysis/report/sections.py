@@ -37,6 +37,11 @@ PREDICTION_LEAD = (
     "A model of the step time, fitted on the smaller worker counts only. The error at the larger ones, which "
     "the fit has not seen, says how far an extrapolation may be trusted."
 )
+REQUEST_LEAD = (
+    "Efficiency against 1 worker of the same series, and what one training costs, at the counts measured and "
+    "at some up to twice the largest, with intervals of what would be measured there. Terms are those of the "
+    "sum that is fitted: where the time really goes, the overhead budget tells."
+)
 RUNS_LEAD = "One launch each. The folder of a run holds its record, configuration and log."
 FAIRNESS_LEAD = (
     "Runs that differ in what must agree are refused and listed below. This is what the records say of the "
@@ -58,7 +63,7 @@ def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
     """Return what makes the sections; a study of played runs only has no speed to show."""
     if report.study.runs.empty:
         return (played_section, _fairness, played_runs_section)
-    real = (_points, _against, _iou, _overhead, _cost, _loss, _prediction, _fairness, _runs)
+    real = (_points, _against, _iou, _overhead, _cost, _loss, _request, _prediction, _fairness, _runs)
     if report.study.played is None:
         return real
     return (*real[:3], played_section, *real[3:], played_runs_section)
@@ -128,6 +133,12 @@ def _cost(report: Report) -> Section:
     sets = [f"Pareto set of {clean(kind)}." for kind in report.cost["pareto_of"].drop_duplicates() if kind]
     remarks = (sentence(report.target), *sets)
     return Section("cost", "Time and cost", conclusions.cost_conclusion(report), COST_LEAD, remarks=remarks)
+
+
+def _request(report: Report) -> Section:
+    said = tuple(map(sentence, report.request_sentences[:MOST_REMARKS]))
+    conclusion = next(iter(said), "No speed was measured.")
+    return Section("request", "Before you ask for nodes", conclusion, REQUEST_LEAD, remarks=said[1:])
 
 
 def _prediction(report: Report) -> Section:

@@ -102,6 +102,24 @@ COST_TABLES = (
         PageTable("cost", "GPUs of every point", shown.of_gpus),
     ),
     Table(
+        "request.csv",
+        lambda report: report.request,
+        POINT_KEYS
+        | {
+            "source": "measured, or predicted: up to twice the largest count measured",
+            "step_seconds ±": "of one step; older logs without `--images`: of the work of a worker's epoch",
+            "efficiency ±": "speed-up over 1 worker of the series / workers",
+            "worker_hours ±": "of one training, every epoch as fast as those after the warm-up",
+            "largest_term": "of the sum of terms, the one that takes most of what linear scaling would save",
+            "largest_term_share": "its share of that",
+            "why": "what the interval lacks",
+        },
+        "What to know before asking for nodes.",
+        PageTable(
+            "request", "Step time, efficiency and cost of counts measured and predicted", shown.of_request
+        ),
+    ),
+    Table(
         "predictions.csv",
         lambda report: report.predictions,
         {
