@@ -53,6 +53,10 @@ STEP_QUANTILES = {
 GRADIENT_NORM_COLUMNS = ("run", "epoch", "own_squared", "mean_squared")
 STEP_COLUMNS = ("run", "worker", "steps", *STEP_QUANTILES, "work_seconds")
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
+FORECAST_COLUMNS = (
+    *POINT, "file", "written_utc", "model", "weight", "predicted", "predicted_low", "predicted_high",
+    "linear", "linear_low", "linear_high", "held_out", "unscored",
+)  # fmt: skip
 
 
 def names_of(frameworks: Collection[Framework] = ()) -> Names:
@@ -146,6 +150,8 @@ class Study:
                  `work_seconds` is the median of all but sync
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
     profiles     how long a step of 1 worker computes in each of its parts, by run, where it was recorded
+    forecasts    one row per point and model of each prediction file: FORECAST_COLUMNS; throughputs are in the
+                 study's unit, `linear` is what N times one worker would give
     gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
     headers      the header of each of these runs; none for logs in the older layout
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
@@ -182,6 +188,7 @@ class Study:
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     gradient_norms: pd.DataFrame = field(default_factory=lambda: _nothing(GRADIENT_NORM_COLUMNS))
     profiles: Mapping[str, ProfileFile] = field(default_factory=dict)
+    forecasts: pd.DataFrame = field(default_factory=lambda: _nothing(FORECAST_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None

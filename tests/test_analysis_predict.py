@@ -22,7 +22,7 @@ from analysis.loading.prediction_files import (
     write_prediction,
 )
 from analysis.prediction.averaging import LUCKY_ERROR_SHARE, Predictor, skill_weights
-from analysis.prediction.command import worker_counts
+from analysis.prediction.command import counts_to_predict
 from analysis.prediction.forecast import predict_study
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import all_series, count_at
@@ -144,8 +144,8 @@ def test_a_run_without_its_end_is_neither_input_nor_obstacle(tmp_path: Path) -> 
     assert not any("w08" in each.file for each in predicted(tmp_path, 8).inputs)
 
 
-def test_worker_counts_are_ascending() -> None:
-    assert worker_counts("14, 8") == [8, 14]
+def test_counts_to_predict_are_ascending() -> None:
+    assert counts_to_predict("14, 8") == [8, 14]
 
 
 def test_a_file_is_never_written_again(tmp_path: Path) -> None:

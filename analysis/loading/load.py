@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.loading.compute_profiles import read_compute_profiles
 from analysis.loading.fairness import refusals
+from analysis.loading.forecasts import read_forecasts
 from analysis.loading.options import (
     compared_configs,
     flat_options,
@@ -67,7 +68,8 @@ def load_study(folder: Path) -> Study:
         ping_pongs, problems = read_ping_pongs(folder)
         steps, unreadable = read_steps(folder, study.epochs)
         profiles, damaged = read_compute_profiles(folder, set(study.runs["run"]))
-        notes = (*study.notes, *problems, *unreadable, *damaged)
+        forecasts, changed = read_forecasts(folder, study)
+        notes = (*study.notes, *problems, *unreadable, *damaged, *changed)
         until = recorded.until if recorded else None
         stopping = stopping_rule(until, read_history(folder))
         return replace(
@@ -75,6 +77,7 @@ def load_study(folder: Path) -> Study:
             ping_pongs=ping_pongs,
             steps=steps,
             profiles=profiles,
+            forecasts=forecasts,
             notes=(*notes, *stopping.notes),
             significance=stopping.significance,
             until=until,

@@ -35,7 +35,7 @@ def command_line() -> CommandLine:
         "--for",
         dest="workers",
         required=True,
-        type=worker_counts,
+        type=counts_to_predict,
         metavar="N,N,...",
         help="worker counts to predict, such as 8,14; none of them may be measured yet",
     )
@@ -48,7 +48,7 @@ def command_line() -> CommandLine:
     return parser
 
 
-def worker_counts(text: str) -> list[int]:
+def counts_to_predict(text: str) -> list[int]:
     """Return the counts of "8,14", ascending."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) >= 2 for word in words):

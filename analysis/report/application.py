@@ -18,7 +18,7 @@ from analysis.report.markdown import (
     points_table,
     table,
 )
-from analysis.report.page_columns import point_keys
+from analysis.report.page_columns import of_request, point_keys
 from analysis.report.provenance import origins
 from analysis.report.view import integer_column, number_column
 from analysis.study import POINT
@@ -49,9 +49,18 @@ def application_text(report: Report, figures: FigureFiles) -> str:
     of_options = _rows_by_options(report)
     for advice in report.recommendations:
         parts += _of_options(report, advice, headlines[advice.options], of_options[advice.options])
+    parts += _before_asking(report)
     parts += _played(report)
     parts += ["## Figures", *_figures(figures), "## How it was measured", *_method(report)]
     return "\n\n".join(parts) + "\n"
+
+
+def _before_asking(report: Report) -> Iterator[str]:
+    """Yield what is expected at counts that were not measured, beside those that were."""
+    if report.request_sentences:
+        yield "## Before you ask for nodes"
+        yield "\n".join(f"- {escaped(sentence(text))}" for text in report.request_sentences)
+        yield column_table(of_request(report), report.request.to_dict("records"))
 
 
 def _played(report: Report) -> Iterator[str]:

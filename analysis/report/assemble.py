@@ -38,6 +38,8 @@ from analysis.played.answer import with_played
 from analysis.played.points import judged_points
 from analysis.played.quality import PlayedQuality, played_quality
 from analysis.prediction.extrapolation import Extrapolation, extrapolate
+from analysis.prediction.request import request_sentences, request_table
+from analysis.prediction.scoring import score_table
 from analysis.processes import parallel_map
 from analysis.study import Study
 from analysis.text import series_name
@@ -72,6 +74,21 @@ class Report:
     def fairness(self) -> pd.DataFrame:
         """Return the checks as a table."""
         return fairness_table(self.checks)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Return the predictions of files, scored where they are older than their runs."""
+        return score_table(self.study)
+
+    @cached_property
+    def request(self) -> pd.DataFrame:
+        """Return speed, efficiency and cost of the counts measured, and of some beyond."""
+        return request_table(self.study, self.points)
+
+    @cached_property
+    def request_sentences(self) -> list[str]:
+        """Return what to know before asking for nodes."""
+        return list(request_sentences(self.study, self.request, self.played.plan))
 
     @cached_property
     def gpus(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pandas as pd
 from analysis.budget.shares import PARTS
 from analysis.budget.tables import MOST_REST
 from analysis.findings.noise import WHOLE_TRAINING
+from analysis.loading.forecasts import AVERAGE
 from analysis.report.assemble import Report
 from analysis.report.view import (
     Cell,
@@ -249,6 +250,36 @@ def of_predictions(report: Report) -> list[Column]:
 def unseen_by_the_fit(predictions: pd.DataFrame) -> pd.DataFrame:
     """Return held-out points and extrapolations; how well a fit meets its own points says little."""
     return predictions[predictions["held_out"] | predictions["measured"].isna()]
+
+
+def of_request(report: Report) -> list[Column]:
+    return [
+        *point_keys(report),
+        text_column("", "source"),
+        number_column("step, s", "step_seconds", "~3"),
+        number_column("efficiency", "efficiency", ".2f"),
+        number_column("worker-hours", "worker_hours", "~3"),
+        text_column("most is lost to", "largest_term"),
+    ]
+
+
+def of_scores(report: Report) -> list[Column]:
+    return [
+        *point_keys(report),
+        text_column("written (UTC)", "written_utc"),
+        number_column(f"predicted, {report.study.unit}", "predicted", "~4"),
+        number_column("measured", "measured", "~4", bounded=False),
+        number_column("error", "error", "+.1%", bounded=False),
+        text_column("interval holds", "inside"),
+        number_column("interval score", "interval_score", ".1%", bounded=False),
+        number_column("of b/N", "linear_interval_score", ".1%", bounded=False),
+        text_column("not scored because", "unscored"),
+    ]
+
+
+def averages_scored(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the averages: those of single models are in the file."""
+    return scores[scores["model"] == AVERAGE]
 
 
 def of_fairness(_report: Report) -> list[Column]:

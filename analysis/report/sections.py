@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from analysis.findings.cost import CLOCK
+from analysis.prediction.scoring import score_notes
 from analysis.report import conclusions
 from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles
@@ -40,6 +41,11 @@ PREDICTION_LEAD = (
     "A model of the step time, fitted on the smaller worker counts only. The error at the larger ones, which "
     "the fit has not seen, says how far an extrapolation may be trusted."
 )
+REQUEST_LEAD = (
+    "Efficiency against 1 worker of the same series, and what one training costs, at the counts measured and "
+    "at some up to twice the largest, with intervals of what would be measured there. Terms are those of the "
+    "sum that is fitted: where the time really goes, the overhead budget tells."
+)
 RUNS_LEAD = "One launch each. The folder of a run holds its record, configuration and log."
 FAIRNESS_LEAD = (
     "Runs that differ in what must agree are refused and listed below. This is what the records say of the "
@@ -66,9 +72,9 @@ def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
         return (played_section, _fairness, played_runs_section)
     wrappers = (_frameworks,) if len(report.wrappers) else ()
     if report.study.is_emulated:
-        return (_points, _against, *wrappers, _overhead, _prediction, _fairness, _runs)
+        return (_points, _against, *wrappers, _overhead, _request, _prediction, _fairness, _runs)
     first = (_points, _against, *wrappers, _iou)
-    others = (_overhead, _cost, _loss, _prediction, _fairness, _runs)
+    others = (_overhead, _cost, _loss, _request, _prediction, _fairness, _runs)
     if report.study.played is None:
         return (*first, *others)
     return (*first, played_section, *others, played_runs_section)
@@ -146,9 +152,16 @@ def _cost(report: Report) -> Section:
     return Section("cost", "Time and cost", conclusions.cost_conclusion(report), COST_LEAD, remarks=remarks)
 
 
+def _request(report: Report) -> Section:
+    said = tuple(map(sentence, report.request_sentences[:MOST_REMARKS]))
+    conclusion = next(iter(said), "No speed was measured.")
+    return Section("request", "Before you ask for nodes", conclusion, REQUEST_LEAD, remarks=said[1:])
+
+
 def _prediction(report: Report) -> Section:
     conclusion = conclusions.prediction_conclusion(report)
-    notes = map(sentence, report.extrapolation.notes[:MOST_REMARKS])
+    filed = list(score_notes(report.scores))
+    notes = map(sentence, [*filed, *report.extrapolation.notes][:MOST_REMARKS])
     remarks = tuple(note for note in notes if note != conclusion)
     return Section("prediction", "Prediction", conclusion, PREDICTION_LEAD, remarks=remarks)
 

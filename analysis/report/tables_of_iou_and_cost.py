@@ -102,6 +102,24 @@ COST_TABLES = (
         PageTable("cost", "GPUs of every point", shown.of_gpus),
     ),
     Table(
+        "request.csv",
+        lambda report: report.request,
+        POINT_KEYS
+        | {
+            "source": "measured, or predicted: up to twice the largest count measured",
+            "step_seconds ±": "of one step; older logs without `--images`: of the work of a worker's epoch",
+            "efficiency ±": "speed-up over 1 worker of the series / workers",
+            "worker_hours ±": "of one training, every epoch as fast as those after the warm-up",
+            "largest_term": "of the sum of terms, the one that takes most of what linear scaling would save",
+            "largest_term_share": "its share of that",
+            "why": "what the interval lacks",
+        },
+        "What to know before asking for nodes.",
+        PageTable(
+            "request", "Step time, efficiency and cost of counts measured and predicted", shown.of_request
+        ),
+    ),
+    Table(
         "predictions.csv",
         lambda report: report.predictions,
         {
@@ -120,6 +138,34 @@ COST_TABLES = (
             "Predicted throughput, with its error at every larger worker count that was held out",
             shown.of_predictions,
             shown.unseen_by_the_fit,
+        ),
+    ),
+    Table(
+        "prediction_scores.csv",
+        lambda report: report.scores,
+        POINT_KEYS
+        | {
+            "file": "in `predictions/` of the study's folder",
+            "written_utc": "when it was written",
+            "model": "average, or one of the models averaged",
+            "weight": "of the model in the average",
+            "held_out": "worker counts at which the skill of the models was seen",
+            "unscored": "why it is not held against the runs; empty where it is",
+            "predicted ±": "throughput",
+            "linear ±": "throughput of as many workers that are each as fast as one: b/N",
+            "measured": "throughput, median over the runs",
+            "error, linear_error": "predicted / measured - 1",
+            "inside": "yes: the interval holds what was measured",
+            "interval_score, linear_interval_score": "width of the interval + 40 times what lies outside, "
+            "over the throughput measured",
+            "counted": "true: the summary is of it; of several files the youngest older than the runs",
+        },
+        "Predictions of `unet-scaling predict`, written before the runs, against what these measured.",
+        PageTable(
+            "prediction",
+            "Predictions written before the runs, against what these measured",
+            shown.of_scores,
+            shown.averages_scored,
         ),
     ),
     Table(

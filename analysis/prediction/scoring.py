@@ -1,0 +1,120 @@
+"""Hold predictions that were written before their runs against what these measured.
+
+The interval score of Gneiting and Raftery (2007) is the width of an interval plus 2 / alpha times what a
+measured value lies outside of it: the smaller the better. It is given in shares of the measured value.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats  # type: ignore[import-untyped]
+
+from analysis.arrays import Array
+from analysis.loading.forecasts import AVERAGE
+from analysis.statistics.intervals import CONFIDENCE
+from analysis.statistics.timed import timed
+from analysis.study import NAN, POINT, Study
+from analysis.text import count, number, number_with_interval, percent
+
+SCORED_COLUMNS = (
+    "measured", "error", "linear_error", "inside", "interval_score", "linear_interval_score", "counted",
+)  # fmt: skip
+_FIRST = [
+    *POINT, "file", "written_utc", "model", "weight", "held_out", "unscored",
+    "predicted", "predicted_low", "predicted_high", "linear", "linear_low", "linear_high",
+]  # fmt: skip
+
+
+def score_table(study: Study) -> pd.DataFrame:
+    """Return one row per prediction of a file and model, scored where that is fair.
+
+    `counted` are the averages that the summary is of: of several files on a point the youngest that is older
+    than its runs. An unscored prediction has no measured value, error or score here.
+    """
+    runs = timed(study).runs
+    throughput = runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured").reset_index()
+    table = study.forecasts[_FIRST].merge(throughput, on=POINT, how="left")
+    fair = table["unscored"] == ""
+    measured = table["measured"].where(fair).to_numpy(dtype=np.float64, na_value=NAN)
+    predicted, low, high, linear = (_numbers(table, name) for name in _FIRST[-6:-2])
+    # Too few launches on 1 worker give linear scaling no interval: then it is a number, held to be sure.
+    ends = [np.where(np.isnan(end), linear, end) for end in (_numbers(table, name) for name in _FIRST[-2:])]
+    return table.assign(
+        measured=measured,
+        error=predicted / measured - 1,
+        linear_error=linear / measured - 1,
+        inside=_words((low <= measured) & (measured <= high), np.isnan(low + measured)),
+        interval_score=interval_score(low, high, measured) / measured,
+        linear_interval_score=interval_score(ends[0], ends[1], measured) / measured,
+        counted=_counted(table, fair),
+    )[[*_FIRST, *SCORED_COLUMNS]]
+
+
+def _numbers(table: pd.DataFrame, name: str) -> Array:
+    return table[name].to_numpy(dtype=np.float64, na_value=NAN)
+
+
+def _words(inside: NDArray[np.bool_], unknown: NDArray[np.bool_]) -> list[str]:
+    return list(np.where(unknown, "", np.where(inside, "yes", "no")))
+
+
+def _counted(table: pd.DataFrame, fair: "pd.Series[bool]") -> "pd.Series[bool]":
+    averages = table[fair & (table["model"] == AVERAGE)].sort_values("written_utc", kind="stable")
+    last = averages.drop_duplicates(POINT, keep="last").index
+    return pd.Series(table.index.isin(last), index=table.index)
+
+
+def interval_score(low: Array, high: Array, measured: Array) -> Array:
+    """Return the interval score of 95 % intervals, in the unit of the values."""
+    outside = np.maximum(0.0, low - measured) + np.maximum(0.0, measured - high)
+    return np.asarray(high - low + 2 / (1 - CONFIDENCE) * outside)
+
+
+def score_notes(scores: pd.DataFrame) -> Iterator[str]:
+    """Yield how good the predictions were that were written before their runs, and which are not scored."""
+    counted = scores[scores["counted"]]
+    if len(counted):
+        yield _errors_text(counted)
+        yield from _coverage_text(counted)
+    yield from _unscored_text(scores[scores["model"] == AVERAGE])
+
+
+def _errors_text(counted: pd.DataFrame) -> str:
+    errors = _numbers(counted, "error")
+    linear = np.abs(_numbers(counted, "linear_error"))
+    worst = errors[np.abs(errors).argmax()]
+    return (
+        f"written before the runs, {count(len(counted), 'prediction')}: error "
+        f"{number(errors.mean(), '+.1%')} in the mean, {percent(np.abs(errors).mean())} without the sign, "
+        f"{number(worst, '+.1%')} at worst; "
+        f"linear scaling (b/N) {percent(linear.mean())} and {percent(linear.max())}"
+    )
+
+
+def _coverage_text(counted: pd.DataFrame) -> Iterator[str]:
+    known = counted[counted["inside"] != ""]
+    if known.empty:
+        return
+    held = int((known["inside"] == "yes").sum())
+    low, high = coverage_interval(held, len(known))
+    model, linear = (_numbers(known, name).mean() for name in ("interval_score", "linear_interval_score"))
+    share = number_with_interval(held / len(known), low, high, ".0%")
+    yield (
+        f"{held} of {len(known)} intervals hold what was measured: {share}, nominal "
+        f"{percent(CONFIDENCE, 0)}; interval score {percent(model)} of the throughput, "
+        f"that of linear scaling {percent(linear)}"
+    )
+
+
+def coverage_interval(held: int, of: int) -> tuple[float, float]:
+    """Return the 95 % interval of Clopper and Pearson (1934) of a share."""
+    interval = stats.binomtest(held, of).proportion_ci(CONFIDENCE, method="exact")
+    return float(interval.low), float(interval.high)
+
+
+def _unscored_text(averages: pd.DataFrame) -> Iterator[str]:
+    for (file, why), rows in averages[averages["unscored"] != ""].groupby(["file", "unscored"], sort=False):
+        points = ", ".join(f"{row['framework']} on {row['workers']}" for row in rows.to_dict("records"))
+        yield f"{file}, not scored ({points}): {why}"

@@ -1,0 +1,126 @@
+"""What a report says before nodes are asked for: efficiency, cost and reach, by hand on exact step times."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.findings.speedup import summarise
+from analysis.loading.load import load_study
+from analysis.prediction.request import (
+    AS_MEASURED,
+    AS_PREDICTED,
+    largest_efficient,
+    request_sentences,
+    request_table,
+)
+from analysis.report.application import application_text
+from analysis.report.assemble import make_report
+from analysis.report.figure_files import FigureFiles
+from analysis.report.sections import sections
+from tests.predicted import STEPS, write_launches
+
+NO_PLAN = pd.DataFrame(columns=["seconds_to_target"])
+# 0.1 s on 1 worker, and 10 ms for each message round after that.
+LATENCY = {n: [0.1 + 0.01 * (n - 1)] * 3 for n in (1, 2, 4, 8)}
+EPOCHS = 3
+
+
+def table_of(folder: Path) -> pd.DataFrame:
+    study = load_study(folder)
+    return request_table(study, summarise(study))
+
+
+def rows_of(efficiencies: Sequence[tuple[int, float]]) -> list[Mapping[Any, Any]]:
+    """Rows with this lower end of the efficiency, by worker count."""
+    return [{"workers": workers, "efficiency_low": low} for workers, low in efficiencies]
+
+
+def test_measured_and_predicted_counts_follow_from_the_step_time(tmp_path: Path) -> None:
+    write_launches(tmp_path, LATENCY)
+    table = table_of(tmp_path).set_index("workers")
+    assert table.index.tolist() == [1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+    assert table["source"].tolist() == [AS_MEASURED] * 4 + [AS_PREDICTED] * 8
+    for workers, row in table.iterrows():
+        seconds = 0.1 + 0.01 * (int(str(workers)) - 1)
+        assert row["step_seconds"] == pytest.approx(seconds, rel=0.02)
+        assert row["efficiency"] == pytest.approx(0.1 / seconds, rel=0.02)
+    measured = table.loc[8]
+    assert measured["worker_hours"] == pytest.approx(8 * EPOCHS * STEPS * 0.17 / 3600)
+    predicted = table.loc[16]
+    assert predicted["worker_hours"] == pytest.approx(16 * EPOCHS * STEPS * 0.25 / 3600 / 2, rel=0.02)
+    assert predicted["efficiency_low"] <= predicted["efficiency"] <= predicted["efficiency_high"]
+    assert predicted["largest_term"] == "messages one after the other"
+
+
+def test_an_epoch_has_as_many_images_on_more_workers(tmp_path: Path) -> None:
+    """The larger count has fewer steps: 16 workers make of the 640 images of 8 workers 5 steps, not 10."""
+    write_launches(tmp_path, LATENCY)
+    row = table_of(tmp_path).set_index("workers").loc[16]
+    assert row["worker_hours"] * 3600 / 16 == pytest.approx(EPOCHS * 5 * row["step_seconds"], rel=1e-6)
+
+
+def test_the_reach_is_the_last_count_before_one_that_falls_below() -> None:
+    found = largest_efficient(rows_of([(1, 1.0), (2, 0.9), (4, 0.71), (8, 0.69), (16, 0.8)]), 0.7)
+    assert found is not None
+    assert found["workers"] == 4
+    assert largest_efficient(rows_of([(1, 1.0), (2, 0.6)]), 0.7) is None
+
+
+def test_a_count_without_an_interval_shows_nothing() -> None:
+    found = largest_efficient(rows_of([(1, 1.0), (2, np.nan), (4, 0.8), (8, np.nan)]), 0.7)
+    assert found is not None
+    assert found["workers"] == 4
+    assert largest_efficient(rows_of([(1, 1.0), (2, np.nan)]), 0.7) is None
+
+
+def test_the_sentence_names_reach_cost_and_term(tmp_path: Path) -> None:
+    write_launches(tmp_path, LATENCY)
+    study = load_study(tmp_path)
+    (said,) = request_sentences(study, table_of(tmp_path), NO_PLAN)
+    assert "above 0.7 with 95 % confidence up to 4 workers, there 0.77" in said
+    assert "16 workers are expected at an efficiency of 0.40" in said
+    assert "lost most of all to messages one after the other" in said
+
+
+def test_perfect_scaling_reaches_as_far_as_predictions(tmp_path: Path) -> None:
+    write_launches(tmp_path, dict.fromkeys((1, 2, 4), (0.1, 0.1, 0.1)))
+    (said,) = request_sentences(load_study(tmp_path), table_of(tmp_path), NO_PLAN)
+    assert "up to 8 workers (as far as predictions reach)" in said
+
+
+def test_two_counts_are_not_extended(tmp_path: Path) -> None:
+    write_launches(tmp_path, {1: [0.1] * 3, 2: [0.11] * 3})
+    assert set(table_of(tmp_path)["source"]) == {AS_MEASURED}
+    (said,) = request_sentences(load_study(tmp_path), table_of(tmp_path), NO_PLAN)
+    assert "larger counts are not predicted: that needs 3 worker counts" in said
+
+
+def test_the_time_to_an_iou_of_played_runs_is_named(tmp_path: Path) -> None:
+    write_launches(tmp_path, LATENCY)
+    plan = pd.DataFrame(
+        [
+            {
+                "options": "", "framework": "pytorch_native", "knobs": "", "workers": 14, "target_iou": 0.75,
+                "seconds_to_target": 7200.0, "seconds_to_target_low": 3600.0,
+                "seconds_to_target_high": 10800.0, "speed": "predicted",
+            }
+        ]
+    )  # fmt: skip
+    *_, said = request_sentences(load_study(tmp_path), table_of(tmp_path), plan)
+    assert said == "native DDP on 14 workers: 2.00 [1.00, 3.00] h to an IoU of 0.75 (speed predicted)"
+
+
+def test_page_and_application_carry_it(tmp_path: Path) -> None:
+    write_launches(tmp_path, LATENCY)
+    report = make_report(load_study(tmp_path))
+    (section,) = [each for each in sections(report, FigureFiles({}, {})) if each.anchor == "request"]
+    assert section.title == "Before you ask for nodes"
+    assert "up to 4 workers" in section.conclusion
+    assert section.grids[0].rows
+    text = application_text(report, FigureFiles({}, {}))
+    assert "## Before you ask for nodes" in text
+    assert "up to 4 workers" in text
