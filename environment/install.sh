@@ -173,9 +173,10 @@ if [ ! -x "$venv/bin/pip" ]; then
         fail "python -m venv failed (is the venv module there, e.g. python3-venv?); see $log"
 fi
 
-# A CUDA build is what a public index serves by default, often to machines without a GPU.
+# A CUDA build is what a public index serves by default, often to machines without a GPU; --cuda pip wants it.
 announce_cuda_build() {
     local report
+    [ "$cuda_from" != pip ] || return 0
     report=$("$venv/bin/pip" install --disable-pip-version-check --dry-run --no-deps --quiet --report - \
         --constraint environment/constraints.txt "$torch_spec" 2>>"$log") || return 0
     if grep -qE '"(nvidia-|cuda-toolkit)' <<<"$report"; then

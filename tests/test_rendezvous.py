@@ -11,8 +11,8 @@ import pytest
 
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_point, make_run
-from unet_scaling.group.verification import different_versions
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
+from unet_scaling.study.different_versions import different_versions
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.shared_devices import shared_devices

@@ -12,7 +12,7 @@ from unet_scaling.doctor.interfaces import GLOO_VARIABLE
 from unet_scaling.doctor.pairs import slow_links
 from unet_scaling.doctor.reports import WorkerReport
 from unet_scaling.group.identity import LAUNCHERS
-from unet_scaling.group.verification import different_versions
+from unet_scaling.study.different_versions import different_versions
 from unet_scaling.study.shared_devices import shared_devices
 from unet_scaling.study.texts import count
 

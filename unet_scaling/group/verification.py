@@ -12,6 +12,7 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity, job_id
 from unet_scaling.group.provenance import versions
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.different_versions import different_versions
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.shared_devices import shared_devices
@@ -64,19 +65,6 @@ def _require_one_run(runs: list[dict[str, str]]) -> None:
                 f"workers 0 and {rank} do not belong to one run: {runs[0]} and {run}; "
                 f"did two jobs use one port?"
             )
-
-
-def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[str, str]]) -> list[str]:
-    """Return a sentence for each version that differs from worker 0's, naming the first worker that does."""
-    sentences = []
-    for name in sorted(set().union(*versions_by_rank)):
-        by_rank = [versions_of_worker.get(name, "none") for versions_of_worker in versions_by_rank]
-        differing = [rank for rank, version in enumerate(by_rank) if version != by_rank[0]]
-        if differing:
-            compared = (0, differing[0])
-            named = [f"{by_rank[rank]} on worker {rank} ({workers[rank].host})" for rank in compared]
-            sentences.append(f"{name} is {' and '.join(named)}")
-    return sentences
 
 
 def own_facts(
