@@ -4,7 +4,7 @@
 
 For each framework at 2 workers, each on cores of its own: a sampled step over one that is not sampled, the
 order within a pair alternating; how much longer it takes, as a share of a step where one in so many is
-sampled as by default: the median ratio with its 95 % interval (a bootstrap over the pairs), of the seconds
+sampled as with "auto": the median ratio with its 95 % interval (a bootstrap over the pairs), of the seconds
 and of the CPU seconds of worker 0's training thread, which other programs disturb less. Gathering the norms
 of all workers, once per epoch and outside its clock, is timed apart.
 """
@@ -26,18 +26,16 @@ from benchmarks.scenes import indents, make_run_folder, reference_config
 from slurm.local import launch
 from unet_scaling.data.loader import load_data
 from unet_scaling.group.group import Group
-from unet_scaling.measure.noise_scale import GradientNormMeter, gradient_norm_meter
+from unet_scaling.measure.noise_scale import GradientNormMeter, gradient_norm_meter, steps_between_samples
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import run_worker
-from unet_scaling.study.options import Training
 from unet_scaling.study.study_file import read_config
 from unet_scaling.training import Step, build_model, build_optimizer
 
 RESULT = "seconds.json"
 WARMUP_PAIRS = 5
 WORKERS = 2
-EVERY: int = Training.model_fields["noise_scale_every"].default
 
 
 def work(folder: Path, pairs: int) -> None:
@@ -55,12 +53,13 @@ def work(folder: Path, pairs: int) -> None:
     meter = gradient_norm_meter(replica, config)
     assert meter is not None
     meter.begin()
+    every = steps_between_samples(config)
 
     def seconds(sampled: bool) -> tuple[float, float]:
         group.wait_for_all()
         begin = time.perf_counter()
         cpu_begin = time.thread_time()
-        with meter.sampling(EVERY - 1 if sampled else 0):
+        with meter.sampling(every - 1 if sampled else 0):
             step.take(batches, NO_CLOCK)
         return time.perf_counter() - begin, time.thread_time() - cpu_begin
 
@@ -101,22 +100,22 @@ def measure(root: Path, framework: Framework, options: argparse.Namespace) -> st
     code = launch(program, WORKERS, folder / "output.log", cores)
     if code != 0:
         sys.exit((folder / "output.log").read_text())
-    return _line(framework, json.loads((folder / RESULT).read_text()))
+    return _line(framework, json.loads((folder / RESULT).read_text()), steps_between_samples(config))
 
 
-def _line(framework: str, result: dict[str, list[float]]) -> str:
+def _line(framework: str, result: dict[str, list[float]], every: int) -> str:
     pairs = np.array(result["pairs"])
     step = 1000 * np.median(pairs[:, 1, 0])
-    shares = [_share(pairs[:, 0, kind] / pairs[:, 1, kind]) for kind in (0, 1)]
+    shares = [_share(pairs[:, 0, kind] / pairs[:, 1, kind], every) for kind in (0, 1)]
     gathered = 1000 * np.median(result["gathering"])
-    return f"{framework:>15} {step:10.2f} ms {shares[0]:>24} {shares[1]:>24} {gathered:10.2f} ms"
+    return f"{framework:>15} {every:10} {step:10.2f} ms {shares[0]:>24} {shares[1]:>24} {gathered:10.2f} ms"
 
 
-def _share(ratios: np.ndarray) -> str:
-    """Return the share of a step where one in so many is sampled, with its interval, per cent."""
+def _share(ratios: np.ndarray, every: int) -> str:
+    """Return the share of a step where one in `every` is sampled, with its interval, per cent."""
     interval = stats.bootstrap((ratios,), np.median, method="percentile", rng=1).confidence_interval
     ends = (np.median(ratios), interval.low, interval.high)
-    return "{:.2f} % [{:.2f}, {:.2f}]".format(*(100 * (ratio - 1) / EVERY for ratio in ends))
+    return "{:.2f} % [{:.2f}, {:.2f}]".format(*(100 * (ratio - 1) / every for ratio in ends))
 
 
 def main() -> None:
@@ -133,8 +132,10 @@ def main() -> None:
         return work(options.worker, options.pairs)
     with tempfile.TemporaryDirectory() as root:
         os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"
-        print(f"share of a step, 1 in {EVERY} sampled")
-        print("      framework  step without               of seconds           of CPU seconds   gathering")
+        print("share of a step, 1 in so many sampled")
+        print(
+            "      framework   one in  step without             of seconds         of CPU seconds   gathering"
+        )
         for framework in FRAMEWORKS:
             print(measure(Path(root), framework, options), flush=True)
     return None

@@ -23,8 +23,9 @@ from unet_scaling.study.study_file import recorded_study
 def note_changed_request(folder: StudyFolder, console: Console) -> StudyFolder:
     """Return the study with all repeats that it has; note where it asks for more than when it had results.
 
-    To raise `repeats` in the file of a study is as much a look at its results as --more-repeats is. For the
-    caller that holds the lock of the study, before it makes run folders.
+    To raise `repeats` in the file of a study is as much a look at its results as --more-repeats is; to put
+    other points into its folder is none. For the caller that holds the lock of the study, before it makes
+    run folders.
     """
     before = recorded_study(folder.path)
     if before is None:
@@ -32,7 +33,7 @@ def note_changed_request(folder: StudyFolder, console: Console) -> StudyFolder:
     now = folder.study
     by_hand = _asks_for_more(before, now)
     left_until = before.until is not None and now.until is None
-    if not (by_hand or left_until) or not _has_results(StudyFolder(folder.path, before)):
+    if not (by_hand or left_until) or not _has_results(StudyFolder(folder.path, before), now):
         return folder
     folder.require_same(in_launch_order(now))
     total = max(before.repeats, now.repeats)
@@ -93,10 +94,13 @@ def _asks_for_more(before: StudyConfig, now: StudyConfig) -> bool:
     return now.until.half_width < before.until.half_width or now.until.most > before.until.most
 
 
-def _has_results(folder: StudyFolder) -> bool:
-    """Return whether any point has complete runs enough for an interval."""
+def _has_results(folder: StudyFolder, now: StudyConfig) -> bool:
+    """Return whether any point that is asked for again has complete runs enough for an interval."""
+    asked = {point_of(config) for config in now.configs()}
     complete = Counter(
-        point_of(config) for config in folder.study.configs() if folder.recorded(config).state.is_complete
+        point_of(config)
+        for config in folder.study.configs()
+        if point_of(config) in asked and folder.recorded(config).state.is_complete
     )
     return max(complete.values(), default=0) >= FEWEST_ADAPTIVE_REPEATS
 

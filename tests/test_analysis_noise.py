@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 
 from analysis.figures.catalogue import FIGURES, draw
+from analysis.figures.drawing.critical_workers import N_CRIT_SENTENCE
 from analysis.figures.drawing.inputs import Inputs
 from analysis.findings.comparison import compare
 from analysis.findings.cost import cost_table
@@ -19,6 +21,7 @@ from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
 from analysis.played.points import judged_points
 from analysis.report.assemble import make_report
+from analysis.report.figure_files import inputs_of as figure_inputs
 from analysis.study import NAMES, POINT, Study
 from tests.records import Measured, make_epochs, make_point, write_run
 from tests.simulated_gradients import sampled_norms
@@ -55,7 +58,9 @@ def write(
         epoch.model_copy(update={"gradient_norms": norms(random, played, each), "steps": STEPS // played})
         for epoch, each in zip(make_epochs(point, 100.0, STEPS * IMAGES), noise, strict=True)
     ]
-    write_run(folder, framework, workers, repeat, options={"training": training}, measured=Measured(epochs))
+    label = f"-plays={plays}" if plays else ""
+    options = {"training": training}
+    write_run(folder, framework, workers, repeat, options=options, measured=Measured(epochs), label=label)
 
 
 def norms(random: np.random.Generator, workers: int, noise: float) -> GradientNorms | None:
@@ -217,3 +222,43 @@ def test_a_played_curve_judges_the_warning_as_real_points_do() -> None:
     assert judged[judged["non_inferior"] == "yes"]["workers"].tolist() == [2]
     assert judged[judged["non_inferior"] == "no"]["workers"].tolist() == [8, 14]
     assert judged_points(pd.DataFrame()).empty
+
+
+def n_crit_texts(folder: Path) -> tuple[Axes, list[str]]:
+    (axes,) = draw("quality", figure_inputs(make_report(load_study(folder)))).axes
+    return axes, [text.get_text() for text in axes.texts if "N_crit" in text.get_text()]
+
+
+def write_played(folder: Path, noise: float) -> None:
+    for repeat in (1, 2, 3):
+        for plays in (1, 4, 8):
+            write(folder, workers=1, plays=plays, repeat=repeat, noise=(noise,) * EPOCHS)
+
+
+def test_the_figure_of_the_iou_has_n_crit_at_its_foot_where_it_is_resolved(tmp_path: Path) -> None:
+    write_played(tmp_path, noise=5 * SIGNAL)
+    axes, (text,) = n_crit_texts(tmp_path)
+    mark = next(line for line in axes.lines if line.get_marker() == "|")
+    bar = axes.lines[list(axes.lines).index(mark) - 1]
+    low, value, high = np.sort(np.concatenate([bar.get_xdata(), mark.get_xdata()]))
+    # S is the variance of one worker's gradient: N_crit = S / G.
+    assert 4 < low < value < high < 6
+    assert 4 < float(text.split()[1]) < 6
+    caption = FIGURES["quality"].caption(figure_inputs(make_report(load_study(tmp_path))))
+    assert N_CRIT_SENTENCE in caption
+
+
+def test_an_n_crit_beyond_the_workers_of_the_figure_is_told_at_its_end(tmp_path: Path) -> None:
+    write_played(tmp_path, noise=40 * SIGNAL)
+    _, (text,) = n_crit_texts(tmp_path)
+    assert text.endswith("→")
+    assert 30 < float(text.split()[1]) < 50
+
+
+def test_the_figure_of_the_iou_is_silent_of_an_n_crit_that_is_not_resolved(tmp_path: Path) -> None:
+    for plays in (1, 4):
+        write(tmp_path, workers=1, plays=plays, noise=(1e6,) * EPOCHS)
+    _, texts = n_crit_texts(tmp_path)
+    assert texts == []
+    inputs = figure_inputs(make_report(load_study(tmp_path)))
+    assert N_CRIT_SENTENCE not in FIGURES["quality"].caption(inputs)

@@ -125,6 +125,17 @@ def test_of_two_kinds_at_one_number_the_worse_verdict_counts(tmp_path: Path) -> 
     assert any("do not agree" in note for note in report.notes)
 
 
+def test_of_two_kinds_the_one_with_more_seeds_decides_what_the_other_leaves_open(tmp_path: Path) -> None:
+    ious = [0.80, 0.79, 0.81, 0.80, 0.805]
+    write_real(tmp_path, 1, ious, 100)
+    write_real(tmp_path, 2, ious, 190)
+    write_all_played(tmp_path, {2: ious[:2]})
+    played = played_table(load_study(tmp_path))
+    assert list(played.loc[played["workers"] == 2, "verdict"]) == ["undecided", "no loss"]
+    (kept,) = kept_ious(played)
+    assert kept.workers == 2
+
+
 def test_played_and_real_runs_of_one_seed_are_held_against_each_other(tmp_path: Path) -> None:
     write_real(tmp_path, 1, near(0.8), 100)
     write_real(tmp_path, 2, near(0.8, seed=2), 190)

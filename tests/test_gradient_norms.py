@@ -13,7 +13,7 @@ from tests.studies import make_point
 from tests.test_played import played_config
 from tests.trained import TrainedRuns, plain_config
 from unet_scaling.group.group import single_worker
-from unet_scaling.measure.noise_scale import GradientNormMeter, gradient_norm_meter
+from unet_scaling.measure.noise_scale import GradientNormMeter, gradient_norm_meter, steps_between_samples
 from unet_scaling.study.config import FRAMEWORKS, RunConfig
 
 PLAYERS = 3
@@ -101,6 +101,20 @@ def test_nothing_is_sampled_where_no_two_gradients_are_compared(option: dict[str
     model, _ = model_and_batches()
     assert gradient_norm_meter(model, config(**option)) is None
     assert gradient_norm_meter(model, make_point(NOWHERE, workers=2, batch_norm="sync")) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"batch_per_worker": 16, "image_height": 768, "image_width": 1024}, 8),
+        ({"batch_per_worker": 4}, 200),
+        ({"batch_per_worker": 4, "accumulate": 2}, 104),
+        ({"batch_per_worker": 4, "plays": 2}, 8),
+        ({"batch_per_worker": 4, "noise_scale_every": 3}, 3),
+    ],
+)
+def test_small_steps_of_real_workers_are_sampled_more_rarely(options: dict[str, Any], steps: int) -> None:
+    assert steps_between_samples(make_point(NOWHERE, workers=2, **options)) == steps
 
 
 def recorded(trained_run: TrainedRuns, run: RunConfig) -> np.ndarray:

@@ -236,6 +236,17 @@ def test_repeats_raised_before_there_is_an_interval_cost_nothing(tmp_path: Path)
     assert significance(folder) == 0.05
 
 
+def test_other_points_in_the_folder_of_a_study_are_no_look_at_its_results(tmp_path: Path) -> None:
+    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": 3}))
+    study = Launched(folder, [1.0, 1.1, 1.0])
+    study.launch()
+    training = {"epochs": 3, "plays": [4, 8]}
+    others = STUDY | {"workers": [1], "training": training, "repeats": 5}
+    joined = open_study_folder(folder.path, StudyConfig.model_validate(others))
+    note_changed_request(joined, study.console)
+    assert read_history(folder.path).totals == []
+
+
 def test_a_study_that_stopped_at_a_width_keeps_its_correction_with_a_number_of_repeats(
     opened: StudyFolder,
 ) -> None:

@@ -111,13 +111,18 @@ def _columns(estimate: NoiseScale, training: Training) -> dict[str, Any]:
     }
 
 
+def critical_workers(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of N_crit: of each series the whole training on its fewest workers."""
+    whole = table[table["stage"] == WHOLE_TRAINING].sort_values("played_workers", kind="stable")
+    return whole.drop_duplicates(SERIES)
+
+
 def noise_notes(table: pd.DataFrame, judged: pd.DataFrame, names: Names) -> list[str]:
     """Return the noise scale of each series on its fewest workers, in words, and how far to trust it.
 
     `judged` holds JUDGED_COLUMNS, with `non_inferior` as in `iou_table`: what became of the warning.
     """
-    whole = table[table["stage"] == WHOLE_TRAINING].sort_values("played_workers", kind="stable")
-    rows = whole.drop_duplicates(SERIES).to_dict("records")
+    rows = critical_workers(table).to_dict("records")
     return [*(_note(row, judged, names) for row in rows), NOISE_CAUTION] if rows else []
 
 

@@ -21,7 +21,8 @@ _MOST_NAMED = 3
 class JudgedCount:
     """One number of workers of a series: the verdict on it, and its row of the table of points.
 
-    Where played and real runs have this number, the verdict is the worse one.
+    Where played and real runs have this number, the verdict is the worse one; but one that is undecided does
+    not count where the other has more seeds in common with 1 worker.
     """
 
     workers: int
@@ -84,7 +85,8 @@ def _kept(key: tuple[str, str, str], rows: pd.DataFrame) -> KeptIou:
 
 def _judged(rows: pd.DataFrame) -> JudgedCount:
     order = get_args(LossVerdict)
-    worst = min(rows.to_dict("records"), key=lambda row: order.index(row["verdict"]))
+    telling = rows[(rows["verdict"] != "undecided") | (rows["pairs"] == rows["pairs"].max())]
+    worst = min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"]))
     return JudgedCount(int(worst["workers"]), worst["verdict"], worst)
 
 

@@ -7,6 +7,7 @@ DDP and Horovod, which average in place as soon as a parameter is ready. Of a pl
 difference that its passes make to what the players before it have left.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +20,10 @@ from unet_scaling.group.group import Group
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import GradientNorms
 
+# What "auto" stands for, where a sample takes less than 0.5 % of so many steps: benchmarks/README.md.
+LEAST_STEPS = 8
+# A sample's work depends on the weights, a step's on its pixels: from here on the one is below 4 %.
+PIXELS_FOR_LEAST_STEPS = 100_000
 # A sum of more squares in float32 has an error beyond 1e-6, and in float64 it takes three times as long.
 MOST_SUMMED = 2**14
 
@@ -27,7 +32,7 @@ class GradientNormMeter:
     """The norms of an epoch at a time. In a step that is not sampled the model has no hooks of it."""
 
     def __init__(self, model: nn.Module, config: RunConfig) -> None:
-        self._every = config.training.noise_scale_every
+        self._every = steps_between_samples(config)
         self._plays = config.plays_per_worker
         self._accumulate = config.training.accumulate
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -68,7 +73,22 @@ def gradient_norm_meter(model: nn.Module, config: RunConfig) -> GradientNormMete
     With batch norm over all workers a worker's gradient depends on the images of the others.
     """
     compared = config.played_workers > 1 and config.model.batch_norm != "sync"
-    return GradientNormMeter(model, config) if compared and config.training.noise_scale_every else None
+    return GradientNormMeter(model, config) if compared and steps_between_samples(config) else None
+
+
+def steps_between_samples(config: RunConfig) -> int:
+    """Return from how many steps one is sampled, 0 for none.
+
+    With "auto" LEAST_STEPS, or, where the run's seconds count, as many as keep samples below 0.5 % of them.
+    """
+    every = config.training.noise_scale_every
+    if every != "auto":
+        return every
+    if config.is_played:
+        return LEAST_STEPS
+    pixels = config.data.image_height * config.data.image_width
+    pixels_of_step = pixels * config.training.batch_per_worker * config.training.accumulate
+    return LEAST_STEPS * math.ceil(PIXELS_FOR_LEAST_STEPS / pixels_of_step)
 
 
 class _OwnNorms:

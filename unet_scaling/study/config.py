@@ -39,6 +39,8 @@ ALL_FRAMEWORKS = FRAMEWORKS + WRAPPERS
 PROJECT = Path(__file__).resolve().parents[2]
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
+# The default of training.noise_scale_every in records before "auto".
+FORMER_NOISE_SCALE_STEPS = 8
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 PLAIN_NAME_WORDS = "a text of letters, digits and . _ + = - that begins with a letter or digit"
 # What a name of a folder may have on the file systems of Linux, in bytes; these names are ASCII.
@@ -144,9 +146,12 @@ class RunConfig(StrictModel):
     def digest(self) -> str:
         """Return the SHA-256 of what differs from the defaults: equal exactly when the configuration is.
 
-        An option added later, at its default, changes no digest.
+        An option added later, at its default, changes no digest. Of `noise_scale_every`, "auto" and the
+        default before it have the same.
         """
         content = self.model_dump(exclude_defaults=True) | {"format": self.format}
+        if self.training.noise_scale_every == FORMER_NOISE_SCALE_STEPS:
+            del content["training"]["noise_scale_every"]
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 

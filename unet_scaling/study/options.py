@@ -132,10 +132,10 @@ class Training(StrictModel):
         "none", description="number format in which gradients travel"
     )
     budget: Literal["on", "off"] = Field("on", description="record where the time of each step went")
-    noise_scale_every: CountOrZero = Field(
-        8,
+    noise_scale_every: CountOrZero | Literal["auto"] = Field(
+        "auto",
         description="steps from one sample of the gradient noise scale to the next, with the budget and "
-        "several workers, played or real; 0: none",
+        "several workers, played or real; 0: none; auto: 8, and more where steps of real workers are small",
         examples=[0],
     )
     evaluate_every: CountOrZero = Field(

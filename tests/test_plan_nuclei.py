@@ -1,0 +1,40 @@
+"""The committed records of docs/plan_quality.md: real images, as 1 to 32 workers and on 1 and 2 real ones."""
+
+import re
+
+import pytest
+
+from analysis.loading.load import load_study
+from analysis.report.assemble import Report, make_report
+from unet_scaling.study.config import PROJECT
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return make_report(load_study(PROJECT / "logs" / "plan_nuclei"))
+
+
+def test_two_played_workers_reach_the_iou_of_two_real_ones(report: Report) -> None:
+    points = report.played.points
+    linear = points[(points["options"] == "rate_scaling=linear") & (points["workers"] == 2)].set_index("kind")
+    real = linear.loc["real"]
+    assert real["seeds"] == 5
+    assert real["iou_low"] <= linear.loc["played", "iou"] <= real["iou_high"]
+    assert any("IoU is 0.0000, on 2 workers (6 pairs of one seed)" in note for note in report.notes)
+
+
+def test_the_page_says_what_the_records_say(report: Report) -> None:
+    page = (PROJECT / "docs" / "plan_quality.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", page, flags=re.MULTILINE))
+    points = report.played.points
+    for workers, cells in rows.items():
+        of_count = points[points["workers"] == int(workers)].itertuples()
+        said = [f"{row.iou:.3f} [{row.iou_low:.3f}, {row.iou_high:.3f}]" for row in of_count]
+        assert said
+        assert all(each in cells for each in said)
+
+
+def test_the_noise_scale_warned_too_early(report: Report) -> None:
+    linear = next(note for note in report.noise_notes if "linear" in note)
+    assert "N_crit = 0.4" in linear
+    assert "too cautious: the IoU is not inferior on 2 workers" in linear
