@@ -162,14 +162,27 @@ class Clone:
         text = f'#!/bin/sh\ntouch "{self.folder}/judged"\necho "{answer}"\nexit {code}\n'
         write_script(self.folder / "environment" / TOOLKIT, text)
 
-    def install(self, path: str = SYSTEM_PATH, **variables: str) -> str:
-        done = run(
+    def install(self, *options: str, path: str = SYSTEM_PATH, **variables: str) -> str:
+        done = self.try_install(*options, path=path, **variables)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def try_install(
+        self, *options: str, path: str = SYSTEM_PATH, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        return run(
             self.folder / "environment" / "install.sh",
+            *options,
             path=path,
             **({"PYTHON": sys.executable, "CXX": "true"} | variables),
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+
+    def asked_of_pip(self) -> str:
+        """Return what pip was told since this was last asked."""
+        asked = self.folder / "asked"
+        text = asked.read_text() if asked.exists() else ""
+        asked.unlink(missing_ok=True)
+        return text
 
 
 @pytest.fixture
@@ -180,7 +193,8 @@ def clone(tmp_path: Path) -> Clone:
     shutil.copy(PROJECT / "pyproject.toml", made.folder)
     write_script(
         made.bin / "pip",
-        f'#!/bin/sh\ncase "$*" in show*) exit 1 ;; *--report*) cat "{made.folder}/report.json" ;; esac\n',
+        f'#!/bin/sh\necho "$*" >>"{made.folder}/asked"\n'
+        f'case "$*" in show*) exit 1 ;; *--report*) cat "{made.folder}/report.json" ;; esac\n',
     )
     write_script(
         made.folder / "environment" / "build_horovod.sh",
@@ -231,6 +245,36 @@ def test_installs_again_where_the_toolkit_it_lacked_is_there_by_now(clone: Clone
     assert "toolkit [/cuda]" in clone.install()
     clone.judge_toolkit("there is no nvcc", 1)
     assert "builder" not in clone.install(), "built for GPUs; a shell without the module changes nothing"
+
+
+def test_wrappers_are_installed_where_they_are_asked_for_and_once(clone: Clone) -> None:
+    clone.serve_torch("", [])
+    clone.install()
+    assert "--editable .\n" in clone.asked_of_pip()
+    clone.install("--with", "lightning")
+    assert "--editable .[lightning]\n" in clone.asked_of_pip()
+    clone.install("--with", "lightning")
+    assert clone.asked_of_pip() == ""
+    clone.install("--with", "lightning,accelerate")
+    assert "--editable .[lightning,accelerate]\n" in clone.asked_of_pip()
+    clone.install()
+    assert clone.asked_of_pip() == "", "what is there stays"
+
+
+def test_tests_need_the_wrappers_too(clone: Clone) -> None:
+    clone.serve_torch("", [])
+    clone.install("--tests")
+    assert "--editable .[test,lightning,accelerate]\n" in clone.asked_of_pip()
+    clone.install("--with", "accelerate")
+    assert clone.asked_of_pip() == ""
+
+
+def test_another_wrapper_is_refused_with_those_that_there_are(clone: Clone) -> None:
+    refused = clone.try_install("--with", "lightning,deepspeed")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: --with lightning,deepspeed: allowed are lightning and accelerate, separated by a comma\n"
+    )
 
 
 def test_passes_over_the_mpi_of_another_activated_environment(clone: Clone, tmp_path: Path) -> None:
