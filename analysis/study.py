@@ -75,7 +75,7 @@ def _nothing(columns: Sequence[str]) -> pd.DataFrame:
 class Run:
     """One usable run. What is not known is NaN or None, never 0.
 
-    `options` and `knobs` are labels of what varies in the study, in both frameworks or in one only.
+    `options` and `knobs` are labels of what varies in the study, in all frameworks or in one only.
     `hosts` are those of all its attempts, and `started_utc` is the first one's. Times are of the epochs
     after the warm-up that did not stall: `seconds_per_epoch` is their median, the throughputs and
     `step_seconds` are sums over sums. `busy_share` is the share of a worker's time that went to other

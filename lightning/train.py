@@ -38,9 +38,11 @@ def join_group(config: RunConfig) -> Group:
 
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
     """Give every worker the weights of worker 0; from now on, average gradients over all workers."""
-    knobs = {"forward_sync_buffers": False} | config.wrapper_arguments()
+    # One node of as many devices as there are workers; each sees its own in every place.
     devices = [next(model.parameters()).device] * config.workers
-    strategy = DDPStrategy(None, devices, TorchElasticEnvironment(), **knobs)
+    environment = TorchElasticEnvironment()
+    knobs = {"forward_sync_buffers": False} | config.wrapper_arguments()
+    strategy = DDPStrategy(parallel_devices=devices, cluster_environment=environment, **knobs)
     fabric = Fabric(strategy=strategy)
     fabric.launch()
     require_all_workers("Fabric", fabric.world_size, config)

@@ -41,7 +41,7 @@ class Cluster(StrictModel):
     """A TOML file of slurm/clusters/: the only place, besides environment/load.sh, that knows a site."""
 
     launcher: Literal["srun", "mpiexec"] = Field(
-        description="what starts the workers, the same for both frameworks", examples=["srun"]
+        description="what starts the workers, the same for all frameworks", examples=["srun"]
     )
     launcher_command: list[Word] = Field(
         [], description="instead of the launcher's plain name", examples=[["$MPIEXEC"]]

@@ -1,4 +1,4 @@
-"""Launch a study on this machine with mpiexec: every worker on its own cores, for both frameworks alike."""
+"""Launch a study on this machine with mpiexec: every worker on its own cores, for all frameworks alike."""
 
 import ctypes
 import os

@@ -68,7 +68,7 @@ def allocation_script(
 
 
 def launch_words(cluster: Cluster, shape: Geometry) -> str:
-    """Return the launcher with what the geometry needs: the same words for both frameworks.
+    """Return the launcher with what the geometry needs: the same words for all frameworks.
 
     srun does not inherit --cpus-per-task, and without --kill-on-bad-exit leaves the other workers
     running when one fails.

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +15,7 @@ from analysis.report.figure_files import draw_figures
 from analysis.report.html import page
 from analysis.report.tables import table_files
 from analysis.study import NAMES
+from analysis.text import Row
 from tests.records import write_run
 from tests.report_studies import START
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, Framework
@@ -52,12 +52,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return make_report(load_study(write_arms(tmp_path_factory.mktemp("two"), FRAMEWORKS)))
 
 
-def of(report: Report, framework: Framework, workers: int = 2) -> dict[str, Any]:
+def of(report: Report, framework: Framework, workers: int = 2) -> Row:
     rows = report.wrappers
-    (found,) = (
-        row for _, row in rows[(rows["framework"] == framework)].iterrows() if row["workers"] == workers
-    )
-    return found  # type: ignore[return-value]
+    (row,) = rows[(rows["framework"] == framework) & (rows["workers"] == workers)].to_dict("records")
+    return row
 
 
 def test_each_framework_is_compared_with_native_ddp(four: Report) -> None:

@@ -171,16 +171,27 @@ class Clone:
         text += f'echo "{answer}"\nexit {code}\n'
         write_script(self.folder / "environment" / TOOLKIT, text)
 
-    def try_install(
-        self, *words: str, path: str = SYSTEM_PATH, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
-        script = self.folder / "environment" / "install.sh"
-        return run(script, *words, path=path, **({"PYTHON": sys.executable, "CXX": "true"} | variables))
-
-    def install(self, *words: str, path: str = SYSTEM_PATH, **variables: str) -> str:
-        done = self.try_install(*words, path=path, **variables)
+    def install(self, *options: str, path: str = SYSTEM_PATH, **variables: str) -> str:
+        done = self.try_install(*options, path=path, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def try_install(
+        self, *options: str, path: str = SYSTEM_PATH, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        return run(
+            self.folder / "environment" / "install.sh",
+            *options,
+            path=path,
+            **({"PYTHON": sys.executable, "CXX": "true"} | variables),
+        )
+
+    def asked_of_pip(self) -> str:
+        """Return what pip was told since this was last asked."""
+        asked = self.folder / "asked"
+        text = asked.read_text() if asked.exists() else ""
+        asked.unlink(missing_ok=True)
+        return text
 
     @property
     def toolkit_of_wheels(self) -> str:
@@ -195,7 +206,7 @@ def clone(tmp_path: Path) -> Clone:
     shutil.copy(PROJECT / "pyproject.toml", made.folder)
     write_script(
         made.bin / "pip",
-        f'#!/bin/sh\necho "$*" >>"{made.folder}/pip_calls"\n'
+        f'#!/bin/sh\necho "$*" >>"{made.folder}/asked"\n'
         f'case "$*" in show*) exit 1 ;; *--report*) cat "{made.folder}/report.json" ;; esac\n',
     )
     write_script(
@@ -268,7 +279,7 @@ def test_takes_the_compiler_of_the_index_by_option_or_for_a_gpu_without_a_toolki
     assert (clone.toolkit_of_wheels in said) == taken
     assert ("built for CPU workers only" in said) != taken
     wheels = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-cccl")]
-    assert (" ".join(wheels) in (clone.folder / "pip_calls").read_text()) == taken
+    assert (" ".join(wheels) in (clone.folder / "asked").read_text()) == taken
 
 
 def test_a_whole_toolkit_of_the_site_goes_before_the_compiler_of_the_index(clone: Clone) -> None:
@@ -357,6 +368,36 @@ def test_wheels_that_are_missing_are_named_in_one_line(tmp_path: Path) -> None:
         f"install these wheels in one version"
     ]
     assert not (tmp_path / "toolkit").exists()
+
+
+def test_wrappers_are_installed_where_they_are_asked_for_and_once(clone: Clone) -> None:
+    clone.serve_torch("", [])
+    clone.install()
+    assert "--editable .\n" in clone.asked_of_pip()
+    clone.install("--with", "lightning")
+    assert "--editable .[lightning]\n" in clone.asked_of_pip()
+    clone.install("--with", "lightning")
+    assert clone.asked_of_pip() == ""
+    clone.install("--with", "lightning,accelerate")
+    assert "--editable .[lightning,accelerate]\n" in clone.asked_of_pip()
+    clone.install()
+    assert clone.asked_of_pip() == "", "what is there stays"
+
+
+def test_tests_need_the_wrappers_too(clone: Clone) -> None:
+    clone.serve_torch("", [])
+    clone.install("--tests")
+    assert "--editable .[test,lightning,accelerate]\n" in clone.asked_of_pip()
+    clone.install("--with", "accelerate")
+    assert clone.asked_of_pip() == ""
+
+
+def test_another_wrapper_is_refused_with_those_that_there_are(clone: Clone) -> None:
+    refused = clone.try_install("--with", "lightning,deepspeed")
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "error: --with lightning,deepspeed: allowed are lightning and accelerate, separated by a comma\n"
+    )
 
 
 def test_passes_over_the_mpi_of_another_activated_environment(clone: Clone, tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """What a record says about where it ran: versions, and variables that decide speed but no secrets."""
 
+import subprocess
+import sys
+
 import pytest
 
 from unet_scaling.group.provenance import speed_variables
@@ -44,6 +47,23 @@ OF_THIS_JOB = (
 
 def test_names_the_variables_that_decide_speed() -> None:
     assert speed_variables({"HOME": "/home/me", **FASTER}) == dict(sorted(FASTER.items()))
+
+
+def test_names_the_mpi_library_without_loading_what_would_start_it() -> None:
+    program = "import sys; from unet_scaling.group.provenance import versions; print(versions()['mpi']); "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}print('mpi4py.MPI' in sys.modules)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    own = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+    own += "print(MPI.Get_library_version())"
+    named = subprocess.run([sys.executable, "-c", own], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [named.stdout.splitlines()[0], "False"]
+
+
+def test_variables_of_the_wrappers_are_among_them() -> None:
+    found = speed_variables({"ACCELERATE_USE_CPU": "1", "LT_PRECISION": "16"})
+    assert found == {"ACCELERATE_USE_CPU": "1", "LT_PRECISION": "16"}
 
 
 @pytest.mark.parametrize("name", OF_THIS_JOB)

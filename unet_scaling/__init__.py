@@ -1,1 +1,1 @@
-"""What both frameworks share: configuration, data, model, metrics, clock and record."""
+"""What all frameworks share: configuration, data, model, metrics, clock and record."""

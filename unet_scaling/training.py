@@ -86,7 +86,7 @@ def _norm(config: RunConfig, device: torch.device, synchronized_norm: Norm) -> N
     policy = config.model.batch_norm
     if policy == "sync" and device.type == "cpu":
         raise UserError(
-            "model.batch_norm = 'sync': both frameworks have it for GPUs only; use 'local' or 'off'"
+            "model.batch_norm = 'sync': the frameworks have it for GPUs only; use 'local' or 'off'"
         )
     return norms[policy]
 

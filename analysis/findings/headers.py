@@ -100,7 +100,8 @@ def check_computing(study: Study) -> Check:
         only = _only_recorder(study, "allocator")
         memory = f"{only} how memory was allocated" if only else "how memory was allocated is not recorded"
         return not_known(f"{used}; {memory}", one_sided=bool(only))
-    return yes(f"both frameworks: {used}; one setting of the memory allocator")
+    every = "all" if study.wrappers else "both"
+    return yes(f"{every} frameworks: {used}; one setting of the memory allocator")
 
 
 def _ways_of_computing(study: Study) -> str:

@@ -22,7 +22,7 @@ def flat_options(config: RunConfig) -> dict[str, object]:
 
 
 def shared_options(config: RunConfig) -> dict[str, object]:
-    """Return the options that both frameworks have."""
+    """Return the options that all frameworks have."""
     options: dict[str, object] = {}
     for table in SHARED_TABLES:
         options |= flat_values(getattr(config, table), f"{table}.")

@@ -49,7 +49,7 @@ def command_line() -> CommandLine:
 
 
 def try_installation() -> int:
-    """Say what is installed and try both frameworks; return 0 where they work."""
+    """Say what is installed and try the frameworks; return 0 where they work."""
     program = [sys.executable, str(PROJECT / "environment" / "check.py")]
     return subprocess.run(program, check=False).returncode
 
