@@ -1,9 +1,11 @@
 """Hosts, clocks, order and baseline of the frameworks compared: what is marked, and what forbids "faster"."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.findings.check import Check, withholding
@@ -132,6 +134,27 @@ def test_two_runs_at_once_on_a_core_are_named_with_the_host_and_withhold(tmp_pat
 
 def test_runs_one_after_the_other_have_their_cores_to_themselves(tmp_path: Path) -> None:
     assert check_of(write_at(tmp_path, IN_TURN), ALONE).mark == "yes"
+
+
+def test_a_slowed_run_trains_for_longer_than_its_seconds_say(tmp_path: Path) -> None:
+    study = write_at(tmp_path, IN_TURN)
+    headers = {run: header.model_copy(update={"dilation": 2.0}) for run, header in study.headers.items()}
+    assert check_of(replace(study, headers=headers), ALONE).mark == "no"
+
+
+@pytest.mark.parametrize(("dilation", "mark"), [(1.0, "no"), (2.0, "yes")])
+def test_slowed_runs_overlap_by_the_clock_of_their_machine(
+    tmp_path: Path, dilation: float, mark: str
+) -> None:
+    """Each trains for 60 s of its cluster, and one framework began 50 s after the other."""
+    study = write_in_order(tmp_path, "NNNHHH", minutes=0)
+    started = study.runs["framework"].map({"pytorch_native": "12:00:00Z", "horovod": "12:00:50Z"})
+    seconds = pd.Series([0, 1, 2] * 2)
+    times = pd.to_datetime("2025-01-31T" + started) + pd.to_timedelta(seconds, unit="s")
+    runs = study.runs.assign(
+        started_utc=times.dt.strftime("%Y-%m-%dT%H:%M:%SZ"), training_seconds=60.0, dilation=dilation
+    )
+    assert order_of(replace(study, runs=runs)).mark == mark
 
 
 def test_runs_at_once_on_separate_cores_have_them_to_themselves(tmp_path: Path) -> None:

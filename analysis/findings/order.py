@@ -43,9 +43,9 @@ def start_times(runs: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
 
 
 def _trained(side: pd.DataFrame) -> pd.DataFrame:
-    """Return start and end of training of each repeat whose start is known."""
+    """Return start and end of training of each repeat whose start is known, by the clock of its machine."""
     begin = start_times(side)
-    end = begin + pd.to_timedelta(side["training_seconds"], unit="s")
+    end = begin + pd.to_timedelta(side["training_seconds"] * side["dilation"], unit="s")
     return pd.DataFrame({"repeat": side["repeat"], "begin": begin, "end": end}).dropna(subset="begin")
 
 

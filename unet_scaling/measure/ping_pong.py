@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from unet_scaling.group.identity import identify
-from unet_scaling.group.processor_quota import emulated_cores, enter_quota
+from unet_scaling.group.processor_quota import emulated_cores, enter_quota, own_processors
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.clock import clock_seconds
 from unet_scaling.study.dilation import dilated, is_dilated
@@ -176,13 +176,20 @@ def main() -> None:
 
     world = MPI.COMM_WORLD
     if is_dilated():
-        identity = identify(os.environ)
-        enter_quota(identity, len(emulated_cores(identity)))
+        _take_quota()
     hosts = world.allgather(socket.gethostname())
     pairs = measure_pairs(world, hosts)
     if world.Get_rank() == 0:
         library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
         write_ping_pong(output, PingPong(mpi=library, hosts=sorted(set(hosts)), pairs=pairs))
+
+
+def _take_quota() -> None:
+    """Be slowed as a worker of this rank is."""
+    identity = identify(os.environ)
+    cores = len(emulated_cores(identity))
+    os.sched_setaffinity(0, own_processors(identity, cores, sorted(os.sched_getaffinity(0))))
+    enter_quota(identity, cores)
 
 
 def measure_pairs(
