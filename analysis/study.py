@@ -63,6 +63,7 @@ class Run:
     `step_seconds` are sums over sums. `busy_share` is the share of a worker's time that went to other
     processes, `disturbed` why the launch counts as disturbed
     (unet_scaling/study/disturbance.py), empty where it does not, and `stalls` names its stalled epochs.
+    `emulated_by` is the profile by which its workers waited, empty where they computed.
     """
 
     run: str
@@ -93,6 +94,7 @@ class Run:
     busy_share: float = NAN
     disturbed: str = ""
     stalls: str = ""
+    emulated_by: str = ""
 
 
 @dataclass(frozen=True)

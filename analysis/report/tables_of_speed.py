@@ -53,6 +53,7 @@ SPEED_TABLES = (
             "busy_share": "share of its time that went to other processes, of the worker that lost most",
             "disturbed": "why the launch counts as disturbed by other programs or a stall; else empty",
             "stalls": "its stalled epochs, which count for no speed, and stalled steps",
+            "emulated_by": "the profile by which its workers waited instead of computing; else empty",
         },
         "One row per run that is used.",
         PageTable(
