@@ -82,6 +82,7 @@ class Run:
     processes, `disturbed` why the launch counts as disturbed
     (unet_scaling/study/disturbance.py), empty where it does not, and `stalls` names its stalled epochs.
     `dilation` is how many times the virtual cluster was slowed, whose links had `link_rate` before that.
+    `emulated_by` is the profile by which its workers waited, empty where they computed.
     """
 
     run: str
@@ -114,6 +115,7 @@ class Run:
     stalls: str = ""
     dilation: float = 1.0
     link_rate: str = ""
+    emulated_by: str = ""
 
 
 @dataclass(frozen=True)

@@ -294,6 +294,7 @@ def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(emulated
 
 def test_an_emulated_study_says_nothing_of_what_a_training_gives(emulated_study: Path) -> None:
     report = make_report(load_study(emulated_study))
+    assert set(report.study.runs["emulated_by"]) == {"v100_like.toml"}
     assert report.points["iou"].isna().all()
     assert report.study.runs["loss"].isna().all()
     (answer,) = report.answers

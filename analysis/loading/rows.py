@@ -32,6 +32,7 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
         busy_share=NAN if busy is None else busy,
         disturbed=run.disturbance.reason,
         stalls="; ".join(map(str, run.disturbance.stalls)),
+        emulated_by=run.header.compute.name if run.header.compute else "",
     )
 
 

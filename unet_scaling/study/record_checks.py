@@ -51,8 +51,10 @@ def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Itera
     results = [line for line in lines if isinstance(line, Result)]
     if header.is_emulated and results:
         yield "an evaluation of an emulated run, which learns nothing"
-    if any((line.loss is None) != header.is_emulated for line in lines if isinstance(line, Epoch)):
-        yield "an epoch has a loss where nothing was computed, or none where it was"
+    for epoch in (line for line in lines if isinstance(line, Epoch)):
+        if (epoch.loss is None) != header.is_emulated:
+            found = "no loss" if epoch.loss is None else "a loss, but its workers waited and computed none"
+            yield f"epoch {epoch.epoch} has {found}"
     for result in results:
         if result.images != header.test_images:
             yield f"{result.images} images evaluated, the test set has {header.test_images}"

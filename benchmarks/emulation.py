@@ -1,0 +1,115 @@
+"""How well emulated workers stand for workers that compute: step times of both, launched in turn.
+
+    .venv/bin/python -m benchmarks.emulation [--rounds 5] [--size 128x96] [--batch 4] [--epochs 4]
+
+A run on 1 worker records the compute profile. Then in every round, for both frameworks on 1 and 2 workers of
+one core each, one launch computes and one waits by that profile. Printed: the median step of both, and the
+ratio emulated / real of the rounds with its 95 % interval (a bootstrap over the rounds), and at the end the
+same of the ratio Horovod / native DDP. Nothing is tuned to it. Needs a quiet machine with two cores.
+"""
+
+import argparse
+import itertools
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.arms import Estimate
+from benchmarks.scenes import SIZES, indents, make_run_folder, reference_config
+from slurm.local import launch
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
+from unet_scaling.study.record import RECORD_NAME, read_record
+
+WORKERS = (1, 2)
+IMAGES = 160
+KINDS = ("real", "emulated")
+Launch = tuple[str, int, str]  # framework, workers, kind
+StepSeconds = dict[Launch, list[float]]
+
+
+def main() -> None:
+    options = _command_line().parse_args()
+    with tempfile.TemporaryDirectory() as root:
+        os.environ |= {"OMP_NUM_THREADS": "1", "UNET_SCALING_CACHE": f"{root}/cache"}
+        seconds = measured_steps(Path(root), options)
+    for line in emulation_lines(seconds):
+        print(line)
+
+
+def _command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", choices=SIZES, default="128x96")
+    parser.add_argument("--batch", type=int, default=4, help="images of a step of one worker")
+    parser.add_argument("--epochs", type=int, default=4, help="of each launch; the first warms up")
+    return parser
+
+
+def measured_steps(root: Path, options: argparse.Namespace) -> StepSeconds:
+    """Return the seconds of a step of every launch, round by round."""
+    folder = indents(root, IMAGES, *SIZES[options.size])
+
+    def config(framework: str, workers: int, profile: str, **training: Any) -> RunConfig:  # noqa: ANN401
+        chosen = {"epochs": options.epochs, "noise_scale_every": 0, **training}
+        size = SIZES[options.size]
+        real = reference_config(folder, *size, options.batch, training=chosen)
+        changes = {"framework": framework, "workers": workers, "emulation": {"compute": profile or None}}
+        return RunConfig.model_validate(real.model_dump() | changes)
+
+    profile = root / "profile"
+    _step_seconds(profile, config("pytorch_native", 1, "", compute_profile="on"))
+    seconds: StepSeconds = {}
+    for number in range(options.rounds):
+        for framework, workers, kind in _in_random_order(number):
+            place = "" if kind == "real" else str(profile)
+            took = _step_seconds(
+                root / f"{framework}-{workers}-{kind}-{number}", config(framework, workers, place)
+            )
+            seconds.setdefault((framework, workers, kind), []).append(took)
+    return seconds
+
+
+def _in_random_order(number: int) -> list[Launch]:
+    launches = list(itertools.product(FRAMEWORKS, WORKERS, KINDS))
+    order = np.random.default_rng(number).permutation(len(launches))
+    return [launches[place] for place in order]
+
+
+def _step_seconds(folder: Path, config: RunConfig) -> float:
+    """Launch a run; return the seconds of a step after the warm-up."""
+    make_run_folder(folder, config)
+    program = [str(PROJECT / config.framework / "train.py"), str(folder)]
+    if launch(program, config.workers, folder / "output.log", cores_each=1) != 0:
+        sys.exit((folder / "output.log").read_text())
+    epochs = [epoch for epoch in read_record(folder / RECORD_NAME).epochs if not epoch.warmup]
+    return sum(epoch.seconds for epoch in epochs) / sum(epoch.steps for epoch in epochs)
+
+
+def emulation_lines(seconds: StepSeconds) -> Iterator[str]:
+    """Yield the ratio emulated / real of every point, then Horovod / native DDP of either kind."""
+    for framework in FRAMEWORKS:
+        for workers in WORKERS:
+            real, emulated = (seconds[framework, workers, kind] for kind in KINDS)
+            steps = f"{_milliseconds(real):.2f} ms computing, {_milliseconds(emulated):.2f} ms waiting"
+            yield f"{framework} on {workers}: {steps}, ratio {_ratio(emulated, real):.4f}"
+    for workers in WORKERS:
+        pairs = {kind: [seconds[framework, workers, kind] for framework in FRAMEWORKS] for kind in KINDS}
+        shown = [f"{kind} {_ratio(horovod, native):.4f}" for kind, (native, horovod) in pairs.items()]
+        yield f"Horovod / native DDP on {workers}: {', '.join(shown)}"
+
+
+def _milliseconds(seconds: Sequence[float]) -> Estimate:
+    return Estimate.of([1000 * each for each in seconds])
+
+
+def _ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
+    return Estimate.of([above / below for above, below in zip(numerator, denominator, strict=True)])
+
+
+if __name__ == "__main__":
+    main()
