@@ -99,7 +99,9 @@ def compare_laws(study: Study) -> pd.DataFrame:
     model = extrapolate(study).predictions
     model = model[model["held_out"].astype(bool)].reset_index(drop=True)
     known = [series for series in all_series(study) if not why_unpredictable(series)]
-    comparison = model[[*SERIES, "fitted_on", "workers"]].assign(model=100 * model["error"])
+    comparison = model[[*SERIES, "fitted_on", "workers"]].assign(
+        model=100 * model["error"], averaged=model["models"]
+    )
     for law in LAWS:
         comparison[law] = [100 * error for series in known for error in law_errors(series, law)]
     low, high, measured = (model[name] for name in ("predicted_low", "predicted_high", "measured"))
@@ -116,9 +118,22 @@ def print_comparison(study: Study) -> None:
     for (options, framework, knobs), rows in found.groupby(SERIES, sort=False):
         name = next(name for known, name in study.names.items() if known == framework)
         print(", ".join(part for part in (name, str(options), str(knobs)) if part))
-        print(rows.drop(columns=SERIES).to_string(index=False, float_format="{:+.1f}".format))
+        print(rows.drop(columns=[*SERIES, "averaged"]).to_string(index=False, float_format="{:+.1f}".format))
     typical = ", ".join(f"{law} {found[law].abs().median():.1f} %" for law in laws)
     print(f"median absolute error of {len(found)} checks: {typical}")
+    print_smallest_fits(found)
+
+
+def print_smallest_fits(found: pd.DataFrame) -> None:
+    """Print mean and worst error where only the fewest counts are known, and which models were averaged."""
+    first = found[found["fitted_on"] == found.groupby(SERIES)["fitted_on"].transform("first")]
+    errors = first["model"].abs()
+    held = int((first["holds"] == "yes").sum())
+    print(
+        f"fitted on {', '.join(dict.fromkeys(first['fitted_on']))} alone: mean absolute error "
+        f"{errors.mean():.1f} %, worst {errors.max():.1f} %, {held} of {len(first)} intervals hold; "
+        f"averaged: {'; '.join(dict.fromkeys(first['averaged']))}"
+    )
 
 
 def interval_coverage(workers: tuple[int, ...], noise: LaunchNoise, studies: int) -> dict[str, float]:
