@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.figures.catalogue import draw
+from analysis.figures.prediction import caption
 from analysis.loading.forecasts import AVERAGE, HOLDS_THE_POINT, UNMEASURED
 from analysis.loading.load import load_study
 from analysis.loading.prediction_files import (
@@ -20,7 +22,7 @@ from analysis.loading.prediction_files import (
 from analysis.prediction.forecast import predict_study
 from analysis.prediction.scoring import coverage_interval, interval_score, score_notes, score_table
 from analysis.report.assemble import make_report
-from analysis.report.figure_files import FigureFiles
+from analysis.report.figure_files import FigureFiles, inputs_of
 from analysis.report.sections import sections
 from tests.predicted import LATER, make_step, write_launches, write_link, write_profile
 from tests.records import write_run
@@ -213,3 +215,14 @@ def test_the_report_shows_the_scores(predicted: Path) -> None:
 def test_a_file_is_dated_by_the_clock(predicted: Path) -> None:
     written = datetime.fromisoformat(json.loads(file_of(predicted).read_text())["written_utc"])
     assert abs((datetime.now(UTC) - written).total_seconds()) < 3600
+
+
+def test_the_figure_draws_what_was_written_before_the_runs(predicted: Path) -> None:
+    """Beside the held-out prediction of the same count, on the other side of its median."""
+    inputs = inputs_of(make_report(load_study(predicted)))
+    (axes,) = draw("prediction", inputs).axes
+    (filed,) = averages(predicted).to_dict("records")
+    at = {tuple(line.get_xydata()[0]) for line in axes.lines if "predicted" in str(line.get_label())}  # type: ignore[index]
+    assert any(x < 8 and y == pytest.approx(filed["predicted"]) for x, y in at)
+    assert any(x > 8 for x, _ in at)
+    assert "Left of a median, native DDP: written before the runs" in caption(inputs)

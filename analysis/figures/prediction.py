@@ -59,7 +59,8 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the marks are, and the error of each series where points were held out."""
-    return caption_text(inputs, PREDICTION_SENTENCE, *_errors(inputs), _cut_sentence(inputs))
+    sentences = (*_errors(inputs), *_errors_of_files(inputs), _cut_sentence(inputs))
+    return caption_text(inputs, PREDICTION_SENTENCE, *sentences)
 
 
 def _cut_sentence(inputs: Inputs) -> str:
@@ -88,6 +89,14 @@ def _errors(inputs: Inputs) -> Iterator[str]:
             yield f"Open, {series_title(series, inputs)}: {used}, median error {error}."
 
 
+def _errors_of_files(inputs: Inputs) -> Iterator[str]:
+    for series in inputs.series:
+        rows = _filed(inputs, series)
+        if len(rows):
+            error = chart_percent(float(rows["error"].abs().median()))
+            yield f"Left of a median, {series_title(series, inputs)}: written before the runs, error {error}."
+
+
 def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
     for row in _beyond(inputs, series).to_dict("records"):
         expected = value_text(row, "predicted", ".3g", f" {inputs.study.unit}")
@@ -111,8 +120,16 @@ def _beyond(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
     return rows[~rows["held_out"].astype(bool)]
 
 
+def _filed(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
+    """Return the predictions that were written before the runs of their points."""
+    rows = series.rows(inputs.scores)
+    return rows[rows["counted"].astype(bool)]
+
+
 def _shown(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
-    return pd.concat([_held_out(inputs, series), _beyond(inputs, series)])
+    parts = [_held_out(inputs, series), _beyond(inputs, series), _filed(inputs, series)]
+    columns = ["workers", "predicted", "predicted_low", "predicted_high"]
+    return pd.concat([part[columns] for part in parts if len(part)])
 
 
 def _panel(inputs: Inputs, options: str, panel: Sequence[DrawnSeries]) -> Panel:
@@ -156,12 +173,16 @@ def _draw_series(axes: Axes, inputs: Inputs, series: DrawnSeries) -> list[Label]
         return value_text(row, "throughput", ".3g", unit)
 
     line_with_gaps(axes, series, inputs.counts(series.options), points, "throughput", measured)
-    _draw_held_out(axes, series, _held_out(inputs, series), unit)
+    _draw_open(axes, series, _held_out(inputs, series), unit, HELD_OUT_SIDEWAYS)
+    _draw_open(axes, series, _filed(inputs, series), unit, -HELD_OUT_SIDEWAYS)
     return _draw_beyond(axes, series, points, _beyond(inputs, series))
 
 
-def _draw_held_out(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, unit: str) -> None:
-    x = sideways(axes, rows["workers"], HELD_OUT_SIDEWAYS)
+def _draw_open(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, unit: str, aside: float) -> None:
+    """Draw predictions of counts that were measured, a share of the panel beside the measured medians."""
+    if rows.empty:
+        return
+    x = sideways(axes, rows["workers"], aside)
     low = rows["predicted_low"]
     axes.vlines(x, low, rows["predicted_high"], color=series.style.colour, linewidth=1.3, zorder=3)
     marks = markers(axes, series, x, rows["predicted"], filled=False, label=f"{series.name}, predicted")

@@ -164,7 +164,8 @@ def _expected(last: Row) -> str:
     hours = with_interval(last, "worker_hours", "~3")
     efficiency = with_interval(last, "efficiency", ".2f")
     rest = f"; {last['why']}" if last["why"] else ""
-    term = f", lost most of all to {last['largest_term']} ({percent(last['largest_term_share'], 0)})"
+    share = percent(last["largest_term_share"], 0)
+    term = f"; of what is lost the terms fitted give {share} to {last['largest_term']}"
     return (
         f"{count(int(last['workers']), 'worker')} are expected at an efficiency of {efficiency} and "
         f"{hours} worker-hours a training{term if last['largest_term'] else ''}{rest}"

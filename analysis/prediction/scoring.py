@@ -18,13 +18,14 @@ from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, Study
 from analysis.text import count, number, number_with_interval, percent
 
-SCORED_COLUMNS = (
-    "measured", "error", "linear_error", "inside", "interval_score", "linear_interval_score", "counted",
-)  # fmt: skip
 _FIRST = [
     *POINT, "file", "written_utc", "model", "weight", "held_out", "unscored",
     "predicted", "predicted_low", "predicted_high", "linear", "linear_low", "linear_high",
 ]  # fmt: skip
+SCORED_COLUMNS = (
+    *_FIRST,
+    "measured", "error", "linear_error", "inside", "interval_score", "linear_interval_score", "counted",
+)  # fmt: skip
 
 
 def score_table(study: Study) -> pd.DataFrame:
@@ -49,7 +50,7 @@ def score_table(study: Study) -> pd.DataFrame:
         interval_score=interval_score(low, high, measured) / measured,
         linear_interval_score=interval_score(ends[0], ends[1], measured) / measured,
         counted=_counted(table, fair),
-    )[[*_FIRST, *SCORED_COLUMNS]]
+    )[[*SCORED_COLUMNS]]
 
 
 def _numbers(table: pd.DataFrame, name: str) -> Array:

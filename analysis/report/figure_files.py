@@ -100,6 +100,7 @@ def inputs_of(report: Report) -> Inputs:
         overhead=report.overhead,
         noise=report.noise,
         played=report.played.points,
+        scores=report.scores,
     )
 
 

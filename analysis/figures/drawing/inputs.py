@@ -11,6 +11,7 @@ from analysis.budget.overhead import NO_OVERHEAD, Overhead
 from analysis.figures.drawing.style import FRAMEWORK_STYLES, LINE_STYLES, FrameworkStyle, LineStyle
 from analysis.findings.noise import NOISE_COLUMNS
 from analysis.findings.verdict import Verdict
+from analysis.prediction.scoring import SCORED_COLUMNS
 from analysis.study import NAMES, POINT, SERIES, Study
 from analysis.text import printable
 from unet_scaling.study.config import Framework
@@ -63,6 +64,7 @@ class Inputs:
     overhead: Overhead = NO_OVERHEAD
     noise: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(NOISE_COLUMNS)))
     played: pd.DataFrame = field(default_factory=pd.DataFrame)
+    scores: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(SCORED_COLUMNS)))
 
     @cached_property
     def options(self) -> list[str]:
