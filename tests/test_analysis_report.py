@@ -86,7 +86,7 @@ def printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_the_command_writes_the_report_beside_the_runs(small_report: Path) -> None:
     pictures = {f"{name}.{kind}" for name in FIGURES for kind in ("svg", "png")}
-    tables = {table.file for table in TABLES}
+    tables = {table.file for table in TABLES if not table.needs_rows}
     assert {path.name for path in small_report.iterdir()} == TEXTS | pictures | tables | {"tiny.toml"}
 
 

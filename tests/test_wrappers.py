@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from slurm import preflight
+from slurm.mpi import launch_environment
 from slurm.preflight import check_inputs
 from tests.faults import Fault, attempt, checkpoints, fault_point, steps_done, trained
 from tests.studies import make_point, make_run
 from tests.trained import TrainedRuns, plain_config
 from tests.wrappers import each_other_framework, each_wrapper
+from unet_scaling.group.provenance import speed_variables
 from unet_scaling.group.torchrun import require_all_workers
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
@@ -83,6 +85,9 @@ def test_a_worker_neither_starts_mpi_nor_takes_other_threads_than_its_cores(
     assert set(outcome.codes.values()) == {0}
     assert outcome.record.header is not None
     assert [worker.threads for worker in outcome.record.header.workers] == [1, 1]
+    assert {name for worker in outcome.record.header.workers for name in worker.environment or {}} <= set(
+        speed_variables(launch_environment())
+    ), "a variable that the import of a wrapper sets: its runs would be compared with none of native DDP"
     for rank in (0, 1):
         told = json.loads((tmp_path / f"run.told{rank}").read_text())
         assert told == {"mpi4py.MPI": False, "threads": 1}

@@ -49,6 +49,8 @@ OF_ONE_JOB = re.compile(
     r"|.*(HOSTNAME|_PORT|PORT_RANGE|JOBID|JOB_ID|_RANK)",
     re.IGNORECASE,
 )
+# Set by the import of Lightning, before a run can look: how torch asks whether there is a GPU.
+SET_BY_IMPORT = ("PYTORCH_NVML_BASED_CUDA_CHECK",)
 LONGEST_VALUE = 200  # characters; longer paths tell their digest
 VALUE_DIGEST_CHARACTERS = 12
 # From mpi.h of MPICH and Open MPI, whichever is longer.
@@ -108,6 +110,7 @@ def speed_variables(environment: Mapping[str, str] = os.environ) -> dict[str, st
         for name, value in sorted(environment.items())
         if SPEED_VARIABLES.fullmatch(name)
         and not OF_ONE_JOB.fullmatch(name)
+        and name not in SET_BY_IMPORT
         and not SECRET_WORDS.search(name)
         and not URL_WITH_SECRET.search(value)
     }
