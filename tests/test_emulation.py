@@ -16,6 +16,7 @@ from analysis.report.assemble import make_report
 from analysis.report.figure_files import inputs_of
 from analysis.report.latex import latex_escaped, summary_latex
 from analysis.report.markdown import summary_markdown
+from slurm.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point, train
 from tests.trained import TrainedRun, TrainedRuns, plain_config
@@ -219,6 +220,15 @@ def test_refuses_a_profile_that_is_missing_or_damaged(recorded: TrainedRun, tmp_
     (tmp_path / "short.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="one entry for each of"):
         read_compute_profile(tmp_path / "short.json")
+
+
+def test_a_submission_is_refused_where_the_profile_is_missing(images: Path, tmp_path: Path) -> None:
+    config = plain_config(images, workers=1, compute=str(tmp_path / "none"))
+    with pytest.raises(UserError, match="none does not exist; train 1 worker"):
+        check_inputs([config])
+    toml = plain_config(images, workers=1, compute=str(PROFILES / "v100_lik.toml"))
+    with pytest.raises(UserError, match=r"did you mean .*v100_like"):
+        check_inputs([toml])
 
 
 @pytest.mark.parametrize(
