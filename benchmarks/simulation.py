@@ -78,7 +78,7 @@ def _simulated_runs(studies: int, frameworks: Sequence[str], repeats: int) -> pd
 def study_of(rows: pd.DataFrame, throughput: Array) -> Study:
     """Return a study of these runs from the throughput of each of their epochs, (runs, epochs)."""
     runs = rows.assign(run=[f"run{number}" for number in range(len(rows))], knobs="", iou=np.nan, nodes=1.0)
-    runs = runs.assign(busy_share=0.0, disturbed="", stalls="")
+    runs = runs.assign(busy_share=0.0, disturbed="", stalls="", dilation=1.0, link_rate="")
     seconds = _IMAGES / throughput
     _add_speed(runs, seconds)
     evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
