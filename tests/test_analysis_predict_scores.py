@@ -222,7 +222,7 @@ def test_the_figure_draws_what_was_written_before_the_runs(predicted: Path) -> N
     inputs = inputs_of(make_report(load_study(predicted)))
     (axes,) = draw("prediction", inputs).axes
     (filed,) = averages(predicted).to_dict("records")
-    at = {tuple(line.get_xydata()[0]) for line in axes.lines if "predicted" in str(line.get_label())}  # type: ignore[index]
+    at = {tuple(line.get_xydata()[0]) for line in axes.lines if "predicted" in str(line.get_label())}  # type: ignore[index, arg-type]
     assert any(x < 8 and y == pytest.approx(filed["predicted"]) for x, y in at)
     assert any(x > 8 for x, _ in at)
     assert "Left of a median, native DDP: written before the runs" in caption(inputs)
