@@ -333,7 +333,7 @@ def test_a_study_file_has_no_key_until(tmp_path: Path) -> None:
 def test_an_unknown_key_is_answered_without_until(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         validated(StudyConfig, STUDY | {"half_width": 0.03}, "study.toml")
-    assert "half_width: unknown key; known here: criteria, data, " in str(refused.value)
+    assert "half_width: unknown key; known here: accelerate, criteria, data, " in str(refused.value)
     assert "until" not in str(refused.value)
 
 
