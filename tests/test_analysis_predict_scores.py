@@ -94,6 +94,13 @@ def test_a_prediction_younger_than_a_run_of_the_point_is_not_scored(
     assert np.isnan(row["error"])
 
 
+def test_a_record_that_cannot_be_read_may_be_older_than_the_prediction(predicted: Path) -> None:
+    folder = write_run(predicted, workers=8, repeat=4, end=None, header={"started_utc": LATER})
+    (folder / "run.jsonl").unlink()
+    (folder / "run.jsonl").mkdir()
+    assert "its first run began 0001-01-01" in averages(predicted)["unscored"].iloc[0]
+
+
 def test_a_prediction_of_the_same_second_is_not_scored(predicted: Path) -> None:
     change(predicted, written_utc=LATER)
     assert "its first run began" in averages(predicted)["unscored"].iloc[0]
@@ -222,7 +229,7 @@ def test_the_figure_draws_what_was_written_before_the_runs(predicted: Path) -> N
     inputs = inputs_of(make_report(load_study(predicted)))
     (axes,) = draw("prediction", inputs).axes
     (filed,) = averages(predicted).to_dict("records")
-    at = {tuple(line.get_xydata()[0]) for line in axes.lines if "predicted" in str(line.get_label())}  # type: ignore[index, arg-type]
+    at = {tuple(line.get_xydata()[0]) for line in axes.lines if "predicted" in str(line.get_label())}  # type: ignore[arg-type, index]
     assert any(x < 8 and y == pytest.approx(filed["predicted"]) for x, y in at)
     assert any(x > 8 for x, _ in at)
     assert "Left of a median, native DDP: written before the runs" in caption(inputs)

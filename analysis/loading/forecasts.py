@@ -88,10 +88,14 @@ def _point_records(folder: Path) -> dict[_Key, PointRecords]:
 
 
 def _with_record(known: PointRecords | None, path: Path) -> PointRecords:
-    header = read_record(path).header
+    """Return what is known with one more record; one that cannot be read may be older than any prediction."""
+    try:
+        header = read_record(path).header
+        digests = frozenset([file_sha256(path)])
+    except OSError:
+        return PointRecords(LONG_AGO, frozenset())
     attempts = header.attempts() if header else []
     started = [_moment(facts.started_utc) for facts in attempts] or [LONG_AGO]
-    digests = frozenset([file_sha256(path)])
     if known is None:
         return PointRecords(min(started), digests)
     return PointRecords(min(known.first_start, *started), known.digests | digests)

@@ -57,8 +57,7 @@ def _require_unmeasured(study: Study, workers: Sequence[int]) -> None:
     if held:
         raise UserError(
             f"--for {','.join(held)}: a prediction whose inputs hold the point is none; {study.name} has "
-            f"complete runs on {listed(map(str, measured))} workers; name other counts, or move the runs on "
-            f"{listed(held)} out of its folder"
+            f"complete runs on {listed(map(str, measured))} workers; name counts that are not measured yet"
         )
 
 

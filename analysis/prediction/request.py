@@ -5,15 +5,18 @@ models are held against measurements over such a step, and not over a longer one
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.prediction.averaging import AverageForecast, Predictor
+from analysis.prediction.extrapolation import SERIES_AT_ONCE
 from analysis.prediction.scaling_laws import Counts, term_matrix
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
 from analysis.prediction.step_time import STEP_TERMS, StepTime
+from analysis.processes import parallel_map
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
 from analysis.text import Row, count, labelled, number, percent, series_name, with_interval
 
@@ -43,13 +46,16 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     study, each as fast as those after the warm-up. `largest_term` of the sum of terms takes most of what is
     lost to linear scaling, `largest_term_share` of it; in a sum of terms, names are no causes.
     """
-    epochs = study.epochs.groupby("run", observed=True)["epoch"].max().median() + 1
-    rows = []
-    for series in all_series(study):
-        known = _of_series(points, series).to_dict("records")
-        rows += [_measured(series, row, float(epochs)) for row in known]
-        rows += _predicted_rows(series, known, float(epochs))
+    epochs = float(study.epochs.groupby("run", observed=True)["epoch"].max().median() + 1)
+    every = [(series, _of_series(points, series).to_dict("records")) for series in all_series(study)]
+    rows = [row for of in parallel_map(partial(_rows, epochs), every, chunk=SERIES_AT_ONCE) for row in of]
     return pd.DataFrame(rows, columns=list(REQUEST_COLUMNS))
+
+
+def _rows(epochs: float, series_and_points: tuple[Series, Sequence[Row]]) -> list[_Cells]:
+    series, known = series_and_points
+    measured = [_measured(series, row, epochs) for row in known]
+    return [*measured, *_predicted_rows(series, known, epochs)]
 
 
 def _of_series(points: pd.DataFrame, series: Series) -> pd.DataFrame:
