@@ -198,7 +198,7 @@ def main() -> None:
     print("                  arm  microseconds of CPU a step  more than native DDP")
     for name, values in measured.items():
         more = "" if name == "native DDP" else shown(values - measured["native DDP"])
-        print(f"{name:>21}  {np.median(values):>26.0f}  {more}")
+        print(f"{name:>21}  {np.median(values):>26.0f}  {more}".rstrip())
     distributed.destroy_process_group()
 
 

@@ -42,13 +42,11 @@ from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.prediction.extrapolation import PREDICTION_COLUMNS, extrapolate
 from analysis.report.figure_files import MAIN, section_of
-from analysis.study import NAMES, Study
+from analysis.study import NAMES, Study, names_of
 from analysis.text import chart_number, printable
 from tests.records import write_run
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
+from unet_scaling.study.config import PROJECT, Framework
 
-# The frameworks of the studies here, of all that there are.
-PAIR = {framework: NAMES[framework] for framework in FRAMEWORKS}
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
 ALL = [
     "scaling", "ratio", "iou_difference", "loss", "cost", "time_to_iou", "prediction",
@@ -186,7 +184,7 @@ def test_every_module_of_the_folder_is_a_figure_of_the_catalogue() -> None:
 
 def test_lines_go_through_the_medians_of_the_tables(drawn: dict[str, Figure], tables: Inputs) -> None:
     for axes, column in zip(drawn["scaling"].axes, ("speedup", "iou"), strict=True):
-        for framework, name in PAIR.items():
+        for framework, name in names_of().items():
             points = tables.points[tables.points["framework"] == framework]
             assert values_of(line_of(axes, name)) == pytest.approx(list(points[column]))
 
@@ -202,7 +200,7 @@ def test_every_run_and_every_interval_is_drawn(drawn: dict[str, Figure], tables:
 def test_a_framework_looks_the_same_everywhere(drawn: dict[str, Figure]) -> None:
     for name in ("scaling", "iou_difference", "prediction"):
         for axes in drawn[name].axes:
-            for framework, label in PAIR.items():
+            for framework, label in names_of().items():
                 line = line_of(axes, label)
                 assert (line.get_color(), line.get_marker()) == (
                     FRAMEWORK_STYLES[framework].colour,
@@ -221,7 +219,7 @@ def test_every_axis_contains_zero_or_is_logarithmic(drawn: dict[str, Figure]) ->
 def test_all_that_is_known_lies_inside_its_panel(drawn: dict[str, Figure]) -> None:
     for axes in drawn["scaling"].axes:
         low, high = axes.get_ylim()
-        for label in PAIR.values():
+        for label in names_of().values():
             assert all(low <= value <= high for value in values_of(line_of(axes, label)))
 
 
@@ -311,7 +309,7 @@ def test_many_repeats_are_thinned_and_the_caption_says_so(tables: Inputs) -> Non
 
 def test_loss_lines_are_capped(tmp_path: Path) -> None:
     tables = tables_of(write_study(tmp_path, range(1, 10), repeats=1))
-    for axes, name in zip(draw("loss", tables).axes[::2], PAIR.values(), strict=True):
+    for axes, name in zip(draw("loss", tables).axes[::2], names_of().values(), strict=True):
         assert len(axes.lines) == MOST_COUNTS
         assert {f"{name}, 1", f"{name}, 9"} <= {line.get_label() for line in axes.lines}
     assert "Not every worker count is drawn" in caption("loss", tables)

@@ -22,14 +22,12 @@ from analysis.loading.load import load_study
 from analysis.played.points import judged_points
 from analysis.report.assemble import make_report
 from analysis.report.figure_files import inputs_of as figure_inputs
-from analysis.study import NAMES, POINT, Study
+from analysis.study import NAMES, POINT, Study, names_of
 from tests.records import Measured, make_epochs, make_point, write_run
 from tests.simulated_gradients import sampled_norms
-from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import GradientNorms
 
-# The frameworks of the studies here, of all that there are.
-PAIR = {framework: NAMES[framework] for framework in FRAMEWORKS}
 EPOCHS = 30
 SAMPLES = 10  # of an epoch
 WORKERS = 4
@@ -179,7 +177,7 @@ def test_the_figure_shows_stages_on_the_fewest_workers_beside_the_batches_of_wor
     table = inputs.noise
     played = table.assign(kind="played", noise_scale_images=100.0)
     (axes,) = draw("noise_scale", replace(inputs, noise=pd.concat([played, table]))).axes
-    for framework, name in PAIR.items():
+    for framework, name in names_of().items():
         line = next(line for line in axes.lines if line.get_label() == name)
         fewest = table[(table["framework"] == framework) & (table["workers"] == 4)]
         stages = fewest[fewest["stage"] != WHOLE_TRAINING]

@@ -67,7 +67,7 @@ def load_study(folder: Path) -> Study:
         study = _studies(folder.resolve().name, _as_compared(*_read(paths)), criteria)
         ping_pongs, problems = read_ping_pongs(folder)
         steps, unreadable = read_steps(folder, study.epochs)
-        profiles, damaged = read_compute_profiles(folder, set(study.runs["run"]))
+        profiles, damaged = read_compute_profiles(folder, study.headers)
         forecasts, changed = read_forecasts(folder, study)
         notes = (*study.notes, *problems, *unreadable, *damaged, *changed)
         until = recorded.until if recorded else None
