@@ -1,6 +1,6 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick verify soak check format twins docs examples clean
+.PHONY: help demo emulation test quick verify soak check format twins docs examples clean
 
 PYTHON := .venv/bin/python
 DEMO_DATA ?=
@@ -18,6 +18,10 @@ help: ## list these commands
 demo: ## install, compare both frameworks at 1 and 2 workers on this machine, write the report, print the answer
 	@environment/install.sh
 	@slurm/demo.sh "$(DEMO_DATA)" $(DEMO_OPTIONS)
+
+emulation: ## both frameworks from 1 to 14 workers on this machine: emulated, on a slowed virtual cluster; needs root, half an hour
+	@environment/install.sh
+	@slurm/emulation.sh
 
 test: ## install what the tests need and run everything but verify
 	@environment/install.sh --tests

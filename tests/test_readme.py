@@ -34,6 +34,7 @@ NOT_RUN: Mapping[str, str] = {
     ".venv/bin/unet-scaling submit MY_STUDY.toml --cluster slurm/clusters/generic_srun.toml": "needs Slurm",
     ".venv/bin/unet-scaling submit slurm/studies/demo.toml": "needs the virtual cluster",
     ".venv/bin/unet-scaling submit slurm/studies/emulated_scaling.toml": "needs the virtual cluster",
+    "sudo make emulation": "half an hour on the virtual cluster: docs/emulation.md shows what came of it",
     ".venv/bin/unet-scaling report logs/emulated_scaling": "needs the runs of the line above",
     ".venv/bin/unet-scaling status MY_STUDY --watch": "needs runs; stays until they are over",
     ".venv/bin/unet-scaling cancel MY_STUDY": "needs Slurm",

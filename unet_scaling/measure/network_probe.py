@@ -19,7 +19,7 @@ ALL_REDUCE_SECONDS_PER_SIZE = 0.1
 # No larger message follows one that took longer than this: the next would take four times as long.
 LONGEST_ALL_REDUCE_SECONDS = 0.2
 # The same by the clock on the wall, of a dilated cluster.
-LONGEST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 0.5
 
 
 def probe_network(group: Group) -> Probe | None:
