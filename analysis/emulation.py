@@ -37,11 +37,9 @@ def _emulated(study: Study) -> Iterator[Header]:
 
 def _parts(header: Header) -> Iterator[str]:
     """Yield by what the cluster was slowed, its links and the profile."""
-    slowed = getattr(header, "dilation", None)
-    link = getattr(header, "link_rate", None)
-    yield f"k = {slowed or 1:g}"
-    if link:
-        yield f"link {link}"
+    yield f"k = {header.dilation or 1:g}"
+    if header.link_rate:
+        yield f"link {header.link_rate}"
     if header.compute:
         yield f"profile {header.compute.name}"
 
