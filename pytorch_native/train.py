@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from unet_scaling.data.loader import load_data
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
+from unet_scaling.group.last_reference import hold_until_exit
 from unet_scaling.group.rendezvous import rendezvous
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.run.recorder import recording
@@ -59,6 +60,7 @@ def sum_over_workers(tensor: Tensor) -> Tensor:
 
 
 def leave_group() -> None:
+    hold_until_exit(distributed.group.WORLD)
     distributed.destroy_process_group()
 
 

@@ -155,7 +155,11 @@ def _examine_mpi(reporter: Reporter, workers: int) -> None:
 
 
 def _mpi_world() -> Any:  # noqa: ANN401, mpi4py has no types
-    """Initialise MPI, which importing it has not done since `versions` did so."""
+    """Start MPI, by a call of its own: only then can a start that hangs be ended."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
     from mpi4py import MPI
 
     # It keeps every thread of Python waiting, the watchdog's too: a timer of C ends it.
