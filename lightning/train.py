@@ -41,9 +41,8 @@ def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tup
     """Give every worker the weights of worker 0; from now on, average gradients over all workers."""
     # One node of as many devices as there are workers; each sees its own in every place.
     devices = [next(model.parameters()).device] * config.workers
-    environment = TorchElasticEnvironment()
     knobs = {"forward_sync_buffers": False} | config.wrapper_arguments()
-    strategy = DDPStrategy(parallel_devices=devices, cluster_environment=environment, **knobs)
+    strategy = DDPStrategy(parallel_devices=devices, cluster_environment=TorchElasticEnvironment(), **knobs)
     fabric = Fabric(strategy=strategy)
     fabric.launch()
     require_all_workers("Fabric", fabric.world_size, config)
