@@ -29,12 +29,13 @@ ORDERS = {
         ("measure",),
         ("data",),
         ("run",),
+        ("record",),
         ("model", "metrics", "divergence", "training", "evaluation", "explain"),
         ("profile",),
         ("doctor",),
     ),
     "analysis": (
-        ("arrays", "study", "text", "processes", "emulation"),
+        ("arrays", "study", "text", "processes", "restriction"),
         ("loading",),
         ("statistics",),
         ("findings",),
@@ -47,11 +48,12 @@ ORDERS = {
     ),
 }
 # Each of these is imported only in the twins that adapt it; the wrappers adopt a group of torch's.
+# A callback has to be of a class of Lightning.
 FRAMEWORK_FILES = {
     "horovod": ("horovod/train.py",),
     "torch.distributed": ("pytorch_native/train.py", "lightning/train.py", "accelerate/train.py"),
     "torch.nn.parallel": ("pytorch_native/train.py", "lightning/train.py"),
-    "lightning": ("lightning/train.py",),
+    "lightning": ("lightning/train.py", "unet_scaling/record/lightning_trainer.py"),
     "accelerate": ("accelerate/train.py",),
 }
 # Every figure and every table is made by functions of these names; every program has `main` and its parser.

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from analysis.emulation import emulation_words
 from analysis.figures.catalogue import FIGURES
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.figure_files import inputs_of
 from analysis.report.latex import latex_escaped, summary_latex
 from analysis.report.markdown import summary_markdown
+from analysis.restriction import restriction_words
 from slurm.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point, train
@@ -289,7 +289,7 @@ def test_refuses_runs_that_computed_beside_emulated_ones_by_name(emulated_study:
 
 def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(emulated_study: Path) -> None:
     report = make_report(load_study(emulated_study))
-    words = emulation_words(report.study)
+    words = restriction_words(report.study)
     assert words == "emulated, k = 1, profile v100_like.toml"
     said = words[1:]
     inputs = inputs_of(report)

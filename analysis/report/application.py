@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.emulation import with_emulation
 from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
@@ -21,6 +20,7 @@ from analysis.report.markdown import (
 from analysis.report.page_columns import of_request, point_keys
 from analysis.report.provenance import origins
 from analysis.report.view import integer_column, number_column
+from analysis.restriction import with_restriction
 from analysis.study import POINT
 from analysis.text import (
     UNKNOWN,
@@ -167,4 +167,4 @@ def _what_is_measured(report: Report) -> str:
         "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
         "its own seed; numbers are medians over launches."
     )
-    return with_emulation(report.study, used)
+    return with_restriction(report.study, used)

@@ -69,6 +69,11 @@ class Provenance(StrictModel):
     )
     workers: list[WorkerFacts]
 
+    @property
+    def first_started_utc(self) -> str:
+        """Return when what is told of here began for the first time."""
+        return self.started_utc
+
 
 class AttemptFacts(Provenance):
     """Code, software, machine and data of one attempt."""
@@ -109,6 +114,10 @@ class Header(AttemptFacts):
     def is_emulated(self) -> bool:
         """Return whether the workers waited instead of computing."""
         return self.compute is not None
+
+    @property
+    def first_started_utc(self) -> str:
+        return self.attempts()[0].started_utc
 
     def attempts(self) -> list[AttemptFacts]:
         """Return the facts of every attempt that trained a part of this record, in their order."""

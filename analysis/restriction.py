@@ -1,0 +1,86 @@
+"""Studies whose report is restricted, in words: what stands before every number, and what they cannot show.
+
+The workers of an emulated run waited instead of computing; only their communication was real. The runs of
+scripts (unet_scaling/record) are real, but nothing shows that two scripts do the same work.
+"""
+
+from collections.abc import Iterator
+
+from analysis.study import Study
+from analysis.text import capitalised, first_of
+from unet_scaling.study.record_lines import ComputeFacts, Header, ScriptHeader
+
+# Why a study says nothing about what a training gives: IoU, loss and cost.
+NOTHING_LEARNED = "every run is emulated: nothing is learned, so that there is no loss and no IoU"
+NOT_EVALUATED = "every run is one of a script, which records its speed alone"
+NOT_PROVEN_EQUAL = "arms not proven equal"
+# More names of scripts would hide the sentence.
+_MOST_NAMED = 3
+
+
+def restriction_words(study: Study) -> str:
+    """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty for a study without restriction."""
+    if study.is_of_scripts:
+        return f"recorded in scripts, {NOT_PROVEN_EQUAL}"
+    parts = list(dict.fromkeys(part for header in _emulated(study) for part in _parts(header)))
+    return ", ".join(["emulated", *parts]) if parts else ""
+
+
+def with_restriction(study: Study, caption: str) -> str:
+    """Return a caption; before one of a restricted study stands what its runs are."""
+    words = restriction_words(study)
+    return f"{capitalised(words)}: {_meaning(study)}. {caption}" if words else caption
+
+
+def restriction_notes(study: Study) -> list[str]:
+    """Return what to know of every number of a restricted study."""
+    if study.is_of_scripts:
+        return [_unknown_work(list(study.scripts.values()))]
+    profiles = {header.compute.sha256: header.compute for header in _emulated(study) if header.compute}
+    return [_origin(profile) for profile in profiles.values()]
+
+
+def not_learned(study: Study) -> str:
+    """Return why nothing is said of what a training gives; empty where it is."""
+    if study.is_of_scripts:
+        return NOT_EVALUATED
+    return NOTHING_LEARNED if study.is_emulated else ""
+
+
+def _meaning(study: Study) -> str:
+    if study.is_of_scripts:
+        return "each arm is measured by itself, and no two are compared"
+    return "waits stand for computing"
+
+
+def _emulated(study: Study) -> Iterator[Header]:
+    return (header for header in study.headers.values() if header.is_emulated)
+
+
+def _parts(header: Header) -> Iterator[str]:
+    """Yield by what the cluster was slowed, its links and the profile."""
+    yield f"k = {header.dilation or 1:g}"
+    if header.link_rate:
+        yield f"link {header.link_rate}"
+    if header.compute:
+        yield f"profile {header.compute.name}"
+
+
+def _origin(profile: ComputeFacts) -> str:
+    source = f"an assumption: {profile.assumption}" if profile.assumption else "measured"
+    known = f"profile {profile.name} (SHA-256 {profile.sha256[:16]}) of {profile.device}, {source}"
+    real = "only communication, launcher and scheduler are real"
+    return f"emulated: the workers waited instead of computing, by the {known}; {real}"
+
+
+def _unknown_work(headers: list[ScriptHeader]) -> str:
+    scripts = dict.fromkeys(_name(header) for header in headers)
+    return (
+        f"recorded in scripts ({first_of(list(scripts), 'script', _MOST_NAMED)}): their model, data, batches, "
+        f"learning rate and score are not known to be the same, so that the {NOT_PROVEN_EQUAL}: no framework "
+        "is called faster, and nothing is recommended"
+    )
+
+
+def _name(header: ScriptHeader) -> str:
+    return f"{header.script} {header.script_sha256[:16]}" if header.script_sha256 else "typed"
