@@ -12,14 +12,14 @@ from unet_scaling.study.record_lines import ComputeFacts, Header, ScriptHeader
 
 # Why a study says nothing about what a training gives: IoU, loss and cost.
 NOTHING_LEARNED = "every run is emulated: nothing is learned, so that there is no loss and no IoU"
-NOT_EVALUATED = "every run is one of a script, which records its speed alone"
+SPEED_ALONE = "every run is one of a script, which records its speed alone"
 NOT_PROVEN_EQUAL = "arms not proven equal"
 # More names of scripts would hide the sentence.
 _MOST_NAMED = 3
 
 
 def restriction_words(study: Study) -> str:
-    """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty for a study without restriction."""
+    """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty without a restriction."""
     if study.is_of_scripts:
         return f"recorded in scripts, {NOT_PROVEN_EQUAL}"
     parts = list(dict.fromkeys(part for header in _emulated(study) for part in _parts(header)))
@@ -43,7 +43,7 @@ def restriction_notes(study: Study) -> list[str]:
 def not_learned(study: Study) -> str:
     """Return why nothing is said of what a training gives; empty where it is."""
     if study.is_of_scripts:
-        return NOT_EVALUATED
+        return SPEED_ALONE
     return NOTHING_LEARNED if study.is_emulated else ""
 
 
@@ -75,10 +75,10 @@ def _origin(profile: ComputeFacts) -> str:
 
 def _unknown_work(headers: list[ScriptHeader]) -> str:
     scripts = dict.fromkeys(_name(header) for header in headers)
+    named = first_of(list(scripts), "script", _MOST_NAMED)
     return (
-        f"recorded in scripts ({first_of(list(scripts), 'script', _MOST_NAMED)}): their model, data, batches, "
-        f"learning rate and score are not known to be the same, so that the {NOT_PROVEN_EQUAL}: no framework "
-        "is called faster, and nothing is recommended"
+        f"recorded in scripts ({named}), {NOT_PROVEN_EQUAL}: model, data, batches, learning rate and score "
+        "are not recorded, so that no framework is called faster, and nothing is recommended"
     )
 
 

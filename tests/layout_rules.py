@@ -56,8 +56,19 @@ FRAMEWORK_FILES = {
     "lightning": ("lightning/train.py", "unet_scaling/record/lightning_trainer.py"),
     "accelerate": ("accelerate/train.py",),
 }
-# Every figure and every table is made by functions of these names; every program has `main` and its parser.
-CONTRACT_NAMES = {"main", "command_line", "TITLE", "SECTION", "draw", "missing", "caption", "alternative"}
+# Every figure and every table is made by functions of these names; every program has `main` and its parser;
+# scripts that are not the project's call `lightning_callback`.
+CONTRACT_NAMES = {
+    "lightning_callback",
+    "main",
+    "command_line",
+    "TITLE",
+    "SECTION",
+    "draw",
+    "missing",
+    "caption",
+    "alternative",
+}
 MEDIAN_NODES = 50
 P90_NODES = 150
 UNITS = re.compile(

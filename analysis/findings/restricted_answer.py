@@ -1,4 +1,4 @@
-"""Answers of restricted studies: their speed, said to be emulated or of scripts, and nothing that was learned."""
+"""Answers of restricted studies: speed, said to be emulated or of scripts, and nothing that was learned."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from analysis.study import Study
 from analysis.text import Row, capitalised, count, number, repeats_text, with_interval
 
 NOT_EMULATED = "not emulated"
-NOT_RECORDED = "not recorded"
+NOT_EVALUATED = "not recorded"
 # Of the tiles of an answer, those on what a training gives.
 LEARNED_TILES = ("IoU", "Time and cost")
 NO_VERDICT = "no verdict against another arm"
@@ -28,7 +28,7 @@ def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
 
 
 def _restricted(answer: Answer, study: Study, words: str) -> Answer:
-    value = NOT_RECORDED if study.is_of_scripts else NOT_EMULATED
+    value = NOT_EVALUATED if study.is_of_scripts else NOT_EMULATED
     tiles = tuple(
         Tile(tile.title, value, not_learned(study), "unknown") if tile.title in LEARNED_TILES else tile
         for tile in answer.tiles

@@ -1,7 +1,7 @@
 """Runs of scripts (unet_scaling/record): each arm by itself, and never beside the project's own runs.
 
-An arm is a script and the framework that it names. It is among the options of its runs, so that two arms have no
-point in common, and nothing pairs their runs.
+An arm is a script and the framework that it names. It is among the options of its runs, so that two arms
+have no point in common, and nothing pairs their runs.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -35,7 +35,7 @@ from unet_scaling.study.run_state import Exclusion, State, first_problem
 from unet_scaling.study.study_file import config_path
 
 # Fabric and the Trainer are one arm.
-LIGHTNING = "Lightning"
+ANY_LIGHTNING = "Lightning"
 TYPED = "typed"
 
 
@@ -95,12 +95,7 @@ def _unusable(run: ScriptRun) -> tuple[State | Exclusion, str] | None:
     if record.damaged:
         return "invalid", first_problem(record.problems)
     if not record.complete:
-        first = run.header.workers[0]
-        still = f"still runs (worker 0 was process {first.process} on {first.host})"
-        return (
-            "failed",
-            f"no end line after {len(record.epochs)} epochs: it failed, was not finished, or {still}",
-        )
+        return "failed", _why_no_end(run)
     if all(epoch.warmup for epoch in record.epochs):
         return (
             "no throughput",
@@ -110,12 +105,18 @@ def _unusable(run: ScriptRun) -> tuple[State | Exclusion, str] | None:
     return ("invalid", first_problem(problems)) if problems else None
 
 
+def _why_no_end(run: ScriptRun) -> str:
+    first = run.header.workers[0]
+    runs = f"still runs (worker 0 was process {first.process} on {first.host})"
+    return f"no end line after {len(run.record.epochs)} epochs: it failed, did not call finish, or {runs}"
+
+
 def _arm(header: ScriptHeader) -> Hashable:
     return header.framework, header.script
 
 
 def _arm_and_workers(header: ScriptHeader) -> Hashable:
-    return *_arm(header), len(header.workers)
+    return _arm(header), len(header.workers)
 
 
 def _facts(headers: Mapping[str, ScriptHeader]) -> list[Fact[ScriptHeader]]:
@@ -155,7 +156,7 @@ def _study(name: str, runs: Sequence[ScriptRun], left_out: Sequence[LeftOut]) ->
 
 def _names(frameworks: set[Framework]) -> Names:
     names = dict(names_of(frameworks))
-    return names | {"lightning": LIGHTNING} if "lightning" in names else names
+    return names | {"lightning": ANY_LIGHTNING} if "lightning" in names else names
 
 
 def _labels(headers: Mapping[str, ScriptHeader]) -> dict[str, str]:

@@ -30,12 +30,12 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> PredictionFile:
     """Return what the records of a study say of these worker counts.
 
-    Raises UserError where the runs are of scripts, where a count is measured, and where no series has the counts that a model needs.
+    Raises UserError where the runs are of scripts, where a count is measured, and where no series has the
+    counts that a model needs.
     """
     if study.is_of_scripts:
-        raise UserError(
-            f"{study.name} is {restriction_words(study)}: nothing is predicted from it", EXIT_BAD_DATA
-        )
+        kind = restriction_words(study)
+        raise UserError(f"{study.name} is {kind}: nothing is predicted from it", EXIT_BAD_DATA)
     _require_unmeasured(study, workers)
     every = all_series(study)
     known = [series for series in every if not why_unpredictable(series)]

@@ -87,7 +87,7 @@ class Report:
 
     @cached_property
     def request_sentences(self) -> list[str]:
-        """Return what to know before asking for nodes; nothing of scripts, for which nothing is recommended."""
+        """Return what to know before asking for nodes; nothing of scripts."""
         if self.study.is_of_scripts:
             return []
         return list(request_sentences(self.study, self.request, self.played.plan))

@@ -1,9 +1,8 @@
-"""A training script as a beginner writes it with DDP, on workers that torchrun starts; it knows no project.
+"""A training script such as one writes after a tutorial on DDP, on workers that torchrun or its variables start.
 
-    ddp.py STUDY LOGS [--epochs N] [--plain]
+    ddp.py STUDY LOGS [--epochs N] [--images N] [--width N] [--wait SECONDS]
 
-Prints the images per second of the epochs after the first by its own clock, and with the record's lines or
-(--plain) without them.
+It prints the images per second of each epoch by its own clock. With --wait it sleeps after the last epoch.
 """
 
 import argparse
@@ -11,69 +10,79 @@ import os
 import time
 
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from unet_scaling import record
 
-IMAGES = 512
 CLASSES = 10
 BATCH = 16
 
 
-class SmallNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()
-        )
-        self.head = nn.Linear(32, CLASSES)
+def make_model(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(width, CLASSES),
+    )
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.features(images).mean((2, 3)))
+
+def make_images(count: int) -> TensorDataset:
+    return TensorDataset(torch.randn(count, 3, 32, 32), torch.randint(CLASSES, (count,)))
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("study")
     parser.add_argument("logs")
-    parser.add_argument("--epochs", type=int, default=4)
-    arguments = parser.parse_args()
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--width", type=int, default=8)
+    parser.add_argument("--wait", type=float, default=0.0)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
     torch.set_num_threads(1)
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if several:
-        dist.init_process_group("gloo")
     torch.manual_seed(0)
-    images = TensorDataset(torch.randn(IMAGES, 3, 32, 32), torch.randint(CLASSES, (IMAGES,)))
-    sampler = DistributedSampler(images) if several else None
-    loader = DataLoader(images, BATCH, sampler=sampler, shuffle=sampler is None)
-    model: nn.Module = SmallNet()
-    if several:
+    workers = int(os.environ.get("WORLD_SIZE", "1"))
+    images = make_images(arguments.images)
+    sampler: DistributedSampler[tuple[Tensor, ...]] | None = None
+    model = make_model(arguments.width)
+    if workers > 1:
+        distributed.init_process_group("gloo")
+        sampler = DistributedSampler(images)
         model = DistributedDataParallel(model)
+    loader = DataLoader(images, BATCH, sampler=sampler)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    run = record.start(
+    run = record.begin(
         study=arguments.study,
         framework="pytorch_native",
         model=model,
         optimizer=optimizer,
         logs=arguments.logs,
     )
+    loss = torch.zeros(())
     for epoch in range(arguments.epochs):
         if sampler:
             sampler.set_epoch(epoch)
         began = time.perf_counter()
-        for batch, labels in run.epoch(loader):
+        for inputs, labels in run.epoch(loader):
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(batch), labels)
+            loss = nn.functional.cross_entropy(model(inputs), labels)
             loss.backward()
             optimizer.step()
-        seconds = time.perf_counter() - began
-        print(f"epoch {epoch}: {IMAGES / seconds:.2f} images/s", flush=True)
+        print(f"{arguments.images / (time.perf_counter() - began):.3f} images/s", flush=True)
+    time.sleep(arguments.wait)
     run.finish(loss=loss.item())
-    if several:
-        dist.destroy_process_group()
+    if workers > 1:
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

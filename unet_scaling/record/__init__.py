@@ -2,7 +2,7 @@
 
     from unet_scaling import record
 
-    run = record.start(study="ours", framework="pytorch_native", model=model, optimizer=optimizer)
+    run = record.begin(study="ours", framework="pytorch_native", model=model, optimizer=optimizer)
     for epoch in range(epochs):
         for images, labels in run.epoch(loader):
             ...  # as before
@@ -14,17 +14,17 @@ All workers call all three; docs/recorder.md says what is measured.
 from pathlib import Path
 from typing import Any
 
-from unet_scaling.record.recording import Recording, start
-from unet_scaling.record.script_run import Options
+from unet_scaling.record.recording import Recording, begin
+from unet_scaling.record.script_run import RunOptions
 
-__all__ = ["Options", "Recording", "lightning_callback", "start"]
+__all__ = ["Recording", "RunOptions", "begin", "lightning_callback"]
 
 
 def lightning_callback(
     *,
     study: str,
     scores: tuple[str, ...] = (),
-    options: Options | None = None,
+    options: RunOptions | None = None,
     logs: str | Path = "logs",
 ) -> Any:  # noqa: ANN401, a class of Lightning, which may not be installed
     """Return a callback for a Lightning Trainer that records its training.

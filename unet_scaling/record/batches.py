@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unet_scaling.study.errors import UserError
 
-Batch = TypeVar("Batch")
+Item = TypeVar("Item")
 
 
 class EpochListener(Protocol):
@@ -21,15 +21,15 @@ class EpochListener(Protocol):
     def end_epoch(self) -> None: ...
 
 
-class RecordedBatches(Generic[Batch]):
+class RecordedBatches(Generic[Item]):
     """The batches of a loader, at most `steps` of them; iterating over them is an epoch."""
 
     def __init__(
         self,
         listener: EpochListener,
-        batches: Iterable[Batch],
+        batches: Iterable[Item],
         steps: int | None,
-        samples: Callable[[Batch], int],
+        samples: Callable[[Item], int],
     ) -> None:
         self._listener = listener
         self._batches = batches
@@ -44,7 +44,7 @@ class RecordedBatches(Generic[Batch]):
             return min(self._steps, len(self._batches))  # type: ignore[arg-type]
         return self._steps
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Item]:
         self._listener.begin_epoch(self._length())
         for batch in islice(self._batches, self._steps):
             self._listener.batch_arrived(self._samples(batch))

@@ -1,7 +1,7 @@
 """A callback that records the training of a Lightning Trainer.
 
-The Trainer tells of each phase itself, so that no hook is needed but those of the gradients. Before it hands out a
-batch it has moved it to the device: that is part of data wait.
+The Trainer tells of each phase itself, so that no hook is needed but those of the gradients. Before it hands
+out a batch it has moved it to the device: that is part of data wait.
 """
 
 import math
@@ -15,7 +15,7 @@ from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.record.batches import count_samples
 from unet_scaling.record.recording import Recording, script_group
 from unet_scaling.record.script_meter import MarkedModel
-from unet_scaling.record.script_run import Options
+from unet_scaling.record.script_run import RunArguments, RunOptions
 from unet_scaling.study.measurements import Phase
 
 FRAMEWORK = "lightning"
@@ -33,7 +33,7 @@ class TrainerMarks:
         self.updates = 0
         return self
 
-    def fault(self, batches: int) -> str:  # noqa: ARG002, a missing gradient shows in the phases themselves
+    def fault(self, batches: int) -> str:
         return ""
 
     def close(self) -> None:
@@ -43,26 +43,31 @@ class TrainerMarks:
 class RecorderCallback(Callback):  # type: ignore[misc]
     """Records each epoch of training; validation within it stops the clock."""
 
-    def __init__(self, study: str, scores: Sequence[str], options: Options, logs: str | Path) -> None:
-        self._study = Path(logs) / study
+    def __init__(self, study: str, scores: Sequence[str], options: RunOptions, logs: str | Path) -> None:
+        self._arguments = RunArguments(study, FRAMEWORK, options)
+        self._logs = Path(logs)
         self._scores = scores
-        self._options = options
         self._marks = TrainerMarks()
         self._recording: Recording | None = None
+
+    @property
+    def recording(self) -> Recording:
+        assert self._recording is not None, "no training has started"
+        return self._recording
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         marked = MarkedModel(pl_module, self._marks.begin)
         self._recording = Recording(script_group(FRAMEWORK, pl_module), marked)
-        self._recording.open(self._study, FRAMEWORK, self._options)
+        self._recording.open(self._logs, self._arguments)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         batches = trainer.num_training_batches
-        self._recording.begin_epoch(int(batches) if math.isfinite(batches) else None)
+        self.recording.begin_epoch(int(batches) if math.isfinite(batches) else None)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        self._recording.batch_arrived(count_samples(batch))
+        self.recording.batch_arrived(count_samples(batch))
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         self._marks.clock.mark(Phase.FORWARD)
@@ -79,12 +84,12 @@ class RecorderCallback(Callback):  # type: ignore[misc]
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         self._marks.clock.mark(Phase.OPTIMIZER)
-        self._recording.batch_done()
+        self.recording.batch_done()
         if trainer.is_last_batch:
-            self._recording.end_epoch()
+            self.recording.end_epoch()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Also before the training, as a check of the validation's code.
+        # The Trainer also tries the validation before the training.
         if self._recording is not None:
             self._recording.pause()
 
@@ -94,4 +99,4 @@ class RecorderCallback(Callback):  # type: ignore[misc]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = trainer.callback_metrics
-        self._recording.finish(**{name: float(metrics[name]) for name in self._scores if name in metrics})
+        self.recording.finish(**{name: float(metrics[name]) for name in self._scores if name in metrics})

@@ -61,7 +61,7 @@ class LoopHooks:
             self._clock.mark(Phase.FORWARD)
 
     def _update_begins(self, *_: object) -> None:
-        # Horovod's optimizer waits for the averages in its step, and calls the step of the wrapped one inside.
+        # Horovod's optimizer waits for the averages in its step, and calls that of the wrapped one inside.
         self._depth += 1
         self._clock.mark(Phase.SYNC)
 

@@ -5,34 +5,38 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
 
 from unet_scaling.group.group import Group
 from unet_scaling.measure.step_sample import STEPS_NAME
-from unet_scaling.record.batches import RecordedBatches, count_samples
+from unet_scaling.record.batches import Item, RecordedBatches, count_samples
 from unet_scaling.record.loop_hooks import LoopHooks
 from unet_scaling.record.script_group import group_of_script
 from unet_scaling.record.script_meter import MarkedModel, ScriptMeter
-from unet_scaling.record.script_run import SOURCE, Options, begin_run, introduce_workers
+from unet_scaling.record.script_run import (
+    SOURCE,
+    RunArguments,
+    RunOptions,
+    introduce_workers,
+    make_run_folder,
+    script_header,
+)
 from unet_scaling.study.config import ALL_FRAMEWORKS
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import End, RecordLine
-
-Batch = TypeVar("Batch")
+from unet_scaling.study.record_lines import End, RecordLine, WorkerFacts
 
 
-def start(
+def begin(
     *,
     study: str,
     framework: str,
     model: nn.Module | None = None,
     optimizer: Optimizer | None = None,
-    options: Options | None = None,
+    options: RunOptions | None = None,
     logs: str | Path = "logs",
 ) -> "Recording":
     """Begin to record this run, on every worker, once they have their group.
@@ -48,7 +52,7 @@ def start(
     if model is not None and optimizer is not None:
         marked = MarkedModel(model, partial(LoopHooks, model, optimizer))
     recording = Recording(script_group(framework, model), marked)
-    recording.open(Path(logs) / study, framework, options or {})
+    recording.open(Path(logs), RunArguments(study, framework, options or {}))
     return recording
 
 
@@ -73,10 +77,10 @@ class Recording:
 
     def epoch(
         self,
-        batches: Iterable[Batch],
+        batches: Iterable[Item],
         steps: int | None = None,
-        samples: Callable[[Batch], int] = count_samples,
-    ) -> RecordedBatches[Batch]:
+        samples: Callable[[Item], int] = count_samples,
+    ) -> RecordedBatches[Item]:
         """Return the batches of one epoch, to be iterated over instead of the loader, on every worker.
 
         `steps` ends it after so many batches, and tells their number where the loader has no length.
@@ -92,19 +96,22 @@ class Recording:
         self._write_steps()
         self._write(End(status="complete", scores=_finite(scores)))
 
-    def open(self, study: Path, framework: str, options: Options) -> None:
-        """Begin the record in a folder of its own; raises what `start` does."""
-        workers = introduce_workers(self._group, study.name, framework, options)
+    def open(self, logs: Path, arguments: RunArguments) -> None:
+        """Begin the record in a folder of its own below `logs`; raises what the function `begin` does."""
+        workers = introduce_workers(self._group, arguments)
+        self._group.run_on_all(partial(self._begin_record, logs, arguments, workers))
 
-        def begin() -> None:
-            if self._group.rank == 0:
-                self._folder, header = begin_run(study, framework, options, self._group, workers)
-                self._writer = RecordWriter(self._folder / RECORD_NAME)
-                self._writer.write(header)
-
-        self._group.run_on_all(begin)
-        if self._group.rank == 0:
-            print(f"recording into {self._folder}", flush=True)
+    def _begin_record(self, logs: Path, arguments: RunArguments, workers: list[WorkerFacts]) -> None:
+        if self._group.rank != 0:
+            return
+        header = script_header(arguments, self._group, workers)
+        self._folder, header = make_run_folder(logs / arguments.study, header)
+        try:
+            self._writer = RecordWriter(self._folder / RECORD_NAME)
+            self._writer.write(header)
+        except OSError as error:
+            raise UserError(f"{SOURCE}: the record cannot be written: {error}") from None
+        print(f"recording into {self._folder}", flush=True)
 
     def begin_epoch(self, batches: int | None) -> None:
         """Start the clocks of all workers together, for so many batches; None: not known."""

@@ -6,7 +6,7 @@ Nothing is imported here: a framework that the script does not use may not be in
 import os
 import sys
 from collections.abc import Mapping
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ def _device(model: nn.Module | None) -> torch.device:
 
 
 def _group_of_torch(device: torch.device) -> Group | None:
-    distributed = sys.modules.get("torch.distributed")
+    distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
 
@@ -59,7 +59,7 @@ def _group_of_torch(device: torch.device) -> Group | None:
 
 
 def _group_of_horovod(device: torch.device) -> Group | None:
-    horovod: ModuleType | None = sys.modules.get("horovod.torch")
+    horovod: Any = sys.modules.get("horovod.torch")
     if horovod is None or not horovod.is_initialized():
         return None
 
@@ -81,7 +81,7 @@ def _single_worker(framework: Framework, device: torch.device) -> Group:
     # A batch script of Slurm has the variables of its job, without being one of its tasks.
     if launched.size > 1 and launched.launcher != "Slurm":
         raise UserError(
-            f"record.start: {launched.launcher} started {launched.size} workers, but {framework} has no group "
-            f"of them yet; call it after {MAKES_THE_GROUP[framework]}"
+            f"record.begin: {launched.launcher} started {launched.size} workers, but {framework} has no "
+            f"group of them yet; call it after {MAKES_THE_GROUP[framework]}"
         )
     return Group(_identity(0, 1), device, lambda tensor: tensor, {})

@@ -17,7 +17,7 @@ from unet_scaling.record.loop_hooks import NOT_ONE_FORWARD, PASSES_IN_UPDATE
 from unet_scaling.study.measurements import Budget, Phase
 from unet_scaling.study.record_lines import Epoch
 
-NO_MODEL = "record.start was given no model and optimizer, on which hooks could mark the phases"
+NO_MODEL = "record.begin was given no model and optimizer, on which hooks could mark the phases"
 NO_LENGTH = "the loader has no length: give run.epoch the number of batches, steps=..."
 OTHER_LENGTH = "the loader gave another number of batches than its length"
 UNEQUAL_WORK = "the workers had unequal numbers of batches or samples"

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -22,10 +23,19 @@ from unet_scaling.study.record_lines import ScriptHeader, WorkerFacts
 from unet_scaling.study.study_file import STUDY_NAME, list_run_folders
 from unet_scaling.study.validation import validated
 
-Options = Mapping[str, str | bool | int | float]
+RunOptions = Mapping[str, str | bool | int | float]
 # By it the run folders are told from those that a submission makes.
 FOLDER_PREFIX = "script"
-SOURCE = "record.start"
+SOURCE = "record.begin"
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """What a script says of its run; the same on all its workers."""
+
+    study: str
+    framework: str
+    options: RunOptions
 
 
 class _Introduction(BaseModel):
@@ -35,59 +45,61 @@ class _Introduction(BaseModel):
     facts: WorkerFacts
 
 
-def introduce_workers(group: Group, study: str, framework: str, options: Options) -> list[WorkerFacts]:
+def introduce_workers(group: Group, arguments: RunArguments) -> list[WorkerFacts]:
     """Return the facts of all workers, by rank; UserError on all alike where they record different runs."""
-    named = json.dumps(dict(options), sort_keys=True, default=str)
-    common = {"study": study, "framework": framework, "options": named, "script": _script()[1] or ""}
+    common = {
+        "study": arguments.study,
+        "framework": arguments.framework,
+        "options": json.dumps(dict(arguments.options), sort_keys=True, default=str),
+        "script": _script()[1] or "",
+    }
     facts = own_facts(group.identity, group.device, provenance.speed_variables())
-    own = _Introduction(common=common, facts=facts)
-    all_workers = map(_Introduction.model_validate_json, group.gather_strings(own.model_dump_json()))
-    first, *others = all_workers
-    for other in others:
-        differing = [name for name, value in first.common.items() if other.common[name] != value]
-        if differing:
-            name = differing[0]
-            raise UserError(
-                f"{SOURCE}: {name}: found {first.common[name]!r} on worker 0, {other.common[name]!r} on worker "
-                f"{other.facts.worker}; call it alike on every worker"
-            )
-    return [first.facts, *(other.facts for other in others)]
+    own = _Introduction(common=common, facts=facts).model_dump_json()
+    workers = list(map(_Introduction.model_validate_json, group.gather_strings(own)))
+    for worker in workers:
+        _require_same(workers[0], worker)
+    return [worker.facts for worker in workers]
 
 
-def begin_run(
-    study: Path, framework: str, options: Options, group: Group, workers: list[WorkerFacts]
-) -> tuple[Path, ScriptHeader]:
-    """Make the folder of this launch below that of the study; return it with the header of its record.
+def _require_same(first: _Introduction, other: _Introduction) -> None:
+    for name, value in first.common.items():
+        if other.common[name] != value:
+            values = f"{value!r} on worker 0, {other.common[name]!r} on worker {other.facts.worker}"
+            raise UserError(f"{SOURCE}: {name}: found {values}; call it alike on every worker")
 
-    Raises UserError where an argument is wrong, the study is one of the project's own runs, or the folder
-    cannot be made.
-    """
-    if not re.fullmatch(PLAIN_NAME, study.name):
-        raise UserError(f"{SOURCE}: study: found {study.name!r}; allowed: {PLAIN_NAME_WORDS}")
+
+def script_header(arguments: RunArguments, group: Group, workers: list[WorkerFacts]) -> ScriptHeader:
+    """Return the header of the first repeat; UserError where an argument is wrong."""
+    if not re.fullmatch(PLAIN_NAME, arguments.study):
+        raise UserError(f"{SOURCE}: study: found {arguments.study!r}; allowed: {PLAIN_NAME_WORDS}")
     script, sha256 = _script()
     commit, dirty = code_version.commit(Path(script).parent) if script else (None, None)
-    header = validated(
-        ScriptHeader,
-        {
-            "framework": framework,
-            "repeat": 1,
-            "script": Path(script).name,
-            "script_sha256": sha256,
-            "options": dict(options),
-            "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": commit,
-            "dirty": dirty,
-            "versions": provenance.versions(),
-            "transport": group.transport,
-            "job": provenance.job(),
-            "dilation": dilation() if is_dilated() else None,
-            "link_rate": link_rate(),
-            "workers": workers,
-        },
-        SOURCE,
-    )
-    folder, repeat = _make_folder(study, header)
-    return folder, header.model_copy(update={"repeat": repeat})
+    content = {
+        "framework": arguments.framework,
+        "repeat": 1,
+        "script": Path(script).name,
+        "script_sha256": sha256,
+        "options": dict(arguments.options),
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "versions": provenance.versions(),
+        "transport": group.transport,
+        "job": provenance.job(),
+        "dilation": dilation() if is_dilated() else None,
+        "link_rate": link_rate(),
+        "workers": workers,
+    }
+    return validated(ScriptHeader, content, SOURCE)
+
+
+def make_run_folder(study: Path, first: ScriptHeader) -> tuple[Path, ScriptHeader]:
+    """Make the folder of this launch below that of the study; return it with the header of its repeat.
+
+    Raises UserError where the study is one of the project's own runs, and where no folder can be made.
+    """
+    folder, repeat = _make_folder(study, first)
+    return folder, first.model_copy(update={"repeat": repeat})
 
 
 def _make_folder(study: Path, header: ScriptHeader) -> tuple[Path, int]:
@@ -98,16 +110,19 @@ def _make_folder(study: Path, header: ScriptHeader) -> tuple[Path, int]:
     try:
         study.mkdir(parents=True, exist_ok=True)
         _require_no_other_runs(study)
-        for repeat in count(1):
-            folder = study / f"{name}-r{repeat}"
-            try:
-                folder.mkdir()
-            except FileExistsError:
-                continue
-            return folder, repeat
+        repeat = next(repeat for repeat in count(1) if _is_made(study / f"{name}-r{repeat}"))
     except OSError as error:
         raise UserError(f"{SOURCE}: no run folder can be made in {study}: {error}") from None
-    raise AssertionError("count has no end")
+    return study / f"{name}-r{repeat}", repeat
+
+
+def _is_made(folder: Path) -> bool:
+    """Make a folder; return whether it was not there before."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def _require_no_other_runs(study: Path) -> None:

@@ -3,8 +3,8 @@
 One JSON object a line, written by worker 0, flushed and synced line by line. In this order:
 
     header   once, first       what is about to run, where, on what, from which weights and images
-    script   in its place      of a run that unet_scaling/record recorded in a script of somebody else's: it has
-             lines `epoch` and `end`, and no others
+    script   in its place      of a run that a script recorded (unet_scaling/record), of which there are
+             lines `epoch` and `end` only
     startup  once, or never    how long the workers took from their start to the first epoch, by parts
     probe    once, or never    how long the group's all-reduce takes, by message size
     epoch    one per epoch     its seconds (of the slowest worker) and where they went, images, loss, rate
