@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.study import NAMES, Study
+from analysis.study import Study
 from analysis.text import clean, count
 from unet_scaling.study.record_lines import Header, Provenance, ScriptHeader, WorkerFacts
 
@@ -81,7 +81,7 @@ def _commit(found: Provenance) -> str:
 def _transports(study: Study) -> Iterator[Origin]:
     used = [(header.config.framework, header.transport) for header in study.headers.values()]
     used += [(script.framework, script.transport) for script in study.scripts.values()]
-    for framework, name in NAMES.items():
+    for framework, name in study.names.items():
         own = [transport for arm, transport in used if arm == framework]
         if own:
             yield Origin(f"transport of {name}", _distinct(map(_pairs, own)))

@@ -1,4 +1,4 @@
-"""A training script such as one writes after a tutorial on DDP, on workers that torchrun or its variables start.
+"""A training script such as one writes after a tutorial on DDP, with the variables that torchrun sets.
 
     ddp.py STUDY LOGS [--epochs N] [--images N] [--width N] [--wait SECONDS]
 

@@ -26,7 +26,7 @@ class LoopHooks:
     """Marks the phases of one epoch, and counts its forward passes and updates."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._forwards = 0
         self._depth = 0
         self._passes_in_update = False
@@ -53,20 +53,20 @@ class LoopHooks:
         # A pass without gradients, such as one of a teacher, is part of what comes next.
         if torch.is_grad_enabled():
             self._passes_in_update |= self._depth > 0
-            self._clock.mark(Phase.HOST_TO_DEVICE)
+            self.clock.mark(Phase.HOST_TO_DEVICE)
 
     def _forward_ends(self, *_: object) -> None:
         if torch.is_grad_enabled():
             self._forwards += 1
-            self._clock.mark(Phase.FORWARD)
+            self.clock.mark(Phase.FORWARD)
 
     def _update_begins(self, *_: object) -> None:
         # Horovod's optimizer waits for the averages in its step, and calls that of the wrapped one inside.
         self._depth += 1
-        self._clock.mark(Phase.SYNC)
+        self.clock.mark(Phase.SYNC)
 
     def _update_ends(self, *_: object) -> None:
-        self._clock.mark(Phase.OPTIMIZER)
+        self.clock.mark(Phase.OPTIMIZER)
         self._depth -= 1
         if self._depth == 0:
             self.updates += 1

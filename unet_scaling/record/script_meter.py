@@ -28,8 +28,9 @@ SAMPLE_SEED = 0
 
 
 class Marks(Protocol):
-    """What marks the phases of one epoch, and counts the updates in it."""
+    """What marks the phases of one epoch on a clock, and counts the updates in it."""
 
+    clock: Clock
     updates: int
 
     def fault(self, batches: int) -> str:
@@ -92,11 +93,17 @@ class ScriptMeter:
 
     def arrived(self, samples: int) -> None:
         """Count a batch that the loader has just given."""
-        if self._batches == self._expected:  # one more than it said
-            self.close()
-            self._clock = NO_CLOCK
+        if self._batches == self._expected:
+            self._stop_phases()
         self._clock.mark(Phase.DATA_WAIT)
         self._samples += samples
+
+    def _stop_phases(self) -> None:
+        """Mark no more phases: there are more steps than the clock was told."""
+        self._clock = NO_CLOCK
+        if self._phases and self._marks:
+            self._phases.close()
+            self._marks.clock = NO_CLOCK
 
     def done(self) -> None:
         """End the step of a batch."""
