@@ -37,7 +37,7 @@ WARMUP_PAIRS = 3
 
 
 def work(folder: Path, pairs: int, steps: int) -> None:
-    """Write, as one worker, the seconds of a step and of the rest of an epoch: [pair][recorded, not][both]."""
+    """Write, as one worker, seconds of a step and of the rest of an epoch: [pair][recorded, not][both]."""
     config = read_config(folder / "config.json")
     program = twin(config.framework)
     group = program.join_group(config)

@@ -1,6 +1,5 @@
 """Scripts on real workers record themselves, with DDP, Horovod and a Lightning Trainer."""
 
-import importlib.util
 import signal
 import time
 from pathlib import Path
@@ -8,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from analysis.loading.load import load_study
+from slurm.preflight import is_installed
 from tests.machine import needs_a_core_each, skip_where_disturbed
 from tests.recorded_scripts import STUDY, outputs, records, run_mpiexec, run_torchrun, start_torchrun_workers
+from tests.wrappers import each_wrapper
 from unet_scaling.study.record import RECORD_NAME
 
 pytestmark = pytest.mark.slow
@@ -50,9 +51,7 @@ def test_horovods_wait_for_averages_is_sync_and_a_step_counts_once(tmp_path: Pat
         assert min(epoch.budget.sync_seconds) > 0
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("lightning.pytorch") is None, reason="Lightning is not installed"
-)
+@pytest.mark.skipif(not is_installed("lightning"), reason="Lightning is not installed")
 def test_a_callback_records_the_training_of_a_lightning_trainer(tmp_path: Path) -> None:
     run_torchrun("lightning_script.py", 2, tmp_path)
     (found,) = records(tmp_path)
@@ -64,6 +63,19 @@ def test_a_callback_records_the_training_of_a_lightning_trainer(tmp_path: Path) 
     assert found.end is not None
     assert found.end.scores is not None
     assert list(found.end.scores) == ["error"]
+
+
+@each_wrapper
+def test_wrappers_of_ddp_are_recorded_as_it_is(framework: str, tmp_path: Path) -> None:
+    run_torchrun("wrapped_script.py", 2, tmp_path, framework)
+    (found,) = records(tmp_path)
+    assert found.complete
+    assert found.script is not None
+    assert found.script.transport == {"backend": "gloo"}
+    assert [(epoch.images, epoch.steps) for epoch in found.epochs] == [(64, 2)] * 3
+    for epoch in found.epochs:
+        assert epoch.budget is not None
+        assert min(epoch.budget.optimizer_seconds) > 0
 
 
 def test_a_killed_script_leaves_a_record_that_can_be_read(tmp_path: Path) -> None:

@@ -31,11 +31,12 @@ class LoopHooks:
         self._depth = 0
         self._passes_in_update = False
         self.updates = 0
+        own = unwrapped(optimizer)
         self._handles = (
             model.register_forward_pre_hook(self._forward_begins),
             model.register_forward_hook(self._forward_ends),
-            optimizer.register_step_pre_hook(self._update_begins),
-            optimizer.register_step_post_hook(self._update_ends),
+            own.register_step_pre_hook(self._update_begins),
+            own.register_step_post_hook(self._update_ends),
         )
 
     def close(self) -> None:
@@ -70,3 +71,9 @@ class LoopHooks:
         self._depth -= 1
         if self._depth == 0:
             self.updates += 1
+
+
+def unwrapped(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer that updates: those of Fabric and Accelerate hold it, and call no hooks."""
+    inner = getattr(optimizer, "optimizer", None)
+    return unwrapped(inner) if isinstance(inner, Optimizer) else optimizer
