@@ -19,6 +19,7 @@ import pandas as pd
 
 from analysis.loading.load import load_study
 from analysis.study import NAMES, POINT
+from analysis.text import series_name
 from benchmarks.arms import Estimate, parser_of
 
 
@@ -33,17 +34,20 @@ def main() -> None:
 def agreement_lines(studies: Sequence[Path]) -> Iterator[str]:
     """Yield the step of every point at each K, and what of it depends on K."""
     runs = pd.concat([load_study(study).runs for study in studies], ignore_index=True)
-    for (_, framework, knobs, workers), alike in runs.groupby(POINT, sort=False):
-        steps = {float(k): launches.to_numpy() for k, launches in alike.groupby("dilation")["step_seconds"]}
+    for _, alike in runs.groupby(POINT, sort=False):
+        steps = {
+            float(k): alike.loc[alike["dilation"] == k, "step_seconds"].to_numpy()
+            for k in np.unique(alike["dilation"])
+        }
         if len(steps) < 2:
             continue
         slowed = np.array(list(steps))
         medians = 1000 * np.array([np.median(launches) for launches in steps.values()])
         slope, at_zero = np.polyfit(1 / slowed, medians, 1)
         residuals = medians / (at_zero + slope / slowed) - 1
-        name = " ".join(filter(None, (NAMES[framework], knobs)))
+        name = series_name(alike.to_dict("records")[0], NAMES)
         yield (
-            f"{name} on {workers}: {at_zero:.2f} ms at 1/K = 0, "
+            f"{name} on {alike['workers'].iloc[0]}: {at_zero:.2f} ms at 1/K = 0, "
             f"largest residual of the line {np.abs(residuals).max():.2%}"
         )
         for k, launches, median in zip(slowed, steps.values(), medians, strict=True):
