@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.restriction import restriction_words
 from analysis.findings.standing import least_efficiency
 from analysis.prediction.request import AS_PREDICTED
+from analysis.restriction import restriction_words
 from analysis.study import SECONDS_PER_HOUR, SERIES, Study
 from analysis.text import Row, count, labelled, number, percent, series_name, with_interval
 from unet_scaling.study.options import Criteria
