@@ -4,8 +4,9 @@
 
 For each framework at 1 and 2 workers, each worker on cores of its own: a hand-written loop over the reference
 network, its batches from run.epoch or from the list itself, the order within a pair alternating; the median
-ratio of the seconds of a step and its 95 % interval (a bootstrap over the pairs), from the first batch to the
-end of the last step. What an epoch costs once, to begin and end together, is the difference of the rest.
+ratio and its 95 % interval (a bootstrap over the pairs), from the first batch to the end of the last step, of
+the seconds of a step and of the CPU seconds of worker 0's training thread. What an epoch costs once, to begin
+and end together, is the difference of the rest.
 """
 
 import argparse
@@ -37,7 +38,7 @@ WARMUP_PAIRS = 3
 
 
 def work(folder: Path, pairs: int, steps: int) -> None:
-    """Write, as one worker, seconds of a step and of the rest of an epoch: [pair][recorded, not][both]."""
+    """Write, as one worker, what seconds_of_epoch returns: [pair][recorded, not recorded][seconds]."""
     config = read_config(folder / "config.json")
     program = twin(config.framework)
     group = program.join_group(config)
@@ -69,18 +70,16 @@ def work(folder: Path, pairs: int, steps: int) -> None:
 
 def seconds_of_epoch(
     batches: Iterable[Batch], steps: int, take: Callable[[Batch], None]
-) -> tuple[float, float]:
-    """Return the seconds of a step, their mean, and what an epoch takes beside its steps."""
+) -> tuple[float, float, float]:
+    """Return seconds and CPU seconds of a step, their means, and the seconds of an epoch beside its steps."""
     begin = time.perf_counter()
-    first = None
-    last = begin
+    stamps = []
     for batch in batches:
-        first = first or time.perf_counter()
+        stamps.append((time.perf_counter(), time.thread_time()))
         take(batch)
-        last = time.perf_counter()
-    assert first is not None
-    of_steps = last - first
-    return of_steps / steps, time.perf_counter() - begin - of_steps
+        stamps.append((time.perf_counter(), time.thread_time()))
+    seconds, cpu_seconds = (last - first for first, last in zip(stamps[0], stamps[-1], strict=True))
+    return seconds / steps, cpu_seconds / steps, time.perf_counter() - begin - seconds
 
 
 def measure(root: Path, framework: Framework, workers: int, options: argparse.Namespace) -> str:
@@ -102,9 +101,12 @@ def measure(root: Path, framework: Framework, workers: int, options: argparse.Na
     if code != 0:
         sys.exit((folder / "output.log").read_text())
     pairs = np.array(json.loads((folder / RESULT).read_text()))
-    ratios = pairs[:, 0, 0] / pairs[:, 1, 0]
-    step, rest = 1000 * np.median(pairs[:, 1, 0]), 1000 * np.median(pairs[:, 0, 1] - pairs[:, 1, 1])
-    return f"{framework:>15} {workers:>8} {step:10.2f} ms  {shown(ratios)} {rest:16.2f} ms"
+    recorded, plain = pairs[:, 0], pairs[:, 1]
+    seconds, cpu_seconds, _ = (recorded / plain).T
+    step, rest = 1000 * np.median(plain[:, 0]), 1000 * np.median(recorded[:, 2] - plain[:, 2])
+    return (
+        f"{framework:>15} {workers:>8} {step:9.2f} ms  {shown(seconds)}  {shown(cpu_seconds)} {rest:11.2f} ms"
+    )
 
 
 def main() -> None:
@@ -122,7 +124,10 @@ def main() -> None:
         return work(options.worker, options.pairs, options.steps)
     with tempfile.TemporaryDirectory() as root:
         os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"
-        print("      framework  workers  step without  recorded / not recorded    once per epoch")
+        print("recorded / not recorded:")
+        print(
+            "      framework  workers          step                   seconds               CPU seconds  once per epoch"
+        )
         for framework in FRAMEWORKS:
             for workers in (1, 2):
                 print(measure(Path(root), framework, workers, options), flush=True)
