@@ -125,9 +125,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"
         print("recorded / not recorded:")
-        print(
-            "      framework  workers          step                   seconds               CPU seconds  once per epoch"
-        )
+        print(f"{'framework':>15}  workers {'step':>12} {'seconds':>24} {'CPU seconds':>25} {'an epoch':>14}")
         for framework in FRAMEWORKS:
             for workers in (1, 2):
                 print(measure(Path(root), framework, workers, options), flush=True)

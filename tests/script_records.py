@@ -1,6 +1,7 @@
 """Plausible complete runs of scripts for tests, written with the real models and the real writer."""
 
 from pathlib import Path
+from typing import Any
 
 from tests.records import digest, make_workers
 from unet_scaling.study.config import Framework
@@ -39,7 +40,7 @@ def write_script_run(
     *,
     images_per_second: float = 100.0,
     end: End | None = End(status="complete"),  # noqa: B008, frozen
-    **changes: object,
+    **changes: Any,
 ) -> Path:
     """Write the folder of one run of a script below `study`; `changes` replace fields of its header."""
     header = make_script_header(framework, workers, repeat, **changes)

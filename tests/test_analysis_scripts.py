@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_scores_stand_beside_the_runs_that_report_them(tmp_path: Path) -> None:
 
 
 def test_one_script_in_two_frameworks_is_two_arms(tmp_path: Path) -> None:
-    same = {"script": "train.py", "script_sha256": None}
+    same: dict[str, Any] = {"script": "train.py", "script_sha256": None}
     write_script_run(tmp_path, "pytorch_native", **same)
     write_script_run(tmp_path, "horovod", **same)
     study = load_study(tmp_path)
@@ -139,7 +140,7 @@ def test_options_that_vary_tell_the_points_of_an_arm_apart(tmp_path: Path) -> No
     ],
 )
 def test_refuses_a_run_that_differs_from_others_of_its_arm(
-    fact: str, change: dict[str, object], tmp_path: Path
+    fact: str, change: dict[str, Any], tmp_path: Path
 ) -> None:
     for repeat in (1, 2):
         write_script_run(tmp_path, repeat=repeat)

@@ -17,8 +17,8 @@ from unet_scaling.record.batches import count_samples
 from unet_scaling.record.loop_hooks import NOT_ONE_FORWARD, PASSES_IN_UPDATE
 from unet_scaling.record.script_meter import NO_LENGTH, NO_MODEL, OTHER_LENGTH
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
 from unet_scaling.study.record import Record, line_with_checksum, read_record
-from unet_scaling.study.record_lines import Startup
 
 BATCHES = 4
 BATCH = 8
@@ -35,8 +35,13 @@ class Loop:
         self.logs = logs
         self.model: nn.Module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        given = {"model": self.model, "optimizer": self.optimizer} if hooked else {}
-        self.run = record.begin(study=STUDY, framework="pytorch_native", logs=logs, **given)
+        self.run = record.begin(
+            study=STUDY,
+            framework="pytorch_native",
+            model=self.model if hooked else None,
+            optimizer=self.optimizer,
+            logs=logs,
+        )
 
     def step(self, batch: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -141,8 +146,8 @@ def _frozen_at_times(loop: Loop, batch: Tensor) -> None:
 
 def _closure(loop: Loop, batch: Tensor) -> None:
     def passes() -> float:
-        loss = loop.model(batch).sum()
-        loss.backward()
+        loss: Tensor = loop.model(batch).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
     loop.optimizer.step(passes)
@@ -279,8 +284,7 @@ def test_refuses_workers_that_have_no_group_yet(tmp_path: Path, monkeypatch: pyt
 def test_a_record_of_a_script_has_epochs_and_an_end_alone(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     path = loop.train(make_batches(), epochs=0).path
-    none: list[float] = [0.0]
-    names = (name for name in Startup.model_fields if name != "kind")
+    startup = Startup.model_validate(dict.fromkeys(STARTUP_COLUMNS, [0.0]))
     header, *rest = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(header + line_with_checksum(Startup(**dict.fromkeys(names, none))) + b"".join(rest))
+    path.write_bytes(header + line_with_checksum(startup) + b"".join(rest))
     assert "the record of a script has no line startup" in read_record(path).problems[0]

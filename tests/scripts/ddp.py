@@ -76,7 +76,7 @@ def main() -> None:
         for inputs, labels in run.epoch(loader):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs), labels)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         print(f"{arguments.images / (time.perf_counter() - began):.3f} images/s", flush=True)
     time.sleep(arguments.wait)

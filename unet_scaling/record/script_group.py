@@ -41,8 +41,9 @@ def _device(model: nn.Module | None) -> torch.device:
     weight = next(model.parameters(), None) if model is not None else None
     if weight is not None:
         return weight.device
-    initialized = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return torch.device("cuda", torch.cuda.current_device()) if initialized else torch.device("cpu")
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def _group_of_torch(device: torch.device) -> Group | None:
