@@ -284,7 +284,7 @@ def test_refuses_workers_that_have_no_group_yet(tmp_path: Path, monkeypatch: pyt
 def test_a_record_of_a_script_has_epochs_and_an_end_alone(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     path = loop.train(make_batches(), epochs=0).path
-    startup = Startup.model_validate(dict.fromkeys(STARTUP_COLUMNS, [0.0]))
+    startup = Startup.model_validate({name: [0.0] for name in STARTUP_COLUMNS})
     header, *rest = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(header + line_with_checksum(startup) + b"".join(rest))
     assert "the record of a script has no line startup" in read_record(path).problems[0]
