@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.emulation import with_emulation
+from analysis.emulation import emulation_words, with_emulation
 from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
@@ -167,4 +167,4 @@ def _what_is_measured(report: Report) -> str:
         "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
         "its own seed; numbers are medians over launches."
     )
-    return with_emulation(report.study, used)
+    return with_emulation(emulation_words(report.study), used)
