@@ -1,4 +1,4 @@
-"""The committed records of 1 to 14 emulated workers: docs/emulation.md, docs/dilation.md, docs/prediction.md."""
+"""The committed records of 1 to 14 emulated workers, held against docs/{emulation,dilation,prediction}.md."""
 
 import re
 from collections.abc import Iterator
