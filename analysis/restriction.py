@@ -14,22 +14,35 @@ from unet_scaling.study.record_lines import ComputeFacts, Header, ScriptHeader
 NOTHING_LEARNED = "every run is emulated: nothing is learned, so that there is no loss and no IoU"
 SPEED_ALONE = "every run is one of a script, which records its speed alone"
 NOT_PROVEN_EQUAL = "arms not proven equal"
+EMULATED = "emulated"
+OF_SCRIPTS = "recorded in scripts"
+MEANINGS = {
+    EMULATED: "waits stand for computing",
+    OF_SCRIPTS: "each arm is measured by itself, and no two are compared",
+}
 # More names of scripts would hide the sentence.
 _MOST_NAMED = 3
 
 
 def restriction_words(study: Study) -> str:
-    """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty without a restriction."""
+    """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty without a restriction.
+
+    The words begin with one of the keys of MEANINGS.
+    """
     if study.is_of_scripts:
-        return f"recorded in scripts, {NOT_PROVEN_EQUAL}"
+        return f"{OF_SCRIPTS}, {NOT_PROVEN_EQUAL}"
     parts = list(dict.fromkeys(part for header in _emulated(study) for part in _parts(header)))
-    return ", ".join(["emulated", *parts]) if parts else ""
+    return ", ".join([EMULATED, *parts]) if parts else ""
 
 
-def with_restriction(study: Study, caption: str) -> str:
-    """Return a caption; before one of a restricted study stands what its runs are."""
-    words = restriction_words(study)
-    return f"{capitalised(words)}: {_meaning(study)}. {caption}" if words else caption
+def with_restriction(words: str, caption: str) -> str:
+    """Return a caption; before one of restricted runs stand the words for what they are."""
+    return after(words, f"{MEANINGS[words.partition(',')[0]]}. {caption}") if words else caption
+
+
+def after(words: str, text: str) -> str:
+    """Return a sentence; before one on restricted runs stand the words for what they are."""
+    return f"{capitalised(words)}: {text}" if words else text
 
 
 def restriction_notes(study: Study) -> list[str]:
@@ -45,12 +58,6 @@ def not_learned(study: Study) -> str:
     if study.is_of_scripts:
         return SPEED_ALONE
     return NOTHING_LEARNED if study.is_emulated else ""
-
-
-def _meaning(study: Study) -> str:
-    if study.is_of_scripts:
-        return "each arm is measured by itself, and no two are compared"
-    return "waits stand for computing"
 
 
 def _emulated(study: Study) -> Iterator[Header]:

@@ -8,6 +8,7 @@ from analysis.compare.iou import A_HIGHER, B_HIGHER
 from analysis.compare.sentences import compared_point, percent_faster
 from analysis.compare.throughput import A_FASTER, B_FASTER
 from analysis.findings.comparison import NO_DIFFERENCE
+from analysis.restriction import after
 from analysis.text import Row, count, number
 
 # What the launches show of the speed of B against that of A.
@@ -31,7 +32,7 @@ def study_headline(comparison: StudyComparison) -> str:
     if not rows:
         return comparison.headlines[0]
     speed = list(_faster(comparison, rows)) or [_not_shown(comparison, rows)]
-    return "; ".join([*speed, *_iou(rows)])
+    return after(comparison.emulated, "; ".join([*speed, *_iou(rows)]))
 
 
 def _faster(comparison: StudyComparison, rows: Sequence[Row]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from analysis.figures.drawing.svg import image, inline_svg
 from analysis.findings.tiles import Light
 from analysis.report.templates import rendered
 from analysis.report.view import Drawing
+from analysis.restriction import with_restriction
 from analysis.study import COMPARED, NAMES
 from analysis.text import clean, count, listed, sentence
 
@@ -127,8 +128,9 @@ def _drawn_points(comparison: StudyComparison) -> pd.DataFrame:
 def _caption(comparison: StudyComparison) -> str:
     points = len(comparison.points)
     cut = f" The first {MOST_FOREST_ROWS} of {points} points; all are in compare.csv."
-    return (
+    caption = (
         "Right of the line B is faster, or its IoU higher; left of it A. In the colour of its framework: the "
         "interval, corrected for all points, excludes equality; grey: nothing is claimed."
         f"{cut if points > MOST_FOREST_ROWS else ''}"
     )
+    return with_restriction(comparison.emulated, caption)

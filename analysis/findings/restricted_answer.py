@@ -7,9 +7,9 @@ import pandas as pd
 
 from analysis.findings.answer import Answer
 from analysis.findings.tiles import Tile
-from analysis.restriction import NOT_PROVEN_EQUAL, not_learned, restriction_words
+from analysis.restriction import NOT_PROVEN_EQUAL, after, not_learned, restriction_words
 from analysis.study import Study
-from analysis.text import Row, capitalised, count, number, repeats_text, with_interval
+from analysis.text import Row, count, number, repeats_text, with_interval
 
 NOT_EMULATED = "not emulated"
 NOT_EVALUATED = "not recorded"
@@ -33,7 +33,7 @@ def _restricted(answer: Answer, study: Study, words: str) -> Answer:
         Tile(tile.title, value, not_learned(study), "unknown") if tile.title in LEARNED_TILES else tile
         for tile in answer.tiles
     )
-    return replace(answer, headline=f"{capitalised(words)}: {answer.headline}", tiles=tiles)
+    return replace(answer, headline=after(words, answer.headline), tiles=tiles)
 
 
 def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.findings.standing import least_efficiency
 from analysis.prediction.request import AS_PREDICTED
-from analysis.restriction import restriction_words
+from analysis.restriction import after, restriction_words
 from analysis.study import SECONDS_PER_HOUR, SERIES, Study
 from analysis.text import Row, count, labelled, number, percent, series_name, with_interval
 from unet_scaling.study.options import Criteria
@@ -21,7 +21,7 @@ def request_sentences(study: Study, table: pd.DataFrame, plan: pd.DataFrame) -> 
     """
     words = restriction_words(study)
     for options, text in (*_of_series(study, table), *_of_plan(study, plan)):
-        yield labelled(options, f"{words}: {text}" if words else text)
+        yield labelled(options, after(words, text))
 
 
 def _of_series(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, str]]:

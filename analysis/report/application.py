@@ -20,7 +20,7 @@ from analysis.report.markdown import (
 from analysis.report.page_columns import of_request, point_keys
 from analysis.report.provenance import origins
 from analysis.report.view import integer_column, number_column
-from analysis.restriction import with_restriction
+from analysis.restriction import restriction_words, with_restriction
 from analysis.study import POINT
 from analysis.text import (
     UNKNOWN,
@@ -167,4 +167,4 @@ def _what_is_measured(report: Report) -> str:
         "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
         "its own seed; numbers are medians over launches."
     )
-    return with_restriction(report.study, used)
+    return with_restriction(restriction_words(report.study), used)
