@@ -12,11 +12,12 @@ from torch import nn
 from analysis.compare.page import comparison_page
 from analysis.figures.catalogue import FIGURES
 from analysis.loading.load import load_study
+from analysis.report.application import application_text
 from analysis.report.assemble import make_report
-from analysis.report.figure_files import inputs_of
+from analysis.report.figure_files import FigureFiles, inputs_of
 from analysis.report.latex import latex_escaped, summary_latex
 from analysis.report.markdown import summary_markdown
-from analysis.restriction import restriction_words
+from analysis.restriction import NOTHING_LEARNED, restriction_words
 from slurm.preflight import check_inputs
 from tests.compared_studies import compared
 from tests.records import write_run
@@ -309,6 +310,7 @@ def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(emulated
     assert len(drawn) >= 3
     assert all(said in figure.caption(inputs) for figure in drawn)
     assert all(said in answer.headline for answer in report.answers)
+    assert all(said in verdict.sentence for verdict in report.verdicts)
     assert said in summary_markdown(report)
     assert latex_escaped(said) in summary_latex(report)
     assert "an assumption: figures of a paper" in report.notes[0]
@@ -332,6 +334,11 @@ def test_an_emulated_study_says_nothing_of_what_a_training_gives(emulated_study:
     assert set(report.study.runs["emulated_by"]) == {"v100_like.toml"}
     assert report.points["iou"].isna().all()
     assert report.study.runs["loss"].isna().all()
+    facts = {check.check: check.fact for check in report.checks}
+    assert facts["same images evaluated"] == report.study.iou_scope == NOTHING_LEARNED
+    text = application_text(report, FigureFiles({}, {}))
+    assert "Cost of one training" not in text
+    assert "margin of non-inferiority" not in text
     (answer,) = report.answers
     assert {tile.value for tile in answer.tiles if tile.title in ("IoU", "Time and cost")} == {"not emulated"}
 

@@ -30,6 +30,7 @@ from analysis.loading.runs import CompleteRun, Loaded, UnusableRun, name_of, rea
 from analysis.loading.scripts import ScriptRun, beside_others, script_study, split_scripts
 from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
+from analysis.restriction import NOTHING_LEARNED
 from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
@@ -221,7 +222,7 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
     unknown = tuple(run.name for run in runs if not run.attempts_known)
     frameworks = {run.config.framework for run in runs}
     frameworks |= {left.left_out.framework for left in left_out if left.left_out.framework}
-    return Study(
+    study = Study(
         name=name,
         names=names_of(frameworks),
         runs=_run_table(runs, axes),
@@ -238,6 +239,7 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
         startups=_table_of(runs, "startup", STARTUP_TABLE_COLUMNS),
         gradient_norms=_table_of(runs, "norms", GRADIENT_NORM_COLUMNS),
     )
+    return replace(study, iou_scope=NOTHING_LEARNED) if study.is_emulated else study
 
 
 def _axes(runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> tuple[str, ...]:

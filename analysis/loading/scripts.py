@@ -14,6 +14,7 @@ from analysis.loading.consistency import impossible_epochs
 from analysis.loading.fairness import differing_in
 from analysis.loading.rows import machine_of, speed_of, tidy
 from analysis.loading.runs import epoch_columns, escape_unprintable, name_of
+from analysis.restriction import SPEED_ALONE
 from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
@@ -149,7 +150,7 @@ def _study(name: str, runs: Sequence[ScriptRun], left_out: Sequence[LeftOut]) ->
         left_out=left_out_table(left_out),
         headers={},
         scripts=headers,
-        iou_scope="not evaluated",
+        iou_scope=SPEED_ALONE,
         budgets=tidy(budgets, BUDGET_COLUMNS),
     )
 

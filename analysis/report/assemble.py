@@ -1,7 +1,7 @@
 """Everything that a report says of a study, before any of it is written or printed."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import pandas as pd
@@ -41,7 +41,7 @@ from analysis.prediction.request import request_table
 from analysis.prediction.request_sentences import request_sentences
 from analysis.prediction.scoring import score_table
 from analysis.processes import parallel_map
-from analysis.restriction import restriction_notes
+from analysis.restriction import after, restriction_notes, restriction_words
 from analysis.study import Study
 from analysis.text import series_name
 
@@ -120,7 +120,9 @@ class Report:
         """Return which framework is faster, one sentence for each pair of series; none of scripts."""
         if self.study.is_of_scripts:
             return []
-        return [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers)]
+        found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers)]
+        words = restriction_words(self.study)
+        return [replace(verdict, sentence=after(words, verdict.sentence)) for verdict in found]
 
     @cached_property
     def recommendations(self) -> list[Recommendation]:
