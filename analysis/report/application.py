@@ -20,7 +20,7 @@ from analysis.report.markdown import (
 from analysis.report.page_columns import of_request, point_keys
 from analysis.report.provenance import origins
 from analysis.report.view import integer_column, number_column
-from analysis.restriction import restriction_words, with_restriction
+from analysis.restriction import not_learned, restriction_words, with_restriction
 from analysis.study import POINT
 from analysis.text import (
     UNKNOWN,
@@ -153,7 +153,7 @@ def _method(report: Report) -> Iterator[str]:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return
     margin = f", margin of non-inferiority {study.criteria.iou_margin:g}"
-    yield f"IoU: {escaped(study.iou_scope)}{'' if study.is_emulated else margin}."
+    yield f"IoU: {escaped(study.iou_scope)}{'' if not_learned(study) else margin}."
     rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study.subject)]
     yield table(["origin", "value"], [TEXT, TEXT], rows)
     checks = [[check.check, check.mark, check.fact] for check in report.checks]
