@@ -79,6 +79,7 @@ def main() -> None:
             data = task.load_data(group)
             model = build_model(task, group.device, SyncBatchNorm)
             optimizer = build_optimizer(task, model)
+            task.verify(model, data)
             record.begin(data, model)
             with blocking:
                 replica, optimizer = distribute(model, optimizer, run.config)

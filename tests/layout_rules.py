@@ -36,7 +36,7 @@ ORDERS = {
         ("doctor",),
     ),
     "analysis": (
-        ("arrays", "study", "text", "processes", "emulation"),
+        ("arrays", "study", "text", "processes", "emulation", "score_words"),
         ("loading",),
         ("statistics",),
         ("findings",),

@@ -9,12 +9,12 @@ from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.played import live_buffers, played_statistics
 from unet_scaling.run.weights import weights_sha256
-from unet_scaling.study.record_lines import Epoch, Result
+from unet_scaling.study.record_lines import Epoch, Evaluation
 from unet_scaling.task.task import Evaluated, Task
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, data: RunData, group: Group, epochs: list[Epoch]) -> Result:
+def evaluate(task: Task, model: nn.Module, data: RunData, group: Group, epochs: list[Epoch]) -> Evaluation:
     """Evaluate after these epochs; return the same result on every worker.
 
     Samples pass through the network one by one, so that neither a sample's neighbours in a batch

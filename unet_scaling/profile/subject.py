@@ -80,6 +80,10 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     folder that does not match its manifest.
     """
     config = _for_one_worker(study.configs()[0])
+    if config.has_own_task:
+        raise UserError(
+            f"task.file: found {config.task.file}; only the images of the built-in task are profiled"
+        )
     folder = Path(config.data.folder)
     manifest = read_manifest(config.data.manifest_path)
     manifest.require_unchanged(folder)

@@ -11,7 +11,7 @@ from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.record_lines import Result
+from unet_scaling.study.record_lines import Evaluation
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,14 @@ class Task(ABC):
         """Return int64 counts [k] of a batch of the test set, which add up over its samples."""
 
     @abstractmethod
-    def result(self, counts: Tensor, evaluated: Evaluated) -> Result:
+    def result(self, counts: Tensor, evaluated: Evaluated) -> Evaluation:
         """Return the record's line of an evaluation from the counts [test samples, k] of all workers."""
+
+    def verify(self, model: nn.Module, data: RunData) -> None:  # noqa: B027
+        """Raise UserError, on every worker alike, where the task breaks its contract; before anything trains.
+
+        The built-in task keeps it by the tests of this project.
+        """
 
     def parameters(self, model: nn.Module) -> Iterable[Any]:
         """Return the parameters to train, or groups of them as torch's optimizers take them."""
