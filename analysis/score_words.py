@@ -10,14 +10,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from analysis.study import BUILT_IN_SCORE, Study
+from unet_scaling.study.options import CRITERIA_OF_OWN_TASK
 from unet_scaling.study.texts import score_title
 
-# The keys of a study file's [criteria], which do not carry the name of a score.
-CRITERIA = {"iou_margin": "score_margin", "target_iou": "target_score"}
+# Keys of a study file's [criteria], which a task that a file defines may call so (options.py).
+CRITERIA = {old: new for new, old in CRITERIA_OF_OWN_TASK.items()}
 BINARY = (".png", ".parquet")
 _WORDS = re.compile(
     r"(?<![A-Za-z])(?:(?P<key>iou_margin|target_iou)|(?P<plural>IoUs)|(?P<title>IoU)|(?P<name>iou))(?![A-Za-z])"
-    r"|(?<![\w/.<-])image(?=s?(?!\w|/|\.\w|=))"
+    r"|(?<![\w/.<\",-])image(?=s?(?!\w|/|\.\w|=))"
 )
 
 

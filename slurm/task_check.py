@@ -9,7 +9,6 @@ from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import UserError
 
-PROGRAM = "unet_scaling.task.check"
 WORKERS = 2
 
 
@@ -23,7 +22,7 @@ def verify_in_processes(config: RunConfig) -> None:
 def _facts(config: RunConfig, rank: int, first: str) -> str:
     """Return what a worker of this rank finds, and compares with what the `first` one found, both as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", PROGRAM, first],
+        [sys.executable, "-m", "unet_scaling.verify_task", first],
         cwd=PROJECT,
         env=os.environ | _rank_variables(rank),
         input=config.model_dump_json(),

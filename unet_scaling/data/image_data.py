@@ -12,7 +12,7 @@ from unet_scaling.data.run_data import RunData
 from unet_scaling.measure.phases import Clock
 from unet_scaling.study.measurements import Phase
 
-Box = tuple[int, int, int, int]
+CropBox = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ImageBatch:
 
     images: Tensor
     masks: Tensor
-    box: Box | None = None
+    box: CropBox | None = None
 
     def cropped(self, maps: Tensor) -> Tensor:
         """Return maps [..., height, width] of a test image without its padding."""
@@ -44,7 +44,7 @@ class ImageData(RunData):
         for position, batch in super().test_share():
             yield position, replace(batch, box=self._box(position))
 
-    def _box(self, position: int) -> Box:
+    def _box(self, position: int) -> CropBox:
         top, left, height, width = self.source.boxes[self.split.test[position]].tolist()
         return top, left, height, width
 

@@ -25,7 +25,7 @@ COMPARED_SAMPLES = 8
 SEED_BITS = 63
 
 
-class Samples(Protocol):
+class MapStyleData(Protocol):
     """A map-style data set: `samples[i]`, tensors and numbers in any nest, is a pure function of i."""
 
     def __len__(self) -> int: ...
@@ -36,7 +36,7 @@ class Samples(Protocol):
 class SampleSource:
     """Training samples, and behind them the test samples, under one numbering."""
 
-    def __init__(self, train: Samples, test: Samples, collate: Collate = default_collate) -> None:
+    def __init__(self, train: MapStyleData, test: MapStyleData, collate: Collate = default_collate) -> None:
         self._train = train
         self._test = test
         self._collate = collate

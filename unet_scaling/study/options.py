@@ -50,6 +50,10 @@ class TaskOptions(StrictModel):
         examples=[{"width": [16, 32]}],
     )
 
+    def __hash__(self) -> int:
+        # A dict has no hash: those of equal names are told apart by comparing them.
+        return hash((self.file, self.sha256, *self.options))
+
 
 class Data(StrictModel):
     """Which images, at which size, and how they are split and loaded."""
@@ -277,17 +281,33 @@ class HorovodKnobs(StrictModel):
 class Criteria(StrictModel):
     """The acceptance criteria of the analysis; none of them changes how a run trains."""
 
-    iou_margin: float = Field(0.01, gt=0, lt=1, description="largest IoU drop that is accepted")
+    iou_margin: float = Field(
+        0.01,
+        gt=0,
+        lt=1,
+        description="largest IoU drop that is accepted; where a task has another score, called score_margin",
+    )
     efficiency_floor: float = Field(0.7, gt=0, le=1, description="least efficiency worth its workers")
     target_iou: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="to which time and cost are counted; default: what every run reaches",
+        description="to which time and cost are counted; default: what every run reaches; where a task has "
+        "another score, called target_score",
         examples=[0.75],
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_own_task(cls, content: object) -> object:
+        """Read the criteria under the names that they have where the score is no IoU."""
+        if not isinstance(content, dict):
+            return content
+        return {CRITERIA_OF_OWN_TASK.get(key, key): value for key, value in content.items()}
 
+
+# What a study with a task of its own may call two of the criteria.
+CRITERIA_OF_OWN_TASK = {"score_margin": "iou_margin", "target_score": "target_iou"}
 # What `[data]` of a study with a task of its own may hold.
 TASK_DATA_KEYS = ("passes_per_epoch",)
 # These are of the built-in task alone.

@@ -6,10 +6,10 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from unet_scaling.data.image_source import Batch
-from unet_scaling.data.sample_data import Samples
+from unet_scaling.data.sample_data import MapStyleData
 from unet_scaling.study.options import Scalar
 
-Options = Mapping[str, Scalar]
+OptionValues = Mapping[str, Scalar]
 
 
 class TaskFile(Protocol):
@@ -21,10 +21,10 @@ class TaskFile(Protocol):
     `parameters(model)` returns parameters, or groups of them as torch's optimizers take them.
     """
 
-    def build_model(self, options: Options) -> nn.Module:
+    def build_model(self, options: OptionValues) -> nn.Module:
         """Return the model on the CPU, its weights drawn from torch's generator."""
 
-    def datasets(self, options: Options) -> tuple[Samples, Samples]:
+    def datasets(self, options: OptionValues) -> tuple[MapStyleData, MapStyleData]:
         """Return the training set and the test set; called on one worker of each host before the others."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -42,4 +42,3 @@ class TaskFile(Protocol):
 
 
 REQUIRED = ("build_model", "datasets", "loss", "count", "score")
-OPTIONAL = ("collate", "transform", "parameters")

@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from unet_scaling.data.batches import Split
 from unet_scaling.data.enough_images import require_enough_images
 from unet_scaling.data.image_source import Batch
-from unet_scaling.data.sample_data import SampleData, Samples, SampleSource, samples_sha256
+from unet_scaling.data.sample_data import MapStyleData, SampleData, SampleSource, samples_sha256
 from unet_scaling.data.verification import Verification
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
@@ -58,7 +58,7 @@ class FileTask(Task):
             transform=self._optional.get("transform"),
         )
 
-    def _datasets(self, group: Group) -> tuple[Samples, Samples]:
+    def _datasets(self, group: Group) -> tuple[MapStyleData, MapStyleData]:
         """Call `datasets` on one worker of each host first, which may download or decode for the others."""
         is_first = group.identity.local_rank == 0
         datasets = self._functions.datasets(self._options) if is_first else None

@@ -8,12 +8,10 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
+from unet_scaling.data.verification import SHOWN_DIGEST_CHARACTERS
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.faults import did_you_mean
 from unet_scaling.task.contract import REQUIRED
-
-# Of a SHA-256 in a message: enough to tell two files apart.
-SHOWN_DIGEST_CHARACTERS = 12
 
 
 class _Content(SourceLoader):

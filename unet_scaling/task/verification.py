@@ -57,7 +57,7 @@ def verify_task(task: VerifiedTask, model: nn.Module, data: SampleData) -> None:
     """Raise UserError on every worker alike, where one finds a mistake or two workers differ."""
     own = data.group.run_on_all(lambda: task_facts(task, model, data))
     texts = data.group.gather_strings(own.model_dump_json())
-    require_same_facts(task.path, [TaskFacts.model_validate_json(text) for text in texts])
+    require_alike(task.path, [TaskFacts.model_validate_json(text) for text in texts])
 
 
 def task_facts(task: VerifiedTask, model: nn.Module, data: SampleData) -> TaskFacts:
@@ -73,7 +73,7 @@ def task_facts(task: VerifiedTask, model: nn.Module, data: SampleData) -> TaskFa
     )
 
 
-def require_same_facts(path: Path, workers: Sequence[TaskFacts]) -> None:
+def require_alike(path: Path, workers: Sequence[TaskFacts]) -> None:
     """Raise UserError where two workers differ, 65 in a sample, 2 in a pass; or lack a gradient."""
     first = workers[0]
     for rank, other in enumerate(workers):

@@ -1,6 +1,6 @@
 """Verify the task of a run in a process of its own.
 
-python -m unet_scaling.task.check FACTS < config.json   prints what it found as JSON
+python -m unet_scaling.verify_task FACTS < config.json   prints what it found as JSON
 
 FACTS are those that worker 0 found, or empty for worker 0 itself.
 """
@@ -13,7 +13,7 @@ from unet_scaling.group.group import single_worker
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_program
 from unet_scaling.task.file_task import FileTask
-from unet_scaling.task.verification import TaskFacts, require_same_facts, task_facts
+from unet_scaling.task.verification import TaskFacts, require_alike, task_facts
 from unet_scaling.training import build_model
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     task.require_options_read()
     own = task_facts(task, model, data)
     first = TaskFacts.model_validate_json(sys.argv[1]) if sys.argv[1] else own
-    require_same_facts(task.path, [first, own])
+    require_alike(task.path, [first, own])
     print(own.model_dump_json())
 
 
