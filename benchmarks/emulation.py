@@ -2,10 +2,11 @@
 
     .venv/bin/python -m benchmarks.emulation [--rounds 5] [--size 128x96] [--batch 4] [--epochs 4]
 
-A run on 1 worker records the compute profile. Then in every round, for both frameworks on 1 and 2 workers of
-one core each, one launch computes and one waits by that profile. Printed: the median step of both, and the
-ratio emulated / real of the rounds with its 95 % interval (a bootstrap over the rounds), and at the end the
-same of the ratio Horovod / native DDP. Nothing is tuned to it. Needs a quiet machine with two cores.
+In every round a run on 1 worker records the compute profile, so that a machine whose launches drift shows as
+noise and not as an error of the emulation. Then, for both frameworks on 1 and 2 workers of one core each, one
+launch computes and one waits by that profile. Printed: the median step of both, and the ratio emulated / real
+of the rounds with its 95 % interval (a bootstrap over the rounds), and at the end the same of the ratio
+Horovod / native DDP. Nothing is tuned to it. Needs a quiet machine with two cores.
 """
 
 import argparse
@@ -61,10 +62,10 @@ def measured_steps(root: Path, options: argparse.Namespace) -> StepSeconds:
         changes = {"framework": framework, "workers": workers, "emulation": {"compute": profile or None}}
         return RunConfig.model_validate(real.model_dump() | changes)
 
-    profile = root / "profile"
-    _step_seconds(profile, config("pytorch_native", 1, "", compute_profile="on"))
     seconds: StepSeconds = {}
     for number in range(options.rounds):
+        profile = root / f"profile-{number}"
+        _step_seconds(profile, config("pytorch_native", 1, "", compute_profile="on"))
         for framework, workers, kind in _in_random_order(number):
             place = "" if kind == "real" else str(profile)
             took = _step_seconds(

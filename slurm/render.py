@@ -84,9 +84,13 @@ def launch_words(cluster: Cluster, shape: Geometry) -> str:
         if cluster.gres:
             words.append(_word(f"--gres={cluster.gres}:{shape.workers_per_node}"))
     else:
-        words = ["-n", str(shape.workers), "-ppn", str(shape.workers_per_node)]
-    command = [_word(word) for word in cluster.launcher_command or [cluster.launcher]]
-    return " ".join([*command, *words, *(_word(word) for word in cluster.launcher_arguments)])
+        # A function of header.jinja: MPIs have no common word for it.
+        words = ["-n", str(shape.workers), f"$(on_each_node {shape.workers_per_node})"]
+    return " ".join([_launcher(cluster), *words, *map(_word, cluster.launcher_arguments)])
+
+
+def _launcher(cluster: Cluster) -> str:
+    return " ".join(map(_word, cluster.launcher_command or [cluster.launcher]))
 
 
 def doctor_script(cluster: Cluster, shape: Geometry, folder: Path, token: str, places: Places) -> str:
@@ -143,7 +147,8 @@ def _render(
 ) -> str:
     wanted = cluster.ping_pong and shape.nodes > 1
     return _templates().get_template(template).render(
-        cluster=cluster, geometry=shape, token=token, prologue=prologue_path(cluster), allocator=KEEP_MEMORY,
+        cluster=cluster, launcher=_launcher(cluster), geometry=shape, token=token,
+        prologue=prologue_path(cluster), allocator=KEEP_MEMORY,
         ping_pong=ping_pong_words(cluster, shape, folder, places.python) if wanted else None,
         python=str(places.python), project=str(places.project), **values,
     )  # fmt: skip

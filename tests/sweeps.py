@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import Done, VirtualCluster, wait_until
 from tests.studies import TINY_STUDY
-from unet_scaling.study.config import PROJECT
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
 
 SUBMISSION = str(PROJECT / "slurm" / "submission.sh")
 VIRTUAL = (PROJECT / "slurm" / "clusters" / "virtual.toml").read_text()
@@ -35,9 +35,17 @@ class Sweep:
         self.logs = logs or folder / "logs"
         self.site = VIRTUAL
 
-    def prepare(self, workers: list[int], epochs: int = 2, more: str = "", repeats: int = 1) -> None:
+    def prepare(
+        self,
+        workers: list[int],
+        epochs: int = 2,
+        more: str = "",
+        repeats: int = 1,
+        frameworks: Sequence[str] = FRAMEWORKS,
+    ) -> None:
         """Write the study; `more` is what follows the keys of its [training] table."""
         text = TINY_STUDY.format(workers=workers, data=self.data, epochs=epochs) + more
+        text = f"frameworks = {json.dumps(frameworks)}\n{text}"
         text = text.replace("repeats = 1", f"repeats = {repeats}")
         (self.folder / f"{self.name}.toml").write_text(text)
 

@@ -26,8 +26,10 @@ from analysis.prediction.command import counts_to_predict
 from analysis.prediction.forecast import predict_study
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import all_series, count_at
+from analysis.study import COMPARED
 from tests.predicted import make_step, write_launches, write_link, write_profile
 from tests.records import GRADIENT_BYTES, make_point, make_workers, write_run
+from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 
@@ -87,6 +89,25 @@ def test_the_file_names_every_record_by_its_checksum(tmp_path: Path) -> None:
     assert len(inputs) == 9 + 2
     assert {Path(name).name for name in inputs} == {"run.jsonl", "compute.json", "ping_pong.json"}
     assert all(file_sha256(tmp_path / name) == digest for name, digest in inputs.items())
+
+
+def test_an_emulated_study_is_predicted_from_the_profile_that_its_workers_waited_by(tmp_path: Path) -> None:
+    study, profile = tmp_path / "study", tmp_path / "recorded"
+    profile.mkdir()
+    write_profile(profile, [make_step(READY)] * 3)
+    path = profile / COMPUTE_NAME
+    compute = {"name": "recorded", "sha256": file_sha256(path), "device": "cpu", "assumption": None}
+    for framework in COMPARED:
+        for workers in (1, 2, 4):
+            write_run(
+                study, framework, workers, images_per_second=80 * workers, images_per_epoch=80 * workers,
+                options={"emulation": {"compute": str(path)}}, header={"compute": compute},
+            )  # fmt: skip
+    write_link(study / "pytorch_native-w01-r1", 1e-4, 1e9)
+    prediction = predicted(study, 8)
+    assert {model.model for point in prediction.points for model in point.models} >= {"bucket timeline"}
+    named = [each for each in prediction.inputs if each.file == str(path)]
+    assert [each.sha256 for each in named] == [file_sha256(path)]
 
 
 def test_throughput_and_step_time_are_of_one_prediction(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """What a report says before nodes are asked for: efficiency, cost and reach, by hand on exact step times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,15 +12,17 @@ from analysis.loading.load import load_study
 from analysis.prediction.request import (
     AS_MEASURED,
     AS_PREDICTED,
-    largest_efficient,
-    request_sentences,
     request_table,
 )
+from analysis.prediction.request_sentences import efficient_counts, request_sentences
 from analysis.report.application import application_text
 from analysis.report.assemble import make_report
 from analysis.report.figure_files import FigureFiles
 from analysis.report.sections import sections
+from analysis.text import Row
 from tests.predicted import STEPS, write_launches
+from tests.records import write_run
+from unet_scaling.study.options import Criteria
 
 NO_PLAN = pd.DataFrame(columns=["seconds_to_target"])
 # 0.1 s on 1 worker, and 10 ms for each message round after that.
@@ -34,9 +35,13 @@ def table_of(folder: Path) -> pd.DataFrame:
     return request_table(study, summarise(study))
 
 
-def rows_of(efficiencies: Sequence[tuple[int, float]]) -> list[Mapping[Any, Any]]:
-    """Rows with this lower end of the efficiency, by worker count."""
-    return [{"workers": workers, "efficiency_low": low} for workers, low in efficiencies]
+def efficient(efficiencies: Sequence[tuple[int, float, float]], floor: float = 0.7) -> list[int]:
+    """The counts up to which rows of these (workers, efficiency, lower end) are efficient."""
+    rows: list[Row] = [
+        {"workers": workers, "efficiency": efficiency, "efficiency_low": low}
+        for workers, efficiency, low in efficiencies
+    ]
+    return [row["workers"] for row in efficient_counts(rows, Criteria(efficiency_floor=floor))]
 
 
 def test_measured_and_predicted_counts_follow_from_the_step_time(tmp_path: Path) -> None:
@@ -64,24 +69,31 @@ def test_an_epoch_has_as_many_images_on_more_workers(tmp_path: Path) -> None:
 
 
 def test_the_reach_is_the_last_count_before_one_that_falls_below() -> None:
-    found = largest_efficient(rows_of([(1, 1.0), (2, 0.9), (4, 0.71), (8, 0.69), (16, 0.8)]), 0.7)
-    assert found is not None
-    assert found["workers"] == 4
-    assert largest_efficient(rows_of([(1, 1.0), (2, 0.6)]), 0.7) is None
+    counts = [(1, 1.0, 1.0), (2, 0.9, 0.9), (4, 0.72, 0.71), (8, 0.7, 0.69), (16, 0.9, 0.8)]
+    assert efficient(counts) == [2, 4]
+    assert efficient([(1, 1.0, 1.0), (2, 0.7, 0.6)]) == []
 
 
 def test_a_count_without_an_interval_shows_nothing() -> None:
-    found = largest_efficient(rows_of([(1, 1.0), (2, np.nan), (4, 0.8), (8, np.nan)]), 0.7)
-    assert found is not None
-    assert found["workers"] == 4
-    assert largest_efficient(rows_of([(1, 1.0), (2, np.nan)]), 0.7) is None
+    assert efficient([(1, 1.0, 1.0), (2, 0.9, np.nan), (4, 0.8, 0.8), (8, 0.9, np.nan)]) == [4]
+    assert efficient([(1, 1.0, np.nan), (2, 0.9, np.nan)]) == []
+
+
+def test_no_count_is_efficient_beyond_one_that_was_measured_below_the_floor() -> None:
+    """One launch on 4 workers has no interval: what it measured is not passed over for all that."""
+    assert efficient([(1, 1.0, 1.0), (2, 0.9, 0.9), (4, 0.4, np.nan), (8, 0.8, 0.75)]) == [2]
+
+
+def test_workers_that_are_slower_than_one_are_not_efficient_whatever_the_floor() -> None:
+    assert efficient([(1, 1.0, 1.0), (2, 0.45, 0.4), (4, 0.45, 0.4)], floor=0.3) == []
 
 
 def test_the_sentence_names_reach_cost_and_term(tmp_path: Path) -> None:
     write_launches(tmp_path, LATENCY)
     study = load_study(tmp_path)
     (said,) = request_sentences(study, table_of(tmp_path), NO_PLAN)
-    assert "above 0.7 with 95 % confidence up to 4 workers, there 0.77" in said
+    assert "above 0.7 up to 4 workers, by whole intervals of 75 % confidence, there 0.77" in said
+    assert said.count("as far as predictions reach") == 0
     assert "16 workers are expected at an efficiency of 0.40" in said
     assert "of what is lost the terms fitted give" in said
     assert "% to messages one after the other" in said
@@ -97,7 +109,39 @@ def test_two_counts_are_not_extended(tmp_path: Path) -> None:
     write_launches(tmp_path, {1: [0.1] * 3, 2: [0.11] * 3})
     assert set(table_of(tmp_path)["source"]) == {AS_MEASURED}
     (said,) = request_sentences(load_study(tmp_path), table_of(tmp_path), NO_PLAN)
+    assert "up to 2 workers, by whole intervals" in said
     assert "larger counts are not predicted: that needs 3 worker counts" in said
+
+
+def test_the_confidence_is_that_of_the_fewest_launches_behind_the_reach(tmp_path: Path) -> None:
+    write_launches(tmp_path, {1: [0.1] * 5, 2: [0.11] * 4, 4: [0.12] * 5})
+    table = table_of(tmp_path).set_index("workers")
+    assert table["coverage"].tolist() == [0.9375, 0.875, 0.9375, *[0.95] * 4]
+    (said,) = request_sentences(load_study(tmp_path), table_of(tmp_path), NO_PLAN)
+    assert "by whole intervals of 88 % confidence" in said
+
+
+def test_a_training_has_the_epochs_of_its_own_series(tmp_path: Path) -> None:
+    for epochs in (3, 9):
+        options = {"training": {"epochs": epochs}}
+        for repeat in (1, 2, 3):
+            write_run(tmp_path, "pytorch_native", 1, repeat, options=options, label=f"-e{epochs}")
+    table = table_of(tmp_path)
+    assert table["worker_hours"].tolist() == pytest.approx([3 * 0.48 / 3600, 9 * 0.48 / 3600])
+
+
+def test_emulated_runs_say_so_and_cost_no_worker_hours(tmp_path: Path) -> None:
+    options = {"emulation": {"compute": "slurm/profiles/v100_like.toml"}}
+    for workers in (1, 2, 4):
+        for repeat in (1, 2, 3):
+            write_run(
+                tmp_path, "pytorch_native", workers, repeat, images_per_second=9.0 * workers, options=options
+            )
+    table = table_of(tmp_path)
+    assert table["worker_hours"].isna().all()
+    (said,) = request_sentences(load_study(tmp_path), table, NO_PLAN)
+    assert said.startswith("emulated, k = 1, profile v100_like.toml: native DDP: the efficiency is above")
+    assert "worker-hours" not in said
 
 
 def test_the_time_to_an_iou_of_played_runs_is_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Reports with frameworks that wrap DDP: each against native, and the pair as in any other report."""
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.findings.wrapper_comparison import COSTS_NOTHING, beside_native
+from analysis.findings.wrapper_comparison import COSTS_NOTHING, beside_native, is_negligible
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from analysis.report.figure_files import draw_figures
@@ -90,10 +91,47 @@ def test_a_report_of_the_pair_has_no_table_of_further_frameworks(four: Report, t
 
 def test_verdicts_say_what_a_wrapper_costs_and_whether_horovod_may_be_left(four: Report, two: Report) -> None:
     said = {verdict.knobs: verdict.sentence for verdict in four.verdicts}
-    assert f"more with Lightning Fabric: {COSTS_NOTHING} of a step" in said["Lightning Fabric"]
-    assert "times the throughput of Horovod: native DDP faster" in said["leaving Horovod"]
+    assert f"ms beside it: {COSTS_NOTHING} of a step (94 % interval, 5 repeats; corrected" in re.sub(
+        r" \[.*?\]", "", said["Lightning Fabric"]
+    )
+    assert "times the throughput of Horovod: native DDP faster (94 %" in said["leaving Horovod"]
     assert "IoU equal within the margin" in said["leaving Horovod"]
     assert not any("leaving" in verdict.knobs for verdict in two.verdicts)
+
+
+def verdict_on(folder: Path, framework: Framework) -> str:
+    report = make_report(load_study(folder))
+    (said,) = [each.sentence for each in report.verdicts if each.knobs == NAMES[framework]]
+    return said
+
+
+def test_few_repeats_do_not_show_that_a_wrapper_costs_nothing(tmp_path: Path) -> None:
+    said = verdict_on(write_arms(tmp_path, ("pytorch_native", "lightning"), repeats=4), "lightning")
+    assert COSTS_NOTHING not in said
+    assert "(88 % interval, 4 repeats; " in said
+
+
+def test_other_processes_beside_one_framework_leave_open_what_a_wrapper_costs() -> None:
+    rows = pd.DataFrame({"ratio_low": [0.999] * 3, "ratio_high": [1.001] * 3, "pairs": 5, "doubts": ""})
+    rows["busy_difference"] = [0.0, 0.02, np.nan]
+    assert is_negligible(rows).tolist() == [True, False, True]
+
+
+def test_the_verdict_is_at_the_most_workers_with_enough_repeats(tmp_path: Path) -> None:
+    folder = write_arms(tmp_path, ("pytorch_native", "lightning"))
+    for framework in ("pytorch_native", "lightning"):
+        write_run(folder, framework, 4, 1, images_per_second=400, iou=0.85)
+    assert verdict_on(folder, "lightning").startswith("At 2 workers a step of native DDP takes")
+
+
+def test_nothing_is_said_of_the_weights_of_runs_that_were_not_evaluated(tmp_path: Path) -> None:
+    options = {"emulation": {"compute": "slurm/profiles/v100_like.toml"}}
+    for framework in ("pytorch_native", "lightning"):
+        for repeat in range(1, 6):
+            speed = 100 + 0.01 * repeat
+            write_run(tmp_path, framework, 2, repeat, images_per_second=speed, options=options)
+    said = verdict_on(tmp_path, "lightning")
+    assert said.endswith("; nothing was evaluated: weights and IoU are not compared")
 
 
 def test_a_study_without_horovod_names_no_horovod(tmp_path: Path) -> None:

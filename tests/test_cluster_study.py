@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
@@ -14,9 +15,14 @@ import pytest
 from tests.cluster import bring_up
 from tests.sweeps import VIRTUAL, Row, Sweep
 from tests.sweeps import sweep as sweep
+from tests.wrappers import each_wrapper
 from unet_scaling.study.record import read_record
 
 pytestmark = pytest.mark.slow
+
+WITH_MPIEXEC = re.sub(
+    "launcher_arguments.*", f'launcher_command = ["{Path(sys.executable).with_name("mpiexec")}"]', VIRTUAL
+).replace('launcher = "srun"', 'launcher = "mpiexec"')
 
 
 @pytest.mark.parametrize(
@@ -43,11 +49,26 @@ def test_both_frameworks_complete_on_every_worker_of_their_hosts(workers: list[i
     assert "0 to submit" in again.stdout
 
 
+@pytest.mark.verify
+@pytest.mark.parametrize(("site", "workers"), [(VIRTUAL, 13), (WITH_MPIEXEC, 3)], ids=["srun", "mpiexec"])
+@each_wrapper
+def test_wrappers_complete_where_the_last_host_has_fewer_workers(
+    framework: str, site: str, workers: int, sweep: Sweep
+) -> None:
+    sweep.site = site
+    sweep.prepare([workers], frameworks=[framework])
+    done = sweep.submit("--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = sweep.run_folders()
+    header = read_record(folder / "run.jsonl").header
+    assert header is not None
+    per_host = Counter(worker.host for worker in header.workers)
+    assert sorted(per_host.values()) == [1, *[2] * (workers // 2)]
+    assert sweep.states() == {"complete"}
+
+
 def test_one_allocation_with_mpiexec_runs_them_all(sweep: Sweep) -> None:
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    sweep.site = re.sub("launcher_arguments.*", f'launcher_command = ["{mpiexec}"]', VIRTUAL).replace(
-        'launcher = "srun"', 'launcher = "mpiexec"'
-    )
+    sweep.site = WITH_MPIEXEC
     sweep.prepare([3])
     done = sweep.submit("--one-allocation", "--wait")
     assert done.returncode == 0, done.stdout + done.stderr

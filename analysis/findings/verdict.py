@@ -7,7 +7,7 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, WITHHELD
+from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, SUGGESTS, WITHHELD
 from analysis.findings.doubts import medians_disagree
 from analysis.findings.pairs import PAIR
 from analysis.findings.unmatched import unmatched
@@ -81,7 +81,7 @@ def _of_series(study: Study, runs: pd.DataFrame, series: tuple[str, str, str], r
 
 
 def _sentence(row: Row) -> str:
-    claim = f"At {count(row['workers'], 'worker')} {claim_of(row)} ({_evidence(row)})"
+    claim = f"At {count(row['workers'], 'worker')} {claim_of(row)} ({evidence_words(row)})"
     return f"{claim}{_advice(row)}{_other_medians(row)}" if row["outcome"] == NO_DIFFERENCE else claim
 
 
@@ -121,9 +121,10 @@ def _percent(ratio: float) -> float:
     return 100 * math.expm1(abs(math.log(ratio)))
 
 
-def _evidence(row: Row) -> str:
+def evidence_words(row: Row) -> str:
+    """Return on what the outcome of a comparison rests: "94 % interval, 5 repeats"."""
     evidence = f"{100 * row['coverage']:.0f} % interval, {row['pairs']} repeats"
-    if row["outcome"] in SUGGESTED:
+    if str(row["outcome"]).startswith(SUGGESTS):
         evidence += f"; {RECOMMENDED_REPEATS} or more can show it"
     if row["comparisons"] > 1:
         evidence += f"; corrected for {row['comparisons']:.0f} comparisons"

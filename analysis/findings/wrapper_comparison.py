@@ -11,18 +11,22 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.comparison import HOROVOD_FASTER
-from analysis.study import COMPARED, NAMES, Study
+from analysis.findings.pairs import PAIR, side_by_side
+from analysis.statistics.intervals import RECOMMENDED_REPEATS
+from analysis.statistics.timed import timed
+from analysis.study import COMPARED, NAMES, POINT, Study
 from unet_scaling.study.config import Framework
 
-# A wrapper costs nothing where the whole interval lies within so much of native DDP's step.
+# A wrapper costs nothing where the whole interval, over enough repeats, lies within so much of native DDP's
+# step, and other processes took no more than that of one framework alone.
 NEGLIGIBLE_SHARE = 0.01
 COSTS_NOTHING = f"within {NEGLIGIBLE_SHARE:.0%}"
 _RATIO = ("ratio", "ratio_low", "ratio_high")
 _DIFFERENCE = ("difference", "difference_low", "difference_high")
 _COLUMNS = [
-    "framework", "options", "native_knobs", "knobs", "workers", "pairs", *_RATIO, "coverage", "p_adjusted",
-    "comparisons", "outcome", "doubts", "step_ms", "cost_ms", "cost_ms_low", "cost_ms_high", "costs",
-    "same_weights", *_DIFFERENCE, "equal_within_margin",
+    "framework", "options", "native_knobs", "knobs", "workers", "pairs", *_RATIO, "confidence", "coverage",
+    "p_adjusted", "comparisons", "outcome", "doubts", "step_ms", "cost_ms", "cost_ms_low", "cost_ms_high",
+    "costs", "same_weights", *_DIFFERENCE, "equal_within_margin",
 ]  # fmt: skip
 _Pair = tuple[Framework, str]  # framework and options
 
@@ -94,23 +98,26 @@ def each_against_native(study: Study, comparisons: pd.DataFrame, between: pd.Dat
     `beside_native`. No row where the study has native DDP and Horovod only. `ratio` is the throughput of
     native DDP over the other's, `step_ms` native DDP's step, `cost_ms` what the other takes longer;
     `costs` is COSTS_NOTHING where its whole interval is within NEGLIGIBLE_SHARE of a step, else "not shown";
-    `same_weights` says in how many pairs both learned exactly the same.
+    `same_weights` says in how many pairs both learned exactly the same, empty where none was evaluated.
     """
     if not study.wrappers:
         return pd.DataFrame(columns=_COLUMNS)
-    keys = ["options", "native_knobs", "horovod_knobs", "workers"]
-    table = comparisons.merge(between[[*keys, *_DIFFERENCE, "equal_within_margin"]], on=keys, how="left")
+    table = comparisons.merge(between[[*PAIR, *_DIFFERENCE, "equal_within_margin"]], on=PAIR, how="left")
     table = table.merge(_steps(study), on=["options", "native_knobs", "workers"], how="left")
-    table = table.merge(_same_weights(study), on=keys, how="left")
+    table = table.merge(_same_weights(study), on=PAIR, how="left").fillna({"same_weights": ""})
+    table = table.merge(_busy_differences(study), on=PAIR, how="left")
     for ratio, cost in zip(_RATIO, ("cost_ms", "cost_ms_low", "cost_ms_high"), strict=True):
         table[cost] = table["step_ms"] * (table[ratio] - 1)
-    table["costs"] = np.where(_is_negligible(table), COSTS_NOTHING, "not shown")
+    table["costs"] = np.where(is_negligible(table), COSTS_NOTHING, "not shown")
     return _with_own_names(table, study)[_COLUMNS]
 
 
-def _is_negligible(table: pd.DataFrame) -> "pd.Series[bool]":
+def is_negligible(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Return whether what each row's framework costs is shown to be within NEGLIGIBLE_SHARE of a step."""
     most = NEGLIGIBLE_SHARE
-    return (table["ratio_low"] > 1 - most) & (table["ratio_high"] < 1 + most) & (table["doubts"] == "")
+    within = (table["ratio_low"] > 1 - most) & (table["ratio_high"] < 1 + most)
+    enough = table["pairs"] >= RECOMMENDED_REPEATS
+    return within & enough & (table["doubts"] == "") & ~(table["busy_difference"] > most)
 
 
 def _with_own_names(table: pd.DataFrame, study: Study) -> pd.DataFrame:
@@ -127,24 +134,31 @@ def _with_own_names(table: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 def _steps(study: Study) -> pd.DataFrame:
     """Return the median step of native DDP in milliseconds, for every options of `beside_native`."""
-    runs = beside_native(study).runs
+    runs = timed(beside_native(study)).runs
     native = runs[runs["framework"] == COMPARED[0]].rename(columns={"knobs": "native_knobs"})
     steps = native.groupby(["options", "native_knobs", "workers"], sort=False)["step_seconds"].median()
     return (1000 * steps).rename("step_ms").reset_index()
 
 
 def _same_weights(study: Study) -> pd.DataFrame:
-    """Return in how many pairs of runs of a repeat the last evaluation was of the same weights."""
+    """Return in how many pairs of runs of a repeat the last evaluation was of the same weights.
+
+    No row where no pair was evaluated, as emulated runs are not.
+    """
     last = study.evaluations.drop_duplicates("run", keep="last").set_index("run")["weights_sha256"]
     runs = beside_native(study).runs
-    runs = runs.assign(weights=runs["run"].map(last))[
-        ["framework", "options", "knobs", "workers", "repeat", "weights"]
-    ]
-    native, other = (runs[runs["framework"] == framework] for framework in COMPARED)
-    pairs = native.merge(other, on=["options", "workers", "repeat"], suffixes=("_native", "_horovod"))
-    pairs = pairs.rename(columns={"knobs_native": "native_knobs", "knobs_horovod": "horovod_knobs"})
+    evaluated = runs.assign(weights=runs["run"].map(last)).dropna(subset="weights")
+    pairs = side_by_side(evaluated, ["options", "workers", "repeat"])
     pairs["same"] = pairs["weights_native"] == pairs["weights_horovod"]
-    points = pairs.groupby(["options", "native_knobs", "horovod_knobs", "workers"], sort=False)["same"]
-    counted = points.agg(["sum", "size"]).reset_index()
+    counted = pairs.groupby(PAIR, sort=False)["same"].agg(["sum", "size"]).reset_index()
     counted["same_weights"] = counted["sum"].astype(str) + " of " + counted["size"].astype(str)
     return counted.drop(columns=["sum", "size"])
+
+
+def _busy_differences(study: Study) -> pd.DataFrame:
+    """Return how much more of the time other processes took of one framework than of the other, a share."""
+    runs = timed(beside_native(study)).runs
+    busy = runs.groupby(POINT, sort=False)["busy_share"].median().reset_index()
+    pairs = side_by_side(busy, ["options", "workers"])
+    difference = (pairs["busy_share_native"] - pairs["busy_share_horovod"]).abs()
+    return pairs[PAIR].assign(busy_difference=difference)

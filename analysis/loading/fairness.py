@@ -118,18 +118,26 @@ def _outliers(
 ) -> Iterator[tuple[str, str]]:
     """Yield the runs that have another value than most; of two that as many have, the first run's stands."""
     runs_of = _runs_by_value(values)
-    if len(runs_of) == 1:
-        return
-    most = max(map(len, runs_of.values()))
-    common = [value for value, runs in runs_of.items() if len(runs) == most]
-    usual = min(common, key=lambda value: min(_started(headers[run]) for run in runs_of[value]))
-    kept = f"{most} of {len(values)} runs"
+    usual = _usual(runs_of, headers)
     for value, runs in runs_of.items():
         if value != usual:
-            first = ", the first to start" if len(runs) == most else ""
-            shown, other = _apart(value, usual)
-            reason = f"{fact} is {shown}, but {other} in {_and_more(runs_of[usual])} (kept: {kept}{first})"
+            reason = _why_refused(fact, value, usual, runs_of)
             yield from ((run, reason) for run in runs)
+
+
+def _usual(runs_of: Mapping[str, Sequence[str]], headers: Mapping[str, Header]) -> str:
+    """Return the value of most runs; of two that as many have, that of the first run to start."""
+    most = max(map(len, runs_of.values()))
+    common = [value for value, runs in runs_of.items() if len(runs) == most]
+    return min(common, key=lambda value: min(_started(headers[run]) for run in runs_of[value]))
+
+
+def _why_refused(fact: str, value: str, usual: str, runs_of: Mapping[str, Sequence[str]]) -> str:
+    kept = runs_of[usual]
+    first = ", the first to start" if len(runs_of[value]) == len(kept) else ""
+    every = sum(map(len, runs_of.values()))
+    shown, other = _apart(value, usual)
+    return f"{fact} is {shown}, but {other} in {_and_more(kept)} (kept: {len(kept)} of {every} runs{first})"
 
 
 def _runs_by_value(values: Mapping[str, str]) -> dict[str, list[str]]:

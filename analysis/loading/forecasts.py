@@ -91,14 +91,15 @@ def _with_record(known: PointRecords | None, path: Path) -> PointRecords:
     """Return what is known with one more record; one that cannot be read may be older than any prediction."""
     try:
         header = read_record(path).header
-        digests = frozenset([file_sha256(path)])
+        digests = {file_sha256(path)}
     except OSError:
-        return PointRecords(LONG_AGO, frozenset())
+        header, digests = None, set()
     attempts = header.attempts() if header else []
     started = [_moment(facts.started_utc) for facts in attempts] or [LONG_AGO]
-    if known is None:
-        return PointRecords(min(started), digests)
-    return PointRecords(min(known.first_start, *started), known.digests | digests)
+    if known is not None:
+        started.append(known.first_start)
+        digests |= known.digests
+    return PointRecords(min(started), frozenset(digests))
 
 
 def _moment(text: str) -> datetime:

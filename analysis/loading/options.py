@@ -3,9 +3,9 @@
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
-from unet_scaling.study.options import OPTION_TABLES, TASK_DATA_KEYS
+from unet_scaling.study.options import OPTION_TABLES, TASK_DATA_KEYS, Training
 from unet_scaling.study.record_lines import Header
-from unet_scaling.study.validation import StrictModel, flat_values
+from unet_scaling.study.validation import flat_values
 
 # They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
 GUARDS = ("training.checkpoint_minutes", "training.timeout_seconds")
@@ -13,6 +13,12 @@ GUARDS = ("training.checkpoint_minutes", "training.timeout_seconds")
 DATA_PLACES = ("data.folder", "data.manifest")
 WEIGHTS_PLACE = "training.initial_weights"
 OPERATIONAL = (*GUARDS, *DATA_PLACES, WEIGHTS_PLACE)
+
+
+def guard_defaults(guards: Iterable[str] = GUARDS) -> dict[str, object]:
+    """Return the default of these guards, by its name in the table `training`."""
+    names = [key.removeprefix("training.") for key in guards]
+    return {name: Training.model_fields[name].default for name in names}
 
 
 def flat_options(config: RunConfig) -> dict[str, object]:
@@ -107,19 +113,11 @@ def _common_training(
 ) -> Mapping[str, object]:
     """Return the defaults of guards, and the place where the first run with these weights read them."""
     training = header.config.training
-    common = {name: _default(training, name) for name in _names(GUARDS, left_out)}
+    common = guard_defaults([key for key in GUARDS if key in left_out])
     if WEIGHTS_PLACE in left_out and training.initial_weights is not None:
         of_first = first.setdefault(("weights", header.initial_weights_sha256), header.config)
         common["initial_weights"] = of_first.training.initial_weights
     return common
-
-
-def _names(keys: Sequence[str], left_out: Sequence[str]) -> list[str]:
-    return [key.partition(".")[2] for key in keys if key in left_out]
-
-
-def _default(section: StrictModel, name: str) -> object:
-    return type(section).model_fields[name].default
 
 
 def _updated(config: RunConfig, data: Mapping[str, object], training: Mapping[str, object]) -> RunConfig:

@@ -16,13 +16,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
 
+from analysis.loading.options import guard_defaults
 from analysis.loading.runs import name_of
 from analysis.study import Study
-from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum, read_regular, write_json_with_checksum
-from unet_scaling.study.options import Training
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.study_file import PING_PONG_NAME, list_run_folders
 from unet_scaling.study.validation import Digest, StrictModel
@@ -77,7 +76,7 @@ class PredictedPoint(StrictModel):
 
 
 class InputFile(StrictModel):
-    """A file that was read, below the study's folder."""
+    """A file that was read: its place below the study's folder, or else where the study says it lies."""
 
     file: str
     sha256: Digest
@@ -123,15 +122,16 @@ def read_prediction(path: Path) -> PredictionFile:
 
 def prediction_inputs(folder: Path, study: Study) -> list[InputFile]:
     """Return every file that a prediction of this study uses, with its SHA-256."""
-    used = {RECORD_NAME: study.headers, COMPUTE_NAME: study.profiles}
-    paths = [
-        place / name for place in list_run_folders(folder) for name in used if name_of(place) in used[name]
-    ]
-    places = sorted(set(study.ping_pongs["measured_for"]))
-    return [
-        InputFile(file=str(path.relative_to(folder)), sha256=file_sha256(path))
-        for path in (*paths, *(folder / place / PING_PONG_NAME for place in places))
-    ]
+    records = [place / RECORD_NAME for place in list_run_folders(folder) if name_of(place) in study.headers]
+    links = [folder / place / PING_PONG_NAME for place in sorted(set(study.ping_pongs["measured_for"]))]
+    # A profile that emulated workers waited by lies anywhere, and is that of several runs.
+    profiles = {file.path: file.sha256 for file in study.profiles.values()}
+    read = {path: file_sha256(path) for path in (*records, *links)} | profiles
+    return [InputFile(file=_named(path, folder), sha256=digest) for path, digest in read.items()]
+
+
+def _named(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def file_sha256(path: Path) -> str:
@@ -144,11 +144,10 @@ def series_sha256(config: RunConfig) -> str:
     Without what tells its runs apart, and without options that guard a run or name a place.
     """
     training = config.training
-    guards = {name: Training.model_fields[name].default for name in ("checkpoint_minutes", "timeout_seconds")}
     series = {
         "study": "-", "run": "-", "workers": 1, "repeat": 1, "seed": 0,
         "data": config.data.model_copy(update={"folder": "-", "manifest": None}),
-        "training": training.model_copy(update=guards | {"initial_weights": None}),
+        "training": training.model_copy(update=guard_defaults() | {"initial_weights": None}),
     }  # fmt: skip
     return config.model_copy(update=series).digest()
 

@@ -14,7 +14,14 @@ import pandas as pd
 from analysis.prediction.averaging import Predictor, models_text
 from analysis.prediction.notes import prediction_notes
 from analysis.prediction.scaling_laws import Counts
-from analysis.prediction.series import Series, all_series, count_range, median_known, why_unpredictable
+from analysis.prediction.series import (
+    Series,
+    all_series,
+    count_at,
+    count_range,
+    median_known,
+    why_unpredictable,
+)
 from analysis.prediction.step_time import STEP_TERMS
 from analysis.processes import parallel_map
 from analysis.study import NAN, SERIES, Study
@@ -89,8 +96,7 @@ def _of_series(series: Series) -> _Result:
     """Return the predictions of a series, the last one beyond its counts, and its row of fits."""
     checks = list(_checks(series))
     predictor = Predictor(series, len(series.launches))
-    # Twice the workers need at least as many nodes.
-    beyond = Counts(2 * series.counts.workers[-1:], series.counts.nodes[-1:])
+    beyond = count_at(series.counts, 2 * int(series.counts.workers[-1]))
     return [*checks, _row(predictor, beyond, NAN)], _fit_row(predictor, checks)
 
 

@@ -14,7 +14,7 @@ from analysis.loading.prediction_files import (
     prediction_inputs,
     series_sha256,
 )
-from analysis.prediction.averaging import Predictor
+from analysis.prediction.averaging import ModelForecast, Predictor
 from analysis.prediction.notes import few_launches, one_node_only
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
@@ -73,12 +73,12 @@ def _point(study: Study, series: Series, workers: int) -> PredictedPoint:
     predictor = Predictor(series, len(series.launches))
     at = count_at(series.counts, workers)
     forecast = predictor.at(at)
-    options, _, knobs = series.key
     config = study.headers[_first_run(study, series)].config
+    names = dict(zip(SERIES, series.key, strict=True))
     return PredictedPoint(
         framework=config.framework,
-        options=options,
-        knobs=knobs,
+        options=names["options"],
+        knobs=names["knobs"],
         series_sha256=series_sha256(config),
         workers=workers,
         nodes=int(at.nodes[0]),
@@ -86,16 +86,16 @@ def _point(study: Study, series: Series, workers: int) -> PredictedPoint:
         step_seconds=_estimate(forecast.seconds, forecast.interval),
         throughput=_throughput(series, at, forecast.seconds, forecast.interval),
         linear=_linear(series, at),
-        models=[
-            ModelEstimate(
-                model=model.model, weight=model.weight, step_seconds=_estimate(model.seconds, model.interval)
-            )
-            for model in forecast.models
-        ],
+        models=list(map(_model_estimate, forecast.models)),
         held_out=forecast.held_out,
         absent=dict(forecast.absent),
         remarks=[*_remarks(series, forecast.why)],
     )
+
+
+def _model_estimate(model: ModelForecast) -> ModelEstimate:
+    step_seconds = _estimate(model.seconds, model.interval)
+    return ModelEstimate(model=model.model, weight=model.weight, step_seconds=step_seconds)
 
 
 def _first_run(study: Study, series: Series) -> str:

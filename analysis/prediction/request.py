@@ -1,11 +1,12 @@
 """What to know before asking for nodes: speed, efficiency and cost of counts measured, and of some beyond.
 
+analysis/prediction/request_sentences.py has it in words.
+
 Efficiency is against 1 worker of the same series. Predicted counts reach twice as far as measured ones: the
 models are held against measurements over such a step, and not over a longer one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from analysis.prediction.scaling_laws import Counts, term_matrix
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
 from analysis.prediction.step_time import STEP_TERMS, StepTime
 from analysis.processes import parallel_map
+from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, coverage
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
-from analysis.text import Row, count, labelled, number, percent, series_name, with_interval
+from analysis.text import Row
 
 _BOUNDED = ("step_seconds", "efficiency", "worker_hours")
 REQUEST_COLUMNS = (
     *POINT, "source", *(f"{name}{end}" for name in _BOUNDED for end in ("", "_low", "_high")),
-    "largest_term", "largest_term_share", "why",
+    "coverage", "largest_term", "largest_term_share", "why",
 )  # fmt: skip
 AS_MEASURED = "measured"
 AS_PREDICTED = "predicted"
@@ -43,19 +45,39 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     """Return one row per count of every series, measured or predicted: REQUEST_COLUMNS.
 
     `points` are those of `speedup.summarise`. `worker_hours` are of one training, its epochs as in the
-    study, each as fast as those after the warm-up. `largest_term` of the sum of terms takes most of what is
-    lost to linear scaling, `largest_term_share` of it; in a sum of terms, names are no causes.
+    series, each as fast as those after the warm-up; NaN of emulated runs, which train nothing. `coverage` is
+    the confidence that the interval of the efficiency can promise: of a measured one by its launches and
+    those on 1 worker, of a predicted one the nominal one of the model. `largest_term` of the sum of terms
+    takes most of what is lost to linear scaling, `largest_term_share` of it; in a sum of terms, names are no
+    causes.
     """
-    epochs = float(study.epochs.groupby("run", observed=True)["epoch"].max().median() + 1)
-    every = [(series, _of_series(points, series).to_dict("records")) for series in all_series(study)]
-    rows = [row for of in parallel_map(partial(_rows, epochs), every, chunk=SERIES_AT_ONCE) for row in of]
+    every = [
+        (series, _of_series(points, series).to_dict("records"), _epochs(study, series))
+        for series in all_series(study)
+    ]
+    rows = [row for of in parallel_map(_rows, every, chunk=SERIES_AT_ONCE) for row in of]
     return pd.DataFrame(rows, columns=list(REQUEST_COLUMNS))
 
 
-def _rows(epochs: float, series_and_points: tuple[Series, Sequence[Row]]) -> list[_Cells]:
-    series, known = series_and_points
-    measured = [_measured(series, row, epochs) for row in known]
-    return [*measured, *_predicted_rows(series, known, epochs)]
+def _rows(known: tuple[Series, Sequence[Row], float]) -> list[_Cells]:
+    series, points, epochs = known
+    measured = [_measured(series, row, epochs) | {"coverage": _coverage(row, points)} for row in points]
+    return [*measured, *_predicted_rows(series, points, epochs)]
+
+
+def _epochs(study: Study, series: Series) -> float:
+    """Return how many epochs a training of this series has; NaN where nothing is trained."""
+    if study.is_emulated:
+        return NAN
+    runs = study.runs.loc[(study.runs[SERIES] == list(series.key)).all(axis=1), "run"]
+    epochs = study.epochs[study.epochs["run"].isin(runs)]
+    return float(epochs.groupby("run", observed=True)["epoch"].max().median() + 1)
+
+
+def _coverage(point: Row, points: Sequence[Row]) -> float:
+    """Return the confidence that the interval of an efficiency can promise; NaN where there is none."""
+    fewest = min(row["repeats"] for row in points if row["workers"] in (1, point["workers"]))
+    return coverage(fewest) if fewest >= FEWEST_REPEATS else NAN
 
 
 def _of_series(points: pd.DataFrame, series: Series) -> pd.DataFrame:
@@ -108,7 +130,8 @@ def _predicted(series: Series, at: Counts, forecast: AverageForecast, work_hours
     workers = float(at.workers[0])
     hours = [workers * work_hours / series.throughput(at, each) for each in seconds]
     values = {"step_seconds": seconds, "efficiency": _inverse(alone, seconds), "worker_hours": hours}
-    return _row(series, at, AS_PREDICTED, values) | {"why": forecast.why}
+    known = NAN if np.isnan(low) else CONFIDENCE
+    return _row(series, at, AS_PREDICTED, values) | {"coverage": known, "why": forecast.why}
 
 
 def _row(series: Series, at: Counts, source: str, values: Mapping[str, Sequence[float]]) -> _Cells:
@@ -125,68 +148,3 @@ def _lost_to(fitted: StepTime, at: Counts) -> _Cells:
         return {}
     name = list(STEP_TERMS)[1:][int(seconds.argmax())]
     return {"largest_term": TERM_NAMES[name], "largest_term_share": float(seconds.max() / seconds.sum())}
-
-
-def request_sentences(study: Study, table: pd.DataFrame, plan: pd.DataFrame) -> Iterator[str]:
-    """Yield for every series up to which count it is efficient, what takes the rest, and the time to an IoU.
-
-    `plan` is that of played runs (analysis/played/plan.py).
-    """
-    for _, rows in table.groupby(SERIES, sort=False):
-        known = rows.to_dict("records")
-        name = series_name(known[0], study.names)
-        sentence = "; ".join(_of_efficiency(known, study.criteria.efficiency_floor))
-        yield labelled(str(known[0]["options"]), f"{name}: {sentence}")
-    for row in plan[plan["seconds_to_target"].notna()].to_dict("records"):
-        hours = with_interval(row, "seconds_to_target", "~3", SECONDS_PER_HOUR)
-        name = series_name(row, study.names)
-        text = (
-            f"{name} on {count(int(row['workers']), 'worker')}: {hours} h to an IoU of {row['target_iou']:g}"
-        )
-        yield labelled(str(row["options"]), f"{text} (speed {row['speed']})")
-
-
-def _of_efficiency(rows: Sequence[Row], floor: float) -> Iterator[str]:
-    largest = largest_efficient(rows, floor)
-    shown = f"above {number(floor, 'g')} with 95 % confidence"
-    if largest is None:
-        yield f"at no count of several workers is the efficiency shown to be {shown}"
-    else:
-        efficiency = with_interval(largest, "efficiency", ".2f")
-        reach = " (as far as predictions reach)" if largest is rows[-1] else ""
-        yield (
-            f"the efficiency is {shown} up to {count(int(largest['workers']), 'worker')}{reach}, there "
-            f"{efficiency} ({largest['source']})"
-        )
-    last = rows[-1]
-    if last["source"] != AS_PREDICTED:
-        yield "larger counts are not predicted: that needs 3 worker counts, 1 among them"
-        return
-    yield _expected(last)
-
-
-def _expected(last: Row) -> str:
-    """Return what the largest count predicted is expected to reach."""
-    hours = with_interval(last, "worker_hours", "~3")
-    efficiency = with_interval(last, "efficiency", ".2f")
-    rest = f"; {last['why']}" if last["why"] else ""
-    share = percent(last["largest_term_share"], 0)
-    term = f"; of what is lost the terms fitted give {share} to {last['largest_term']}"
-    return (
-        f"{count(int(last['workers']), 'worker')} are expected at an efficiency of {efficiency} and "
-        f"{hours} worker-hours a training{term if last['largest_term'] else ''}{rest}"
-    )
-
-
-def largest_efficient(rows: Sequence[Row], floor: float) -> Row | None:
-    """Return the row of the largest count whose whole interval lies above the floor, and that of all before.
-
-    A count without an interval shows nothing, and stands in no other's way. 1 worker is no answer.
-    """
-    found = None
-    for row in rows:
-        if row["workers"] > 1 and not np.isnan(row["efficiency_low"]):
-            if row["efficiency_low"] < floor:
-                break
-            found = row
-    return found

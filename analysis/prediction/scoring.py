@@ -5,6 +5,7 @@ measured value lies outside of it: the smaller the better. It is given in shares
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,23 +35,45 @@ def score_table(study: Study) -> pd.DataFrame:
     `counted` are the averages that the summary is of: of several files on a point the youngest that is older
     than its runs. An unscored prediction has no measured value, error or score here.
     """
-    runs = timed(study).runs
-    throughput = runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured").reset_index()
-    table = study.forecasts[_FIRST].merge(throughput, on=POINT, how="left")
-    fair = table["unscored"] == ""
-    measured = table["measured"].where(fair).to_numpy(dtype=np.float64, na_value=NAN)
-    predicted, low, high, linear = (_numbers(table, name) for name in _FIRST[-6:-2])
-    # Too few launches on 1 worker give linear scaling no interval: then it is a number, held to be sure.
-    ends = [np.where(np.isnan(end), linear, end) for end in (_numbers(table, name) for name in _FIRST[-2:])]
-    return table.assign(
-        measured=measured,
-        error=predicted / measured - 1,
-        linear_error=linear / measured - 1,
-        inside=_words((low <= measured) & (measured <= high), np.isnan(low + measured)),
-        interval_score=interval_score(low, high, measured) / measured,
-        linear_interval_score=interval_score(ends[0], ends[1], measured) / measured,
-        counted=_counted(table, fair),
-    )[[*SCORED_COLUMNS]]
+    table = study.forecasts[_FIRST].merge(_throughputs(study), on=POINT, how="left")
+    is_fair = table["unscored"] == ""
+    table["measured"] = table["measured"].where(is_fair)
+    scored = table.assign(**_scores(table), **_scores_of_linear(table), counted=_counted(table, is_fair))
+    return scored[[*SCORED_COLUMNS]]
+
+
+def _throughputs(study: Study) -> pd.DataFrame:
+    """Return the median throughput of each point, from the runs that count for speed."""
+    points = timed(study).runs.groupby(POINT, sort=False)
+    return points[study.throughput].median().rename("measured").reset_index()
+
+
+def _scores(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the columns on each prediction: its error and interval score, and whether its interval holds."""
+    measured = _numbers(table, "measured")
+    low = _numbers(table, "predicted_low")
+    high = _numbers(table, "predicted_high")
+    return {
+        "error": _numbers(table, "predicted") / measured - 1,
+        "inside": _words((low <= measured) & (measured <= high), np.isnan(low + measured)),
+        "interval_score": interval_score(low, high, measured) / measured,
+    }
+
+
+def _scores_of_linear(table: pd.DataFrame) -> dict[str, Any]:
+    """Return error and interval score of linear scaling.
+
+    Too few launches on 1 worker give it no interval: then it is a number, held to be sure.
+    """
+    measured = _numbers(table, "measured")
+    linear = _numbers(table, "linear")
+    low, high = (_known_or(_numbers(table, name), linear) for name in ("linear_low", "linear_high"))
+    score = interval_score(low, high, measured) / measured
+    return {"linear_error": linear / measured - 1, "linear_interval_score": score}
+
+
+def _known_or(values: Array, others: Array) -> Array:
+    return np.where(np.isnan(values), others, values)
 
 
 def _numbers(table: pd.DataFrame, name: str) -> Array:
@@ -61,8 +84,8 @@ def _words(inside: NDArray[np.bool_], unknown: NDArray[np.bool_]) -> list[str]:
     return list(np.where(unknown, "", np.where(inside, "yes", "no")))
 
 
-def _counted(table: pd.DataFrame, fair: "pd.Series[bool]") -> "pd.Series[bool]":
-    averages = table[fair & (table["model"] == AVERAGE)].sort_values("written_utc", kind="stable")
+def _counted(table: pd.DataFrame, is_fair: "pd.Series[bool]") -> "pd.Series[bool]":
+    averages = table[is_fair & (table["model"] == AVERAGE)].sort_values("written_utc", kind="stable")
     last = averages.drop_duplicates(POINT, keep="last").index
     return pd.Series(table.index.isin(last), index=table.index)
 

@@ -102,25 +102,26 @@ class Cycles:
 
     def _end(self, gradients: Gradients, workers: int, link: Link, offset: float) -> Array:
         """Return when the last message of each step has ended, [steps]; `offset` is a share of a cycle."""
-        order = np.argsort(gradients.ready, axis=1, kind="stable")
-        ready = np.take_along_axis(gradients.ready, order, axis=1)
-        sent_bytes = np.pad(np.cumsum(gradients.size[order], axis=1), ((0, 0), (1, 0)))
-        rows = np.arange(len(ready))
+        queue = _Queue.of(gradients)
         negotiation = link.negotiation(workers)
         period = max(self.period_seconds, negotiation)
-        tick = np.full(len(ready), -offset * period)
-        end = np.zeros(len(ready))
-        done = np.zeros(len(ready), dtype=np.int64)
-        while (open_steps := done < ready.shape[1]).any():
-            start = _first_tick(tick, ready[rows, np.minimum(done, ready.shape[1] - 1)], period)
-            upto = np.where(open_steps, (ready <= start[:, None]).sum(axis=1), done)
-            size = sent_bytes[rows, upto] - sent_bytes[rows, done]
-            busy = negotiation + self._messages(upto - done, size) * link.all_reduce(workers, 0.0)
-            busy += link.all_reduce(workers, size) - link.all_reduce(workers, 0.0)
-            end = np.where(open_steps, start + busy, end)
-            tick = np.maximum(start + period, end)
-            done = upto
+        next_start = np.full(queue.steps, -offset * period)
+        end = np.zeros(queue.steps)
+        sent = np.zeros(queue.steps, dtype=np.int64)
+        while (is_open := sent < queue.parameters).any():
+            start = _first_start(next_start, queue.next_ready(sent), period)
+            agreed = np.where(is_open, queue.ready_until(start), sent)
+            sending = self._sending_seconds(agreed - sent, queue.bytes_between(sent, agreed), workers, link)
+            end = np.where(is_open, start + negotiation + sending, end)
+            next_start = np.maximum(start + period, end)
+            sent = agreed
         return end
+
+    def _sending_seconds(self, gradients: Integers, size: Array, workers: int, link: Link) -> Array:
+        """Return the seconds of the messages of a cycle: their bytes, and the latency of each."""
+        latency = link.all_reduce(workers, 0.0)
+        pace = link.all_reduce(workers, size) - latency
+        return np.asarray(self._messages(gradients, size) * latency + pace)
 
     def _messages(self, gradients: Integers, size: Array) -> Integers:
         """Return how many messages so many gradients of this size together take."""
@@ -129,11 +130,54 @@ class Cycles:
         return np.minimum(gradients, np.ceil(size / self.fusion_bytes).astype(np.int64))
 
 
-def _first_tick(tick: Array, ready: Array, period: float) -> Array:
-    """Return the first start of a cycle at which this gradient is ready; `tick` is the next start of one."""
-    whole = np.ceil(np.maximum(ready - tick, 0) / period) * period if period else 0.0
+@dataclass(frozen=True)
+class _Queue:
+    """The gradients of each step in the order in which they get ready.
+
+    ready       seconds, [steps, parameters]
+    sent_bytes  of none, of the first one, of the first two ... of them, [steps, parameters + 1]
+    """
+
+    ready: Array
+    sent_bytes: Array
+
+    @classmethod
+    def of(cls, gradients: Gradients) -> "_Queue":
+        order = np.argsort(gradients.ready, axis=1, kind="stable")
+        in_order = np.take_along_axis(gradients.ready, order, axis=1)
+        return cls(in_order, np.pad(np.cumsum(gradients.size[order], axis=1), ((0, 0), (1, 0))))
+
+    @property
+    def steps(self) -> int:
+        return len(self.ready)
+
+    @property
+    def parameters(self) -> int:
+        return int(self.ready.shape[1])
+
+    def next_ready(self, sent: Integers) -> Array:
+        """Return when the first gradient that is not sent is ready, [steps]; of none the last one."""
+        return _at(self.ready, np.minimum(sent, self.parameters - 1))
+
+    def ready_until(self, moment: Array) -> Integers:
+        """Return how many gradients are ready at a moment of each step, [steps]."""
+        return np.asarray((self.ready <= moment[:, None]).sum(axis=1))
+
+    def bytes_between(self, sent: Integers, upto: Integers) -> Array:
+        """Return the bytes of the gradients from one place in the order to another, [steps]."""
+        return _at(self.sent_bytes, upto) - _at(self.sent_bytes, sent)
+
+
+def _at(table: Array, places: Integers) -> Array:
+    """Return the value of each row at its place, [rows]."""
+    return np.take_along_axis(table, places[:, None], axis=1)[:, 0]
+
+
+def _first_start(next_start: Array, ready: Array, period: float) -> Array:
+    """Return the first start of a cycle, from the next one on, at which this gradient is ready, [steps]."""
+    whole = np.ceil(np.maximum(ready - next_start, 0) / period) * period if period else 0.0
     # Rounding must not let a cycle begin before what it waits for.
-    return np.asarray(np.maximum(tick + whole, ready))
+    return np.asarray(np.maximum(next_start + whole, ready))
 
 
 Schedule = Buckets | Cycles

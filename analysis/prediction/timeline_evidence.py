@@ -79,15 +79,24 @@ def timeline_evidence(study: Study, runs: pd.DataFrame) -> TimelineEvidence | st
     if not links:
         return NO_LINKS
     steps = [step for profile in profiles for step in profile.steps]
-    sizes = np.array(profiles[0].parameter_bytes, dtype=np.float64)
-    ready = np.array([step.ready_seconds for step in steps])
     return TimelineEvidence(
-        gradients=Gradients(ready, sizes * (gradient_bytes(header) / sizes.sum())),
+        gradients=_gradients(steps, profiles[0].parameter_bytes, gradient_bytes(header)),
         work_seconds=np.array([_own_work(step) for step in steps]),
         schedule=_schedule(header.config),
         links=links,
-        assumption="; ".join(dict.fromkeys(filter(None, (profile.assumption for profile in profiles)))),
+        assumption=_assumptions(profiles),
     )
+
+
+def _gradients(steps: Sequence[ComputeStep], parameter_bytes: Sequence[int], sent_bytes: float) -> Gradients:
+    """Return when each gradient of these steps was ready; compressed ones are smaller than parameters."""
+    sizes = np.array(parameter_bytes, dtype=np.float64)
+    ready = np.array([step.ready_seconds for step in steps])
+    return Gradients(ready, sizes * (sent_bytes / sizes.sum()))
+
+
+def _assumptions(profiles: Sequence[ComputeProfile]) -> str:
+    return "; ".join(dict.fromkeys(profile.assumption for profile in profiles if profile.assumption))
 
 
 def _own_work(step: ComputeStep) -> float:

@@ -38,7 +38,8 @@ from analysis.played.answer import with_played
 from analysis.played.points import judged_points
 from analysis.played.quality import PlayedQuality, played_quality
 from analysis.prediction.extrapolation import Extrapolation, extrapolate
-from analysis.prediction.request import request_sentences, request_table
+from analysis.prediction.request import request_table
+from analysis.prediction.request_sentences import request_sentences
 from analysis.prediction.scoring import score_table
 from analysis.processes import parallel_map
 from analysis.study import Study

@@ -21,8 +21,8 @@ POINTS_LEAD = (
     "over launches in brackets. Efficiency is speed-up divided by workers; deviation is what is missing to 1."
 )
 FRAMEWORKS_LEAD = (
-    "Lightning Fabric and Accelerate wrap DDP: they train the same weights, and what they take longer is "
-    "what the wrapper costs per step. All these comparisons are corrected for each other."
+    "Lightning Fabric and Accelerate wrap DDP: where they train the same weights, which the table says, what "
+    "they take longer is what the wrapper costs per step. All these comparisons are corrected for each other."
 )
 OVERHEAD_LEAD = (
     "Data wait (with host to device), compute (forward and backward), wire, imbalance, optimizer and rest "

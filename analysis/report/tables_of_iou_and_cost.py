@@ -109,7 +109,10 @@ COST_TABLES = (
             "source": "measured, or predicted: up to twice the largest count measured",
             "step_seconds ±": "of one step; older logs without `--images`: of the work of a worker's epoch",
             "efficiency ±": "speed-up over 1 worker of the series / workers",
-            "worker_hours ±": "of one training, every epoch as fast as those after the warm-up",
+            "worker_hours ±": "of one training, every epoch as fast as those after the warm-up; empty of "
+            "emulated runs",
+            "coverage": "confidence of the interval of the efficiency: of a measured one by the fewest "
+            "launches behind it, of a predicted one nominal",
             "largest_term": "of the sum of terms, the one that takes most of what linear scaling would save",
             "largest_term_share": "its share of that",
             "why": "what the interval lacks",

@@ -43,6 +43,14 @@ class _Step:
     ready: dict[int, _Moment] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Spent:
+    """What a part of a step took: seconds of the device, and CPU seconds of the threads that compute."""
+
+    seconds: float
+    cpu_seconds: float
+
+
 class ComputeRecorder(Clock):
     """Records the steps of 1 worker after its first epoch; `profile` returns them."""
 
@@ -96,7 +104,7 @@ class ComputeRecorder(Clock):
         self._is_warm = True
 
     def profile(self, config: RunConfig, device: str) -> ComputeProfile:
-        """Return the recorded steps. Raises UserError where there is none, or one lacks a gradient."""
+        """Return the recorded steps. Raises UserError where there is none."""
         if not self._steps:
             raise UserError("training.compute_profile = 'on': this attempt had no epoch after its warm-up")
         return ComputeProfile(
@@ -128,24 +136,35 @@ class ComputeRecorder(Clock):
         return event
 
     def _read(self, step: _Step) -> ComputeStep:
-        seconds = dict.fromkeys(Phase, 0.0)
-        cpu_seconds = dict.fromkeys(Phase, 0.0)
-        for phase, begin, end in _intervals(step):
-            seconds[phase] += _between(begin, end)
-            cpu_seconds[phase] += end.cpu_seconds - begin.cpu_seconds
-        backward = next(moment for phase, moment in step.marks if phase is Phase.FORWARD)
+        data = _spent(step, _LOADING)
+        forward = _spent(step, (Phase.FORWARD,))
+        optimizer = _spent(step, (Phase.OPTIMIZER,))
+        begin = _end_of(step, Phase.FORWARD)
         ready = [step.ready[number] for number in range(len(self._sizes))]
-        last = max(moment.cpu_seconds for moment in ready)
         return ComputeStep(
-            data_seconds=sum(seconds[phase] for phase in _LOADING),
-            data_cpu_seconds=sum(cpu_seconds[phase] for phase in _LOADING),
-            forward_seconds=seconds[Phase.FORWARD],
-            forward_cpu_seconds=cpu_seconds[Phase.FORWARD],
-            ready_seconds=[round(_between(backward, moment), NANOSECOND_DIGITS) for moment in ready],
-            backward_cpu_seconds=last - backward.cpu_seconds,
-            optimizer_seconds=seconds[Phase.OPTIMIZER],
-            optimizer_cpu_seconds=cpu_seconds[Phase.OPTIMIZER],
+            data_seconds=data.seconds,
+            data_cpu_seconds=data.cpu_seconds,
+            forward_seconds=forward.seconds,
+            forward_cpu_seconds=forward.cpu_seconds,
+            ready_seconds=[round(_between(begin, moment), NANOSECOND_DIGITS) for moment in ready],
+            backward_cpu_seconds=max(moment.cpu_seconds for moment in ready) - begin.cpu_seconds,
+            optimizer_seconds=optimizer.seconds,
+            optimizer_cpu_seconds=optimizer.cpu_seconds,
         )
+
+
+def _spent(step: _Step, phases: Collection[Phase]) -> _Spent:
+    """Return what these phases of a step took together."""
+    intervals = [(begin, end) for phase, begin, end in _intervals(step) if phase in phases]
+    return _Spent(
+        sum(_between(begin, end) for begin, end in intervals),
+        sum(end.cpu_seconds - begin.cpu_seconds for begin, end in intervals),
+    )
+
+
+def _end_of(step: _Step, phase: Phase) -> _Moment:
+    """Return when a phase first ended."""
+    return next(moment for marked, moment in step.marks if marked is phase)
 
 
 def _intervals(step: _Step) -> Iterator[tuple[Phase, _Moment, _Moment]]:

@@ -1,6 +1,7 @@
 """N_crit at the foot of a panel over the workers: where the gradient noise scale warns of a fall."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -18,12 +19,13 @@ N_CRIT_SENTENCE = (
 FOOT_SHARE = 0.03
 STEP_SHARE = 0.045
 _LABEL_PX = 6
+_N_CRIT = "noise_scale_workers"
 
 
 def resolved_critical_workers(noise: pd.DataFrame, series: DrawnSeries) -> Row | None:
     """Return the row of a series' N_crit, None where it is not resolved or not recorded."""
     rows = series.rows(critical_workers(noise))
-    known = rows[rows["noise_scale_workers"].notna()].to_dict("records")
+    known = rows[rows[_N_CRIT].notna()].to_dict("records")
     return known[0] if known else None
 
 
@@ -35,26 +37,50 @@ def draw_critical_workers(axes: Axes, series: Sequence[DrawnSeries], noise: pd.D
 
 
 def _draw_one(axes: Axes, series: DrawnSeries, row: Row, height: float) -> None:
+    """Draw the interval as a line, N_crit as a mark on it, and the number beside the line."""
+    low, value, high = (_within(axes, row[f"{_N_CRIT}{end}"]) for end in ("_low", "", "_high"))
+    style: dict[str, Any] = {
+        "color": series.style.text_colour,
+        "transform": axes.get_xaxis_transform(),
+        "zorder": 2,
+    }
+    axes.plot([low, high], [height, height], linewidth=1.4, **style)
+    marks = axes.plot([value], [height], marker="|", markersize=9, **style)
+    exact = with_interval(row, _N_CRIT, "~2")
+    title_marks(marks[0], [f"{series.name}: N_crit = {exact} workers, by the gradient noise scale"])
+    if high <= sum(axes.get_xlim()) / 2:
+        _write(axes, series, row, (high, height), ("left", _LABEL_PX))
+    else:
+        _write(axes, series, row, (low, height), ("right", -_LABEL_PX))
+
+
+def _within(axes: Axes, workers: float) -> float:
+    """Return a number of workers, or the end of the axis that it lies beyond."""
     first, last = axes.get_xlim()
-    low, value, high = (
-        min(max(row[f"noise_scale_workers{end}"], first), last) for end in ("_low", "", "_high")
-    )
-    colour = series.style.text_colour
-    at_foot = axes.get_xaxis_transform()
-    axes.plot([low, high], [height, height], color=colour, linewidth=1.4, transform=at_foot, zorder=2)
-    mark = axes.plot([value], [height], color=colour, marker="|", markersize=9, transform=at_foot, zorder=2)
-    exact = with_interval(row, "noise_scale_workers", "~2")
-    title_marks(mark[0], [f"{series.name}: N_crit = {exact} workers, by the gradient noise scale"])
-    right = high <= (first + last) / 2
-    below = "← " if row["noise_scale_workers"] < first else ""
-    beyond = " →" if row["noise_scale_workers"] > last else ""
+    return min(max(workers, first), last)
+
+
+def _write(
+    axes: Axes, series: DrawnSeries, row: Row, at: tuple[float, float], side: tuple[str, float]
+) -> None:
+    """Write N_crit beside the line: workers and height of its end, alignment and pixels away from it."""
+    alignment, away_px = side
     axes.annotate(
-        f"{below}N_crit {number(row['noise_scale_workers'], '~2')}{beyond}",
-        (high if right else low, height),
-        xycoords=at_foot,
-        xytext=(_LABEL_PX if right else -_LABEL_PX, 0),
+        _label(axes, row[_N_CRIT]),
+        at,
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(away_px, 0),
         textcoords="offset points",
-        ha="left" if right else "right",
+        ha=alignment,
         va="center",
-        color=colour,
+        color=series.style.text_colour,
     )
+
+
+def _label(axes: Axes, workers: float) -> str:
+    """Return "N_crit 4.6", with an arrow where that lies beyond the axis."""
+    first, last = axes.get_xlim()
+    text = f"N_crit {number(workers, '~2')}"
+    if workers < first:
+        return f"← {text}"
+    return f"{text} →" if workers > last else text
