@@ -52,7 +52,7 @@ def evaluation_of(kind: str, config: RunConfig) -> Callable[[], float | None]:
         task = load_task(config)
         model = build_model(task, group.device, nn.BatchNorm2d)
         data = load_data(config, group)
-        return lambda: evaluate(task, model, data, group, []).iou
+        return lambda: evaluate(task, model, data, group, []).score
     torch.manual_seed(config.seed)
     plain = reference_mode.PlainUNet(config.data.channels, config.model.width, config.model.depth)
     images = reference_mode.ReferenceImages(config)

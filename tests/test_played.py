@@ -60,7 +60,7 @@ def test_four_played_workers_are_four_real_ones_but_for_rounding(
     played = trained_run(played_config(images, "horovod", 4, workers, **FOUR))
     assert played.losses == pytest.approx(native.losses, rel=1e-6)
     assert difference(played, native) < 3 * difference(horovod, native)
-    iou = [each.record.results[-1].image_iou for each in (played, native)]
+    iou = [each.record.results[-1].model_dump()["image_iou"] for each in (played, native)]
     assert iou[0] == iou[1]
 
 
