@@ -19,10 +19,14 @@ def emulation_words(study: Study) -> str:
     return ", ".join(["emulated", *parts]) if parts else ""
 
 
-def with_emulation(study: Study, caption: str) -> str:
-    """Return a caption; before one of emulated runs stands what they are."""
-    words = emulation_words(study)
+def with_emulation(words: str, caption: str) -> str:
+    """Return a caption; before one of emulated runs stand the words for what they are."""
     return f"{capitalised(words)}: waits stand for computing. {caption}" if words else caption
+
+
+def after(words: str, text: str) -> str:
+    """Return a sentence; before one on emulated runs stand the words for what they are."""
+    return f"{capitalised(words)}: {text}" if words else text
 
 
 def emulation_notes(study: Study) -> list[str]:

@@ -46,10 +46,8 @@ def agreement_lines(studies: Sequence[Path]) -> Iterator[str]:
         slope, at_zero = np.polyfit(1 / slowed, medians, 1)
         residuals = medians / (at_zero + slope / slowed) - 1
         name = series_name(alike.to_dict("records")[0], NAMES)
-        yield (
-            f"{name} on {alike['workers'].iloc[0]}: {at_zero:.2f} ms at 1/K = 0, "
-            f"largest residual of the line {np.abs(residuals).max():.2%}"
-        )
+        left = f"largest residual {np.abs(residuals).max():.2%}" if len(steps) > 2 else "two K, no residual"
+        yield f"{name} on {alike['workers'].iloc[0]}: {at_zero:.2f} ms at 1/K = 0, {left}"
         for k, launches, median in zip(slowed, steps.values(), medians, strict=True):
             yield (
                 f"  K = {k:g}: {Estimate.of([1000 * each for each in launches]):.2f} ms, "

@@ -18,4 +18,8 @@ trap 'slurm/virtual_cluster down --state-dir "$state"' EXIT
 slurm/virtual_cluster up --install --hosts 7 --dilate 10 --link-rate 100gbit --state-dir "$state"
 eval "$(slurm/virtual_cluster env --state-dir "$state")"
 slurm/submission.sh "slurm/studies/$study.toml" --cluster slurm/clusters/virtual.toml --one-allocation --wait "$@"
-.venv/bin/python -m analysis "logs/$study" | sed '/^report: /q'
+report=logs/$study/report
+mkdir -p "$report"
+# The answer comes first in what the analysis prints; all of it is in the file.
+.venv/bin/python -m analysis "logs/$study" >"$report/console.txt"
+sed '/^report: /q' "$report/console.txt"

@@ -140,7 +140,7 @@ def test_emulated_runs_say_so_and_cost_no_worker_hours(tmp_path: Path) -> None:
     table = table_of(tmp_path)
     assert table["worker_hours"].isna().all()
     (said,) = request_sentences(load_study(tmp_path), table, NO_PLAN)
-    assert said.startswith("emulated, k = 1, profile v100_like.toml: native DDP: the efficiency is above")
+    assert said.startswith("Emulated, k = 1, profile v100_like.toml: native DDP: the efficiency is above")
     assert "worker-hours" not in said
 
 

@@ -11,9 +11,11 @@ from analysis.prediction.timeline import (
     Buckets,
     Cycles,
     Gradients,
+    Schedule,
     expected_slowest,
     fill_buckets,
 )
+from analysis.prediction.timeline_evidence import link_of_probe
 
 LINK = Link(latency_seconds=1e-4, bytes_per_second=1e8)
 MIB = 2**20
@@ -178,3 +180,16 @@ def test_the_slowest_of_many_draws() -> None:
     random = np.random.default_rng(1)
     drawn = random.choice(sample, (200_000, 5)).max(axis=1).mean()
     assert expected_slowest(sample, 5) == pytest.approx(drawn, rel=0.002)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 14])
+@pytest.mark.parametrize("schedule", [Buckets(), Cycles(period_seconds=0.004)])
+def test_a_probe_gives_the_link_by_which_the_schedule_takes_as_long(schedule: Schedule, workers: int) -> None:
+    """A message alone: with Horovod it waits for half a cycle in the mean, and is negotiated."""
+    link = Link(2e-4, 1e8)
+    sizes = np.array([4.0, 2e6])
+    messages = [Gradients(np.zeros((1, 1)), size) for size in sizes[:, None]]
+    seconds = np.concatenate([schedule.exposed_seconds(alone, workers, link) for alone in messages])
+    found = link_of_probe(schedule, workers, sizes, seconds)
+    assert found.latency_seconds == pytest.approx(link.latency_seconds, rel=1e-2)
+    assert found.bytes_per_second == pytest.approx(link.bytes_per_second, rel=1e-2)

@@ -23,7 +23,7 @@ from tests.records import make_header, make_point
 from tests.sweeps import Sweep
 from unet_scaling.group.identity import CORES_VARIABLE, Identity
 from unet_scaling.group.processor_quota import ProcessorQuota, emulated_cores, enter_quota, own_processors
-from unet_scaling.measure import clock
+from unet_scaling.measure import clock, cpu_counters
 from unet_scaling.measure.quota_meter import QuotaMeter
 from unet_scaling.run.continuation import require_same_facts
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
@@ -237,6 +237,17 @@ def test_facts_of_an_epoch_are_those_of_the_machine_that_is_stood_for(slowed: No
     assert facts.other_seconds is None
     assert facts.quota is not None
     assert (facts.quota.used_seconds, facts.quota.throttled_seconds, facts.quota.processors) == (1.3, 0.5, 2)
+
+
+def test_a_machine_that_does_not_say_how_busy_it_was_is_not_called_idle(
+    slowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.stat").write_text("throttled_time 1000000000\n")
+    monkeypatch.setattr(cpu_counters, "CORES", tmp_path / "none")
+    meter = QuotaMeter(ProcessorQuota(tmp_path, cores=1, processors=2))
+    meter.begin()
+    meter.end()
+    assert meter.undilated(cpu_facts(), 1.3).quota is None
 
 
 def slowed_record(folder: Path, **quota: float) -> Record:

@@ -157,7 +157,7 @@ def test_finds_nothing_where_nothing_is_wrong() -> None:
     [
         ({"operations_per_second": 5e8}, "node2 computes at 50% of the median node"),
         ({"clock_offset_seconds": -90.0}, "the clock of node2 is -90.0 s off that of worker 0"),
-        ({"host_cores": 1}, "node2 is a host of 1 cores; others have 2"),
+        ({"host_cores": 1}, "node2 is a host of 1 core; others have 2"),
         ({"interface": "lo", "own_address": "127.0.1.1"}, "since its own name resolves to 127.0.1.1"),
         ({"interface": "lo"}, "change GLOO_SOCKET_IFNAME=lo"),
         ({"mpi_workers": 1}, 'launcher_arguments = ["--mpi=pmi2"]'),
@@ -182,6 +182,35 @@ def test_cores_that_the_cluster_file_promises_are_missed() -> None:
     (warning,) = launch_findings([worker(0), worker(1), worker(2)], 3, cores_wanted=12).warnings
     assert "worker 0 on node0 has 2 cores" in warning
     assert "the cluster file says 12" in warning
+
+
+def test_what_a_worker_lacks_is_measured_by_workers_and_hosts_by_hosts() -> None:
+    facts = worker(2).facts.model_copy(update={"cores": [0]})
+    few = worker(2, host_cores=16).model_copy(update={"facts": facts})
+    (cores,) = launch_findings([worker(0, host_cores=16), worker(1, host_cores=16), few], 3).warnings
+    assert cores.startswith("worker 2 on node2 has 1 core; others have 2: ")
+    equal = [worker(0), worker(1), worker(2, host_cores=1)]
+    (hosts,) = launch_findings(equal, 3, cores_wanted=2).warnings
+    assert hosts == "node2 is a host of 1 core; others have 2: ask for equal nodes"
+
+
+def test_several_groups_that_are_each_as_large_as_asked_for_are_no_launch_to_train_with() -> None:
+    both = [worker(0, size=2), worker(1, size=2)]
+    again = [
+        report.model_copy(update={"facts": report.facts.model_copy(update={"host": f"other{report.rank}"})})
+        for report in both
+    ]
+    values = {"joined_workers": 2, "mpi_workers": 2}
+    reports = [report.model_copy(update=values) for report in (*both, *again)]
+    (fault,) = launch_findings(reports, 2).faults
+    assert fault.startswith(
+        "4 workers reported, 2 were asked for, and two are worker 0 (on node0 and other0)"
+    )
+
+
+def test_a_group_of_which_some_did_not_report_is_one_group() -> None:
+    faults = launch_findings([worker(0, size=4, joined_workers=None, mpi_workers=None)], 3).faults
+    assert any(fault.startswith("1 group of 4 instead of 1 group of 3") for fault in faults)
 
 
 def test_a_damaged_report_is_refused(tmp_path: Path) -> None:

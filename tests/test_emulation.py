@@ -9,19 +9,24 @@ import pytest
 import torch
 from torch import nn
 
-from analysis.emulation import emulation_words
+from analysis.compare.page import comparison_page
+from analysis.emulation import NOTHING_LEARNED, emulation_words
 from analysis.figures.catalogue import FIGURES
 from analysis.loading.load import load_study
+from analysis.report.application import application_text
 from analysis.report.assemble import make_report
-from analysis.report.figure_files import inputs_of
+from analysis.report.figure_files import FigureFiles, inputs_of
 from analysis.report.latex import latex_escaped, summary_latex
 from analysis.report.markdown import summary_markdown
 from slurm.preflight import check_inputs
+from tests.compared_studies import compared
 from tests.records import write_run
 from tests.studies import make_point, train
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.emulation import EmulatedUNet, parameter_bytes
+from unet_scaling.measure.compute_recorder import ComputeRecorder
 from unet_scaling.measure.emulated_compute import emulated_compute
+from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.model import UNet
 from unet_scaling.run.weights import WEIGHTS_NAME
 from unet_scaling.study.compute_profile import (
@@ -34,6 +39,7 @@ from unet_scaling.study.compute_profile import (
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import RECORD_NAME, read_record
+from unet_scaling.study.record_lines import ComputeFacts
 from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model
 
@@ -276,6 +282,13 @@ def emulated_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_emulated(tmp_path_factory.mktemp("emulated"))
 
 
+def test_an_attempt_of_a_warm_up_only_leaves_no_profile_and_no_error(images: Path) -> None:
+    config = plain_config(images, workers=1, compute_profile="on")
+    recorder = ComputeRecorder(NO_CLOCK, nn.Linear(1, 1), torch.device("cpu"), ())
+    recorder.end_epoch()
+    assert recorder.profile(config, "cpu") is None
+
+
 def test_refuses_runs_that_computed_beside_emulated_ones_by_name(emulated_study: Path) -> None:
     real = write_run(emulated_study, "horovod", 2, 4, label="-real")
     try:
@@ -298,9 +311,23 @@ def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(emulated
     assert len(drawn) >= 3
     assert all(said in figure.caption(inputs) for figure in drawn)
     assert all(said in answer.headline for answer in report.answers)
+    assert all(said in verdict.sentence for verdict in report.verdicts)
     assert said in summary_markdown(report)
     assert latex_escaped(said) in summary_latex(report)
     assert "an assumption: figures of a paper" in report.notes[0]
+
+
+def test_two_emulated_studies_are_compared_as_such(emulated_study: Path, tmp_path: Path) -> None:
+    same = write_emulated(tmp_path / "same")
+    other = tmp_path / "other"
+    changed = ComputeFacts(name="v100_like.toml", sha256="1" * 64, device="V100")
+    for repeat in (1, 2, 3):
+        write_run(other, "horovod", 2, repeat, options=COMPUTE, header={"compute": changed})
+    comparison = compared(same, other)
+    words = "Emulated, k = 1, profile v100_like.toml: "
+    assert all(text.startswith(words) for text in comparison.headlines)
+    assert words[:-2] in comparison_page(comparison)
+    assert "compute profile" in {fact.name for fact in comparison.differing}
 
 
 def test_an_emulated_study_says_nothing_of_what_a_training_gives(emulated_study: Path) -> None:
@@ -308,6 +335,11 @@ def test_an_emulated_study_says_nothing_of_what_a_training_gives(emulated_study:
     assert set(report.study.runs["emulated_by"]) == {"v100_like.toml"}
     assert report.points["iou"].isna().all()
     assert report.study.runs["loss"].isna().all()
+    facts = {check.check: check.fact for check in report.checks}
+    assert facts["same images evaluated"] == report.study.iou_scope == NOTHING_LEARNED
+    text = application_text(report, FigureFiles({}, {}))
+    assert "Cost of one training" not in text
+    assert "margin of non-inferiority" not in text
     (answer,) = report.answers
     assert {tile.value for tile in answer.tiles if tile.title in ("IoU", "Time and cost")} == {"not emulated"}
 

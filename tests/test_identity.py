@@ -64,6 +64,13 @@ def test_meets_at_the_first_host_of_the_step_before_that_of_the_job() -> None:
     assert rendezvous_address(job | {"SLURM_STEP_NODELIST": "n[3-4]"})[0] == "n3"
 
 
+def test_under_open_mpi_meets_where_its_daemons_have_no_step() -> None:
+    """As on the virtual cluster: mpiexec starts rank 0 beside itself, and all others by a step of its own."""
+    job = {"SLURM_JOB_ID": "123456", "SLURM_JOB_NODELIST": "n[1-3]", "OMPI_COMM_WORLD_RANK": "0"}
+    assert rendezvous_address(job)[0] == "n1"
+    assert rendezvous_address(job | {"OMPI_COMM_WORLD_RANK": "4", "SLURM_STEP_NODELIST": "n[2-3]"})[0] == "n1"
+
+
 def test_the_launchers_own_choice_goes_first() -> None:
     chosen = {
         "MASTER_ADDR": "10.0.0.1",

@@ -21,7 +21,7 @@ WORKER_WAITS_SECONDS = 0.5
 
 
 def test_a_launch_is_aborted_only_when_the_error_text_has_been_read() -> None:
-    """mpiexec drops at an abort what its workers have printed and it has not read: 7 texts of 100 here."""
+    """mpiexec drops at an abort what its workers have printed and it has not read."""
     launcher, worker_side = socket.socketpair()
     environment = os.environ | {"PMI_FD": str(worker_side.fileno())}
     with launcher, worker_side:

@@ -13,6 +13,7 @@ from analysis.compare.remarks import remarks_on
 from analysis.compare.sentences import headlines
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.compare.throughput import throughput_ratios
+from analysis.emulation import after, emulation_words
 from analysis.text import count, first_of
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
@@ -48,11 +49,18 @@ class StudyComparison:
         parts = [count(options, "option")] * bool(options) + others
         return first_of(parts, "fact", _MOST_NAMED)
 
+    @property
+    def emulated(self) -> str:
+        """Return what stands before every number of emulated studies; empty where workers computed."""
+        words = dict.fromkeys(emulation_words(side.study) for side in (self.a, self.b))
+        return "; ".join(filter(None, words))
+
     @cached_property
     def headlines(self) -> list[str]:
         """Return which study is faster where, and where its IoU is higher, in sentences."""
         found = headlines(self.a, self.b, self.points)
-        return found if self.points.empty else [*unequal_images(self.differing), *found]
+        every = found if self.points.empty else [*unequal_images(self.differing), *found]
+        return [after(self.emulated, text) for text in every]
 
     @cached_property
     def notes(self) -> list[str]:

@@ -11,6 +11,7 @@ from analysis.loading.compared_facts import (
     NOT_SET,
     SETTINGS,
     TIMEOUT_VARIABLES,
+    compute_profile,
     settings,
     workers_per_host,
 )
@@ -135,6 +136,8 @@ def _machine(headers: Sequence[Header]) -> _Values:
     of_workers = {name: [value(worker) for worker in workers] for name, value in _OF_WORKERS.items()}
     nodes = {"workers on each host": [workers_per_host(header) for header in headers]}
     slowed = {name: [ATTEMPT_FACTS[name](header) for header in headers] for name in _OF_VIRTUAL_CLUSTER}
+    if any(header.is_emulated for header in headers):
+        slowed["compute profile"] = [compute_profile(header) for header in headers]
     of_jobs = {name: [header.job.get(name, "no Slurm") for header in headers] for name in _JOB_VARIABLES}
     return {**of_workers, **nodes, **slowed, **_transports(headers), **of_jobs}
 

@@ -7,6 +7,7 @@ from analysis.compare.assemble import StudyComparison
 from analysis.compare.iou import A_HIGHER, B_HIGHER
 from analysis.compare.sentences import compared_point, percent_faster
 from analysis.compare.throughput import A_FASTER, B_FASTER
+from analysis.emulation import after
 from analysis.findings.comparison import NO_DIFFERENCE
 from analysis.text import Row, count, number
 
@@ -31,7 +32,7 @@ def study_headline(comparison: StudyComparison) -> str:
     if not rows:
         return comparison.headlines[0]
     speed = list(_faster(comparison, rows)) or [_not_shown(comparison, rows)]
-    return "; ".join([*speed, *_iou(rows)])
+    return after(comparison.emulated, "; ".join([*speed, *_iou(rows)]))
 
 
 def _faster(comparison: StudyComparison, rows: Sequence[Row]) -> Iterator[str]:

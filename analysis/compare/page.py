@@ -9,6 +9,7 @@ from analysis.compare.grids import facts_grid, nothing_differs, only_lines, poin
 from analysis.compare.headline import SpeedChange, speed_change, study_headline
 from analysis.compare.iou import A_HIGHER, B_HIGHER
 from analysis.compare.throughput import A_FASTER, B_FASTER
+from analysis.emulation import with_emulation
 from analysis.figures.catalogue import labelled_panels, labelled_sheet
 from analysis.figures.drawing.study_forest import MOST_FOREST_ROWS, study_alternative, study_panels
 from analysis.figures.drawing.svg import image, inline_svg, reworded
@@ -133,8 +134,9 @@ def _drawn_points(comparison: StudyComparison) -> pd.DataFrame:
 def _caption(comparison: StudyComparison) -> str:
     points = len(comparison.points)
     cut = f" The first {MOST_FOREST_ROWS} of {points} points; all are in compare.csv."
-    return (
+    caption = (
         "Right of the line B is faster, or its IoU higher; left of it A. In the colour of its framework: the "
         "interval, corrected for all points, excludes equality; grey: nothing is claimed."
         f"{cut if points > MOST_FOREST_ROWS else ''}"
     )
+    return with_emulation(comparison.emulated, caption)

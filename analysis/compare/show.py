@@ -21,7 +21,7 @@ from analysis.text import clean, sentence
 
 # Column -> its description: the columns of compare.csv, which docs/compare.md lists.
 COMPARE_COLUMNS = {
-    "framework": "pytorch_native or horovod",
+    "framework": "pytorch_native, horovod, lightning or accelerate",
     "workers": "",
     "options": "options that vary within a study and did not change between them",
     "knobs": "the same, of this framework alone",

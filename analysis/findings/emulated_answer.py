@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.emulation import NOTHING_LEARNED
+from analysis.emulation import NOTHING_LEARNED, after
 from analysis.findings.answer import Answer
 from analysis.findings.tiles import Tile
-from analysis.text import capitalised
 
 NOT_EMULATED = "not emulated"
 # Of the tiles of an answer, those on what a training gives.
@@ -23,4 +22,4 @@ def _emulated(answer: Answer, words: str) -> Answer:
         Tile(tile.title, NOT_EMULATED, NOTHING_LEARNED, "unknown") if tile.title in LEARNED_TILES else tile
         for tile in answer.tiles
     )
-    return replace(answer, headline=f"{capitalised(words)}: {answer.headline}", tiles=tiles)
+    return replace(answer, headline=after(words, answer.headline), tiles=tiles)

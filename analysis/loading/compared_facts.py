@@ -78,7 +78,7 @@ def _joined(values: set[str] | set[int]) -> str:
     return ", ".join(sorted(map(str, values)))
 
 
-def _profile(header: Header) -> str | None:
+def compute_profile(header: Header) -> str | None:
     """Return by which profile the workers of a run waited; none where they computed."""
     return f"{header.compute.name} {header.compute.sha256[:16]}" if header.compute else None
 
@@ -118,7 +118,7 @@ FACTS = (
     Fact("train_images", lambda header: str(header.train_images), same_options),
     Fact("test_images", lambda header: str(header.test_images), same_options),
     Fact("computing", lambda header: "emulated" if header.is_emulated else "real", any_run),
-    Fact("compute profile", lambda header: _profile(header), same_options),
+    Fact("compute profile", compute_profile, same_options),
     Fact("seed", lambda header: str(header.config.seed), same_repeat),
     Fact("initial_weights_sha256", lambda header: header.initial_weights_sha256[:16], same_seed),
     Fact("commit", ATTEMPT_FACTS["commit"], any_run),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.emulation import NOTHING_LEARNED
 from analysis.loading.compute_profiles import read_compute_profiles
 from analysis.loading.fairness import refusals
 from analysis.loading.forecasts import read_forecasts
@@ -213,7 +214,7 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
     unknown = tuple(run.name for run in runs if not run.attempts_known)
     frameworks = {run.config.framework for run in runs}
     frameworks |= {left.left_out.framework for left in left_out if left.left_out.framework}
-    return Study(
+    study = Study(
         name=name,
         names=names_of(frameworks),
         runs=_run_table(runs, axes),
@@ -232,6 +233,7 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
         startups=_table_of(runs, "startup", STARTUP_TABLE_COLUMNS),
         gradient_norms=_table_of(runs, "norms", GRADIENT_NORM_COLUMNS),
     )
+    return replace(study, iou_scope=NOTHING_LEARNED) if study.is_emulated else study
 
 
 def _axes(runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> tuple[str, ...]:

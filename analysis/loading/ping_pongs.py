@@ -32,12 +32,22 @@ class Link:
     def all_reduce(self, members: int, size: Array) -> Array: ...
     def all_reduce(self, members: int, size: float | Array) -> float | Array:
         """Return the seconds of a ring all-reduce of `size` bytes (Thakur et al. 2005)."""
-        others = members - 1
-        return 2 * others * self.latency_seconds + 2 * others / members * size / self.bytes_per_second
+        shares = 2 * (members - 1) / members
+        return ring_messages(members) * self.latency_seconds + shares * size / self.bytes_per_second
 
     def negotiation(self, members: int) -> float:
         """Return the seconds of gathering a short message and sending the answer, along a binomial tree."""
-        return 2 * math.ceil(math.log2(members)) * self.latency_seconds
+        return negotiation_messages(members) * self.latency_seconds
+
+
+def ring_messages(members: int) -> int:
+    """Return how many messages of a ring all-reduce follow one another (Thakur et al. 2005)."""
+    return 2 * (members - 1)
+
+
+def negotiation_messages(members: int) -> int:
+    """Return how many messages follow one another up a binomial tree and down again."""
+    return 2 * math.ceil(math.log2(members))
 
 
 def read_ping_pongs(study: Path) -> tuple[pd.DataFrame, list[str]]:

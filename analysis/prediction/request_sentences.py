@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.emulation import emulation_words
+from analysis.emulation import after, emulation_words
 from analysis.findings.standing import least_efficiency
 from analysis.prediction.request import AS_PREDICTED
 from analysis.study import SECONDS_PER_HOUR, SERIES, Study
@@ -21,7 +21,7 @@ def request_sentences(study: Study, table: pd.DataFrame, plan: pd.DataFrame) -> 
     """
     words = emulation_words(study)
     for options, text in (*_of_series(study, table), *_of_plan(study, plan)):
-        yield labelled(options, f"{words}: {text}" if words else text)
+        yield labelled(options, after(words, text))
 
 
 def _of_series(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, str]]:

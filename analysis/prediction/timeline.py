@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array, Integers
-from analysis.loading.ping_pongs import Link
+from analysis.loading.ping_pongs import Link, negotiation_messages, ring_messages
 
 MEBIBYTE_BYTES = 2**20
 # What torch 2.13 takes where the study names no size: a small first bucket, so that sending begins early.
@@ -44,6 +44,10 @@ class Buckets:
     """
 
     caps_bytes: tuple[float, ...] = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
+
+    def latency_of_probe(self, workers: int, short_seconds: float) -> float:
+        """Return the latency of a message where an all-reduce of next to no bytes takes so long by itself."""
+        return short_seconds / ring_messages(workers)
 
     def exposed_seconds(self, gradients: Gradients, workers: int, link: Link) -> Array:
         """Return what each step waits for the network behind its last gradient, [steps]."""
@@ -83,6 +87,15 @@ class Cycles:
     period_seconds: float = CYCLE_SECONDS
     fusion_bytes: float = FUSION_BYTES
     groups: int | None = None
+
+    def latency_of_probe(self, workers: int, short_seconds: float) -> float:
+        """Return the latency of a message where an all-reduce of next to no bytes takes so long by itself.
+
+        It waits for half a cycle in the mean and is negotiated before it is sent: what the probe timed holds
+        that already.
+        """
+        sent_seconds = max(short_seconds - self.period_seconds / 2, 0.0)
+        return sent_seconds / (negotiation_messages(workers) + ring_messages(workers))
 
     def exposed_seconds(self, gradients: Gradients, workers: int, link: Link) -> Array:
         """Return what each step waits behind its last gradient, [steps]: the mean over moments in a cycle."""

@@ -75,14 +75,15 @@ def timeline_evidence(study: Study, runs: pd.DataFrame) -> TimelineEvidence | st
     header = study.headers[runs["run"].iloc[0]]
     if not all(_is_of(profile, header.config) for profile in profiles):
         return OTHER_WORK
-    links = (*_probed_links(study, runs), *_ping_pong_links(study))
+    schedule = _schedule(header.config)
+    links = (*_probed_links(study, runs, schedule), *_ping_pong_links(study))
     if not links:
         return NO_LINKS
     steps = [step for profile in profiles for step in profile.steps]
     return TimelineEvidence(
         gradients=_gradients(steps, profiles[0].parameter_bytes, gradient_bytes(header)),
         work_seconds=np.array([_own_work(step) for step in steps]),
-        schedule=_schedule(header.config),
+        schedule=schedule,
         links=links,
         assumption=_assumptions(profiles),
     )
@@ -140,23 +141,23 @@ def _or(value: float | None, unit: float, default: float) -> float:
     return default if value is None else value * unit
 
 
-def _probed_links(study: Study, runs: pd.DataFrame) -> Iterator[TimedLink]:
+def _probed_links(study: Study, runs: pd.DataFrame, schedule: Schedule) -> Iterator[TimedLink]:
     probed = study.probes.merge(runs[["run", "workers", "nodes"]], on="run")
     for _, probe in probed[probed["workers"] > 1].groupby("run", observed=True):
         columns = ("bytes", "median_seconds", "workers", "nodes")
         sizes, seconds, workers, nodes = (probe[name].to_numpy(dtype=np.float64) for name in columns)
-        link = _link_of_probe(float(workers[0]), sizes, seconds)
+        link = link_of_probe(schedule, int(workers[0]), sizes, seconds)
         yield TimedLink(link, int(workers[0]), bool(nodes[0] > 1), is_probe=True)
 
 
-def _link_of_probe(workers: float, sizes: Array, seconds: Array) -> Link:
-    """Return the link that makes a ring all-reduce as long as probed, at the shortest and largest size."""
+def link_of_probe(schedule: Schedule, workers: int, sizes: Array, seconds: Array) -> Link:
+    """Return the link that makes a single all-reduce as long as probed, at the shortest and largest size."""
     short, pace = latency_and_pace(sizes, seconds)
     long = pace * sizes[-1]
-    others = workers - 1
     # A clock that saw no difference leaves the bandwidth as if the latency were none.
     moving = long - short if long > short else long
-    return Link(short / (2 * others), 2 * others / workers * float(sizes[-1]) / moving)
+    sent_bytes = 2 * (workers - 1) / workers * float(sizes[-1])
+    return Link(schedule.latency_of_probe(workers, short), sent_bytes / moving)
 
 
 def _ping_pong_links(study: Study) -> Iterator[TimedLink]:

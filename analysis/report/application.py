@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.emulation import with_emulation
+from analysis.emulation import emulation_words, with_emulation
 from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
@@ -86,8 +86,9 @@ def _of_options(report: Report, advice: Recommendation, headline: str, rows: Seq
     chosen = [row for row in rows if _recommended(row, advice)]
     yield from (_in_words(report, row) for row in chosen)
     yield points_table(report, rows)
-    yield "Cost of one training, in medians:"
-    yield _costs(report, rows)
+    if not report.study.is_emulated:
+        yield "Cost of one training, in medians:"
+        yield _costs(report, rows)
     if chosen:
         yield "What to ask for (trainings that you plan, times the worker-hours of one):"
         yield _request(report, chosen)
@@ -151,7 +152,8 @@ def _method(report: Report) -> Iterator[str]:
     if not study.provenance_known:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return
-    yield f"IoU: {escaped(study.iou_scope)}, margin of non-inferiority {study.criteria.iou_margin:g}."
+    margin = f", margin of non-inferiority {study.criteria.iou_margin:g}"
+    yield f"IoU: {escaped(study.iou_scope)}{'' if study.is_emulated else margin}."
     rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study.subject)]
     yield table(["origin", "value"], [TEXT, TEXT], rows)
     checks = [[check.check, check.mark, check.fact] for check in report.checks]
@@ -167,4 +169,4 @@ def _what_is_measured(report: Report) -> str:
         "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
         "its own seed; numbers are medians over launches."
     )
-    return with_emulation(report.study, used)
+    return with_emulation(emulation_words(report.study), used)

@@ -1,7 +1,7 @@
 """Everything that a report says of a study, before any of it is written or printed."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import pandas as pd
@@ -10,7 +10,7 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
-from analysis.emulation import emulation_notes, emulation_words
+from analysis.emulation import after, emulation_notes, emulation_words
 from analysis.findings.answer import Answer, answers_of
 from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import compare, withhold
@@ -116,7 +116,9 @@ class Report:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """Return which framework is faster, one sentence for each pair of series."""
-        return [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers)]
+        found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers)]
+        words = emulation_words(self.study)
+        return [replace(verdict, sentence=after(words, verdict.sentence)) for verdict in found]
 
     @cached_property
     def recommendations(self) -> list[Recommendation]:

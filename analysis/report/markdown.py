@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.emulation import with_emulation
+from analysis.emulation import emulation_words, with_emulation
 from analysis.findings.tiles import Tile
 from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
@@ -106,7 +106,7 @@ def _caption(report: Report) -> str:
     runs = count(int(repeats.sum()), "run")
     measured = f"Medians over {runs}, {repeats_text(repeats)} per point; epochs flagged warm-up are left out."
     meaning = "Efficiency is speed-up / workers, deviation 1 - efficiency."
-    return with_emulation(report.study, f"{measured} {meaning} {_interval_line(report)}")
+    return with_emulation(emulation_words(report.study), f"{measured} {meaning} {_interval_line(report)}")
 
 
 def _interval_line(report: Report) -> str:

@@ -3,6 +3,7 @@
 Pure functions of the reports. Each sentence names worker, host or variable, the value found, and the cure.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ def launch_findings(
     faults = (
         *missing_reports(reports, workers),
         *launcher_groups(reports, workers),
+        *ranks_told_twice(reports, workers),
         *wrong_interfaces(reports),
         *problems(reports),
         *mpi_groups(reports, workers),
@@ -53,6 +55,7 @@ def launch_findings(
     )
     warnings = (
         *unequal_cores(reports, cores_wanted),
+        *unequal_hosts(reports),
         *slow_links([pair for report in reports for pair in report.pairs]),
         *slow_nodes(reports),
         *wrong_clocks(reports),
@@ -87,8 +90,29 @@ def launcher_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
     if not alone:
         return []
     sizes = Counter(report.size for report in alone)
-    groups = " and ".join(f"{count(number // size, 'group')} of {size}" for size, number in sizes.items())
+    groups = " and ".join(_groups(size, number) for size, number in sizes.items())
     return [f"{groups} instead of 1 group of {workers}: {_why_alone(alone[0])}"]
+
+
+def _groups(size: int, reported: int) -> str:
+    """Return "2 groups of 1"; of a group that reported in part, it is one all the same."""
+    return f"{count(math.ceil(reported / size), 'group')} of {size}"
+
+
+def ranks_told_twice(reports: Sequence[WorkerReport], workers: int) -> list[str]:
+    """Find workers with the rank of another: several groups, each as large as the one asked for."""
+    told = [report for report in reports if report.size == workers]
+    by_rank: dict[int, list[WorkerReport]] = defaultdict(list)
+    for report in told:
+        by_rank[report.rank].append(report)
+    twice = next((same for same in by_rank.values() if len(same) > 1), None)
+    if twice is None:
+        return []
+    hosts = " and ".join(report.facts.host for report in twice[:2])
+    return [
+        f"{len(told)} workers reported, {workers} were asked for, and two are worker {twice[0].rank} "
+        f"(on {hosts}): the launcher starts several groups; let it start one task for each worker"
+    ]
 
 
 def _why_alone(report: WorkerReport) -> str:
@@ -169,7 +193,7 @@ def mpi_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
         return []
     size, number = next((size, number) for size, number in sizes.items() if size is not None)
     launcher = next(report.launcher for report in reports if report.mpi_workers == size)
-    groups = f"{count(number // size, 'group')} of {size} instead of 1 group of {workers}"
+    groups = f"{_groups(size, number)} instead of 1 group of {workers}"
     return [f"MPI, and so Horovod, makes {groups} (launcher: {launcher}): {MPI_CURE}"]
 
 
@@ -185,17 +209,22 @@ def other_versions(reports: Sequence[WorkerReport]) -> list[str]:
 
 
 def unequal_cores(reports: Sequence[WorkerReport], wanted: int | None) -> list[str]:
-    """Find hosts whose workers have fewer cores than others, or than the cluster file promises."""
+    """Find workers with fewer cores than others, or than the cluster file promises."""
     cores = {report.place: len(report.facts.cores) for report in reports}
     most = max([*cores.values(), wanted or 0], default=0)
     fewer = [f"{place} has {count(number, 'core')}" for place, number in cores.items() if number < most]
-    of_hosts = {host: report.host_cores for host, report in _first_by_host(reports).items()}
-    largest = max(of_hosts.values(), default=0)
-    fewer += [f"{host} is a host of {n} cores" for host, n in of_hosts.items() if n < largest]
     if not fewer:
         return []
-    promised = f"the cluster file says {wanted}" if most == wanted else f"others have {max(most, largest)}"
+    promised = f"the cluster file says {wanted}" if most == wanted else f"others have {most}"
     return [f"{', '.join(fewer)}; {promised}: ask for equal nodes, or lower cores_per_worker"]
+
+
+def unequal_hosts(reports: Sequence[WorkerReport]) -> list[str]:
+    """Find hosts with fewer cores than others."""
+    cores = {host: report.host_cores for host, report in _first_by_host(reports).items()}
+    most = max(cores.values(), default=0)
+    smaller = [f"{host} is a host of {count(n, 'core')}" for host, n in cores.items() if n < most]
+    return [f"{', '.join(smaller)}; others have {most}: ask for equal nodes"] if smaller else []
 
 
 def node_speeds(reports: Iterable[WorkerReport]) -> dict[str, float]:

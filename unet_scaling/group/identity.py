@@ -26,10 +26,13 @@ class Launcher:
     local_ranks: tuple[str, ...]
 
 
+OPEN_MPI = Launcher(
+    "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",)
+)
 # The order matters: mpiexec inside a Slurm job leaves the SLURM_ variables of the batch step behind.
 LAUNCHERS = (
     Launcher("PMI", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "SLURM_LOCALID")),
-    Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",)),
+    OPEN_MPI,
     Launcher("Slurm", "SLURM_PROCID", "SLURM_NTASKS", ("SLURM_LOCALID",)),
     Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK",)),
 )
@@ -85,10 +88,12 @@ def rendezvous_address(environment: Mapping[str, str]) -> tuple[str, int]:
 
     MASTER_ADDR and MASTER_PORT where the launcher chose them (torchrun, a local launch); else the
     first host of the Slurm step and a port that follows from the job id, below the ephemeral range.
+    Under Open MPI the first host of the job: the step is that of its daemons on all hosts but this one.
     """
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
         return environment["MASTER_ADDR"], _number(environment, "MASTER_PORT")
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+    of_step = "" if OPEN_MPI.rank in environment else environment.get("SLURM_STEP_NODELIST")
+    nodes = of_step or environment.get("SLURM_JOB_NODELIST")
     if not nodes or "SLURM_JOB_ID" not in environment:
         raise UserError(
             "the rendezvous has no address: set MASTER_ADDR and MASTER_PORT, or start inside a Slurm job"

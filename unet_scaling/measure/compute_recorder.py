@@ -103,10 +103,10 @@ class ComputeRecorder(Clock):
         self._unread = []
         self._is_warm = True
 
-    def profile(self, config: RunConfig, device: str) -> ComputeProfile:
-        """Return the recorded steps. Raises UserError where there is none."""
+    def profile(self, config: RunConfig, device: str) -> ComputeProfile | None:
+        """Return the recorded steps; None of an attempt that went on in the last epoch, its warm-up."""
         if not self._steps:
-            raise UserError("training.compute_profile = 'on': this attempt had no epoch after its warm-up")
+            return None
         return ComputeProfile(
             device=device,
             batch_per_worker=config.training.batch_per_worker,

@@ -16,7 +16,7 @@ class _Reading:
 
     seconds: float
     throttled_seconds: float
-    busy_seconds: float
+    busy_seconds: float | None
 
 
 class QuotaMeter:
@@ -46,22 +46,30 @@ class QuotaMeter:
         return facts.model_copy(update=update)
 
     def _read(self) -> _Reading:
-        busy = busy_seconds(self._processors)
-        return _Reading(time.perf_counter(), self._quota.throttled_seconds(), busy or 0.0)
+        now = time.perf_counter()
+        return _Reading(now, self._quota.throttled_seconds(), busy_seconds(self._processors))
 
-    def _facts(self, cpu_seconds: float) -> QuotaFacts:
-        before = self._before
-        after = self._after
-        possible = len(self._processors) * (after.seconds - before.seconds)
-        throttled = (after.throttled_seconds - before.throttled_seconds) / dilation()
-        idle = 1 - (after.busy_seconds - before.busy_seconds) / possible
+    def _facts(self, cpu_seconds: float) -> QuotaFacts | None:
+        """Return what the quota did; None where the system does not say how busy it was."""
+        idle = self._idle_share()
+        if idle is None:
+            return None
+        throttled = (self._after.throttled_seconds - self._before.throttled_seconds) / dilation()
         return QuotaFacts(
             used_seconds=round(cpu_seconds, MICROSECOND_DIGITS),
             throttled_seconds=round(throttled, MICROSECOND_DIGITS),
             processors=self._quota.processors,
-            # The counters advance in ticks, the clock does not.
-            idle_share=round(min(1.0, max(0.0, idle)), MICROSECOND_DIGITS),
+            idle_share=round(idle, MICROSECOND_DIGITS),
         )
+
+    def _idle_share(self) -> float | None:
+        before = self._before
+        after = self._after
+        if before.busy_seconds is None or after.busy_seconds is None:
+            return None
+        possible = len(self._processors) * (after.seconds - before.seconds)
+        # The counters advance in ticks, the clock does not.
+        return min(1.0, max(0.0, 1 - (after.busy_seconds - before.busy_seconds) / possible))
 
 
 def _undilated_waiting(facts: CpuFacts) -> float | None:

@@ -241,9 +241,14 @@ class Recorder:
             print(f"warning: {STEPS_NAME} could not be written: {problem}", file=sys.stderr, flush=True)
 
     def _write_compute_profile(self) -> None:
-        if self._compute is not None:
-            device = self._workers[0].device
-            profile = self._compute.profile(self._run.config, device)
+        """Write how long the worker computed; training is complete without it, too."""
+        if self._compute is None:
+            return
+        profile = self._compute.profile(self._run.config, self._workers[0].device)
+        if profile is None:
+            why = "this attempt had no epoch after its warm-up; train the run anew (--force)"
+            print(f"warning: {COMPUTE_NAME} is not written: {why}", file=sys.stderr, flush=True)
+        else:
             write_verified(self._run.path / COMPUTE_NAME, profile.model_dump_json().encode())
 
     def fail(self, error: Exception) -> None:

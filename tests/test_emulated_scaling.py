@@ -1,0 +1,78 @@
+"""The committed records of 1 to 14 emulated workers, held against docs/{emulation,dilation,prediction}.md."""
+
+import re
+from collections.abc import Iterator
+
+import pandas as pd
+import pytest
+
+from analysis.loading.load import load_study
+from analysis.prediction.scoring import score_notes, score_table
+from analysis.report.assemble import Report, make_report
+from benchmarks.dilation import agreement_lines
+from unet_scaling.study.config import PROJECT
+
+LOGS = PROJECT / "logs"
+EMULATED = LOGS / "emulated_scaling"
+SLOWED = [LOGS / f"dilation_k{k}" for k in (7, 14, 28)]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return make_report(load_study(EMULATED))
+
+
+def page(name: str) -> str:
+    return (PROJECT / "docs" / f"{name}.md").read_text()
+
+
+def efficiencies(row: "pd.Series[float]") -> str:
+    return f"{row['efficiency']:.2f} [{row['efficiency_low']:.2f}, {row['efficiency_high']:.2f}]"
+
+
+def test_the_table_of_the_curve_is_that_of_the_records(report: Report) -> None:
+    assert (len(report.study.runs), len(report.study.left_out)) == (30, 0)
+    for workers, points in report.points.groupby("workers"):
+        native, horovod = (
+            points[points["framework"] == name].iloc[0] for name in ("pytorch_native", "horovod")
+        )
+        cells = [
+            cell
+            for point in (native, horovod)
+            for cell in (
+                f"{point['images_per_second']:.0f}",
+                efficiencies(point) if workers != 1 else "1.00",
+            )
+        ]
+        assert f"| {workers} | {' | '.join(cells)} |" in page("emulation")
+
+
+def test_predictions_were_written_before_the_runs_and_their_intervals_hold(report: Report) -> None:
+    scores = score_table(report.study)
+    counted = scores[scores["counted"]]
+    assert list(counted["inside"]) == ["yes"] * 4
+    text = page("prediction")
+    for row in counted.to_dict("records"):
+        interval = f"{row['predicted']:.0f} [{row['predicted_low']:.0f}, {row['predicted_high']:.0f}]"
+        assert (
+            f"on {row['workers']} | {interval} | {row['measured']:.0f} | {row['error']:+.1%} |".replace(
+                "%", " %"
+            )
+            in text
+        )
+    assert "8.5 % without the sign" in "\n".join(score_notes(scores))
+
+
+def steps_at_zero() -> Iterator[tuple[str, str]]:
+    for line in agreement_lines([*SLOWED, EMULATED]):
+        if found := re.search(r"^(.*) on 14: (.*) ms at 1/K = 0, largest residual (.*)%", line):
+            yield found[1], f"{float(found[2]):.1f} | {found[3]} % |"
+
+
+def test_steps_at_several_dilations_lie_on_a_line_within_two_percent() -> None:
+    shown = dict(steps_at_zero())
+    assert set(shown) == {"native DDP", "Horovod"}
+    text = page("dilation")
+    for name, cells in shown.items():
+        assert re.search(rf"\| {name}, ms \|.*\| {re.escape(cells)}", text), cells
+        assert float(cells.split(" | ")[1].removesuffix(" % |")) < 2
