@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array, Integers
-from analysis.loading.ping_pongs import Link, negotiation_messages, all_reduce_messages
+from analysis.loading.ping_pongs import Link, all_reduce_messages, negotiation_messages
 
 MEBIBYTE_BYTES = 2**20
 # What torch 2.13 takes where the study names no size: a small first bucket, so that sending begins early.
