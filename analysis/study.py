@@ -9,7 +9,7 @@ from unet_scaling.study.compute_profile import ProfileFile
 from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS
 from unet_scaling.study.options import Criteria
-from unet_scaling.study.record_lines import Header
+from unet_scaling.study.record_lines import Header, ScriptHeader
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE, Precision
 from unet_scaling.study.run_state import Exclusion, State
 
@@ -84,7 +84,8 @@ class Run:
     processes, `disturbed` why the launch counts as disturbed
     (unet_scaling/study/disturbance.py), empty where it does not, and `stalls` names its stalled epochs.
     `dilation` is how many times the virtual cluster was slowed, whose links had `link_rate` before that.
-    `emulated_by` is the profile by which its workers waited, empty where they computed.
+    `emulated_by` is the profile by which its workers waited, empty where they computed. `scores` are those
+    that a script reported, "accuracy=0.93".
     """
 
     run: str
@@ -118,6 +119,7 @@ class Run:
     dilation: float = 1.0
     link_rate: str = ""
     emulated_by: str = ""
+    scores: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ class Study:
     forecasts    one row per point and model of each prediction file: FORECAST_COLUMNS; throughputs are in the
                  study's unit, `linear` is what N times one worker would give
     gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
-    headers      the header of each of these runs; none for logs in the older layout
+    headers      the header of each of these runs; none for logs in the older layout, nor for scripts
+    scripts      instead of it, that of each run of a script; a study has runs of scripts or others
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
     names        what the arms are called in every output; of records always those of NAMES
     criteria     what the study wants decided: margin of IoU, floor of efficiency, target IoU
@@ -200,11 +203,17 @@ class Study:
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None
     played: "Study | None" = None
+    scripts: Mapping[str, ScriptHeader] = field(default_factory=dict)
 
     @property
     def is_emulated(self) -> bool:
         """Whether its workers waited instead of computing; runs that computed are refused beside them."""
         return any(header.is_emulated for header in self.headers.values())
+
+    @property
+    def is_of_scripts(self) -> bool:
+        """Whether its runs are of scripts that nothing shows to do the same work."""
+        return bool(self.scripts)
 
     @property
     def subject(self) -> "Study":

@@ -29,6 +29,7 @@ ORDERS = {
         ("measure",),
         ("data",),
         ("run",),
+        ("record",),
         ("model", "metrics", "emulation"),
         ("task",),
         ("divergence", "training", "evaluation", "explain"),
@@ -36,7 +37,7 @@ ORDERS = {
         ("doctor",),
     ),
     "analysis": (
-        ("arrays", "study", "text", "processes", "emulation", "score_words"),
+        ("arrays", "study", "text", "processes", "restriction", "score_words"),
         ("loading",),
         ("statistics",),
         ("findings",),
@@ -49,15 +50,27 @@ ORDERS = {
     ),
 }
 # Each of these is imported only in the twins that adapt it; the wrappers adopt a group of torch's.
+# A callback has to be of a class of Lightning.
 FRAMEWORK_FILES = {
     "horovod": ("horovod/train.py",),
     "torch.distributed": ("pytorch_native/train.py", "lightning/train.py", "accelerate/train.py"),
     "torch.nn.parallel": ("pytorch_native/train.py", "lightning/train.py"),
-    "lightning": ("lightning/train.py",),
+    "lightning": ("lightning/train.py", "unet_scaling/record/lightning_trainer.py"),
     "accelerate": ("accelerate/train.py",),
 }
-# Every figure and every table is made by functions of these names; every program has `main` and its parser.
-CONTRACT_NAMES = {"main", "command_line", "TITLE", "SECTION", "draw", "missing", "caption", "alternative"}
+# Every figure and every table is made by functions of these names; every program has `main` and its parser;
+# scripts that are not the project's call `lightning_callback`.
+CONTRACT_NAMES = {
+    "lightning_callback",
+    "main",
+    "command_line",
+    "TITLE",
+    "SECTION",
+    "draw",
+    "missing",
+    "caption",
+    "alternative",
+}
 MEDIAN_NODES = 50
 P90_NODES = 150
 UNITS = re.compile(

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from analysis.compare.page import comparison_page
-from analysis.emulation import NOTHING_LEARNED, emulation_words
 from analysis.figures.catalogue import FIGURES
 from analysis.loading.load import load_study
 from analysis.report.application import application_text
@@ -18,6 +17,7 @@ from analysis.report.assemble import make_report
 from analysis.report.figure_files import FigureFiles, inputs_of
 from analysis.report.latex import latex_escaped, summary_latex
 from analysis.report.markdown import summary_markdown
+from analysis.restriction import NOTHING_LEARNED, restriction_words
 from slurm.preflight import check_inputs
 from tests.compared_studies import compared
 from tests.records import write_run
@@ -303,7 +303,7 @@ def test_refuses_runs_that_computed_beside_emulated_ones_by_name(emulated_study:
 
 def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(emulated_study: Path) -> None:
     report = make_report(load_study(emulated_study))
-    words = emulation_words(report.study)
+    words = restriction_words(report.study)
     assert words == "emulated, k = 1, profile v100_like.toml"
     said = words[1:]
     inputs = inputs_of(report)

@@ -12,7 +12,7 @@ from torch import nn
 from tests.studies import make_point
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure import epoch_meter as module
-from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter
+from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter, gather_budget
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.study.measurements import LongestStep, Phase
@@ -63,8 +63,7 @@ def test_the_longest_step_is_told_with_the_worker_that_worked_longest(
     monkeypatch.setattr(module, "MOST_GATHERED", most)
     phases = np.full((STEPS, len(Phase)), 0.01)
     phases[3, Phase.FORWARD] = 2.0
-    meter = BudgetMeter(single_worker(), POINT, model(), STEPS, frozenset())
-    budget = meter._budget(0, phases)
+    budget = gather_budget(single_worker(), 0, phases, None)
     assert budget is not None
     assert budget.longest_step == LongestStep(step=3, seconds=2.06, worker=0, work_seconds=2.05)
 

@@ -13,7 +13,7 @@ from analysis.compare.remarks import remarks_on
 from analysis.compare.sentences import headlines
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.compare.throughput import throughput_ratios
-from analysis.emulation import after, emulation_words
+from analysis.restriction import after, restriction_words
 from analysis.text import count, first_of
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
@@ -52,7 +52,7 @@ class StudyComparison:
     @property
     def emulated(self) -> str:
         """Return what stands before every number of emulated studies; empty where workers computed."""
-        words = dict.fromkeys(emulation_words(side.study) for side in (self.a, self.b))
+        words = dict.fromkeys(restriction_words(side.study) for side in (self.a, self.b))
         return "; ".join(filter(None, words))
 
     @cached_property

@@ -7,8 +7,8 @@ from analysis.compare.assemble import StudyComparison
 from analysis.compare.iou import A_HIGHER, B_HIGHER
 from analysis.compare.sentences import compared_point, percent_faster
 from analysis.compare.throughput import A_FASTER, B_FASTER
-from analysis.emulation import after
 from analysis.findings.comparison import NO_DIFFERENCE
+from analysis.restriction import after
 from analysis.text import Row, count, number
 
 # What the launches show of the speed of B against that of A.

@@ -9,13 +9,13 @@ from analysis.compare.grids import facts_grid, nothing_differs, only_lines, poin
 from analysis.compare.headline import SpeedChange, speed_change, study_headline
 from analysis.compare.iou import A_HIGHER, B_HIGHER
 from analysis.compare.throughput import A_FASTER, B_FASTER
-from analysis.emulation import with_emulation
 from analysis.figures.catalogue import labelled_panels, labelled_sheet
 from analysis.figures.drawing.study_forest import MOST_FOREST_ROWS, study_alternative, study_panels
 from analysis.figures.drawing.svg import image, inline_svg, reworded
 from analysis.findings.tiles import Light
 from analysis.report.templates import rendered
 from analysis.report.view import Drawing
+from analysis.restriction import with_restriction
 from analysis.score_words import score_words
 from analysis.study import COMPARED, NAMES
 from analysis.text import clean, count, listed, sentence
@@ -139,4 +139,4 @@ def _caption(comparison: StudyComparison) -> str:
         "interval, corrected for all points, excludes equality; grey: nothing is claimed."
         f"{cut if points > MOST_FOREST_ROWS else ''}"
     )
-    return with_emulation(comparison.emulated, caption)
+    return with_restriction(comparison.emulated, caption)

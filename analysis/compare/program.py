@@ -5,9 +5,9 @@ from pathlib import Path
 from analysis.compare.assemble import StudyComparison, compare_studies
 from analysis.compare.show import comparison_files, print_comparison
 from analysis.compare.sides import StudySide, read_side
-from analysis.emulation import emulation_words
 from analysis.loading.compared_facts import task_words
 from analysis.report.console import report_console
+from analysis.restriction import restriction_words
 from analysis.score_words import score_words
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
@@ -29,8 +29,14 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
 
 
 def _require_one_kind(a: StudySide, b: StudySide) -> None:
-    """Raise UserError where one study is emulated and the other is not."""
-    kinds = [emulation_words(side.study) or "measured" for side in (a, b)]
+    """Raise UserError where one study is emulated and the other is not, or one is of scripts."""
+    for side in (a, b):
+        if side.study.is_of_scripts:
+            raise UserError(
+                f"{side.study.name} is {restriction_words(side.study)}: its runs are compared with no others",
+                EXIT_BAD_DATA,
+            )
+    kinds = [restriction_words(side.study) or "measured" for side in (a, b)]
     if a.study.is_emulated != b.study.is_emulated:
         raise UserError(
             f"A is {kinds[0]}, B is {kinds[1]}: emulated runs are not compared with measured ones; how well "

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pandas as pd
 
-from analysis.findings.check import WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
+from analysis.findings.check import WITHOUT_HEADER, WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
 from analysis.findings.pairs import sides
 from analysis.loading.resources import hosts
 from analysis.study import Study
@@ -29,7 +29,7 @@ def check_alone(study: Study) -> Check:
     processes took to start and its evaluations come on top, and are not counted.
     """
     if not study.headers:
-        return not_known(WITHOUT_RECORD)
+        return not_known(WITHOUT_HEADER if study.is_of_scripts else WITHOUT_RECORD)
     trained = _trained(study)
     clashes = _clashes_of_cores(study, trained)
     if clashes:

@@ -11,6 +11,7 @@ BASELINE = "same baseline"
 # The check that neither other programs nor stalls disturbed the launches.
 QUIET = "machine quiet"
 WITHOUT_RECORD = "logs in the older layout do not say"
+WITHOUT_HEADER = "the records of scripts do not say"
 
 # Options, knobs of native DDP, knobs of Horovod, workers: the key of a comparison (pairs.PAIR).
 PointPair = tuple[str, str, str, int]

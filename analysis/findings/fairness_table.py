@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.findings.at_once import check_alone
 from analysis.findings.baseline import check_baseline
-from analysis.findings.check import BASELINE, QUIET, WITHOUT_RECORD, Check, not_known
+from analysis.findings.check import BASELINE, QUIET, WITHOUT_RECORD, Check, not_known, withhold_claims
 from analysis.findings.headers import (
     check_attempts,
     check_batches,
@@ -60,6 +60,13 @@ _OF_PLAYED = (
 )  # fmt: skip
 
 
+_OF_SCRIPTS = {
+    "arms proven equal": withhold_claims(
+        "runs are of scripts, whose model, data, batches, learning rate and score are not recorded"
+    )
+}
+
+
 def fairness_table(checks: Sequence[Check]) -> pd.DataFrame:
     """Return the table of these checks: check, mark ("yes", "no", "not known"), fact, withholds."""
     return pd.DataFrame([asdict(check) for check in checks], columns=_COLUMNS)
@@ -68,8 +75,11 @@ def fairness_table(checks: Sequence[Check]) -> pd.DataFrame:
 def fairness_checks(study: Study) -> list[Check]:
     """Return the rows of the fairness table, from the headers and the tables of a study alone.
 
-    Where all runs are played, they are those of what decides an IoU.
+    Where all runs are played, they are those of what decides an IoU; of scripts, arms are not proven equal.
     """
+    if study.is_of_scripts:
+        checks = _OF_SCRIPTS | {name: check(study) for name, check in OF_TABLES.items()}
+        return [replace(check, check=name) for name, check in checks.items()]
     if study.runs.empty and study.played is not None:
         played = {name: _OF_HEADERS[name](study.played) for name in _OF_PLAYED if study.played.headers}
         return [replace(check, check=name) for name, check in played.items()]

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
-from analysis.emulation import NOTHING_LEARNED
 from analysis.findings.check import Check, no, not_known, withhold_claims, yes
 from analysis.loading.compared_facts import settings
 from analysis.loading.resources import moved_between_attempts, share_cores
+from analysis.restriction import NOTHING_LEARNED
 from analysis.study import NAMES, Study
 from analysis.text import clean, count, first_of
 from unet_scaling.study.options import Training

@@ -35,9 +35,9 @@ def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     no budget, phases and wire are NaN and `no_budget` says why: a part of the epochs would not sum to the
     run's seconds.
     """
-    assert record.header is not None
+    assert record.provenance is not None
     used = [epoch for epoch in record.epochs if not epoch.warmup and epoch.epoch not in stalled]
-    workers = record.header.workers
+    workers = record.provenance.workers
     found = _of_the_run(used, len(workers)) | _phases(used, len(workers)) | _processor(used, len(workers))
     found |= gpu_columns(used, len(workers))
     found["worker"] = np.arange(len(workers))

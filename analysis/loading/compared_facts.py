@@ -5,12 +5,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from analysis.loading.options import flat_options, shared_options
 from unet_scaling.study.options import HorovodKnobs
-from unet_scaling.study.record_lines import AttemptFacts, Header
+from unet_scaling.study.record_lines import AttemptFacts, Header, Provenance
 
-Alike = Callable[[Header], Hashable]
+Found = TypeVar("Found", bound=Provenance)
+Alike = Callable[[Found], Hashable]
 UNCOMMITTED = "uncommitted changes"
 NOT_SET = "not set"
 SETTINGS = ("environment", "allocator")  # of each worker, by name
@@ -27,7 +29,7 @@ HOROVOD_PREFIX = "HOROVOD_"
 THREAD_PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "BLIS_", "OPENBLAS_")
 
 
-def any_run(_: Header) -> Hashable:
+def any_run(_: Provenance) -> Hashable:
     """Return one key for all runs, whatever the format of their records."""
     return None
 
@@ -67,7 +69,7 @@ def same_framework(header: Header) -> Hashable:
     return header.config.framework, tuple(flat_options(header.config).items())
 
 
-def workers_per_host(facts: AttemptFacts) -> str:
+def workers_per_host(facts: Provenance) -> str:
     """Return how many workers each host had, the most first: "2, 1"."""
     per_host = Counter(worker.host for worker in facts.workers)
     return ", ".join(str(workers) for workers in sorted(per_host.values(), reverse=True))
@@ -90,19 +92,17 @@ def task_words(header: Header) -> str:
 
 
 @dataclass(frozen=True)
-class Fact:
+class Fact(Generic[Found]):
     """A fact that must be equal in all runs that `alike` gives the same key; None is not compared."""
 
     name: str
-    value: Callable[[Header], str | None]
-    alike: Alike
+    value: Callable[[Found], str | None]
+    alike: Alike[Found]
 
 
-# Of one attempt; within a run all attempts agree in them.
-ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
+MACHINE_FACTS: Mapping[str, Callable[[Provenance], str | None]] = {
     "commit": lambda facts: str(facts.commit),
     UNCOMMITTED: lambda facts: str(facts.dirty),
-    "manifest_sha256": lambda facts: facts.manifest_sha256[:16],
     "device": lambda facts: _joined({worker.device for worker in facts.workers}),
     "cores per worker": lambda facts: _joined({len(worker.cores) for worker in facts.workers}),
     "threads per worker": lambda facts: _joined({worker.threads for worker in facts.workers}),
@@ -112,7 +112,12 @@ ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
     "dilation": lambda facts: f"{facts.dilation or 1:g}",
     "link rate": lambda facts: facts.link_rate or "not limited",
 }
-FACTS = (
+# Of one attempt; within a run all attempts agree in them.
+ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
+    "manifest_sha256": lambda facts: facts.manifest_sha256[:16],
+    **MACHINE_FACTS,
+}
+FACTS: tuple[Fact[Header], ...] = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
     Fact("task", task_words, any_run),
     Fact("train_images", lambda header: str(header.train_images), same_options),
@@ -134,17 +139,17 @@ FACTS = (
 )
 
 
-def version_facts(headers: Mapping[str, Header]) -> list[Fact]:
+def version_facts(headers: Mapping[str, Found], alike: Alike[Found] = any_run) -> list[Fact[Found]]:
     """Return the versions of all packages that a run recorded."""
 
-    def of(name: str) -> Callable[[Header], str | None]:
+    def of(name: str) -> Callable[[Found], str | None]:
         return lambda header: header.versions.get(name)
 
     names = dict.fromkeys(name for header in headers.values() for name in header.versions)
-    return [Fact(f"version of {name}", of(name), any_run) for name in names]
+    return [Fact(f"version of {name}", of(name), alike) for name in names]
 
 
-def settings(facts: AttemptFacts, kind: str) -> dict[str, str] | None:
+def settings(facts: Provenance, kind: str) -> dict[str, str] | None:
     """Return the environment or allocator (`kind`) over all workers; None where it is not recorded."""
     recorded: list[dict[str, str] | None] = [getattr(worker, kind) for worker in facts.workers]
     known = [values for values in recorded if values is not None]
@@ -156,12 +161,12 @@ def settings(facts: AttemptFacts, kind: str) -> dict[str, str] | None:
     return {name: _joined({values.get(name, NOT_SET) for values in known}) for name in names}
 
 
-def setting_facts(headers: Mapping[str, Header]) -> list[Fact]:
+def setting_facts(headers: Mapping[str, Header]) -> list[Fact[Header]]:
     """Return the settings that are not equal in all runs, each to be compared where it means the same."""
     return [fact for kind in SETTINGS for fact in _facts_of_kind(kind, headers)]
 
 
-def _facts_of_kind(kind: str, headers: Mapping[str, Header]) -> list[Fact]:
+def _facts_of_kind(kind: str, headers: Mapping[str, Header]) -> list[Fact[Header]]:
     # Over all workers of a header once: thousands of headers are asked for each of hundreds of names.
     by_header = {id(header): settings(header, kind) for header in headers.values()}
 
@@ -182,7 +187,7 @@ def _varying_names(known: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({values.get(name, NOT_SET) for values in distinct}) > 1]
 
 
-def _alike_in(variable: str) -> Alike:
+def _alike_in(variable: str) -> Alike[Header]:
     if variable in KNOB_VARIABLES:
         return same_framework
     if variable.startswith(HOROVOD_PREFIX):

@@ -33,11 +33,16 @@ def impossible_values(record: Record) -> Iterator[str]:
     workers = record.header.config.workers
     most_images, images_of_step = _images(record.header)
     found = (
-        *(problem for epoch in record.epochs for problem in _of_epoch(epoch, workers)),
+        *_of_epochs(record.epochs, workers),
         *(problem for epoch in record.epochs for problem in _of_images(epoch, most_images, images_of_step)),
         *_of_evaluations(record.header, record.epochs, record.results),
     )
     yield from (f"{record.path}: {problem}" for problem in found)
+
+
+def impossible_epochs(record: Record, workers: int) -> Iterator[str]:
+    """Yield what cannot be in the epochs of so many workers; each sentence starts with the file."""
+    yield from (f"{record.path}: {problem}" for problem in _of_epochs(record.epochs, workers))
 
 
 def too_large(config: RunConfig) -> Iterator[str]:
@@ -46,6 +51,10 @@ def too_large(config: RunConfig) -> Iterator[str]:
     for name, value in named.items():
         if isinstance(value, int) and value > _LARGEST_WHOLE_NUMBER:
             yield f"{name} does not fit into 64 bits"
+
+
+def _of_epochs(epochs: Sequence[Epoch], workers: int) -> Iterator[str]:
+    return (problem for epoch in epochs for problem in _of_epoch(epoch, workers))
 
 
 def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:

@@ -11,12 +11,13 @@ from analysis.loading.compared_facts import (
     TIMEOUT_VARIABLES,
     UNCOMMITTED,
     Fact,
+    Found,
     setting_facts,
     settings,
     version_facts,
 )
 from analysis.loading.resources import sharing
-from unet_scaling.study.record_lines import AttemptFacts, Header
+from unet_scaling.study.record_lines import AttemptFacts, Header, Provenance
 
 # Of each framework: fewer carry no interval, and to refuse all others for them would leave no answer.
 FEWEST_COMMITTED_RUNS = 3
@@ -42,8 +43,12 @@ def refusals(headers: Mapping[str, Header]) -> dict[str, str]:
 
 def _differences(headers: Mapping[str, Header]) -> dict[str, str]:
     """Return the runs that differ from the others in any fact, {run: all such facts}."""
+    return differing_in(headers, (*FACTS, *version_facts(headers), *setting_facts(headers)))
+
+
+def differing_in(headers: Mapping[str, Found], facts: Sequence[Fact[Found]]) -> dict[str, str]:
+    """Return the runs that differ from the others in one of these facts, {run: all such facts}."""
     differing: dict[str, list[str]] = {}
-    facts = (*FACTS, *version_facts(headers), *setting_facts(headers))
     # Several facts have to agree among the same runs, and in a large study these keys take their time.
     keys = {alike: list(map(alike, headers.values())) for alike in {fact.alike for fact in facts}}
     for fact in facts:
@@ -104,7 +109,9 @@ def _are_enough(committed: Sequence[Header], headers: Collection[Header]) -> boo
     return all(runs[header.config.framework] >= FEWEST_COMMITTED_RUNS for header in headers)
 
 
-def _differing(fact: Fact, headers: Mapping[str, Header], keys: Sequence[Hashable]) -> list[tuple[str, str]]:
+def _differing(
+    fact: Fact[Found], headers: Mapping[str, Found], keys: Sequence[Hashable]
+) -> list[tuple[str, str]]:
     groups: dict[Hashable, dict[str, str]] = {}
     for (run, header), key in zip(headers.items(), keys, strict=True):
         value = fact.value(header)
@@ -114,7 +121,7 @@ def _differing(fact: Fact, headers: Mapping[str, Header], keys: Sequence[Hashabl
 
 
 def _outliers(
-    fact: str, values: Mapping[str, str], headers: Mapping[str, Header]
+    fact: str, values: Mapping[str, str], headers: Mapping[str, Provenance]
 ) -> Iterator[tuple[str, str]]:
     """Yield the runs that have another value than most; of two that as many have, the first run's stands."""
     runs_of = _runs_by_value(values)
@@ -125,11 +132,12 @@ def _outliers(
             yield from ((run, reason) for run in runs)
 
 
-def _usual(runs_of: Mapping[str, Sequence[str]], headers: Mapping[str, Header]) -> str:
+def _usual(runs_of: Mapping[str, Sequence[str]], headers: Mapping[str, Provenance]) -> str:
     """Return the value of most runs; of two that as many have, that of the first run to start."""
     most = max(map(len, runs_of.values()))
     common = [value for value, runs in runs_of.items() if len(runs) == most]
-    return min(common, key=lambda value: min(_started(headers[run]) for run in runs_of[value]))
+    # Texts in ISO 8601 sort by time.
+    return min(common, key=lambda value: min(headers[run].first_started_utc for run in runs_of[value]))
 
 
 def _why_refused(fact: str, value: str, usual: str, runs_of: Mapping[str, Sequence[str]]) -> str:
@@ -145,11 +153,6 @@ def _runs_by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
     for run, value in values.items():
         runs_of.setdefault(value, []).append(run)
     return runs_of
-
-
-def _started(header: Header) -> str:
-    """Return when the first attempt of a run started; texts in ISO 8601 sort by time."""
-    return header.attempts()[0].started_utc
 
 
 def _and_more(runs: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.emulation import NOTHING_LEARNED
 from analysis.loading.compute_profiles import read_compute_profiles
 from analysis.loading.fairness import refusals
 from analysis.loading.forecasts import read_forecasts
@@ -27,9 +26,11 @@ from analysis.loading.ping_pongs import read_ping_pongs
 from analysis.loading.played import differing_from_real, split_played, without_times
 from analysis.loading.remarks import remarks
 from analysis.loading.rows import run_row, tidy
-from analysis.loading.runs import CompleteRun, Loaded, UnusableRun, read_run
+from analysis.loading.runs import CompleteRun, Loaded, UnusableRun, name_of, read_run
+from analysis.loading.scripts import ScriptRun, beside_others, script_study, split_scripts
 from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
+from analysis.restriction import NOTHING_LEARNED
 from analysis.study import (
     BUDGET_COLUMNS,
     BUILT_IN_SCORE,
@@ -64,11 +65,15 @@ def load_study(folder: Path) -> Study:
 
     Raises UserError where the folder is missing or has no run folders.
     """
-    paths = _run_folders(folder)
+    scripts, paths = split_scripts(_run_folders(folder))
+    if scripts and not paths:
+        return _study_of_scripts(folder, scripts)
     with _without_garbage_collection():
         recorded = recorded_study(folder)
         criteria = recorded.criteria if recorded else Criteria()
-        study = _studies(folder.resolve().name, _as_compared(*_read(paths)), criteria)
+        complete, left_out = _read(paths)
+        left_out += map(UnusableRun, beside_others(scripts, name_of(paths[0])))
+        study = _studies(folder.resolve().name, _as_compared(complete, left_out), criteria)
         ping_pongs, problems = read_ping_pongs(folder)
         steps, unreadable = read_steps(folder, study.epochs)
         profiles, damaged = read_compute_profiles(folder, study.headers)
@@ -86,6 +91,12 @@ def load_study(folder: Path) -> Study:
             significance=stopping.significance,
             until=until,
         )
+
+
+def _study_of_scripts(folder: Path, scripts: Sequence[ScriptRun]) -> Study:
+    study = script_study(folder.resolve().name, scripts)
+    steps, unreadable = read_steps(folder, study.epochs)
+    return replace(study, steps=steps, notes=tuple(unreadable))
 
 
 def _run_folders(folder: Path) -> list[Path]:

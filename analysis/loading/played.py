@@ -63,7 +63,9 @@ def differing_from_real(played: Mapping[str, Header], real: Mapping[str, Header]
     return {run: "; ".join(parts) for run, parts in reasons.items()}
 
 
-def _difference(fact: Fact, header: Header, known: Mapping[Hashable, str], real: Mapping[str, Header]) -> str:
+def _difference(
+    fact: Fact[Header], header: Header, known: Mapping[Hashable, str], real: Mapping[str, Header]
+) -> str:
     run = known.get(fact.alike(header))
     if run is None:
         return ""

@@ -10,7 +10,7 @@ from analysis.loading.budget_columns import Columns
 from analysis.loading.options import labels
 from analysis.loading.runs import CompleteRun
 from analysis.study import NAN, Run
-from unet_scaling.study.record_lines import Header
+from unet_scaling.study.record_lines import Provenance
 
 
 def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
@@ -25,9 +25,10 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
         seed=run.config.seed,
         options=options,
         knobs=knobs,
-        **_speed(run.epochs),
+        **speed_of(run.epochs),
         **_quality(run),
-        **_machine(run.header),
+        **machine_of(run.header),
+        hosts=_distinct(worker.host for facts in run.header.attempts() for worker in facts.workers),
         peak_memory_bytes=float(run.budget["peak_memory_bytes"].astype(float).max()),
         busy_share=NAN if busy is None else busy,
         disturbed=run.disturbance.reason,
@@ -36,7 +37,7 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
     )
 
 
-def _speed(epochs: Columns) -> dict[str, Any]:
+def speed_of(epochs: Columns) -> dict[str, Any]:
     """Return throughputs and times over the epochs in use, as sums over sums, and their last loss."""
     used = ~epochs["warmup"].astype(bool) & ~epochs["stalled"].astype(bool)
     names = ("seconds", "images", "steps", "loss")
@@ -64,15 +65,13 @@ def _quality(run: CompleteRun) -> dict[str, Any]:
     return shown | {"test_images": last["images"]}
 
 
-def _machine(header: Header) -> dict[str, Any]:
-    """Return where the run ran: hosts of all attempts, nodes, devices and cores of the last one."""
-    attempts = header.attempts()
+def machine_of(header: Provenance) -> dict[str, Any]:
+    """Return where the run ran: nodes, devices and cores of the last attempt, and when it began."""
     return {
-        "hosts": _distinct(worker.host for facts in attempts for worker in facts.workers),
         "nodes": len({worker.host for worker in header.workers}),
         "devices": _distinct(worker.device for worker in header.workers),
         "cores_per_worker": _distinct(str(len(worker.cores)) for worker in header.workers),
-        "started_utc": attempts[0].started_utc,
+        "started_utc": header.first_started_utc,
         "dilation": header.dilation or 1.0,
         "link_rate": header.link_rate or "",
     }

@@ -92,7 +92,7 @@ def _complete_run(folder: Path, record: Record) -> CompleteRun:
     disturbed = disturbance(record)
     stalled = disturbed.stalled_epochs
     tables = (
-        _epochs(record.epochs, stalled),
+        epoch_columns(record.epochs, stalled),
         _evaluations(record.results),
         budget_columns(record, stalled),
         probe_columns(record),
@@ -146,11 +146,13 @@ def _unusable(record: Record) -> tuple[State | Exclusion, str] | None:
     return ("invalid", unfaithful) if unfaithful else None
 
 
-def _epochs(epochs: Sequence[Epoch], stalled: frozenset[int]) -> Columns:
+def epoch_columns(epochs: Sequence[Epoch], stalled: frozenset[int]) -> Columns:
+    """Return one row per epoch: EPOCH_COLUMNS without the run's name."""
     fastest = np.array([min(epoch.worker_seconds, default=NAN) for epoch in epochs])
     columns = zip(*map(OF_EPOCH, epochs), strict=True)
     found = {name: np.array(column) for name, column in zip(RECORDED, columns, strict=True)}
-    found["loss"] = found["loss"].astype(float)  # none of an emulated run: NaN
+    for name in ("loss", "learning_rate"):  # none of an emulated run, or of a script's: NaN
+        found[name] = found[name].astype(float)
     which = np.array([epoch.epoch in stalled for epoch in epochs], dtype=bool)
     return found | {"fastest_worker_seconds": fastest, "stalled": which}
 

@@ -19,6 +19,7 @@ from analysis.prediction.notes import few_launches, one_node_only
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
 from analysis.prediction.timeline_evidence import TimelineEvidence
+from analysis.restriction import restriction_words
 from analysis.statistics.intervals import Interval, median_intervals
 from analysis.study import SERIES, Study
 from analysis.text import listed
@@ -29,8 +30,12 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> PredictionFile:
     """Return what the records of a study say of these worker counts.
 
-    Raises UserError where a count is measured, and where no series has the counts that a model needs.
+    Raises UserError where the runs are of scripts, where a count is measured, and where no series has the
+    counts that a model needs.
     """
+    if study.is_of_scripts:
+        kind = restriction_words(study)
+        raise UserError(f"{study.name} is {kind}: nothing is predicted from it", EXIT_BAD_DATA)
     _require_unmeasured(study, workers)
     every = all_series(study)
     known = [series for series in every if not why_unpredictable(series)]

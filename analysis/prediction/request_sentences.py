@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.emulation import after, emulation_words
 from analysis.findings.standing import least_efficiency
 from analysis.prediction.request import AS_PREDICTED
+from analysis.restriction import after, restriction_words
 from analysis.study import SECONDS_PER_HOUR, SERIES, Study
 from analysis.text import Row, count, labelled, number, percent, series_name, with_interval
 from unet_scaling.study.options import Criteria
@@ -19,7 +19,7 @@ def request_sentences(study: Study, table: pd.DataFrame, plan: pd.DataFrame) -> 
     `table` is `request.request_table`, `plan` that of played runs (analysis/played/plan.py). Of emulated
     runs, every sentence says so first.
     """
-    words = emulation_words(study)
+    words = restriction_words(study)
     for options, text in (*_of_series(study, table), *_of_plan(study, plan)):
         yield labelled(options, after(words, text))
 

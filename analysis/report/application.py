@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.emulation import emulation_words, with_emulation
 from analysis.findings.cost import CLOCK
 from analysis.findings.recommendation import Recommendation
 from analysis.report.assemble import Report
@@ -21,6 +20,7 @@ from analysis.report.markdown import (
 from analysis.report.page_columns import of_request, point_keys
 from analysis.report.provenance import origins
 from analysis.report.view import integer_column, number_column
+from analysis.restriction import not_learned, restriction_words, with_restriction
 from analysis.study import POINT
 from analysis.text import (
     UNKNOWN,
@@ -153,7 +153,7 @@ def _method(report: Report) -> Iterator[str]:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return
     margin = f", margin of non-inferiority {study.criteria.iou_margin:g}"
-    yield f"IoU: {escaped(study.iou_scope)}{'' if study.is_emulated else margin}."
+    yield f"IoU: {escaped(study.iou_scope)}{'' if not_learned(study) else margin}."
     rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study.subject)]
     yield table(["origin", "value"], [TEXT, TEXT], rows)
     checks = [[check.check, check.mark, check.fact] for check in report.checks]
@@ -169,4 +169,4 @@ def _what_is_measured(report: Report) -> str:
         "seconds of the slowest worker, in epochs after the warm-up. A repeat is one independent launch with "
         "its own seed; numbers are medians over launches."
     )
-    return with_emulation(emulation_words(report.study), used)
+    return with_restriction(restriction_words(report.study), used)

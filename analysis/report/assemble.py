@@ -10,13 +10,11 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
-from analysis.emulation import after, emulation_notes, emulation_words
 from analysis.findings.answer import Answer, answers_of
 from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import compare, withhold
 from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
-from analysis.findings.emulated_answer import as_emulated
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
 from analysis.findings.leaving_horovod import wrapper_verdicts
@@ -25,6 +23,7 @@ from analysis.findings.option_sets import compared_options
 from analysis.findings.precision import width_notes
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import Recommendation, recommend
+from analysis.findings.restricted_answer import as_restricted, script_answers
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.verdict import Verdict, verdicts
@@ -42,6 +41,7 @@ from analysis.prediction.request import request_table
 from analysis.prediction.request_sentences import request_sentences
 from analysis.prediction.scoring import score_table
 from analysis.processes import parallel_map
+from analysis.restriction import after, restriction_notes, restriction_words
 from analysis.study import Study
 from analysis.text import series_name
 
@@ -88,7 +88,9 @@ class Report:
 
     @cached_property
     def request_sentences(self) -> list[str]:
-        """Return what to know before asking for nodes."""
+        """Return what to know before asking for nodes; nothing of scripts."""
+        if self.study.is_of_scripts:
+            return []
         return list(request_sentences(self.study, self.request, self.played.plan))
 
     @cached_property
@@ -115,14 +117,18 @@ class Report:
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """Return which framework is faster, one sentence for each pair of series."""
+        """Return which framework is faster, one sentence for each pair of series; none of scripts."""
+        if self.study.is_of_scripts:
+            return []
         found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers)]
-        words = emulation_words(self.study)
+        words = restriction_words(self.study)
         return [replace(verdict, sentence=after(words, verdict.sentence)) for verdict in found]
 
     @cached_property
     def recommendations(self) -> list[Recommendation]:
-        """Return what to train with on how many workers, one for each set of options."""
+        """Return what to train with on how many workers, one for each set of options; none of scripts."""
+        if self.study.is_of_scripts:
+            return []
         doubted = any(check.check == BASELINE and check.mark == NO for check in self.checks)
         doubt = f"the fairness table says no to: {BASELINE}" if doubted else ""
         tables = (self.points, self.arms, self.iou, self.iou_between, self.cost)
@@ -131,8 +137,11 @@ class Report:
     @cached_property
     def answers(self) -> list[Answer]:
         """Return the answer of each set of options in a line and four tiles, the most decided first."""
-        answers = with_played(answers_of(self.recommendations, self.checks), self.played)
-        return as_emulated(answers, emulation_words(self.study))
+        if self.study.is_of_scripts:
+            answers = script_answers(self.study, self.points)
+        else:
+            answers = with_played(answers_of(self.recommendations, self.checks), self.played)
+        return as_restricted(answers, self.study)
 
     @property
     def compared_options(self) -> str:
@@ -141,7 +150,9 @@ class Report:
 
     @cached_property
     def diagnoses(self) -> list[Diagnosis]:
-        """Return why efficiency was lost, most at stake first."""
+        """Return why efficiency was lost, most at stake first; of scripts no option is known to change."""
+        if self.study.is_of_scripts:
+            return []
         return diagnose(self.study, self.overhead.budget, self.overhead.network)
 
     @cached_property
@@ -153,7 +164,7 @@ class Report:
     def notes(self) -> list[str]:
         """Return what to know before any number is used."""
         shared = [*_notes(self.study, self.points), *width_notes(self.study, self.comparisons)]
-        return [*emulation_notes(self.study), *shared, *self.played.notes]
+        return [*restriction_notes(self.study), *shared, *self.played.notes]
 
     @property
     def target(self) -> str:

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from analysis.emulation import NOTHING_LEARNED
 from analysis.figures.catalogue import FIGURES, draw, draw_panels
 from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.svg import image, inline_svg, reworded
 from analysis.processes import parallel_map
 from analysis.report.assemble import Report
 from analysis.report.view import Drawing
+from analysis.restriction import not_learned
 from analysis.score_words import score_words
 from analysis.text import clean, sentence
 
@@ -80,11 +80,11 @@ def draw_figures(report: Report) -> FigureFiles:
 
 
 def _why_missing(inputs: Inputs, name: str) -> str | None:
-    """Return why a figure is not drawn: of played runs only the IoU is, of emulated ones only the speed."""
+    """Return why a figure is not drawn: of played runs only the IoU is, of restricted studies the speed."""
     if inputs.study.runs.empty and name != "quality":
         return ONLY_PLAYED
-    if inputs.study.is_emulated and FIGURES[name].SECTION in LEARNED_SECTIONS:
-        return NOTHING_LEARNED
+    if FIGURES[name].SECTION in LEARNED_SECTIONS and (reason := not_learned(inputs.study)):
+        return reason
     return FIGURES[name].missing(inputs)
 
 

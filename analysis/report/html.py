@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.emulation import emulation_notes
 from analysis.findings.answer import Answer
 from analysis.findings.headline import Kind
 from analysis.findings.tiles import Light, Tile
@@ -19,6 +18,7 @@ from analysis.report.reproduction import reproduction
 from analysis.report.sections import sections
 from analysis.report.tables import TABLES
 from analysis.report.templates import rendered
+from analysis.restriction import restriction_notes
 from analysis.study import POINT, Study
 from analysis.text import clean, count, repeats_text, sentence
 
@@ -32,6 +32,7 @@ KIND_WORDS: dict[Kind, str] = {
     "undecided": "Undecided",
     "unfair": "No fair comparison",
     "played": "IoU only: played",
+    "script": "Recorded in a script: not compared",
 }
 LIGHT_WORDS: dict[Light, str] = {
     "good": "good",
@@ -117,7 +118,7 @@ def _answers(report: Report) -> dict[str, object]:
 
 def _caveats(study: Study) -> Iterable[str]:
     """Return what logs in the older layout, and emulated runs, cannot say."""
-    return emulation_notes(study) if study.provenance_known else study.notes
+    return restriction_notes(study) if study.provenance_known else study.notes
 
 
 def _shown_answer(report: Report, answer: Answer) -> ShownAnswer:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.emulation import emulation_words, with_emulation
 from analysis.report.assemble import Report
 from analysis.report.played_columns import PLAYED_MEANING, played_short_columns
 from analysis.report.view import Column, framework_column, integer_column, number_column
+from analysis.restriction import restriction_words, with_restriction
 from analysis.text import UNKNOWN, Row, clean, repeats_text, sentence
 
 _SPECIAL = {
@@ -80,7 +80,7 @@ def _caption(report: Report) -> str:
         f"{report.study.iou_scope}. Speed-up is over 1 worker, efficiency is speed-up / workers; in "
         "brackets: intervals over runs."
     )
-    return f"{sentence(report.study.name)} {with_emulation(emulation_words(report.study), medians)}"
+    return f"{sentence(report.study.name)} {with_restriction(restriction_words(report.study), medians)}"
 
 
 def _label(name: str) -> str:

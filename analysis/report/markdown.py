@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.emulation import emulation_words, with_emulation
 from analysis.findings.tiles import Tile
 from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
 from analysis.report.played_columns import PLAYED_MEANING, played_short_columns
 from analysis.report.view import Column, number_column
+from analysis.restriction import restriction_words, with_restriction
 from analysis.statistics.intervals import coverage
 from analysis.text import Row, clean, count, labelled, percent, repeats_text, sentence
 
@@ -106,7 +106,7 @@ def _caption(report: Report) -> str:
     runs = count(int(repeats.sum()), "run")
     measured = f"Medians over {runs}, {repeats_text(repeats)} per point; epochs flagged warm-up are left out."
     meaning = "Efficiency is speed-up / workers, deviation 1 - efficiency."
-    return with_emulation(emulation_words(report.study), f"{measured} {meaning} {_interval_line(report)}")
+    return with_restriction(restriction_words(report.study), f"{measured} {meaning} {_interval_line(report)}")
 
 
 def _interval_line(report: Report) -> str:

@@ -71,6 +71,7 @@ def of_points(report: Report) -> list[Column]:
 def of_runs(report: Report) -> list[Column]:
     """Return the columns of every run, each with a link to its folder."""
     size, unit = unit_of(report.study.runs["training_seconds"])
+    scores = [text_column("scores", "scores")] if report.study.is_of_scripts else []
     return [
         run_column("run", "run"),
         *point_keys(report),
@@ -82,6 +83,7 @@ def of_runs(report: Report) -> list[Column]:
         text_column("started (UTC)", "started_utc"),
         text_column("disturbed", "disturbed"),
         text_column("stalls", "stalls"),
+        *scores,
     ]
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.study import NAMES, Study
+from analysis.study import Study
 from analysis.text import clean, count
-from unet_scaling.study.record_lines import Header, WorkerFacts
+from unet_scaling.study.record_lines import Header, Provenance, ScriptHeader, WorkerFacts
 
 # More hosts or jobs than this fill the page without saying more.
 MOST_SHOWN = 12
@@ -22,7 +22,10 @@ _OF_HEADERS: dict[str, Callable[[Header], str | None]] = {
     "test images": lambda header: f"{header.test_images:,}",
     "SHA-256 of the data's manifest": lambda header: header.manifest_sha256,
     "seeds": lambda header: str(header.config.seed),
-    "Slurm jobs": lambda header: header.job.get("SLURM_JOB_ID"),
+}
+_OF_SCRIPTS: dict[str, Callable[[ScriptHeader], str | None]] = {
+    "scripts": lambda header: header.script or "typed",
+    "SHA-256 of the scripts": lambda header: header.script_sha256,
 }
 
 
@@ -36,40 +39,50 @@ class Origin:
 
 def origins(study: Study) -> list[Origin]:
     """Return what the headers of the used runs say; empty for logs that carry none."""
-    headers = list(study.headers.values())
-    if not headers:
+    found = _provenance(study)
+    if not found:
         return []
-    workers = [worker for header in headers for worker in header.workers]
+    workers = [worker for each in found for worker in each.workers]
+    headers = study.headers.values()
+    scripts = study.scripts.values()
     return [
-        Origin("commit", _distinct(map(_commit, headers))),
-        *_transports(headers),
-        *_versions(headers),
+        Origin("commit", _distinct(map(_commit, found))),
+        *_transports(study),
+        *_versions(found),
         *(Origin(name, _distinct(map(value, workers))) for name, value in _OF_WORKERS.items()),
-        *(Origin(name, _distinct(map(value, headers))) for name, value in _OF_HEADERS.items()),
-        Origin("started (UTC)", _first_and_last(header.started_utc for header in headers)),
+        *(Origin(name, _distinct(map(value, headers))) for name, value in _OF_HEADERS.items() if headers),
+        *(Origin(name, _distinct(map(value, scripts))) for name, value in _OF_SCRIPTS.items() if scripts),
+        Origin("Slurm jobs", _distinct(each.job.get("SLURM_JOB_ID") for each in found)),
+        Origin("started (UTC)", _first_and_last(each.started_utc for each in found)),
     ]
+
+
+def _provenance(study: Study) -> Sequence[Provenance]:
+    return [*study.headers.values(), *study.scripts.values()]
 
 
 def origin_line(study: Study) -> str:
     """Return commit, hosts and days of the used runs in one sentence; empty for logs that carry none."""
-    headers = list(study.headers.values())
-    if not headers:
+    found = _provenance(study)
+    if not found:
         return ""
-    code = count(len({header.commit for header in headers}), "commit")
-    hosts = count(len({worker.host for header in headers for worker in header.workers}), "host")
-    days = _first_and_last(header.started_utc[:_DATE_LETTERS] for header in headers)
+    code = count(len({each.commit for each in found}), "commit")
+    hosts = count(len({worker.host for each in found for worker in each.workers}), "host")
+    days = _first_and_last(each.started_utc[:_DATE_LETTERS] for each in found)
     return f"{code}, {hosts}, {' to '.join(days)}."
 
 
-def _commit(header: Header) -> str:
-    if header.commit is None:
+def _commit(found: Provenance) -> str:
+    if found.commit is None:
         return "not recorded: the code was no git checkout"
-    return header.commit + (" with uncommitted changes" if header.dirty else "")
+    return found.commit + (" with uncommitted changes" if found.dirty else "")
 
 
-def _transports(headers: Sequence[Header]) -> Iterator[Origin]:
-    for framework, name in NAMES.items():
-        own = [header.transport for header in headers if header.config.framework == framework]
+def _transports(study: Study) -> Iterator[Origin]:
+    used = [(header.config.framework, header.transport) for header in study.headers.values()]
+    used += [(script.framework, script.transport) for script in study.scripts.values()]
+    for framework, name in study.names.items():
+        own = [transport for arm, transport in used if arm == framework]
         if own:
             yield Origin(f"transport of {name}", _distinct(map(_pairs, own)))
 
@@ -78,10 +91,10 @@ def _pairs(facts: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def _versions(headers: Sequence[Header]) -> Iterator[Origin]:
-    packages = dict.fromkeys(package for header in headers for package in header.versions)
+def _versions(found: Sequence[Provenance]) -> Iterator[Origin]:
+    packages = dict.fromkeys(package for each in found for package in each.versions)
     for package in packages:
-        values = _distinct(header.versions.get(package) for header in headers)
+        values = _distinct(each.versions.get(package) for each in found)
         yield Origin(f"version of {clean(package)}", values)
 
 

@@ -66,10 +66,12 @@ def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
 def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
     """Return what makes the sections; a study of played runs only has no speed to show.
 
-    Emulated runs have nothing else.
+    Emulated runs have nothing else, and of scripts nothing is concluded.
     """
     if report.study.runs.empty:
         return (played_section, _fairness, played_runs_section)
+    if report.study.is_of_scripts:
+        return (_points, _overhead, _fairness, _runs)
     wrappers = (_frameworks,) if len(report.wrappers) else ()
     if report.study.is_emulated:
         return (_points, _against, *wrappers, _overhead, _request, _prediction, _fairness, _runs)

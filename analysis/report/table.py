@@ -7,9 +7,9 @@ from pathlib import PurePath
 
 import pandas as pd
 
-from analysis.emulation import emulation_words
 from analysis.report.assemble import Report
 from analysis.report.view import Column, Grid, make_grid
+from analysis.restriction import restriction_words
 from analysis.study import Study
 from analysis.text import cleaned
 
@@ -93,7 +93,7 @@ class Table:
 def _caption(report: Report, page: PageTable) -> str:
     native, horovod = report.study.compared_names
     caption = page.caption.format(native=native, horovod=horovod)
-    words = emulation_words(report.study)
+    words = restriction_words(report.study)
     return f"{caption[:1].upper()}{caption[1:]}{f' ({words})' if words else ''}"
 
 

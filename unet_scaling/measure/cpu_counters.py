@@ -101,8 +101,11 @@ def busy_seconds(cores: Collection[int]) -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def cpu_facts(before: Counters, after: Counters, communication: frozenset[int]) -> CpuFacts:
-    """Return the difference of two readings; `communication` are the threads that carry gradients."""
+def cpu_facts(before: Counters, after: Counters, communication: frozenset[int] | None) -> CpuFacts:
+    """Return the difference of two readings.
+
+    `communication` are the threads that carry gradients; None where they are not known among the others.
+    """
     return CpuFacts(
         process_seconds=round(after.process_seconds - before.process_seconds, MICROSECOND_DIGITS),
         thread_seconds=_thread_seconds(before, after, communication),
@@ -145,15 +148,16 @@ def _children_seconds() -> float:
     return seconds
 
 
-def _thread_seconds(before: Counters, after: Counters, communication: frozenset[int]) -> dict[str, float]:
+def _thread_seconds(
+    before: Counters, after: Counters, communication: frozenset[int] | None
+) -> dict[str, float]:
     """Return CPU seconds by group of threads; a thread that ended in between is in 'other'."""
     total = after.process_seconds - before.process_seconds
-    by_name = _seconds_by_name(before, after, communication)
-    groups = {
-        # Both clocks are read one after the other: the thread's may be some microseconds ahead.
-        "training": min(after.training_seconds - before.training_seconds, total),
-        "communication": by_name.pop(COMMUNICATION, 0.0),
-    }
+    by_name = _seconds_by_name(before, after, communication or frozenset())
+    # Both clocks are read one after the other: the thread's may be some microseconds ahead.
+    groups = {"training": min(after.training_seconds - before.training_seconds, total)}
+    if communication is not None:
+        groups["communication"] = by_name.pop(COMMUNICATION, 0.0)
     groups |= {name: own for name, own in _largest(by_name).items() if name not in groups}
     groups["other"] = max(0.0, total - sum(groups.values()))
     return {name: round(seconds, MICROSECOND_DIGITS) for name, seconds in groups.items()}

@@ -8,11 +8,9 @@ from torch import nn
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import ProcessorQuota
-from unet_scaling.measure.cpu_counters import Counters, cpu_facts, cpu_seconds, read_counters
-from unet_scaling.measure.gpu_counters import open_gpu
+from unet_scaling.measure.epoch_counters import CounterMeter
 from unet_scaling.measure.noise_scale import gradient_norm_meter
 from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock
-from unet_scaling.measure.quota_meter import QuotaMeter
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.study.config import RunConfig
@@ -25,7 +23,6 @@ from unet_scaling.study.measurements import (
     LongestStep,
     Phase,
 )
-from unet_scaling.study.validation import StrictModel
 
 # Numbers that one collective gathers at most; a longer epoch takes several.
 MOST_GATHERED = 2**20
@@ -44,13 +41,6 @@ class Measures:
     cpu: list[CpuFacts] | None = None
     gpu: list[GpuFacts] | None = None
     gradient_norms: GradientNorms | None = None
-
-
-class WorkerCounters(StrictModel):
-    """One worker's processor and GPU, as the workers exchange them."""
-
-    cpu: CpuFacts | None
-    gpu: GpuFacts | None
 
 
 class Meter:
@@ -107,22 +97,16 @@ class BudgetMeter(Meter):
         quota: ProcessorQuota | None = None,
     ) -> None:
         super().__init__(group)
-        self._quota = QuotaMeter(quota) if quota else None
-        self._steps = steps
         self.phases = phase_clock(model, steps, config.passes_per_step, group.device)
         self.clock = self.phases
-        self._communication = communication
-        self._gpu = open_gpu(group.device)
+        self._counters = CounterMeter(group, communication, quota)
         self._sample = StepSample(group.size, config.seed) if group.rank == 0 else None
         self._norms = gradient_norm_meter(model, config)
 
     def begin(self, before: float = 0.0) -> None:
         # The counters of the epoch must not include the wait for a worker that starts it later.
         self.group.wait_for_all()
-        self._energy = self._gpu.energy_joules() if self._gpu else None
-        self._before = read_counters()
-        if self._quota:
-            self._quota.begin()
+        self._counters.begin()
         self.phases.begin()
         if self._norms:
             self._norms.begin()
@@ -133,53 +117,38 @@ class BudgetMeter(Meter):
 
     def end(self) -> float:
         seconds = super().end()
-        self._after = read_counters()
-        if self._quota:
-            self._quota.end()
+        self._counters.end()
         return seconds
 
     def measures(self, epoch: int, seconds: float) -> Measures:
         begun_before = self._before_it > 0
-        budget = None if begun_before else self._budget(epoch, self.phases.seconds(seconds))
+        budget = None if begun_before else self._budget(epoch, seconds)
         reason = BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT
-        cpu, gpu = self._gather_counters()
+        cpu, gpu = self._counters.gather()
         norms = self._norms.gather(self.group) if self._norms else None
         no_budget = None if budget else reason
         return Measures(budget=budget, no_budget=no_budget, cpu=cpu, gpu=gpu, gradient_norms=norms)
 
-    def _gather_counters(self) -> tuple[list[CpuFacts] | None, list[GpuFacts] | None]:
-        """Return the counters of every worker; None for a kind that any worker lacks."""
-        own = self._own_counters().model_dump_json()
-        workers = [WorkerCounters.model_validate_json(text) for text in self.group.gather_strings(own)]
-        cpu = [counters.cpu for counters in workers if counters.cpu is not None]
-        gpu = [counters.gpu for counters in workers if counters.gpu is not None]
-        return cpu if len(cpu) == len(workers) else None, gpu if len(gpu) == len(workers) else None
+    def _budget(self, epoch: int, seconds: float) -> Budget | None:
+        return gather_budget(self.group, epoch, self.phases.seconds(seconds), self._sample)
 
     def steps_file(self) -> bytes | None:
         return self._sample.parquet() if self._sample else None
 
-    def _own_counters(self) -> WorkerCounters:
-        before = self._before
-        after = self._after
-        return WorkerCounters(
-            cpu=self._cpu_facts(before, after) if before and after else None,
-            gpu=self._gpu.facts(self._energy) if self._gpu else None,
-        )
 
-    def _cpu_facts(self, before: Counters, after: Counters) -> CpuFacts:
-        facts = cpu_facts(before, after, self._communication)
-        return self._quota.undilated(facts, cpu_seconds(before, after)) if self._quota else facts
+def gather_budget(group: Group, epoch: int, own: Seconds, sample: StepSample | None) -> Budget | None:
+    """Return the phases of an epoch of all workers, summed over its steps; `own` are [steps, phases].
 
-    def _budget(self, epoch: int, own: Seconds) -> Budget | None:
-        """Sum over the steps of all workers; None, on all alike, where phases of a worker are unknown."""
-        sums = _EpochSums(self.group.size)
-        block = max(1, MOST_GATHERED // sums.totals.size)
-        for first in range(0, self._steps, block):
-            phases = self.group.gather_array(own[first : first + block])
-            sums.add(phases, first)
-            if self._sample:
-                self._sample.add(epoch, first, phases)
-        return sums.budget()
+    None, on all workers alike, where phases of a worker are unknown. Worker 0 adds the steps to its sample.
+    """
+    sums = _EpochSums(group.size)
+    block = max(1, MOST_GATHERED // sums.totals.size)
+    for first in range(0, len(own), block):
+        phases = group.gather_array(own[first : first + block])
+        sums.add(phases, first)
+        if sample:
+            sample.add(epoch, first, phases)
+    return sums.budget()
 
 
 class _EpochSums:

@@ -47,13 +47,18 @@ class PhaseClock(Clock, ABC):
     """Phases of the steps of one epoch at a time, [steps, phases]; nothing is allocated in a step."""
 
     def __init__(self, model: nn.Module, steps: int, passes: int) -> None:
-        self._steps = steps
+        self.steps = steps
         self._stamps_due = steps * passes
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._gradients = len(weights)
+        self._weights = weights
+        self.attach()
+
+    def attach(self) -> None:
+        """Put the hooks on the model, from where `close` removed them."""
         self._hooks = [
             weight.register_post_accumulate_grad_hook(self._ready)  # type: ignore[no-untyped-call]
-            for weight in weights
+            for weight in self._weights
         ]
 
     def begin(self) -> None:
@@ -154,13 +159,15 @@ class DeviceClock(PhaseClock):
         self._positions += [(NO_STEP, Phase.REST)] * marks
 
     def _stamp(self, step: int, phase: Phase) -> None:
+        if self._used == len(self._events):  # of a script's step, which may have more passes than one
+            self._add_events(1)
         self._events[self._used].record(self._stream)
         self._positions[self._used] = step, phase
         self._used += 1
 
     def _measured(self) -> Seconds:
         """Read the events; the device has finished the epoch, for earlier they cannot be read."""
-        phases = np.zeros((self._steps, len(Phase)))
+        phases = np.zeros((self.steps, len(Phase)))
         for number in range(1, self._used):
             step, phase = self._positions[number]
             if step == NO_STEP:

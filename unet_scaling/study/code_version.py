@@ -1,19 +1,23 @@
 """The commit of the code: for the header of a record, and for a prediction."""
 
 import subprocess
+from pathlib import Path
 
 from unet_scaling.study.config import PROJECT
 
 
-def commit() -> tuple[str | None, bool | None]:
-    """Return the commit of the code and whether it had uncommitted changes; None outside a git checkout."""
+def commit(folder: Path = PROJECT) -> tuple[str | None, bool | None]:
+    """Return the commit of the code in a folder, and whether its checkout has uncommitted changes.
+
+    None outside a git checkout.
+    """
     try:
-        head = _git("rev-parse", "HEAD")
-        return head, bool(_git("status", "--porcelain", "--untracked-files=no"))
+        head = _git(folder, "rev-parse", "HEAD")
+        return head, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.SubprocessError):
         return None, None
 
 
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(PROJECT), *arguments]
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20).stdout.strip()

@@ -9,7 +9,7 @@ from statistics import median, median_low
 
 from unet_scaling.study.measurements import CpuFacts
 from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import Epoch, Header
+from unet_scaling.study.record_lines import Epoch, Provenance
 
 # Of 210 launches on an ordinary machine (logs/published_gap_*) 190 lost less than 0.002 of their time and all
 # but one less than this; that one had a quarter of its core taken. What is lost below the bound is of the
@@ -83,13 +83,13 @@ def disturbance(record: Record) -> Disturbance:
     """Judge the epochs after the warm-up; launches shorter than a second are never called disturbed."""
     epochs = [epoch for epoch in record.epochs if not epoch.warmup]
     seconds = sum(epoch.seconds for epoch in epochs)
-    if record.header is None or seconds < SHORTEST_JUDGED_SECONDS:
+    if record.provenance is None or seconds < SHORTEST_JUDGED_SECONDS:
         return Disturbance(None, (), 0.0)
     stalls = _stalled_epochs(epochs)
     stalled = {stall.epoch for stall in stalls}
     stalls += _stalled_steps([epoch for epoch in epochs if epoch.epoch not in stalled], seconds)
     share = sum(stall.beyond_seconds for stall in stalls) / seconds
-    return Disturbance(_busy_share(record.header, epochs), tuple(stalls), share)
+    return Disturbance(_busy_share(record.provenance, epochs), tuple(stalls), share)
 
 
 def _stalled_steps(epochs: Sequence[Epoch], launch_seconds: float) -> list[Stall]:
@@ -150,7 +150,7 @@ def _own_work(epoch: Epoch) -> list[float] | None:
     return [seconds - sync for seconds, sync in pairs]
 
 
-def _busy_share(header: Header, epochs: Sequence[Epoch]) -> float | None:
+def _busy_share(header: Provenance, epochs: Sequence[Epoch]) -> float | None:
     """Return the share of its time that other processes took, of the worker that lost most."""
     count_cores = _may_count_cores(header)
     shares = []
@@ -172,7 +172,7 @@ def _share_of_worker(worker: int, epochs: Sequence[Epoch], count_cores: bool) ->
     return lost_seconds / sum(epoch.seconds for epoch in epochs)
 
 
-def _may_count_cores(header: Header) -> bool:
+def _may_count_cores(header: Provenance) -> bool:
     """Return whether what happens on a worker's cores concerns that worker alone.
 
     It does not where two workers have a core in common, nor beside a GPU: what others do on cores that its

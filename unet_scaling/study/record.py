@@ -3,6 +3,8 @@
 One JSON object a line, written by worker 0, flushed and synced line by line. In this order:
 
     header   once, first       what is about to run, where, on what, from which weights and images
+    script   in its place      of a run that a script recorded (unet_scaling/record), of which there are
+             lines `epoch` and `end` only
     startup  once, or never    how long the workers took from their start to the first epoch, by parts
     probe    once, or never    how long the group's all-reduce takes, by message size
     epoch    one per epoch     its seconds (of the slowest worker) and where they went, images, loss, rate
@@ -28,7 +30,8 @@ Format history
        some of these, and no gradient_norms in an epoch); only those of a virtual cluster that is dilated, or
        whose links are limited, have dilation and link_rate in the header, and quota in the cpu of an epoch;
        of an emulated run only: compute in the header, no loss in an epoch, and no line `result`; of a
-       task that a Python file defines only: task in the configuration, and the line `scores`
+       task that a Python file defines only: task in the configuration, and the line `scores`;
+       of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`
 
 Older formats are read too (older_records.py).
 
@@ -53,7 +56,17 @@ from unet_scaling.study.files import PRIVATE, read_regular, retry_transient
 from unet_scaling.study.measurements import Probe, Startup
 from unet_scaling.study.older_records import KEYS_OF_OLDER_LINES, in_newest_words
 from unet_scaling.study.record_checks import record_contradictions
-from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, RecordLine, Result, Scores
+from unet_scaling.study.record_lines import (
+    End,
+    Epoch,
+    Evaluation,
+    Header,
+    Provenance,
+    RecordLine,
+    Result,
+    Scores,
+    ScriptHeader,
+)
 from unet_scaling.study.validation import StrictModel
 
 RECORD_NAME = "run.jsonl"
@@ -63,7 +76,7 @@ CHECKSUM_FORMAT = b',"crc32":"%08x"}'
 CHECKSUM_BYTES = len(CHECKSUM_FORMAT % 0)
 
 TaggedLine = Annotated[RecordLine, Field(discriminator="kind")]
-AnyLine = TypeVar("AnyLine", Header, Startup, Probe, End)
+AnyLine = TypeVar("AnyLine", Header, ScriptHeader, Startup, Probe, End)
 _ANY_LINE: TypeAdapter[RecordLine] = TypeAdapter(TaggedLine)
 _ALL_LINES: TypeAdapter[list[RecordLine]] = TypeAdapter(list[TaggedLine])
 
@@ -99,7 +112,10 @@ class RecordWriter:
 
 @dataclass(frozen=True)
 class Record:
-    """The content of one `run.jsonl`. `problems` name file and line; a valid record has none."""
+    """The content of one `run.jsonl`. `problems` name file and line; a valid record has none.
+
+    It has a `header`, or where the run is one of a script's, a `script`.
+    """
 
     path: Path
     header: Header | None
@@ -109,6 +125,12 @@ class Record:
     problems: tuple[str, ...]
     probe: Probe | None = None
     startup: Startup | None = None
+    script: ScriptHeader | None = None
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Return where the run ran, on what code; None where its first line cannot be read."""
+        return self.header or self.script
 
     @property
     def complete(self) -> bool:
@@ -140,6 +162,7 @@ def read_record(path: Path) -> Record:
         problems=tuple(problems),
         probe=_first(lines, Probe),
         startup=_first(lines, Startup),
+        script=_first(lines, ScriptHeader),
     )
 
 

@@ -3,8 +3,18 @@
 from collections.abc import Iterator, Sequence
 
 from unet_scaling.study.measurements import Probe, Startup
-from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, RecordLine, Result, Scores
+from unet_scaling.study.record_lines import (
+    End,
+    Epoch,
+    Evaluation,
+    Header,
+    RecordLine,
+    Result,
+    Scores,
+    ScriptHeader,
+)
 
+HEADERS = (Header, ScriptHeader)
 # Lines that may stand between the header and what was trained.
 OPENINGS: tuple[list[type], ...] = ([], [Startup], [Probe], [Startup, Probe])
 
@@ -14,14 +24,16 @@ def record_contradictions(lines: Sequence[RecordLine]) -> Iterator[str]:
     order = list(_faults_of_order(lines))
     yield from order
     header = lines[0]
-    if not order and isinstance(header, Header):
+    if not order and isinstance(header, ScriptHeader):
+        yield from _faults_of_script(lines)
+    elif not order and isinstance(header, Header):
         yield from _faults_of_header(header)
         yield from _faults_of_evaluations(header, lines)
 
 
 def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
     kinds = [type(line) for line in lines]
-    if kinds[0] is not Header or kinds.count(Header) != 1:
+    if kinds[0] not in HEADERS or sum(kind in HEADERS for kind in kinds) != 1:
         yield "a record starts with its one header"
     if End in kinds[:-1]:
         yield "there is a line after the end"
@@ -47,6 +59,12 @@ def _faults_of_header(header: Header) -> Iterator[str]:
         yield f"{header.config.workers} workers were asked for, {len(header.workers)} are described"
 
 
+def _faults_of_script(lines: Sequence[RecordLine]) -> Iterator[str]:
+    foreign = sorted({line.kind for line in lines if isinstance(line, Startup | Probe | Result | Scores)})
+    if foreign:
+        yield f"the record of a script has no line {', '.join(foreign)}"
+
+
 def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
     results = [line for line in lines if isinstance(line, Result | Scores)]
     if any(isinstance(line, Scores) != header.config.has_own_task for line in results):
@@ -57,6 +75,8 @@ def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Itera
         if (epoch.loss is None) != header.is_emulated:
             found = "no loss" if epoch.loss is None else "a loss, but its workers waited and computed none"
             yield f"epoch {epoch.epoch} has {found}"
+        if epoch.learning_rate is None:
+            yield f"epoch {epoch.epoch} has no learning rate"
     for result in results:
         if result.images != header.test_images:
             yield f"{result.images} images evaluated, the test set has {header.test_images}"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, PositiveInt, model_validator
 
-from unet_scaling.study.config import RunConfig
+from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.measurements import (
     TOLERANCE,
     Budget,
@@ -18,6 +18,7 @@ from unet_scaling.study.measurements import (
     Share,
     Startup,
 )
+from unet_scaling.study.options import Count
 from unet_scaling.study.validation import Digest, StrictModel
 
 # As the name of a column of tables, and in sentences.
@@ -52,10 +53,9 @@ class Resumed(StrictModel):
     step: NonNegativeInt = Field(description="steps of that epoch done before")
 
 
-class AttemptFacts(StrictModel):
-    """Code, software, machine and data of one attempt."""
+class Provenance(StrictModel):
+    """Code, software and machine on which something ran."""
 
-    attempt: PositiveInt
     started_utc: str = Field(description="a label; never the source of a duration")
     commit: str | None = Field(description="of the code; none outside a git checkout")
     dirty: bool | None = Field(description="uncommitted changes")
@@ -69,8 +69,19 @@ class AttemptFacts(StrictModel):
         None,
         description="of each host's link, as the machine has it that is stood for; none where not limited",
     )
-    manifest_sha256: Digest
     workers: list[WorkerFacts]
+
+    @property
+    def first_started_utc(self) -> str:
+        """Return when what is told of here began for the first time."""
+        return self.started_utc
+
+
+class AttemptFacts(Provenance):
+    """Code, software, machine and data of one attempt."""
+
+    attempt: PositiveInt
+    manifest_sha256: Digest
 
 
 class ComputeFacts(StrictModel):
@@ -106,9 +117,25 @@ class Header(AttemptFacts):
         """Return whether the workers waited instead of computing."""
         return self.compute is not None
 
+    @property
+    def first_started_utc(self) -> str:
+        return self.attempts()[0].started_utc
+
     def attempts(self) -> list[AttemptFacts]:
         """Return the facts of every attempt that trained a part of this record, in their order."""
         return [*self.earlier, self]
+
+
+class ScriptHeader(Provenance):
+    """The facts of a run whose script is not the project's: what it trained is not known, nor how."""
+
+    kind: Literal["script"] = "script"
+    format: Literal[5] = 5
+    framework: Framework = Field(description="whose arm the script says to be")
+    repeat: Count
+    script: str = Field(description="name of its file; empty where it was typed")
+    script_sha256: Digest | None = Field(description="of that file; none where it was typed")
+    options: dict[str, str | bool | int | FiniteFloat] = Field(description="as the script names them")
 
 
 class Epoch(StrictModel):
@@ -120,8 +147,12 @@ class Epoch(StrictModel):
     worker_seconds: list[PositiveSeconds]
     images: PositiveInt = Field(description="processed by all workers")
     steps: PositiveInt = Field(description="optimizer steps")
-    loss: FiniteFloat | None = Field(description="mean over the images; none of an emulated run")
-    learning_rate: Annotated[FiniteFloat, Field(gt=0)]
+    loss: FiniteFloat | None = Field(
+        description="mean over the images; none of an emulated run, nor of a script's"
+    )
+    learning_rate: Annotated[FiniteFloat, Field(gt=0)] | None = Field(
+        None, description="none of a script's run"
+    )
     warmup: bool = Field(description="not to be used for throughput")
     budget: Budget | None = Field(None, description="where the seconds went; none where it was off")
     no_budget: str | None = Field(None, description="why there is none though it was on")
@@ -226,6 +257,9 @@ class End(StrictModel):
     position: tuple[NonNegativeInt, NonNegativeInt] | None = Field(
         None, description="epoch and its steps done, where a run stopped in order"
     )
+    scores: dict[str, FiniteFloat] | None = Field(
+        None, description="by name, as a script reports them; none of the project's own runs"
+    )
 
 
-RecordLine = Header | Startup | Probe | Epoch | Result | Scores | End
+RecordLine = Header | ScriptHeader | Startup | Probe | Epoch | Result | Scores | End

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.emulation import emulation_words, with_emulation
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
+from analysis.restriction import restriction_words, with_restriction
 from analysis.statistics.intervals import FEWEST_REPEATS, coverage
 from analysis.text import chart_interval, chart_number, count, printable, repeats_text
 
@@ -17,7 +17,7 @@ def caption_text(inputs: Inputs, *sentences: str) -> str:
     Of emulated runs, it says so first.
     """
     parts = (_runs(inputs), *sentences, inputs.undrawn, _left_out(inputs))
-    return with_emulation(emulation_words(inputs.study), " ".join(part for part in parts if part))
+    return with_restriction(restriction_words(inputs.study), " ".join(part for part in parts if part))
 
 
 def alternative_text(opening: str, facts: Iterable[str]) -> str:

@@ -1,0 +1,96 @@
+"""What it costs a script to be recorded: epochs with and without it in turn, in one process group, paired.
+
+    .venv/bin/python -m benchmarks.recorder [--pairs 60] [--width 8] [--image 96] [--batch 4]
+
+For each framework at 1 and 2 workers, each worker on cores of its own: a hand-written loop over the reference
+network, its batches from run.epoch or from the list itself, the order within a pair alternating; the median
+ratio and its 95 % interval (a bootstrap over the pairs), from the first batch to the end of the last step, of
+the seconds of a step and of the CPU seconds of worker 0's training thread.
+"""
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from benchmarks.budget import shown
+from benchmarks.paired_steps import (
+    JoinedStep,
+    Seconds,
+    config_of,
+    joined_step,
+    launched,
+    leave_result,
+    measured_in_turn,
+    run_benchmark,
+)
+from unet_scaling import record
+from unet_scaling.data.run_data import Batch
+from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.errors import run_worker
+
+MODULE = "benchmarks.recorder"
+STEPS = 10  # of an epoch
+
+
+def work(folder: Path, pairs: int) -> None:
+    """Write, as one worker, the seconds and CPU seconds of a step for each pair [recorded, not recorded]."""
+    joined = joined_step(folder)
+    batches = joined.batches * STEPS
+    run = record.begin(
+        study="benchmark",
+        framework=joined.config.framework,
+        model=joined.replica,
+        optimizer=joined.step.optimizer,
+        logs=folder,
+    )
+
+    def seconds_of(recorded: bool) -> Seconds:
+        joined.group.wait_for_all()
+        epoch = run.epoch(batches, samples=lambda batch: len(batch.images))
+        return seconds_of_a_step(joined, epoch if recorded else batches)
+
+    leave_result(folder, joined.group, measured_in_turn(seconds_of, pairs))
+
+
+def seconds_of_a_step(joined: JoinedStep, batches: Iterable[Batch]) -> Seconds:
+    """Return the seconds and the CPU seconds of this thread of a step, the mean of an epoch."""
+    stamps = []
+    for batch in batches:
+        stamps.append((time.perf_counter(), time.thread_time()))
+        take(joined, batch)
+        stamps.append((time.perf_counter(), time.thread_time()))
+    seconds, cpu_seconds = (last - first for first, last in zip(stamps[0], stamps[-1], strict=True))
+    return seconds / STEPS, cpu_seconds / STEPS
+
+
+def take(joined: JoinedStep, batch: Batch) -> None:
+    """Train one step, as a script does."""
+    optimizer = joined.step.optimizer
+    optimizer.zero_grad()
+    loss = nn.functional.binary_cross_entropy_with_logits(joined.replica(batch.images), batch.masks)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def lines(root: Path, options: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the table, launching a group for each framework and number of workers."""
+    yield "      framework  workers  step without  seconds, recorded / not  CPU seconds, recorded / not"
+    for framework in FRAMEWORKS:
+        for workers in (1, 2):
+            config = config_of(root, framework, workers, options)
+            pairs = np.array(launched(root, MODULE, config, options.pairs))
+            step = 1000 * np.median(pairs[:, 1, 0])
+            seconds, cpu_seconds = (pairs[:, 0] / pairs[:, 1]).T
+            yield f"{framework:>15} {workers:>8} {step:10.2f} ms  {shown(seconds)}  {shown(cpu_seconds)}"
+
+
+def main() -> None:
+    run_benchmark(__doc__, 60, work, lines)
+
+
+if __name__ == "__main__":
+    run_worker(main)

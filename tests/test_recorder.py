@@ -1,0 +1,290 @@
+"""A script that is not the project's records itself by three lines, with whatever framework it has."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.recorded_scripts import STUDY, records
+from tests.records import write_run
+from unet_scaling import record
+from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT
+from unet_scaling.measure.step_sample import STEPS_NAME
+from unet_scaling.record.batches import count_samples
+from unet_scaling.record.loop_hooks import NOT_ONE_FORWARD, PASSES_IN_UPDATE
+from unet_scaling.record.script_meter import NO_LENGTH, NO_MODEL, OTHER_LENGTH
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.measurements import STARTUP_COLUMNS, Startup
+from unet_scaling.study.record import Record, line_with_checksum, read_record
+
+BATCHES = 4
+BATCH = 8
+
+
+def make_batches(count: int = BATCHES) -> list[Tensor]:
+    return [torch.randn(BATCH, 3) for _ in range(count)]
+
+
+class Loop:
+    """A hand-written loop in this process, on one worker."""
+
+    def __init__(self, logs: Path, *, hooked: bool = True) -> None:
+        self.logs = logs
+        self.model: nn.Module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.run = record.begin(
+            study=STUDY,
+            framework="pytorch_native",
+            model=self.model if hooked else None,
+            optimizer=self.optimizer,
+            logs=logs,
+        )
+
+    def step(self, batch: Tensor) -> None:
+        self.optimizer.zero_grad()
+        self.model(batch).sum().backward()
+        self.optimizer.step()
+
+    def train(self, batches: Iterable[Tensor], epochs: int = 2) -> Record:
+        """Train epochs on these batches, finish, and return the record."""
+        for _ in range(epochs):
+            for batch in batches:
+                self.step(batch)
+        return self.finish()
+
+    def finish(self, **scores: float) -> Record:
+        self.run.finish(**scores)
+        (found,) = records(self.logs)
+        assert found.problems == ()
+        return found
+
+
+def test_records_samples_steps_and_phases_of_every_epoch(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    for _ in range(3):
+        for batch in loop.run.epoch(make_batches()):
+            loop.step(batch)
+    found = loop.finish(accuracy=0.5, error=float("nan"))
+    assert found.complete
+    assert [epoch.images for epoch in found.epochs] == [BATCHES * BATCH] * 3
+    assert [epoch.steps for epoch in found.epochs] == [BATCHES] * 3
+    assert [epoch.warmup for epoch in found.epochs] == [True, False, False]
+    for epoch in found.epochs:
+        assert epoch.budget is not None
+        phases = (epoch.budget.forward_seconds, epoch.budget.backward_seconds, epoch.budget.optimizer_seconds)
+        assert all(seconds[0] > 0 for seconds in phases)
+        assert epoch.budget.worker_sums() == pytest.approx(epoch.worker_seconds, rel=1e-3)
+        assert epoch.cpu is None or "communication" not in epoch.cpu[0].thread_seconds
+    assert found.end is not None
+    assert found.end.scores == {"accuracy": 0.5}
+    assert (found.path.parent / STEPS_NAME).exists()
+
+
+def test_hooks_leave_the_model_between_epochs(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    for batch in loop.run.epoch(make_batches()):
+        loop.step(batch)
+    loop.step(make_batches()[0])
+    assert not loop.model._forward_hooks
+    assert not loop.optimizer._optimizer_step_post_hooks
+    assert not any(weight._post_accumulate_grad_hooks for weight in loop.model.parameters())
+
+
+def test_what_is_waited_for_is_data_wait(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+
+    def slow() -> Iterator[Tensor]:
+        for batch in make_batches():
+            time.sleep(0.02)
+            yield batch
+
+    for batch in loop.run.epoch(slow(), steps=BATCHES):
+        loop.step(batch)
+    budget = loop.finish().epochs[0].budget
+    assert budget is not None
+    assert budget.data_wait_seconds[0] >= BATCHES * 0.02
+    assert budget.forward_seconds[0] < BATCHES * 0.02
+
+
+def test_a_number_of_steps_ends_an_epoch_and_the_next_goes_on(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    batches = iter(make_batches(6))
+    assert len(loop.run.epoch(make_batches(6), steps=3)) == 3
+    for _ in range(2):
+        for batch in loop.run.epoch(batches, steps=3):
+            loop.step(batch)
+    found = loop.finish()
+    assert [epoch.images for epoch in found.epochs] == [3 * BATCH, 3 * BATCH]
+    assert all(epoch.budget for epoch in found.epochs)
+
+
+def test_accumulated_passes_make_one_step(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    for number, batch in enumerate(loop.run.epoch(make_batches())):
+        loop.model(batch).sum().backward()
+        if number % 2:
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+    (epoch,) = loop.finish().epochs
+    assert epoch.steps == BATCHES // 2
+    assert epoch.budget is not None
+
+
+def _two_forwards(loop: Loop, batch: Tensor) -> None:
+    (loop.model(batch) + loop.model(batch)).sum().backward()
+    loop.optimizer.step()
+
+
+def _frozen_at_times(loop: Loop, batch: Tensor) -> None:
+    loop.model[0](batch).sum().backward()  # type: ignore[index]
+    loop.model(batch)
+    loop.optimizer.step()
+
+
+def _closure(loop: Loop, batch: Tensor) -> None:
+    def passes() -> float:
+        loss: Tensor = loop.model(batch).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    loop.optimizer.step(passes)
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (_two_forwards, NOT_ONE_FORWARD),
+        (_frozen_at_times, NOT_EVERY_GRADIENT),
+        (_closure, PASSES_IN_UPDATE),
+    ],
+)
+def test_says_why_there_is_no_budget(
+    step: Callable[[Loop, Tensor], None], reason: str, tmp_path: Path
+) -> None:
+    loop = Loop(tmp_path)
+    for batch in loop.run.epoch(make_batches()):
+        step(loop, batch)
+    (epoch,) = loop.finish().epochs
+    assert epoch.budget is None
+    assert epoch.no_budget == reason
+    assert epoch.images == BATCHES * BATCH
+
+
+class Mistaken(list[Tensor]):
+    """A loader whose length is one less than its batches."""
+
+    def __len__(self) -> int:
+        return super().__len__() - 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "reason"),
+    [(lambda: iter(make_batches()), NO_LENGTH), (lambda: Mistaken(make_batches()), OTHER_LENGTH)],
+)
+def test_a_loader_of_unknown_or_wrong_length_gives_speed_alone(
+    batches: Callable[[], Iterable[Tensor]], reason: str, tmp_path: Path
+) -> None:
+    loop = Loop(tmp_path)
+    for batch in loop.run.epoch(batches()):
+        loop.step(batch)
+    (epoch,) = loop.finish().epochs
+    assert (epoch.images, epoch.steps, epoch.no_budget) == (BATCHES * BATCH, BATCHES, reason)
+
+
+def test_without_model_and_optimizer_there_is_speed_alone(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, hooked=False)
+    for batch in loop.run.epoch(make_batches()):
+        loop.step(batch)
+    (epoch,) = loop.finish().epochs
+    assert (epoch.images, epoch.no_budget) == (BATCHES * BATCH, NO_MODEL)
+
+
+def test_an_epoch_that_is_left_early_is_not_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = Loop(tmp_path)
+    for batch in loop.run.epoch(make_batches()):
+        loop.step(batch)
+        break
+    for batch in loop.run.epoch(make_batches()):
+        loop.step(batch)
+    assert [epoch.images for epoch in loop.finish().epochs] == [BATCHES * BATCH]
+    assert "left early is not recorded" in capsys.readouterr().err
+
+
+def test_a_loader_without_a_batch_makes_no_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = Loop(tmp_path)
+    assert list(loop.run.epoch([])) == []
+    assert loop.finish().epochs == ()
+    assert "without a sample" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.zeros(3, 2),
+        [torch.tensor(1.0), torch.zeros(3, 2)],
+        {"name": "x", "images": torch.zeros(3, 2), "labels": torch.zeros(3)},
+        (None, ({"images": torch.zeros(3)},)),
+    ],
+)
+def test_counts_the_samples_of_a_batch_by_its_first_tensor(batch: object) -> None:
+    assert count_samples(batch) == 3
+
+
+def test_a_batch_without_a_tensor_needs_a_count(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"of type dict, in which no tensor.*give samples="):
+        count_samples({"text": "three words here"})
+    loop = Loop(tmp_path, hooked=False)
+    for _ in loop.run.epoch(["a b", "c"], samples=lambda text: len(text.split())):
+        pass
+    assert loop.finish().epochs[0].images == 3
+
+
+def test_every_launch_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        run = record.begin(study=STUDY, framework="horovod", options={"batch": 16}, logs=tmp_path)
+        run.finish()
+    names = [found.path.parent.name for found in records(tmp_path)]
+    assert names == ["script-horovod-w01-batch=16-r1", "script-horovod-w01-batch=16-r2"]
+    assert [found.script.repeat for found in records(tmp_path) if found.script] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"framework": "deepspeed"}, "framework: found 'deepspeed'; allowed: pytorch_native, horovod"),
+        ({"study": "../elsewhere"}, "study: found '../elsewhere'; allowed: a text of letters"),
+        ({"options": {"batch": [16]}}, "options"),
+    ],
+)
+def test_refuses_wrong_arguments(arguments: dict[str, object], message: str, tmp_path: Path) -> None:
+    given: dict[str, object] = {"study": STUDY, "framework": "pytorch_native", "logs": tmp_path}
+    with pytest.raises(UserError, match=message):
+        record.begin(**(given | arguments))  # type: ignore[arg-type]
+    assert not any(tmp_path.iterdir())
+
+
+def test_refuses_a_study_of_the_projects_own_runs(tmp_path: Path) -> None:
+    write_run(tmp_path / STUDY)
+    with pytest.raises(UserError, match=r"holds runs that were submitted.*give another name"):
+        record.begin(study=STUDY, framework="pytorch_native", logs=tmp_path)
+
+
+def test_refuses_workers_that_have_no_group_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"torchrun started 2 workers.*call it after torch.distributed.init"):
+        record.begin(study=STUDY, framework="pytorch_native", logs=tmp_path)
+
+
+def test_a_record_of_a_script_has_epochs_and_an_end_alone(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    path = loop.train(make_batches(), epochs=0).path
+    startup = Startup.model_validate({name: [0.0] for name in STARTUP_COLUMNS})
+    header, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + line_with_checksum(startup) + b"".join(rest))
+    assert "the record of a script has no line startup" in read_record(path).problems[0]

@@ -1,0 +1,102 @@
+"""A callback that records the training of a Lightning Trainer.
+
+The Trainer tells of each phase itself, so that no hook is needed but those of the gradients. Before it hands
+out a batch it has moved it to the device: that is part of data wait.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from unet_scaling.measure.phases import NO_CLOCK, Clock
+from unet_scaling.record.batches import count_samples
+from unet_scaling.record.recording import Recording, script_group
+from unet_scaling.record.script_meter import MarkedModel
+from unet_scaling.record.script_run import RunArguments, RunOptions
+from unet_scaling.study.measurements import Phase
+
+FRAMEWORK = "lightning"
+
+
+class TrainerMarks:
+    """The marks of one epoch, which the callback makes."""
+
+    def __init__(self) -> None:
+        self.begin(NO_CLOCK)
+
+    def begin(self, clock: Clock) -> "TrainerMarks":
+        """Mark on this clock from now on."""
+        self.clock = clock
+        self.updates = 0
+        return self
+
+    def fault(self, batches: int) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.clock = NO_CLOCK
+
+
+class RecorderCallback(Callback):  # type: ignore[misc]
+    """Records each epoch of training; validation within it stops the clock."""
+
+    def __init__(self, study: str, scores: Sequence[str], options: RunOptions, logs: str | Path) -> None:
+        self._arguments = RunArguments(study, FRAMEWORK, options)
+        self._logs = Path(logs)
+        self._scores = scores
+        self._marks = TrainerMarks()
+        self._recording: Recording | None = None
+
+    @property
+    def recording(self) -> Recording:
+        assert self._recording is not None, "no training has started"
+        return self._recording
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        marked = MarkedModel(pl_module, self._marks.begin)
+        self._recording = Recording(script_group(FRAMEWORK, pl_module), marked)
+        self._recording.open(self._logs, self._arguments)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        batches = trainer.num_training_batches
+        self.recording.begin_epoch(int(batches) if math.isfinite(batches) else None)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        self.recording.batch_arrived(count_samples(batch))
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        self._marks.clock.mark(Phase.FORWARD)
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._marks.clock.mark(Phase.SYNC)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: object
+    ) -> None:
+        self._marks.updates += 1
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
+    ) -> None:
+        self._marks.clock.mark(Phase.OPTIMIZER)
+        self.recording.batch_done()
+        if trainer.is_last_batch:
+            self.recording.end_epoch()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # The Trainer also tries the validation before the training.
+        if self._recording is not None:
+            self._recording.pause()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._recording is not None:
+            self._recording.resume()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        metrics = trainer.callback_metrics
+        self.recording.finish(**{name: float(metrics[name]) for name in self._scores if name in metrics})
