@@ -28,7 +28,7 @@ from benchmarks.paired_steps import (
     run_benchmark,
 )
 from unet_scaling import record
-from unet_scaling.data.run_data import Batch
+from unet_scaling.data.image_source import Batch
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import run_worker
 
