@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from analysis.score_words import ScoreWords
+from slurm.commands import new
+from slurm.study_folder import StudyFolder
 from slurm.task_check import verify_in_processes
 from tests.tasks import EXAMPLES, MISTAKES, MISTAKES_OF_WORKERS, POINTS, example, points_config, task_config
 from unet_scaling.data.sample_data import SampleData
@@ -154,6 +156,30 @@ def test_reads_the_file_beside_the_study_with_its_checksum(tmp_path: Path) -> No
 def test_an_option_of_the_task_can_be_set(tmp_path: Path) -> None:
     study = read_study(write_study(tmp_path), {"task.options.width": 2})
     assert {config.task.options["width"] for config in study.configs()} == {2}
+
+
+def test_a_study_does_not_go_on_with_another_file(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    study = read_study(path)
+    folder = StudyFolder(tmp_path / "logs", study)
+    first, *_ = folder.prepare()
+    (folder.run_folder(first) / "checkpoint-00000-0000001.pt").touch()
+    (tmp_path / "my_task.py").write_text(POINTS + "\n")
+    changed = read_study(path)
+    with pytest.raises(UserError, match=r"holds another configuration: task.sha256 is") as raised:
+        StudyFolder(folder.path, changed).require_same(changed.configs())
+    assert raised.value.exit_code == 2
+
+
+def test_new_writes_a_study_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_task.py").write_text(POINTS)
+    asked = ["--task", str(tmp_path / "my_task.py"), "--option", "width=4", "--workers", "1,2", "--yes"]
+    monkeypatch.setattr("sys.argv", ["new", "mine", "--into", str(tmp_path), *asked])
+    new.main()
+    study = read_study(tmp_path / "mine.toml")
+    assert study.task.file == str(tmp_path / "my_task.py")
+    assert study.task.options == {"width": 4}
+    assert study.workers == [1, 2]
 
 
 @pytest.mark.parametrize("text", ["[model]\nwidth = 8\n", '[data]\nfolder = "x"\n'])

@@ -141,6 +141,10 @@ class Step:
         return NonFiniteGradientGuard(self.model, self.optimizer)
 
     @cached_property
+    def _device_type(self) -> str:
+        return next(self.model.parameters()).device.type
+
+    @cached_property
     def _played(self) -> PlayedStatistics | None:
         return played_statistics(self.model)
 
@@ -199,9 +203,8 @@ class Step:
         return loss.detach()
 
     def _loss(self, batch: Batch) -> Tensor:
-        device = next(self.model.parameters()).device
         half = self.config.training.precision == "bf16"
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+        with torch.autocast(self._device_type, torch.bfloat16, enabled=half):
             return self.task.loss(self.model, batch)
 
 

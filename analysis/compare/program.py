@@ -47,12 +47,9 @@ def _require_one_kind(a: StudySide, b: StudySide) -> None:
 
 def _require_one_task(a: StudySide, b: StudySide) -> None:
     """Raise UserError where the studies train different tasks: nothing of them can be compared."""
-    tasks = [
-        sorted({task_words(header) for header in side.study.headers.values()}) or ["not known"]
-        for side in (a, b)
-    ]
-    if a.study.provenance_known and b.study.provenance_known and tasks[0] != tasks[1]:
-        found = " and ".join(", ".join(task) for task in tasks)
+    tasks = [{task_words(header) for header in side.study.headers.values()} for side in (a, b)]
+    if all(tasks) and tasks[0] != tasks[1]:
+        found = "; ".join(", ".join(sorted(task)) for task in tasks)
         raise UserError(f"A and B do not train the same task: {found}", EXIT_BAD_DATA)
 
 
