@@ -10,6 +10,7 @@ import pytest
 
 from analysis.findings.check import Check, withholding
 from analysis.findings.fairness_table import fairness_checks, fairness_table
+from analysis.findings.machines import check_hosts
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests.records import make_workers, write_run
@@ -211,6 +212,12 @@ def test_hosts_that_one_framework_had_alone_withhold(tmp_path: Path, horovod: li
     )
     assert (found.mark, found.withholds, found.pairs) == ("no", True, frozenset((AT_TWO,)))
     assert found.fact.startswith("at 2 workers a served native DDP, ")
+
+
+def test_hosts_of_a_slowed_virtual_cluster_are_one_machine(tmp_path: Path) -> None:
+    real = write_on_hosts(tmp_path, {"pytorch_native": ["a"] * 3, "horovod": ["b"] * 3})
+    slowed = replace(real, runs=real.runs.assign(dilation=10.0))
+    assert [check_hosts(study).mark for study in (real, slowed)] == ["no", "yes"]
 
 
 def test_hosts_that_served_both_frameworks_alike_do_not_withhold(tmp_path: Path) -> None:

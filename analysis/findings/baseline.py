@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.check import Check, no, not_known, yes
-from analysis.findings.machines import clocks_differ, host_names, with_clocks
+from analysis.findings.machines import are_on_one_machine, clocks_differ, host_names, with_clocks
 from analysis.findings.order import start_times
 from analysis.findings.pairs import Sides, first_points
 from analysis.study import NAMES, SERIES, Study
@@ -55,7 +55,7 @@ def _doubts(one: pd.DataFrame, more: pd.DataFrame) -> Iterator[str]:
 def _other_hosts(one: pd.DataFrame, larger: pd.DataFrame) -> tuple[str, str] | None:
     known = {host for hosts in larger["hosts"] for host in hosts.split()}
     strange = one[[not known.issuperset(hosts.split()) for hosts in one["hosts"]]]
-    if strange.empty:
+    if strange.empty or (are_on_one_machine(one) and are_on_one_machine(larger)):
         return None
     return f"{len(strange)} of {_baseline(one)} ran on {host_names(strange)},", f"on {host_names(larger)}"
 

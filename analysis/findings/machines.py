@@ -32,6 +32,8 @@ def check_hosts(study: Study) -> Check:
     runs = study.runs
     if (runs["hosts"] == "").all():
         return not_known(WITHOUT_RECORD)
+    if are_on_one_machine(runs):
+        return yes("all hosts are those of a slowed virtual cluster, and so of one machine")
     apart = {pair: hosts for pair, both in sides(runs) if (hosts := _hosts_apart(*both))}
     if apart:
         fact = first_points(f"{point_name(pair)} {hosts}" for pair, hosts in apart.items())
@@ -42,6 +44,16 @@ def check_hosts(study: Study) -> Check:
     if differing:
         return no(f"runs on {differing} workers used several sets of hosts; a difference may be theirs")
     return yes(f"runs of equal worker count used the same hosts: {host_names(runs)}")
+
+
+def are_on_one_machine(runs: pd.DataFrame) -> bool:
+    """Return whether the hosts of these runs are parts of one machine, those of a slowed virtual cluster."""
+    return bool((runs["dilation"] > 1).all())
+
+
+def are_on_one_machine(runs: pd.DataFrame) -> bool:
+    """Return whether the hosts of these runs are parts of one machine, those of a slowed virtual cluster."""
+    return bool((runs["dilation"] > 1).all())
 
 
 def _hosts_apart(native: pd.DataFrame, horovod: pd.DataFrame) -> str:

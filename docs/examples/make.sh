@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Write again the example reports of this folder and two pictures of the pages, from the committed records.
+# Write again the example reports of this folder and three pictures of the pages, from the committed records.
 # Called by `make examples`.
 set -euo pipefail
 
@@ -18,6 +18,9 @@ cp "$reports/openmpi/ratio.svg" docs/published_gap.svg
 
 "$python" -m analysis logs/published_gap_controller --output "$reports/controller"
 keep_alone "$reports/controller/report.html" >docs/examples/published_gap_controller.html
+
+"$python" -m analysis logs/published_emulated --output "$reports/emulated"
+cp "$reports/emulated/scaling.svg" docs/published_emulated.svg
 
 "$python" -m analysis logs/plan_nuclei --output "$reports/nuclei"
 cp "$reports/nuclei/quality.svg" docs/plan_nuclei.svg
