@@ -29,9 +29,9 @@ Format history
        smoothed_jaccard in `result` and repeated_epochs in `resumed` (early records of format 5 still have
        some of these, and no gradient_norms in an epoch); only those of a virtual cluster that is dilated, or
        whose links are limited, have dilation and link_rate in the header, and quota in the cpu of an epoch;
-       of an emulated run only: compute in the header, no loss in an epoch, and no line `result`; of a
-       task that a Python file defines only: task in the configuration, and the line `scores`;
-       of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`
+       of an emulated run only: compute in the header, no loss in an epoch, and no line `result`;
+       of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`;
+       of a task that a Python file defines only: task in the configuration, and the line `scores`
 
 Older formats are read too (older_records.py).
 
