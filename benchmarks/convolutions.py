@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from unet_scaling.group.group import single_worker
 from unet_scaling.study.config import RunConfig
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model
 
 Convolution = nn.Conv2d | nn.ConvTranspose2d
@@ -13,7 +14,7 @@ Convolved = tuple[Convolution, torch.Size, torch.Size]
 
 def convolutions_of(config: RunConfig, batch: int) -> list[Convolved]:
     """Return every convolution of a forward pass in its order, with the sizes of its input and output."""
-    model = build_model(config, single_worker().device, nn.BatchNorm2d)
+    model = build_model(load_task(config), single_worker().device, nn.BatchNorm2d)
     layers_and_sizes: list[Convolved] = []
 
     def record_sizes(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

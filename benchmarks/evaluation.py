@@ -36,6 +36,7 @@ from unet_scaling.evaluation import evaluate
 from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.group import single_worker
 from unet_scaling.study.config import RunConfig
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model
 
 MODULE = "benchmarks.evaluation"
@@ -48,9 +49,10 @@ def evaluation_of(kind: str, config: RunConfig) -> Callable[[], float | None]:
     """Return the evaluation of all test images in the way of an arm, which returns their IoU."""
     group = single_worker()
     if kind == OWN:
-        model = build_model(config, group.device, nn.BatchNorm2d)
+        task = load_task(config)
+        model = build_model(task, group.device, nn.BatchNorm2d)
         data = load_data(config, group)
-        return lambda: evaluate(model, data, group, []).iou
+        return lambda: evaluate(task, model, data, group, []).score
     torch.manual_seed(config.seed)
     plain = reference_mode.PlainUNet(config.data.channels, config.model.width, config.model.depth)
     images = reference_mode.ReferenceImages(config)

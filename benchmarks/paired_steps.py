@@ -19,12 +19,12 @@ from torch import nn
 
 from benchmarks.scenes import indents, make_run_folder, reference_config
 from slurm.local import launch
-from unet_scaling.data.loader import load_data
-from unet_scaling.data.run_data import Batch
+from unet_scaling.data.image_source import Batch
 from unet_scaling.group.group import Group
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import PROJECT, Framework, RunConfig
 from unet_scaling.study.study_file import read_config
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import Step, build_model, build_optimizer
 
 RESULT = "seconds.json"
@@ -53,12 +53,13 @@ def joined_step(folder: Path) -> JoinedStep:
     config = read_config(folder / "config.json")
     program = _twin(config.framework)
     group = program.join_group(config)
-    data = load_data(config, group)
+    task = load_task(config)
+    data = task.load_data(group)
     batches = list(next(data.steps(0, NO_CLOCK)))
-    model = build_model(config, group.device, program.SyncBatchNorm)
-    replica, optimizer = program.distribute(model, build_optimizer(model, config), config)
+    model = build_model(task, group.device, program.SyncBatchNorm)
+    replica, optimizer = program.distribute(model, build_optimizer(task, model), config)
     functions = (program.hold_gradients, program.wait_for_gradients, program.update)
-    step = Step(replica, optimizer, *functions, config)
+    step = Step(replica, optimizer, *functions, task)
     step.warm_up_step(data)
     return JoinedStep(config, group, replica, step, batches)
 

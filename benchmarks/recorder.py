@@ -31,7 +31,7 @@ from benchmarks.paired_steps import (
     run_benchmark,
 )
 from unet_scaling import record
-from unet_scaling.data.run_data import Batch
+from unet_scaling.data.image_data import ImageBatch
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import run_worker
 
@@ -93,7 +93,7 @@ def work(folder: Path, pairs: int) -> None:
     leave_result(folder, joined.group, measured_in_turn(seconds_of, pairs))
 
 
-def seconds_of_a_step(joined: JoinedStep, batches: Iterable[Batch]) -> Seconds:
+def seconds_of_a_step(joined: JoinedStep, batches: Iterable[ImageBatch]) -> Seconds:
     """Return the seconds and the CPU seconds of this thread of a step, the mean of an epoch."""
     stamps = []
     for batch in batches:
@@ -104,7 +104,7 @@ def seconds_of_a_step(joined: JoinedStep, batches: Iterable[Batch]) -> Seconds:
     return seconds / STEPS, cpu_seconds / STEPS
 
 
-def take(joined: JoinedStep, batch: Batch) -> None:
+def take(joined: JoinedStep, batch: ImageBatch) -> None:
     """Train one step, as a script does."""
     optimizer = joined.step.optimizer
     optimizer.zero_grad()

@@ -37,13 +37,14 @@ from benchmarks.convolutions import ConvolutionsAlone
 from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
 from benchmarks.scenes import SIZES, indents, reference_config
 from unet_scaling.data.batches import to_device
+from unet_scaling.data.image_data import ImageBatch
 from unet_scaling.data.mask_bits import pack_bits
-from unet_scaling.data.run_data import Batch
 from unet_scaling.group.allocator import KEEP_MEMORY, PRELOAD
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model, build_optimizer, local_step
 
 MODULE = "benchmarks.step"
@@ -115,9 +116,10 @@ class OwnTraining:
 
     def __init__(self, config: RunConfig, dtype: torch.dtype = torch.float32) -> None:
         group = single_worker()
-        self.model = build_model(config, group.device, nn.BatchNorm2d).to(dtype).train()
-        optimizer = build_optimizer(self.model, config)
-        self._step = local_step(self.model, optimizer, config)
+        task = load_task(config)
+        self.model = build_model(task, group.device, nn.BatchNorm2d).to(dtype).train()
+        optimizer = build_optimizer(task, self.model)
+        self._step = local_step(self.model, optimizer, task)
         self._point = config
         self._device = group.device
         self._dtype = dtype
@@ -125,7 +127,8 @@ class OwnTraining:
     def step(self, images: Tensor, masks: Tensor) -> Tensor:
         """Take one step on uint8 images and masks as the cache holds them."""
         floats = to_device(images, masks, self._device, self._point.training.channels_last)
-        return self._step.take([Batch(*(each.to(self._dtype) for each in floats))], NO_CLOCK)
+        pictures, targets = (each.to(self._dtype) for each in floats)
+        return self._step.take([ImageBatch(pictures, targets)], NO_CLOCK)
 
 
 def as_cached(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Train the U-Net of one run folder with native PyTorch DDP."""
+"""Train the model of one run folder with native PyTorch DDP."""
 
 import contextlib
 
@@ -9,7 +9,6 @@ from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from unet_scaling.data.loader import load_data
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.last_reference import hold_until_exit
@@ -19,6 +18,7 @@ from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_worker
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import Step, build_model, build_optimizer
 from unet_scaling.training_loop import train_epochs
 
@@ -68,13 +68,15 @@ def main() -> None:
     with open_run(__doc__) as run:
         group = join_group(run.config)
         with recording(run, group) as record:
-            data = load_data(run.config, group)
-            model = build_model(run.config, group.device, SyncBatchNorm)
-            optimizer = build_optimizer(model, run.config)
+            task = load_task(run.config)
+            data = task.load_data(group)
+            model = build_model(task, group.device, SyncBatchNorm)
+            optimizer = build_optimizer(task, model)
+            task.verify(model, data)
             record.begin(data, model)
             with blocking:
                 replica, optimizer = distribute(model, optimizer, run.config)
-            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, run.config)
+            step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, task)
             train_epochs(step, model, data, group, record)
         leave_group()
 

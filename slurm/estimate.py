@@ -7,7 +7,7 @@ from statistics import median
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import Epoch, Result
+from unet_scaling.study.record_lines import Epoch, Evaluation
 from unet_scaling.study.texts import count, duration
 
 
@@ -91,7 +91,7 @@ def _timed(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
     return [epoch for epoch in epochs if not epoch.warmup] or epochs
 
 
-def _pixels_per_second(config: RunConfig, parts: Sequence[Epoch] | Sequence[Result]) -> float:
+def _pixels_per_second(config: RunConfig, parts: Sequence[Epoch] | Sequence[Evaluation]) -> float:
     images = sum(part.images for part in parts)
     return images * pixels_per_image(config) / sum(part.seconds for part in parts)
 
@@ -108,8 +108,12 @@ def pixels_per_image(config: RunConfig) -> int:
 
 
 def estimable(configs: Sequence[RunConfig], basis: Basis) -> bool:
-    """Return whether the basis has runs of the networks of all these; emulated ones compute none."""
-    return all(_usable(config, basis.runs) and not config.is_emulated for config in configs)
+    """Return whether the basis has runs of the networks of all these.
+
+    Emulated ones compute none, and of a task that a file defines the samples are not known here.
+    """
+    known = (config for config in configs if not config.is_emulated and not config.has_own_task)
+    return sum(bool(_usable(config, basis.runs)) for config in known) == len(configs)
 
 
 def measures_all(configs: Sequence[RunConfig], basis: Basis) -> bool:

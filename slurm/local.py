@@ -28,9 +28,10 @@ from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
 from unet_scaling.study.record import Record
+from unet_scaling.study.record_lines import Evaluation
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.study_file import OUTPUT_NAME
-from unet_scaling.study.texts import count
+from unet_scaling.study.texts import count, score_title
 
 # Of mpiexec, and the command of a worker.
 WhileRunning = Callable[[int, Sequence[str]], None]
@@ -204,16 +205,20 @@ def _outcome(run: RecordedRun, seconds: float) -> str:
     """Return how a launch ended: its speed and IoU where it is complete, or else why it is not."""
     if run.record is None or not run.state.is_complete:
         return f"{run.state.state} after {seconds:.0f} s: {run.state.reason or 'see ' + OUTPUT_NAME}"
-    iou = run.record.results[-1].iou if run.record.results else None
+    result = run.record.results[-1] if run.record.results else None
     disturbed = disturbed_reason(run)
     parts = [
         f"complete in {seconds:.0f} s",
         f"as {run.config.played_workers} workers" if run.config.is_played else _speed(run.record),
         "emulated" if run.config.is_emulated else "",
-        f"IoU {iou:.3f}" if iou is not None else "",
+        _score(result) if result else "",
         f"disturbed: {disturbed}" if disturbed else "",
     ]
     return ", ".join(filter(None, parts))
+
+
+def _score(result: Evaluation) -> str:
+    return "" if result.score is None else f"{score_title(result.score_name)} {result.score:.3f}"
 
 
 def _speed(record: Record) -> str:

@@ -72,7 +72,8 @@ def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:
     """Raise UserError where Slurm may be at work on this study, or where every run would fail."""
     _require_no_jobs(folder.path)
     check_inputs(configs)
-    for _, group in groupby(sorted(configs, key=_images_of), key=_images_of):
+    with_images = [config for config in configs if not config.has_own_task]
+    for _, group in groupby(sorted(with_images, key=_images_of), key=_images_of):
         _require_images(list(group))
 
 

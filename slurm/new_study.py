@@ -1,7 +1,7 @@
 """Choose the values of a study file from a folder of images and the largest worker count."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -123,21 +123,44 @@ def study_choices(
     facts: ImageFacts, workers: Sequence[int], why_workers: str, epochs: int, repeats: int, batch: int | None
 ) -> list[Choice]:
     """Return the keys of the study file. Raises UserError where it could measure nothing."""
-    if epochs < 2:
-        raise UserError(f"--epochs: found {epochs}; allowed: 2 or more, since the first warms up")
     return [
-        Choice("workers", list(workers), why_workers),
-        Choice(
-            "repeats",
-            repeats,
-            "a difference between frameworks is judged by its interval over repeats, which needs at least 3",
-        ),
+        *_launch_choices(workers, why_workers, repeats),
         *_data_choices(facts),
         *_batch_choices(facts, max(workers), batch),
-        Choice(
-            "training.epochs", epochs, "the first warms up and is not timed; for IoU take as many as it needs"
-        ),
+        _epochs_choice(epochs),
     ]
+
+
+def task_choices(
+    file: str,
+    options: Mapping[str, object],
+    workers: Sequence[int],
+    why_workers: str,
+    epochs: int,
+    repeats: int,
+    batch: int | None,
+) -> list[Choice]:
+    """Return the keys of the study file of a task of its own. Raises UserError as `study_choices`."""
+    handed = [Choice("task.options", dict(options), "as asked for; a list is an axis")] if options else []
+    return [
+        *_launch_choices(workers, why_workers, repeats),
+        Choice("task.file", file, "relative to this study file"),
+        *handed,
+        Choice("training.batch_per_worker", batch or LARGEST_BATCH, "samples of one worker in one pass"),
+        _epochs_choice(epochs),
+    ]
+
+
+def _launch_choices(workers: Sequence[int], why_workers: str, repeats: int) -> list[Choice]:
+    why = "a difference between frameworks is judged by its interval over repeats, which needs at least 3"
+    return [Choice("workers", list(workers), why_workers), Choice("repeats", repeats, why)]
+
+
+def _epochs_choice(epochs: int) -> Choice:
+    if epochs < 2:
+        raise UserError(f"--epochs: found {epochs}; allowed: 2 or more, since the first warms up")
+    why = "the first warms up and is not timed; for the score take as many as it needs"
+    return Choice("training.epochs", epochs, why)
 
 
 def _data_choices(facts: ImageFacts) -> list[Choice]:

@@ -34,13 +34,19 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
     """
     for framework in sorted({config.framework for config in configs}):
         _require_installed(framework)
-    for folder, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
+    for folder, manifest in data_folders(configs):
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file():
             raise UserError(_without_manifest(folder, manifest), EXIT_BAD_DATA)
     for config in configs:
         if config.is_emulated:
             profile_of(config)
+
+
+def data_folders(configs: Sequence[RunConfig]) -> list[tuple[str, Path]]:
+    """Return the folders of images that runs of the built-in task read, each with its manifest."""
+    built_in = [config.data for config in configs if not config.has_own_task]
+    return sorted({(data.folder, data.manifest_path) for data in built_in})
 
 
 def _without_manifest(folder: str, manifest: Path) -> str:

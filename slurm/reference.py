@@ -28,11 +28,15 @@ SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 @dataclass(frozen=True)
 class FileKind:
-    """A kind of file that users write. Each key of its tables `axes` may be a list of values."""
+    """A kind of file that users write.
+
+    Each key of its tables `axes` may be a list of values; of the tables `either`, one is needed.
+    """
 
     name: str
     model: type[StrictModel]
     axes: frozenset[str] = frozenset()
+    either: tuple[str, ...] = ()
 
     @property
     def schema_path(self) -> Path:
@@ -49,7 +53,9 @@ class FileKind:
 
 
 def file_kinds() -> tuple[FileKind, ...]:
-    return FileKind("study", study_file_model(), frozenset(OPTION_TABLES)), FileKind("cluster", Cluster)
+    return FileKind("study", study_file_model(), frozenset(OPTION_TABLES), ("data", "task")), FileKind(
+        "cluster", Cluster
+    )
 
 
 def page_with_keys(page: str) -> str:
@@ -90,6 +96,9 @@ def _default(key: Key) -> str:
 def schema(kind: FileKind) -> str:
     """Return the JSON Schema of a kind of file, by which editors complete and check it."""
     content = _without_noise(kind.model.model_json_schema())
+    if kind.either:
+        content["required"] = [key for key in content["required"] if key not in kind.either]
+        content["anyOf"] = [{"required": [key]} for key in kind.either]
     about = {"$schema": SCHEMA_DIALECT, "title": f"unet-scaling {kind.name} file"}
     return json.dumps(about | content, indent=1) + "\n"
 

@@ -41,13 +41,15 @@ from tests.studies import make_point
 from unet_scaling.data.loader import load_data
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model, build_optimizer, local_step
 
 size = {"image_height": 128, "image_width": 128, "width": 8, "depth": 5}
 point = make_point(Path(sys.argv[1]), batch_per_worker=4, **size)
 data = load_data(point, single_worker())
-model = build_model(point, torch.device("cpu"), torch.nn.BatchNorm2d)
-step = local_step(model, build_optimizer(model, point), point)
+task = load_task(point)
+model = build_model(task, torch.device("cpu"), torch.nn.BatchNorm2d)
+step = local_step(model, build_optimizer(task, model), task)
 step.warm_up_step(data)
 batches = list(next(data.steps(0, NO_CLOCK)))
 for _ in range(3):

@@ -15,10 +15,10 @@ import torch
 from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point
 from tests.studies import make_images, make_point
 from tests.trained import TrainedRuns, plain_config
+from unet_scaling.data.image_data import ImageBatch
 from unet_scaling.data.loader import load_data
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.data.prefetch import Prefetcher
-from unet_scaling.data.run_data import Batch
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import PROJECT
@@ -60,7 +60,7 @@ if __name__ == "__main__":
 """
 
 
-def batches(images: Path, **options: Any) -> list[Batch]:
+def batches(images: Path, **options: Any) -> list[ImageBatch]:
     """All batches of two epochs; the first epoch is begun once before, as the warm-up step does."""
     data = load_data(make_point(images, accumulate=2, **options), single_worker())
     list(next(data.steps(0, NO_CLOCK)))

@@ -40,6 +40,7 @@ from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import RECORD_NAME, read_record
 from unet_scaling.study.record_lines import ComputeFacts
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model
 
 PROFILES = PROJECT / "slurm" / "profiles"
@@ -109,8 +110,8 @@ def test_every_worker_draws_its_own_steps_and_draws_them_again() -> None:
 
 def test_an_emulated_model_has_the_parameters_of_the_real_one(recorded: TrainedRun, images: Path) -> None:
     config = emulated_config(recorded, images, "horovod", 1)
-    emulated = build_model(config, torch.device("cpu"), nn.SyncBatchNorm)
-    real = build_model(plain_config(images, workers=1), torch.device("cpu"), nn.SyncBatchNorm)
+    emulated = build_model(load_task(config), torch.device("cpu"), nn.SyncBatchNorm)
+    real = build_model(load_task(plain_config(images, workers=1)), torch.device("cpu"), nn.SyncBatchNorm)
     assert isinstance(emulated, EmulatedUNet)
     assert list(parameter_bytes(emulated).items()) == list(parameter_bytes(real).items())
     pairs = zip(emulated.parameters(), real.parameters(), strict=True)
@@ -209,7 +210,7 @@ def test_refuses_a_profile_of_other_work_by_file_key_and_cure(recorded: TrainedR
         profile_of(config.model_copy(update={"training": other}))
     wider = config.model_copy(update={"model": config.model.model_copy(update={"width": 8})})
     with pytest.raises(UserError, match=r"compute.json: parameters: found \d+, the model has"):
-        build_model(wider, torch.device("cpu"), nn.SyncBatchNorm)
+        build_model(load_task(wider), torch.device("cpu"), nn.SyncBatchNorm)
 
 
 def test_refuses_a_profile_that_is_missing_or_damaged(recorded: TrainedRun, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from tests.studies import make_point
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.study.config import FRAMEWORKS
-from unet_scaling.study.record_lines import Result
+from unet_scaling.study.record_lines import Evaluation
 
 LEAST_STEPS = 20
 # Batch normalisation sees one pass of one worker: without it, how a batch is shared does not matter.
@@ -68,6 +68,6 @@ def test_one_checkpoint_gives_identical_counts_at_any_number_of_workers(
         assert counts(trained_run(point).record.results[-1]) == counts(expected), framework
 
 
-def counts(result: Result) -> tuple[object, ...]:
+def counts(result: Evaluation) -> tuple[object, ...]:
     timings = {"seconds", "training_seconds", "epochs"}
     return tuple(result.model_dump(exclude=timings).values())

@@ -14,6 +14,7 @@ from tests.test_parity import counts, weights
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.played import PLAYED_STATISTICS
 from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model
 
 # 27 steps of 16 images. Convolutions add in another order on more threads, and at larger rates Adam makes
@@ -59,7 +60,7 @@ def test_four_played_workers_are_four_real_ones_but_for_rounding(
     played = trained_run(played_config(images, "horovod", 4, workers, **FOUR))
     assert played.losses == pytest.approx(native.losses, rel=1e-6)
     assert difference(played, native) < 3 * difference(horovod, native)
-    iou = [each.record.results[-1].image_iou for each in (played, native)]
+    iou = [each.record.results[-1].model_dump()["image_iou"] for each in (played, native)]
     assert iou[0] == iou[1]
 
 
@@ -98,8 +99,8 @@ def test_a_played_run_that_was_killed_goes_on_to_the_same_bits(
 
 def test_what_is_kept_for_played_workers_is_no_part_of_the_weights(tmp_path: Path) -> None:
     config = make_point(tmp_path, plays=14)
-    model = build_model(config, torch.device("cpu"), nn.SyncBatchNorm)
-    alone = build_model(make_point(tmp_path), torch.device("cpu"), nn.SyncBatchNorm)
+    model = build_model(load_task(config), torch.device("cpu"), nn.SyncBatchNorm)
+    alone = build_model(load_task(make_point(tmp_path)), torch.device("cpu"), nn.SyncBatchNorm)
     assert equal(model.state_dict(), alone.state_dict())
     kept = dict(getattr(model, PLAYED_STATISTICS).named_buffers())
     assert {copies.shape[0] for copies in kept.values()} == {14}

@@ -37,13 +37,21 @@ cores_per_worker = 4
 time = "02:00:00"
 """,
 }
+# Of a task that a file defines.
+TASK_STUDY = """
+workers = [1, 2]
+[task]
+file = "my_task.py"
+[training]
+epochs = 2
+"""
 ALL_KEYS = [(kind, key) for kind in KINDS for keys in kind.tables().values() for key in keys]
 
 
-def with_key(kind: FileKind, table: str, line: str) -> str:
-    """Return a valid file of this kind with this line instead of its own of the same key."""
+def with_key(valid: str, table: str, line: str) -> str:
+    """Return the text of a valid file with this line instead of its own of the same key."""
     key = line.partition(" =")[0]
-    text = "\n" + VALID[kind.name]
+    text = "\n" + valid
     top, _, tables = text.partition("\n[")
     sections = {"": top} | dict(part.split("]\n", 1) for part in tables.split("\n[") if part)
     kept = [own for own in sections.get(table, "").splitlines() if own.partition(" =")[0] != key]
@@ -97,7 +105,9 @@ def test_every_key_has_its_meaning_and_an_example_that_reader_and_schema_accept(
     lines = [key.example]
     if key.name == "loader_workers":  # decodes ahead, and says so
         lines.append('loading = "decode"')
-    text = with_key(kind, key.table, "\n".join(lines))
+    (tmp_path / "my_task.py").touch()
+    valid = TASK_STUDY if key.table == "task" else VALID[kind.name]
+    text = with_key(valid, key.table, "\n".join(lines))
     assert accepted_by_schema(kind, text)
     assert accepted_by_reader(kind, text, tmp_path)
 
@@ -145,7 +155,7 @@ WRONG: list[tuple[FileKind, str, str]] = [
 def test_the_schema_refuses_what_the_reader_refuses(
     kind: FileKind, table: str, line: str, tmp_path: Path
 ) -> None:
-    text = with_key(kind, table, line)
+    text = with_key(VALID[kind.name], table, line)
     assert not accepted_by_reader(kind, text, tmp_path)
     assert not accepted_by_schema(kind, text)
 

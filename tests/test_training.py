@@ -16,6 +16,7 @@ from tests.studies import make_point
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model, learning_rate
 
 NOWHERE = Path("nowhere")
@@ -50,15 +51,15 @@ def test_a_constant_schedule_stays() -> None:
 
 def test_weights_follow_from_the_seed_alone() -> None:
     point = make_point(NOWHERE)
-    first = build_model(point, CPU, nn.SyncBatchNorm)
+    first = build_model(load_task(point), CPU, nn.SyncBatchNorm)
     torch.rand(10)
-    assert weights_sha256(build_model(point, CPU, nn.SyncBatchNorm)) == weights_sha256(first)
+    assert weights_sha256(build_model(load_task(point), CPU, nn.SyncBatchNorm)) == weights_sha256(first)
     other = point.model_copy(update={"seed": 4})
-    assert weights_sha256(build_model(other, CPU, nn.SyncBatchNorm)) != weights_sha256(first)
+    assert weights_sha256(build_model(load_task(other), CPU, nn.SyncBatchNorm)) != weights_sha256(first)
 
 
 def test_every_weight_is_contiguous_as_horovod_needs() -> None:
-    model = build_model(make_point(NOWHERE, channels_last=True), CPU, nn.SyncBatchNorm)
+    model = build_model(load_task(make_point(NOWHERE, channels_last=True)), CPU, nn.SyncBatchNorm)
     assert all(parameter.is_contiguous() for parameter in model.parameters())
 
 
@@ -66,12 +67,12 @@ def test_compilation_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(UserError, match=r"training\.compile = true needs a C\+\+ compiler .* no 'g\+\+'"):
-        build_model(make_point(NOWHERE, compile=True), CPU, nn.SyncBatchNorm)
+        build_model(load_task(make_point(NOWHERE, compile=True)), CPU, nn.SyncBatchNorm)
 
 
 def gradients_of_one_backward() -> list[Tensor | None]:
     """The gradients of a new model in float64, on images that are always the same."""
-    model = build_model(make_point(NOWHERE, width=4, depth=2), CPU, nn.SyncBatchNorm).double()
+    model = build_model(load_task(make_point(NOWHERE, width=4, depth=2)), CPU, nn.SyncBatchNorm).double()
     torch.manual_seed(1)
     model(torch.rand(2, 1, 8, 8).double()).square().sum().backward()
     return [parameter.grad for parameter in model.parameters()]
@@ -100,4 +101,4 @@ def test_twenty_steps_are_those_of_reference_mode_but_for_rounding() -> None:
 
 def test_synchronized_norm_on_a_cpu_is_refused() -> None:
     with pytest.raises(UserError, match=r"model\.batch_norm = 'sync'"):
-        build_model(make_point(NOWHERE, batch_norm="sync"), CPU, nn.SyncBatchNorm)
+        build_model(load_task(make_point(NOWHERE, batch_norm="sync")), CPU, nn.SyncBatchNorm)

@@ -1,6 +1,4 @@
-"""Evaluation: every test image exactly once at any number of workers, counted in integers."""
-
-import dataclasses
+"""Evaluation: every test sample exactly once at any number of workers, counted in integers."""
 
 import torch
 from torch import Tensor, nn
@@ -9,37 +7,32 @@ from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
-from unet_scaling.metrics import count_pixels, mean_image_iou, total_counts
 from unet_scaling.played import live_buffers, played_statistics
 from unet_scaling.run.weights import weights_sha256
-from unet_scaling.study.record_lines import Epoch, Result
+from unet_scaling.study.record_lines import Epoch, Evaluation
+from unet_scaling.task.task import Evaluated, Task
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: RunData, group: Group, epochs: list[Epoch]) -> Result:
+def evaluate(task: Task, model: nn.Module, data: RunData, group: Group, epochs: list[Epoch]) -> Evaluation:
     """Evaluate after these epochs; return the same result on every worker.
 
-    Images pass through the network one by one, so that neither an image's neighbours in a batch
-    nor the number of workers can move a pixel across the threshold by rounding.
+    Samples pass through the network one by one, so that neither a sample's neighbours in a batch
+    nor the number of workers can change a count by rounding.
     """
     average_batch_norm(model, group)
     group.wait_for_all()
     begin = synchronized_seconds(group.device)
-    counts = _count_pixels_of_all(model, data, group)
+    counts = _counts_of_all(task, model, data, group)
     seconds = max(group.gather_numbers(synchronized_seconds(group.device) - begin))
-    _require_each_image_once(counts, data.test_pixels)
-    total = total_counts(counts)
-    return Result(
+    evaluated = Evaluated(
         epochs=len(epochs),
         training_seconds=sum(epoch.seconds for epoch in epochs),
         images=len(counts),
-        **dataclasses.asdict(total),
-        iou=total.iou,
-        dice=total.dice,
-        image_iou=mean_image_iou(counts),
         seconds=seconds,
         weights_sha256=weights_sha256(model),
     )
+    return task.result(counts, evaluated)
 
 
 def average_batch_norm(model: nn.Module, group: Group) -> None:
@@ -60,22 +53,21 @@ def average_batch_norm(model: nn.Module, group: Group) -> None:
         played.take_over()
 
 
-def _count_pixels_of_all(model: nn.Module, data: RunData, group: Group) -> Tensor:
-    """Return counts of pixels, int64 [test images, 4], on every worker."""
-    own = _count_own_share(model, data, group)
+def _counts_of_all(task: Task, model: nn.Module, data: RunData, group: Group) -> Tensor:
+    """Return the counts of every test sample, int64 [test samples, k], on every worker."""
+    own = _counts_of_own_share(task, model, data)
+    length = max(map(int, group.gather_numbers(max(map(len, own.values()), default=0))))
+    # The first column counts how often a sample was evaluated.
+    table = torch.zeros(data.test_images, 1 + length, dtype=torch.int64, device=group.device)
+    for position, counts in own.items():
+        table[position, 0] += 1
+        table[position, 1:] = counts
     with blocking:
-        return group.sum_over_workers(own).cpu()
+        table = group.sum_over_workers(table).cpu()
+    assert bool((table[:, 0] == 1).all()), f"test samples were evaluated {table[:, 0].tolist()} times"
+    return table[:, 1:]
 
 
-def _count_own_share(model: nn.Module, data: RunData, group: Group) -> Tensor:
-    """Return counts of pixels, int64 [test images, 4]: of this worker's images, zero for all others."""
-    counts = torch.zeros(len(data.test_pixels), 4, dtype=torch.int64, device=group.device)
+def _counts_of_own_share(task: Task, model: nn.Module, data: RunData) -> dict[int, Tensor]:
     model.eval()
-    for position, image, mask in data.test_share():
-        counts[position] = count_pixels(data.cropped(position, model(image)), data.cropped(position, mask))
-    return counts
-
-
-def _require_each_image_once(counts: Tensor, pixels: list[int]) -> None:
-    counted = counts.sum(dim=1).tolist()
-    assert counted == pixels, f"pixels counted per test image {counted}, pixels there {pixels}"
+    return {position: task.count(model, batch) for position, batch in data.test_share()}

@@ -12,22 +12,22 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import Optimizer
 
-from unet_scaling.data.run_data import Batch, RunData
+from unet_scaling.data.image_source import Batch
+from unet_scaling.data.run_data import RunData
 from unet_scaling.divergence import NonFiniteGradientGuard
-from unet_scaling.emulation import EmulatedAdam, EmulatedUNet, parameter_bytes
+from unet_scaling.emulation import EmulatedAdam
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.phases import NO_CLOCK, Clock
-from unet_scaling.model import Norm, UNet
+from unet_scaling.model import Norm
 from unet_scaling.played import PlayedStatistics, add_played_statistics, played_statistics
 from unet_scaling.run.weights import load_weights
-from unet_scaling.study.compute_profile import profile_of, require_same_parameters
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
+from unet_scaling.task.task import Task
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
@@ -54,21 +54,19 @@ def _divisor(config: RunConfig, epoch: int) -> int:
     return passed[-1] if passed else 1
 
 
-def build_model(config: RunConfig, device: torch.device, synchronized_norm: Norm) -> UNet:
-    """Return the U-Net of this run on the worker's device; its weights are a function of the seed alone.
+def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn.Module:
+    """Return the model of the task on the worker's device; its weights are a function of the seed alone.
 
     `synchronized_norm` is the framework's batch norm over all workers. Raises UserError where the device
     cannot have it, where the weights to start from or the profile to wait by do not fit, and where the node
     lacks a compiler.
     """
+    config = task.config
     training = config.training
-    norm = _norm(config, device, synchronized_norm)
+    _require_norm(config, device)
     _choose_fp32_precision(training.precision)
     torch.manual_seed(config.seed)
-    network = EmulatedUNet if config.is_emulated else UNet
-    model = network(config.data.channels, config.model.width, config.model.depth, norm=norm)
-    if config.is_emulated:
-        require_same_parameters(profile_of(config), parameter_bytes(model))
+    model = task.build_model(synchronized_norm)
     if training.initial_weights is not None:
         load_weights(model, Path(training.initial_weights))
     model.to(device)
@@ -81,14 +79,11 @@ def build_model(config: RunConfig, device: torch.device, synchronized_norm: Norm
     return model
 
 
-def _norm(config: RunConfig, device: torch.device, synchronized_norm: Norm) -> Norm:
-    norms: dict[str, Norm] = {"local": nn.BatchNorm2d, "sync": synchronized_norm, "off": nn.Identity}
-    policy = config.model.batch_norm
-    if policy == "sync" and device.type == "cpu":
+def _require_norm(config: RunConfig, device: torch.device) -> None:
+    if config.model.batch_norm == "sync" and device.type == "cpu":
         raise UserError(
             "model.batch_norm = 'sync': the frameworks have it for GPUs only; use 'local' or 'off'"
         )
-    return norms[policy]
 
 
 def _choose_fp32_precision(precision: str) -> None:
@@ -120,10 +115,10 @@ def _name_strides_as_gradients_will(model: nn.Module) -> None:
             weight.data = renamed.copy_(weight.data)
 
 
-def build_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
+def build_optimizer(task: Task, model: nn.Module) -> Optimizer:
     """Return Adam, fused: one pass over the weights, and one that can leave a step out (divergence.py)."""
-    adam = EmulatedAdam if config.is_emulated else torch.optim.Adam
-    return adam(model.parameters(), lr=learning_rate(config, 0), fused=True)
+    adam = EmulatedAdam if task.config.is_emulated else torch.optim.Adam
+    return adam(task.parameters(model), lr=learning_rate(task.config, 0), fused=True)
 
 
 @dataclass(frozen=True)
@@ -135,11 +130,19 @@ class Step:
     hold_gradients: Callable[[nn.Module], AbstractContextManager[object]]
     wait_for_gradients: Callable[[Optimizer], None]
     update: Callable[[Optimizer], None]
-    config: RunConfig
+    task: Task
+
+    @property
+    def config(self) -> RunConfig:
+        return self.task.config
 
     @cached_property
     def guard(self) -> NonFiniteGradientGuard:
         return NonFiniteGradientGuard(self.model, self.optimizer)
+
+    @cached_property
+    def _device_type(self) -> str:
+        return next(self.model.parameters()).device.type
 
     @cached_property
     def _played(self) -> PlayedStatistics | None:
@@ -200,13 +203,11 @@ class Step:
         return loss.detach()
 
     def _loss(self, batch: Batch) -> Tensor:
-        """Return the binary cross-entropy with logits, the mean over images and pixels."""
         half = self.config.training.precision == "bf16"
-        with torch.autocast(batch.images.device.type, torch.bfloat16, enabled=half):
-            logits = self.model(batch.images)
-        return functional.binary_cross_entropy_with_logits(logits.float(), batch.masks)
+        with torch.autocast(self._device_type, torch.bfloat16, enabled=half):
+            return self.task.loss(self.model, batch)
 
 
-def local_step(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> Step:
+def local_step(model: nn.Module, optimizer: Optimizer, task: Task) -> Step:
     """Return the step of one worker without a framework: there is nothing to average."""
-    return Step(model, optimizer, lambda _: nullcontext(), lambda _: None, lambda own: own.step(), config)
+    return Step(model, optimizer, lambda _: nullcontext(), lambda _: None, lambda own: own.step(), task)

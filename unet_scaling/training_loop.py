@@ -29,10 +29,10 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
     meter = record.start_meter(step.model, data)
     for epoch in record.epochs_left():
         if record.evaluation_is_due(epoch):
-            record.result(evaluate(model, data, group, record.epochs))
+            record.result(evaluate(step.task, model, data, group, record.epochs))
         record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
     is_emulated = step.config.is_emulated
-    record.finish(model, None if is_emulated else evaluate(model, data, group, record.epochs))
+    record.finish(model, None if is_emulated else evaluate(step.task, model, data, group, record.epochs))
 
 
 def train_epoch(

@@ -11,11 +11,12 @@ from analysis.compare.iou import A_HIGHER, B_HIGHER
 from analysis.compare.throughput import A_FASTER, B_FASTER
 from analysis.figures.catalogue import labelled_panels, labelled_sheet
 from analysis.figures.drawing.study_forest import MOST_FOREST_ROWS, study_alternative, study_panels
-from analysis.figures.drawing.svg import image, inline_svg
+from analysis.figures.drawing.svg import image, inline_svg, reworded
 from analysis.findings.tiles import Light
 from analysis.report.templates import rendered
 from analysis.report.view import Drawing
 from analysis.restriction import with_restriction
+from analysis.score_words import score_words
 from analysis.study import COMPARED, NAMES
 from analysis.text import clean, count, listed, sentence
 
@@ -55,7 +56,8 @@ def forest_files(comparison: StudyComparison) -> dict[str, bytes]:
     if comparison.points.empty:
         return {}
     points = _drawn_points(comparison)
-    drawn = labelled_sheet(study_panels(points), study_alternative(points))
+    words = score_words(comparison.a.study)
+    drawn = reworded(labelled_sheet(study_panels(points), study_alternative(points)), words)
     return {f"{STEM}.{kind}": image(drawn, kind) for kind in ("svg", "png")}
 
 
@@ -113,7 +115,11 @@ def _drawings(comparison: StudyComparison) -> Sequence[Drawing]:
         return ()
     points = _drawn_points(comparison)
     figures = labelled_panels(study_panels(points), study_alternative(points))
-    panels = [inline_svg(figure, f"figure-{STEM}-{number}") for number, figure in enumerate(figures, start=1)]
+    words = score_words(comparison.a.study)
+    panels = [
+        inline_svg(reworded(figure, words), f"figure-{STEM}-{number}")
+        for number, figure in enumerate(figures, start=1)
+    ]
     return (Drawing(STEM, tuple(panels), _caption(comparison)),)
 
 

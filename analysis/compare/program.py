@@ -5,8 +5,10 @@ from pathlib import Path
 from analysis.compare.assemble import StudyComparison, compare_studies
 from analysis.compare.show import comparison_files, print_comparison
 from analysis.compare.sides import StudySide, read_side
+from analysis.loading.compared_facts import task_words
 from analysis.report.console import report_console
 from analysis.restriction import restriction_words
+from analysis.score_words import score_words
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
@@ -16,9 +18,10 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     a = read_side("A", first)
     b = read_side("B", second)
     _require_one_kind(a, b)
+    _require_one_task(a, b)
     comparison = compare_studies(a, b)
     _write(comparison, output)
-    print_comparison(comparison, report_console())
+    print_comparison(comparison, report_console(a.study))
     print(f"\ncomparison: {output}")
     if comparison.points.empty:
         raise UserError(f"{first} and {second} have no point in common: see above", EXIT_BAD_DATA)
@@ -42,10 +45,19 @@ def _require_one_kind(a: StudySide, b: StudySide) -> None:
         )
 
 
+def _require_one_task(a: StudySide, b: StudySide) -> None:
+    """Raise UserError where the studies train different tasks: nothing of them can be compared."""
+    tasks = [{task_words(header) for header in side.study.headers.values()} for side in (a, b)]
+    if all(tasks) and tasks[0] != tasks[1]:
+        found = "; ".join(", ".join(sorted(task)) for task in tasks)
+        raise UserError(f"A and B do not train the same task: {found}", EXIT_BAD_DATA)
+
+
 def _write(comparison: StudyComparison, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in comparison_files(comparison).items():
+        words = score_words(comparison.a.study)
+        for name, content in words.files(comparison_files(comparison)).items():
             write_atomically(folder / name, content, READABLE)
     except OSError as error:
         raise UserError(f"the comparison cannot be written to {folder}: {error}; try --output") from None

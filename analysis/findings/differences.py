@@ -136,7 +136,7 @@ def _evidence(margin: float, test: MarginTest) -> Iterator[str]:
         yield f"{have}: at least {FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
         return
     if math.isnan(difference.median):
-        yield "the IoU of a run is not known: neither its masks nor its predictions have foreground"
+        yield "the IoU of a run is not known: its counts give none"
         return
     yield f"difference {difference}, margin {margin:g}"
     yield f"{100 * coverage(difference.pairs):.0f} % interval over {difference.pairs} seeds"

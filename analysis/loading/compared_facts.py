@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from analysis.loading.options import flat_options, shared_options
@@ -84,6 +85,12 @@ def compute_profile(header: Header) -> str | None:
     return f"{header.compute.name} {header.compute.sha256[:16]}" if header.compute else None
 
 
+def task_words(header: Header) -> str:
+    """Return which task a run trained: the built-in one, or a file by its name and SHA-256."""
+    task = header.config.task
+    return f"{Path(task.file).name} {str(task.sha256)[:16]}" if task.file else "built-in U-Net"
+
+
 @dataclass(frozen=True)
 class Fact(Generic[Found]):
     """A fact that must be equal in all runs that `alike` gives the same key; None is not compared."""
@@ -112,6 +119,7 @@ ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
 }
 FACTS: tuple[Fact[Header], ...] = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
+    Fact("task", task_words, any_run),
     Fact("train_images", lambda header: str(header.train_images), same_options),
     Fact("test_images", lambda header: str(header.test_images), same_options),
     Fact("computing", lambda header: "emulated" if header.is_emulated else "real", any_run),

@@ -12,7 +12,7 @@ from itertools import accumulate
 from analysis.loading.options import flat_options
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import Epoch, Header, Result
+from unet_scaling.study.record_lines import Epoch, Evaluation, Header, Result
 
 # The tables hold whole numbers in 64 bits.
 _LARGEST_WHOLE_NUMBER = 2**63 - 1
@@ -100,7 +100,9 @@ def _of_images(epoch: Epoch, most: int, of_step: int) -> Sequence[str]:
     return []
 
 
-def _of_evaluations(header: Header, epochs: tuple[Epoch, ...], results: tuple[Result, ...]) -> Iterator[str]:
+def _of_evaluations(
+    header: Header, epochs: tuple[Epoch, ...], results: tuple[Evaluation, ...]
+) -> Iterator[str]:
     yield from _of_evaluation_order(header, len(epochs), [result.epochs for result in results])
     trained = list(accumulate((epoch.seconds for epoch in epochs), initial=0.0))
     for result in results:
@@ -109,7 +111,8 @@ def _of_evaluations(header: Header, epochs: tuple[Epoch, ...], results: tuple[Re
         elif not math.isclose(result.training_seconds, trained[result.epochs], rel_tol=_ROUNDING):
             sums = f"training took {result.training_seconds} s, its epochs {trained[result.epochs]} s"
             yield f"evaluation after {result.epochs} epochs: {sums}"
-        yield from _of_counts(result)
+        if isinstance(result, Result):
+            yield from _of_counts(result)
 
 
 def _of_evaluation_order(header: Header, epochs: int, after: list[int]) -> Iterator[str]:

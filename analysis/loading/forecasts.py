@@ -88,18 +88,22 @@ def _point_records(folder: Path) -> dict[_Key, PointRecords]:
 
 
 def _with_record(known: PointRecords | None, path: Path) -> PointRecords:
-    """Return what is known with one more record; one that cannot be read may be older than any prediction."""
+    one = _of_record(path)
+    if known is None:
+        return one
+    return PointRecords(min(one.first_start, known.first_start), one.digests | known.digests)
+
+
+def _of_record(path: Path) -> PointRecords:
+    """Return what one record tells; one that cannot be read may be older than any prediction."""
     try:
         header = read_record(path).header
-        digests = {file_sha256(path)}
+        digest = file_sha256(path)
     except OSError:
-        header, digests = None, set()
+        return PointRecords(LONG_AGO, frozenset())
     attempts = header.attempts() if header else []
     started = [_moment(facts.started_utc) for facts in attempts] or [LONG_AGO]
-    if known is not None:
-        started.append(known.first_start)
-        digests |= known.digests
-    return PointRecords(min(started), frozenset(digests))
+    return PointRecords(min(started), frozenset([digest]))
 
 
 def _moment(text: str) -> datetime:

@@ -33,6 +33,7 @@ from analysis.processes import parallel_map
 from analysis.restriction import NOTHING_LEARNED
 from analysis.study import (
     BUDGET_COLUMNS,
+    BUILT_IN_SCORE,
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
     GRADIENT_NORM_COLUMNS,
@@ -53,6 +54,8 @@ from unet_scaling.study.record_lines import Header
 from unet_scaling.study.repeats import read_history, stopping_rule
 from unet_scaling.study.study_file import config_path, recorded_study
 
+UNIT = "images / s"
+UNIT_OF_OWN_TASK = "samples / s"
 # No more than these are read by this process alone: to start others would take longer.
 RUNS_AT_ONCE = 100
 
@@ -232,6 +235,8 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
         headers=headers,
         criteria=criteria,
         axes=axes,
+        score_name=runs[0].score_name if runs else BUILT_IN_SCORE,
+        unit=UNIT_OF_OWN_TASK if any(run.config.has_own_task for run in runs) else UNIT,
         notes=remarks(headers, unknown),
         unknown_attempts=unknown,
         budgets=_table_of(runs, "budget", BUDGET_COLUMNS),

@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, RunConfig
-from unet_scaling.study.options import OPTION_TABLES, Training
+from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
+from unet_scaling.study.options import OPTION_TABLES, TASK_DATA_KEYS, Training
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.validation import flat_values
 
@@ -29,10 +29,19 @@ def flat_options(config: RunConfig) -> dict[str, object]:
 
 def shared_options(config: RunConfig) -> dict[str, object]:
     """Return the options that all frameworks have."""
+    if config.has_own_task:
+        return _options_of_own_task(config)
     options: dict[str, object] = {}
     for table in SHARED_TABLES:
         options |= flat_values(getattr(config, table), f"{table}.")
     return options
+
+
+def _options_of_own_task(config: RunConfig) -> dict[str, object]:
+    """Return the options of a run whose task is no built-in one: its file is told by its SHA-256."""
+    options = flat_values(config.training, "training.")
+    options |= {f"data.{key}": getattr(config.data, key) for key in TASK_DATA_KEYS}
+    return options | {f"{TASK_OPTIONS}.{key}": value for key, value in config.task.options.items()}
 
 
 def compared_configs(headers: Sequence[Header]) -> list[RunConfig]:
@@ -136,7 +145,7 @@ def varying(configs: Sequence[RunConfig]) -> tuple[str, ...]:
 def label(config: RunConfig, axes: Iterable[str]) -> str:
     """Return what distinguishes this point, for people: "precision=bf16, compile=True", or nothing."""
     options = flat_options(config)
-    return ", ".join(f"{axis.partition('.')[2]}={shown(options[axis])}" for axis in axes if axis in options)
+    return ", ".join(f"{axis.rpartition('.')[2]}={shown(options[axis])}" for axis in axes if axis in options)
 
 
 def labels(config: RunConfig, axes: Iterable[str]) -> tuple[str, str]:

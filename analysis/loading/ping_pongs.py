@@ -33,14 +33,14 @@ class Link:
     def all_reduce(self, members: int, size: float | Array) -> float | Array:
         """Return the seconds of a ring all-reduce of `size` bytes (Thakur et al. 2005)."""
         shares = 2 * (members - 1) / members
-        return ring_messages(members) * self.latency_seconds + shares * size / self.bytes_per_second
+        return all_reduce_messages(members) * self.latency_seconds + shares * size / self.bytes_per_second
 
     def negotiation(self, members: int) -> float:
         """Return the seconds of gathering a short message and sending the answer, along a binomial tree."""
         return negotiation_messages(members) * self.latency_seconds
 
 
-def ring_messages(members: int) -> int:
+def all_reduce_messages(members: int) -> int:
     """Return how many messages of a ring all-reduce follow one another (Thakur et al. 2005)."""
     return 2 * (members - 1)
 

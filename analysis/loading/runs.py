@@ -13,12 +13,12 @@ from analysis.loading.consistency import impossible_values, too_large
 from analysis.loading.fidelity import infidelity
 from analysis.loading.gradient_norms import norm_columns
 from analysis.loading.startup import startup_columns
-from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
+from analysis.study import BUILT_IN_SCORE, EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import Epoch, Header, Result
+from unet_scaling.study.record_lines import Epoch, Evaluation, Header
 from unet_scaling.study.run_state import STATE_OF_END, Exclusion, RunState, State, first_problem, recorded_run
 from unet_scaling.study.study_file import config_path, read_config
 
@@ -33,8 +33,8 @@ class CompleteRun:
 
     `epochs`, `evaluations`, `budget`, `probe`, `startup` and `norms` hold one array per column of the
     tables, without the run's name. `config` is the header's, with the operational options that all runs
-    compared share; `attempts_known` says whether the header tells the facts of every attempt that trained a
-    part.
+    compared share; `score_name` is that of the score which is judged; `attempts_known` says whether the
+    header tells the facts of every attempt that trained a part.
     """
 
     name: str
@@ -47,6 +47,7 @@ class CompleteRun:
     norms: Columns
     disturbance: Disturbance
     config: RunConfig
+    score_name: str
     attempts_known: bool = True
 
 
@@ -98,8 +99,9 @@ def _complete_run(folder: Path, record: Record) -> CompleteRun:
         startup_columns(record),
         norm_columns(record),
     )
+    score_name = record.results[-1].score_name if record.results else BUILT_IN_SCORE
     header, known = with_earlier_attempts(record.header, folder)
-    return CompleteRun(name_of(folder), header, *tables, disturbed, header.config, known)
+    return CompleteRun(name_of(folder), header, *tables, disturbed, header.config, score_name, known)
 
 
 def name_of(folder: Path) -> str:
@@ -155,12 +157,20 @@ def epoch_columns(epochs: Sequence[Epoch], stalled: frozenset[int]) -> Columns:
     return found | {"fastest_worker_seconds": fastest, "stalled": which}
 
 
-def _evaluations(results: Sequence[Result]) -> Columns:
+def _evaluations(results: Sequence[Evaluation]) -> Columns:
     return {
-        name: np.array([_known(getattr(result, name)) for result in results])
+        name: np.array([_known(_column(result, name)) for result in results])
         for name in EVALUATION_COLUMNS
         if name != "run"
     }
+
+
+def _column(result: Evaluation, name: str) -> float | str | None:
+    """Return a column of an evaluation; the score that is judged, of any task, stands as `iou`."""
+    if name == "iou":
+        return result.score
+    value: float | str | None = getattr(result, name, None)
+    return value
 
 
 def _known(value: float | str | None) -> float | str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Array, Integers
-from analysis.loading.ping_pongs import Link, negotiation_messages, ring_messages
+from analysis.loading.ping_pongs import Link, all_reduce_messages, negotiation_messages
 
 MEBIBYTE_BYTES = 2**20
 # What torch 2.13 takes where the study names no size: a small first bucket, so that sending begins early.
@@ -47,7 +47,7 @@ class Buckets:
 
     def latency_of_probe(self, workers: int, short_seconds: float) -> float:
         """Return the latency of a message where an all-reduce of next to no bytes takes so long by itself."""
-        return short_seconds / ring_messages(workers)
+        return short_seconds / all_reduce_messages(workers)
 
     def exposed_seconds(self, gradients: Gradients, workers: int, link: Link) -> Array:
         """Return what each step waits for the network behind its last gradient, [steps]."""
@@ -95,7 +95,7 @@ class Cycles:
         that already.
         """
         sent_seconds = max(short_seconds - self.period_seconds / 2, 0.0)
-        return sent_seconds / (negotiation_messages(workers) + ring_messages(workers))
+        return sent_seconds / (negotiation_messages(workers) + all_reduce_messages(workers))
 
     def exposed_seconds(self, gradients: Gradients, workers: int, link: Link) -> Array:
         """Return what each step waits behind its last gradient, [steps]: the mean over moments in a cycle."""

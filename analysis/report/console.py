@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from analysis.findings.answer import Answer
 from analysis.findings.headline import Kind
@@ -14,6 +16,7 @@ from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
 from analysis.report.played_columns import played_short_columns
 from analysis.report.view import Column, number_column
+from analysis.score_words import ScoreWords, score_words
 from analysis.study import Study
 from analysis.text import Row, clean, labelled
 
@@ -37,7 +40,7 @@ def print_report(report: Report, console: Console | None = None, folder: Path | 
 
     Long tables and lists are cut; a line says in which file the rest is. `folder`: where the report is.
     """
-    console = console or report_console()
+    console = console or report_console(report.study)
     _print_answers(report, console)
     if folder is not None:
         console.print(f"report: {clean(folder)}", markup=False, soft_wrap=True)
@@ -90,9 +93,20 @@ def print_left_out(study: Study, console: Console) -> None:
     _print_list(console, f"Left out: {len(left_out)}", lines, "left_out.csv", len(left_out))
 
 
-def report_console() -> Console:
+class _WordedConsole(Console):
+    """A console that prints in the words of the study's task."""
+
+    def __init__(self, words: ScoreWords, width: int) -> None:
+        super().__init__(highlight=False, width=width)
+        self._words = words
+
+    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
+        return super().render_str(self._words.text(text), **options)
+
+
+def report_console(study: Study) -> Console:
     """Return standard output, at least so wide that no number of the table is cut."""
-    return Console(highlight=False, width=max(Console().width, LEAST_WIDTH))
+    return _WordedConsole(score_words(study), max(Console().width, LEAST_WIDTH))
 
 
 def _print_list(

@@ -6,11 +6,12 @@ from functools import partial
 
 from analysis.figures.catalogue import FIGURES, draw, draw_panels
 from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.svg import image, inline_svg
+from analysis.figures.drawing.svg import image, inline_svg, reworded
 from analysis.processes import parallel_map
 from analysis.report.assemble import Report
 from analysis.report.view import Drawing
 from analysis.restriction import not_learned
+from analysis.score_words import score_words
 from analysis.text import clean, sentence
 
 # The anchor of the first screen, above the sections.
@@ -106,7 +107,8 @@ def inputs_of(report: Report) -> Inputs:
 
 def _figure_file(inputs: Inputs, name: str) -> FigureFile:
     figure = FIGURES[name]
-    drawn = draw(name, inputs)
+    words = score_words(inputs.study)
+    drawn = reworded(draw(name, inputs), words)
     return FigureFile(
         section=section_of(inputs, name),
         svg=image(drawn, "svg"),
@@ -118,8 +120,9 @@ def _figure_file(inputs: Inputs, name: str) -> FigureFile:
 
 
 def _panels(inputs: Inputs, name: str) -> Iterator[str]:
+    words = score_words(inputs.study)
     for number, panel in enumerate(draw_panels(name, inputs), start=1):
-        yield inline_svg(panel, f"figure-{name}-{number}")
+        yield inline_svg(reworded(panel, words), f"figure-{name}-{number}")
 
 
 def section_of(inputs: Inputs, name: str) -> str:

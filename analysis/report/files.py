@@ -12,6 +12,7 @@ from analysis.report.markdown import summary_markdown
 from analysis.report.refresh import with_refresh
 from analysis.report.reproduction import study_file
 from analysis.report.tables import table_files
+from analysis.score_words import score_words
 from unet_scaling.study.files import READABLE, write_atomically
 
 PAGE_NAME = "report.html"
@@ -28,13 +29,14 @@ def write_report(report: Report, folder: Path, refresh_seconds: int = 0) -> list
     loads itself again.
     """
     figures = draw_figures(report)
-    contents = _contents(report, figures, run_links(report, folder))
+    words = score_words(report.study)
+    contents = words.files(_contents(report, figures, run_links(report, folder)))
     if refresh_seconds:
         contents[PAGE_NAME] = with_refresh(contents[PAGE_NAME], refresh_seconds)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
-    for name in (*figures.missing, *FORMER_FIGURES):
+    for name in map(words.text, (*figures.missing, *FORMER_FIGURES)):
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return [folder / name for name in contents]

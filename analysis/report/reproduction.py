@@ -10,10 +10,12 @@ from analysis.findings.submission import NO_CLUSTER_FILE, is_of_slurm, study_fil
 from analysis.study import Study
 from analysis.text import listed
 from unet_scaling.study.command_line import PASTED
-from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, SHARED_TABLES, RunConfig
+from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, SHARED_TABLES, TASK_OPTIONS, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, Criteria
 from unet_scaling.study.study_file import PATH_KEYS
 
+# Of what is trained; the built-in task has none of them.
+TASK_TABLES = ("task", TASK_OPTIONS)
 # The values of each (table, key) that is set, in the order of the runs.
 Axes = Mapping[tuple[str, str], Sequence[object]]
 
@@ -54,12 +56,20 @@ def study_file(study: Study) -> dict[str, bytes]:
 def _places(study: Study) -> Iterator[str]:
     """Yield what the commands and paths of this machine leave to the reader."""
     yield f"{study_file_name(study)} is beside this report; the command names its usual place"
+    yield from _task_file(study)
     if is_of_slurm(study):
         yield f"the records do not name the cluster file: {NO_CLUSTER_FILE} stands for yours"
     configs = [header.config for header in study.headers.values()]
     outside = [f"{table}.{key}" for table, key in PATH_KEYS if _any_outside(configs, table, key)]
     if outside:
         yield f"{listed(outside)}: the runs read a place outside the project; put your own there"
+
+
+def _task_file(study: Study) -> Iterator[str]:
+    """Yield which file of a task to put beside the study file."""
+    task = next(iter(study.headers.values())).config.task
+    if task.file is not None:
+        yield f"put {Path(task.file).name}, the file of its task with SHA-256 {task.sha256}, beside it"
 
 
 def _any_outside(configs: Iterable[RunConfig], table: str, key: str) -> bool:
@@ -87,6 +97,9 @@ def _axes(configs: Sequence[RunConfig]) -> Axes:
 
 def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
     """Return every option of a run, set or not, by table and key."""
+    if config.task.file is not None:
+        yield ("task", "file"), Path(config.task.file).name
+        yield from (((TASK_OPTIONS, key), value) for key, value in config.task.options.items())  # type: ignore[misc]
     for table in (*SHARED_TABLES, config.framework):
         options = getattr(config, table) or OPTION_TABLES[table]()
         for key, value in options.model_dump().items():
@@ -95,14 +108,14 @@ def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
 
 
 def _default(table: str, key: str) -> object:
-    return OPTION_TABLES[table].model_fields[key].default
+    return None if table in TASK_TABLES else OPTION_TABLES[table].model_fields[key].default
 
 
 def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Criteria) -> str:
     used = {config.framework for config in configs}
     frameworks = [framework for framework in ALL_FRAMEWORKS if framework in used]
     lines = _what_is_run(frameworks, configs)
-    for table in (*SHARED_TABLES, *frameworks):
+    for table in (*TASK_TABLES, *SHARED_TABLES, *frameworks):
         lines += _table(table, _of_table(axes, table))
     asked = criteria.model_dump(exclude_defaults=True)
     lines += _table("criteria", {key: [value] for key, value in asked.items()})
@@ -157,7 +170,11 @@ def _repeats(configs: Sequence[RunConfig]) -> int:
 def _points_of(axes: Axes, configs: Sequence[RunConfig]) -> int:
     """Return how many points the product of the axes gives."""
     combinations = sum(
-        math.prod(len(values) for (table, _), values in axes.items() if table in (*SHARED_TABLES, framework))
+        math.prod(
+            len(values)
+            for (table, _), values in axes.items()
+            if table in (*TASK_TABLES, *SHARED_TABLES, framework)
+        )
         for framework in {config.framework for config in configs}
     )
     return combinations * len({config.workers for config in configs})

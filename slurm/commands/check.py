@@ -5,13 +5,16 @@ its images against their manifest; and with --cluster that its worker counts fit
 """
 
 import argparse
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm.cluster import Cluster, prologue_path, read_cluster
 from slurm.commands.options import add_study
-from slurm.preflight import check_inputs, estimate, require_throughput
+from slurm.preflight import check_inputs, data_folders, estimate, require_throughput
+from slurm.task_check import verify_in_processes
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import PROJECT, RunConfig
@@ -62,15 +65,24 @@ def check_study(arguments: argparse.Namespace) -> None:
     cluster = read_cluster(arguments.cluster) if arguments.cluster else None
     _require_unchanged_images(configs)
     workers = ", ".join(map(str, study.workers))
-    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; images unchanged")
+    inputs = f"{_verify_tasks(configs)} verified" if study.task.file else "images unchanged"
+    print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}")
     if cluster:
         print(f"{arguments.cluster}: {_fits(cluster, configs)}")
 
 
 def _require_unchanged_images(configs: list[RunConfig]) -> None:
     check_inputs(configs)
-    for folder, manifest in sorted({(config.data.folder, config.data.manifest_path) for config in configs}):
+    for folder, manifest in data_folders(configs):
         read_manifest(manifest).require_unchanged(Path(folder))
+
+
+def _verify_tasks(configs: Sequence[RunConfig]) -> str:
+    """Verify the task with each of its sets of options; raises UserError as its workers would."""
+    distinct = {json.dumps(config.task.model_dump(), sort_keys=True): config for config in configs}
+    for config in distinct.values():
+        verify_in_processes(config)
+    return f"task with {count(len(distinct), 'set')} of options"
 
 
 def _fits(cluster: Cluster, configs: list[RunConfig]) -> str:

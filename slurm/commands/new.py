@@ -26,13 +26,14 @@ from slurm.new_cluster import (
     usual_limit,
     worker_counts,
 )
-from slurm.new_study import study_choices, survey_images
+from slurm.new_study import study_choices, survey_images, task_choices
 from slurm.reference import file_kinds
 from slurm.written_file import Choice, file_text, require_new, write_new
-from unet_scaling.study.command_line import CommandLine, launch_command
+from unet_scaling.study.command_line import PASTED, CommandLine, launch_command
 from unet_scaling.study.config import PLAIN_NAME, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import read_study
+from unet_scaling.study.validation import setting
 
 # Enough for a first look at speed: one warms up, and three are timed.
 USUAL_EPOCHS = 4
@@ -41,6 +42,7 @@ MOST_LOCAL_WORKERS = 8
 _EPILOG = """\
 examples
   unet-scaling new my_study --data /scratch/images
+  unet-scaling new my_study --task my_task.py --option width=32
   unet-scaling new my_study --data /scratch/images --partition gpu --account project0000 --yes
 """
 Ask = Callable[[str, str], str]
@@ -62,7 +64,8 @@ def main() -> None:
     cluster_path = arguments.into / f"{arguments.name}.cluster.toml"
     require_new([study_path, cluster_path])
     ask = _ask_terminal if sys.stdin.isatty() and not arguments.yes else _take_default
-    data = _data_folder(arguments, ask)
+    _require_one_subject(arguments)
+    data = None if arguments.task else _data_folder(arguments, ask)
     place = _place(arguments, ask)
     _write(study_path, _study(arguments, data, place, ask), cluster_path, place.choices)
     _verify_and_tell(study_path, cluster_path if place.choices else None)
@@ -81,6 +84,15 @@ def command_line() -> CommandLine:
     parser = CommandLine("unet-scaling new", __doc__, _EPILOG)
     parser.add_argument("name", metavar="NAME", help="of the study and its files")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="images/ and masks/ of the same names")
+    parser.add_argument("--task", type=Path, metavar="FILE.py", help="your own model: docs/your_model.md")
+    parser.add_argument(
+        "--option",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of that task; repeat it",
+    )
     parser.add_argument("--foreground", metavar="RULE", help="mask values that are foreground, such as 255")
     parser.add_argument(
         "--workers", type=_counts, metavar="N,N", help="default: 1, 2, 4, ... to what there is"
@@ -188,8 +200,18 @@ def _on_this_machine() -> Place:
     return Place(largest, f"this machine gives {cores} cores, and each worker needs one")
 
 
-def _study(arguments: argparse.Namespace, data: Path, place: Place, ask: Ask) -> list[Choice]:
-    facts = survey_images(data, arguments.foreground)
+def _require_one_subject(arguments: argparse.Namespace) -> None:
+    """Raise UserError where both images and a task are named, or an option of a task without one."""
+    if arguments.task and (arguments.data or arguments.foreground):
+        raise UserError(
+            "--task: with a task of your own, the data are its own; leave --data and --foreground out"
+        )
+    if arguments.option and not arguments.task:
+        raise UserError("--option: only with --task FILE.py, which is handed these options")
+
+
+def _study(arguments: argparse.Namespace, data: Path | None, place: Place, ask: Ask) -> list[Choice]:
+    facts = survey_images(data, arguments.foreground) if data else None
     usual = ",".join(map(str, worker_counts(place.largest)))
     workers = arguments.workers or _counts(ask("Worker counts", usual))
     _require_room(workers, place)
@@ -197,7 +219,10 @@ def _study(arguments: argparse.Namespace, data: Path, place: Place, ask: Ask) ->
     epochs = arguments.epochs or _ask_count("Epochs", USUAL_EPOCHS, ask)
     usual_repeats = StudyConfig.model_fields["repeats"].default
     repeats = arguments.repeats or _ask_count("Repeats", usual_repeats, ask)
-    return study_choices(facts, workers, why, epochs, repeats, arguments.batch)
+    if facts:
+        return study_choices(facts, workers, why, epochs, repeats, arguments.batch)
+    file = os.path.relpath(arguments.task, arguments.into)
+    return task_choices(file, dict(arguments.option), workers, why, epochs, repeats, arguments.batch)
 
 
 def _require_room(workers: Sequence[int], place: Place) -> None:
@@ -223,6 +248,8 @@ def _ask_count(question: str, usual: int, ask: Ask) -> int:
 def _verify_and_tell(study: Path, cluster: Path | None) -> None:
     """Read the files as a submission does, and say how to go on."""
     read_study(study)
+    if read_study(study).task.file:
+        print(f"{study} names your task; verify it first: {PASTED} check {study}")
     if cluster is None:
         print(f"{study} is written; next: {launch_command(str(study))} --dry-run")
         return

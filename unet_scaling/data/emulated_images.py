@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from unet_scaling.data.image_data import ImageBatch, ImageData
 from unet_scaling.data.image_source import Indices
-from unet_scaling.data.run_data import Batch, RunData
 from unet_scaling.group.group import Group
 from unet_scaling.measure.emulated_compute import emulated_compute
 from unet_scaling.measure.phases import Clock
@@ -38,7 +38,7 @@ class ReplayedImages:
 
 
 @dataclass(frozen=True)
-class EmulatedData(RunData):
+class EmulatedData(ImageData):
     """The batches of an emulated worker, each of one pixel; with each of them it begins a recorded step."""
 
     profile: ProfileFile = field(kw_only=True)
@@ -54,21 +54,22 @@ class EmulatedData(RunData):
             assumption=profile.assumption,
         )
 
-    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[Batch]]:
+    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[ImageBatch]]:
         """Yield this worker's batches of each step from `first` on."""
         passes = self.config.passes_per_step
         emulated_compute.begin_epoch(epoch, self.steps_per_epoch * passes, first * passes)
         return super().steps(epoch, clock, first)
 
-    def _next(self, gathered: Iterator[tuple[Tensor, Tensor]], clock: Clock) -> Batch:
+    def _next(self, gathered: Iterator[tuple[Tensor, Tensor]], clock: Clock) -> ImageBatch:
         emulated_compute.begin_pass()
-        return super()._next(gathered, clock)
+        batch: ImageBatch = super()._next(gathered, clock)
+        return batch
 
-    def _augmented(self, batch: Batch, epoch: int, indices: Indices, clock: Clock) -> Batch:
+    def _transformed(self, batch: ImageBatch, epoch: int, indices: Indices, clock: Clock) -> ImageBatch:
         if self.config.emulation.data == "real":
-            super()._augmented(batch, epoch, indices, clock)
+            super()._transformed(batch, epoch, indices, clock)
             emulated_compute.skip_loading()
-        return Batch(torch.zeros(_PIXEL), torch.zeros(_PIXEL))
+        return ImageBatch(torch.zeros(_PIXEL), torch.zeros(_PIXEL))
 
 
 def emulated_profile(config: RunConfig, group: Group) -> ProfileFile:

@@ -1,6 +1,6 @@
-"""The interface that the three kinds of images share: cached, decoded at every access, on the device."""
+"""The interfaces of what batches are gathered from: samples of any kind, and images wherever they are."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +8,19 @@ from torch import Tensor
 
 Indices = npt.NDArray[np.int64]
 PackedBatch = tuple[Tensor, Tensor]
+# Tensors, alone or nested as the task's functions take them.
+Batch = Any
 
 
-class ImageSource(Protocol):
-    """Images and masks of a data set, by their row in its manifest."""
+class Source(Protocol):
+    """Samples of a data set, by their number."""
+
+    def gather(self, indices: Indices) -> Batch:
+        """Return the samples of these numbers as one batch in memory."""
+
+
+class ImageSource(Source, Protocol):
+    """Images and masks of a data set, by their row in its manifest: cached, decoded, or on the device."""
 
     @property
     def boxes(self) -> npt.NDArray[np.int32]:

@@ -15,10 +15,10 @@ from unet_scaling.data.cache import (
 from unet_scaling.data.decoding import DecodedImages
 from unet_scaling.data.emulated_images import EmulatedData, ReplayedImages, emulated_profile
 from unet_scaling.data.enough_images import require_enough_images
+from unet_scaling.data.image_data import ImageData
 from unet_scaling.data.image_source import ImageSource
 from unet_scaling.data.manifest import Manifest, read_manifest
 from unet_scaling.data.resident import ResidentImages
-from unet_scaling.data.run_data import RunData
 from unet_scaling.data.verification import Verification, verification_of_files
 from unet_scaling.group.group import Group
 from unet_scaling.study.config import RunConfig
@@ -27,7 +27,7 @@ from unet_scaling.study.config import RunConfig
 UNREPORTED_SECONDS = 2.0
 
 
-def load_data(config: RunConfig, group: Group) -> RunData:
+def load_data(config: RunConfig, group: Group) -> ImageData:
     """Open the images of a run; the first worker of each host decodes them once for all.
 
     Raises UserError (65), before any training, for a folder that does not match its manifest and
@@ -42,7 +42,7 @@ def load_data(config: RunConfig, group: Group) -> RunData:
     opened = (source, verification, split, config, group, manifest.sha256)
     if config.is_emulated:
         return EmulatedData(*opened, profile=emulated_profile(config, group))
-    return RunData(*opened)
+    return ImageData(*opened)
 
 
 def _open_images(

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from unet_scaling.data.image_source import ImageSource, Indices, PackedBatch
+from unet_scaling.data.image_source import Batch, Indices, Source
 from unet_scaling.group.signals import STOP_SIGNALS
 from unet_scaling.study.errors import UserError
 
@@ -27,7 +27,7 @@ PRELOADED = ["torch", "unet_scaling.data.prefetch", "unet_scaling.data.cache"]
 class Prefetcher:
     """Loader processes that gather the batches of one source, in the order in which they are requested."""
 
-    def __init__(self, source: ImageSource, processes: int) -> None:
+    def __init__(self, source: Source, processes: int) -> None:
         self._order = _Order()
         cores = os.sched_getaffinity(0)
         _start_forkserver_with_signals_blocked(STOP_SIGNALS)
@@ -43,7 +43,7 @@ class Prefetcher:
             multiprocessing_context="forkserver",
         )
 
-    def batches(self, order: Iterable[Indices]) -> Iterator[PackedBatch]:
+    def batches(self, order: Iterable[Indices]) -> Iterator[Batch]:
         """Yield the batch of each entry [b] of `order`; raises UserError as the source does."""
         self._order.batches = order
         for batch in self._loader:
@@ -69,10 +69,10 @@ class _Order(Sampler[Indices]):
 
 
 class _Gathered(Dataset[Any]):
-    def __init__(self, source: ImageSource) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
 
-    def __getitem__(self, indices: Indices) -> PackedBatch | _Failure:
+    def __getitem__(self, indices: Indices) -> Batch | _Failure:
         try:
             return self.source.gather(indices)
         except UserError as error:

@@ -1,16 +1,15 @@
 """Batches of one run as its workers consume them: steps to train on, a share of the test set to evaluate."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from torch import Tensor
 
 from unet_scaling.data import batches
-from unet_scaling.data.augmentation import Augmentation, draw
-from unet_scaling.data.image_source import ImageSource, Indices
+from unet_scaling.data.image_source import Batch, Indices, Source
 from unet_scaling.data.prefetch import Prefetcher
 from unet_scaling.data.verification import Verification
 from unet_scaling.group.group import Group
@@ -21,18 +20,10 @@ from unet_scaling.study.record_lines import ComputeFacts
 
 
 @dataclass(frozen=True)
-class Batch:
-    """float32 images [batch, channels, height, width] in 0..1, masks [batch, 1, height, width] in {0, 1}."""
+class RunData(ABC):
+    """All samples of a run, and the part of this worker."""
 
-    images: Tensor
-    masks: Tensor
-
-
-@dataclass(frozen=True)
-class RunData:
-    """All images of a run, and the part of this worker."""
-
-    source: ImageSource
+    source: Source
     verification: Verification
     split: batches.Split
     config: RunConfig
@@ -65,11 +56,6 @@ class RunData:
         """Return how many images all workers together process in one epoch."""
         return self.steps_per_epoch * self._images_per_step
 
-    @property
-    def test_pixels(self) -> list[int]:
-        """Return the pixels of each test image without its padding, in the order of the test split."""
-        return [int(height * width) for _, _, height, width in self.source.boxes[self.split.test]]
-
     def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[Batch]]:
         """Yield this worker's batches of each step from `first` on; they are loaded as they are taken.
 
@@ -79,7 +65,7 @@ class RunData:
         remaining = self._own_indices(epoch)[first:]
         gathered = self._gathered(remaining.reshape(-1, self.config.training.batch_per_worker))
         for step in remaining:
-            yield (self._augmented(self._next(gathered, clock), epoch, indices, clock) for indices in step)
+            yield (self._transformed(self._next(gathered, clock), epoch, indices, clock) for indices in step)
 
     def _own_indices(self, epoch: int) -> Indices:
         """Return the images of this worker in an epoch, [steps, passes, batch]."""
@@ -95,20 +81,14 @@ class RunData:
             self.config.plays_per_worker,
         )
 
-    def test_share(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield this worker's test images one by one: position in the test split, image, mask."""
+    def test_share(self) -> Iterator[tuple[int, Batch]]:
+        """Yield this worker's test samples, a batch of each, with its position in the test split."""
         positions = batches.test_share_of_worker(
             np.arange(len(self.split.test)), self.group.rank, self.group.size
         )
         for position in positions:
             one = self.split.test[position : position + 1]
-            batch = self._next(map(self.source.gather, [one]), NO_CLOCK)
-            yield int(position), batch.images, batch.masks
-
-    def cropped(self, position: int, maps: Tensor) -> Tensor:
-        """Return maps [..., height, width] of one test image without the padding that resizing added."""
-        top, left, height, width = (int(edge) for edge in self.source.boxes[self.split.test[position]])
-        return maps[..., top : top + height, left : left + width]
+            yield int(position), self._next(map(self.source.gather, [one]), NO_CLOCK)
 
     @property
     def _order_length(self) -> int:
@@ -123,25 +103,23 @@ class RunData:
     def _prefetcher(self) -> Prefetcher:
         return Prefetcher(self.source, self.config.data.loader_workers)
 
-    def _gathered(self, order: Indices) -> Iterator[tuple[Tensor, Tensor]]:
+    def _gathered(self, order: Indices) -> Iterator[Batch]:
         if self.config.data.loader_workers:
             return self._prefetcher.batches(order)
         return map(self.source.gather, order)
 
-    def _next(self, gathered: Iterator[tuple[Tensor, Tensor]], clock: Clock) -> Batch:
+    def _next(self, gathered: Iterator[Batch], clock: Clock) -> Batch:
         self.verification.require_whole()
-        images, masks = next(gathered)
+        packed = next(gathered)
         clock.mark(Phase.DATA_WAIT)
-        layout = self.config.training.channels_last
-        batch = Batch(*batches.to_device(images, masks, self.group.device, layout))
+        batch = self._on_device(packed)
         clock.mark(Phase.HOST_TO_DEVICE)
         return batch
 
-    def _augmented(self, batch: Batch, epoch: int, indices: Indices, clock: Clock) -> Batch:
-        augmentation = Augmentation.of(self.config.data)
-        if augmentation.is_off:
-            return batch
-        draws = draw(self.config.seed, epoch, indices)
-        augmented = Batch(*augmentation.augment(batch.images, batch.masks, draws))
-        clock.mark(Phase.HOST_TO_DEVICE)
-        return augmented
+    @abstractmethod
+    def _on_device(self, packed: Batch) -> Batch:
+        """Bring a batch to the worker's device."""
+
+    @abstractmethod
+    def _transformed(self, batch: Batch, epoch: int, indices: Indices, clock: Clock) -> Batch:
+        """Return the batch of these training samples as it is trained on in this epoch."""

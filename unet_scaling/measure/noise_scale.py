@@ -24,6 +24,8 @@ from unet_scaling.study.measurements import GradientNorms
 LEAST_STEPS = 8
 # A sample's work depends on the weights, a step's on its pixels: from here on the one is below 4 %.
 PIXELS_FOR_LEAST_STEPS = 100_000
+# What a step of another network takes is not known: a sample as long as half a step stays within 0.5 %.
+STEPS_OF_OWN_TASK = 100
 # A sum of more squares in float32 has an error beyond 1e-6, and in float64 it takes three times as long.
 MOST_SUMMED = 2**14
 
@@ -87,6 +89,8 @@ def steps_between_samples(config: RunConfig) -> int:
         return every
     if config.is_played:
         return LEAST_STEPS
+    if config.has_own_task:
+        return STEPS_OF_OWN_TASK
     pixels = config.data.image_height * config.data.image_width
     pixels_of_step = pixels * config.training.batch_per_worker * config.training.accumulate
     return LEAST_STEPS * math.ceil(PIXELS_FOR_LEAST_STEPS / pixels_of_step)

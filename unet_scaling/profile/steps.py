@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from unet_scaling.data.run_data import Batch
+from unet_scaling.data.image_source import Batch
 from unet_scaling.measure.phases import PhaseClock, Seconds, phase_clock
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.profile.results import Samples, Steps
 from unet_scaling.profile.subject import Subject
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import Phase
+from unet_scaling.task.loading import load_task
 from unet_scaling.training import Step, build_model, build_optimizer, local_step
 
 # A step of a large batch on a CPU may take most of a minute.
@@ -52,8 +53,9 @@ def _stay_on(cores: set[int]) -> None:
 
 def plain_step(config: RunConfig, device: torch.device) -> Step:
     """Return the training step of a process that has nobody to average gradients with."""
-    model = build_model(config, device, nn.BatchNorm2d).train()
-    return local_step(model, build_optimizer(model, config), config)
+    task = load_task(config)
+    model = build_model(task, device, nn.BatchNorm2d).train()
+    return local_step(model, build_optimizer(task, model), task)
 
 
 def time_steps(

@@ -20,9 +20,9 @@ from unet_scaling.data.cache import (
     open_cache,
 )
 from unet_scaling.data.decoding import DecodedImages
+from unet_scaling.data.image_data import ImageData
 from unet_scaling.data.image_source import ImageSource, Indices
 from unet_scaling.data.manifest import Manifest, read_manifest
-from unet_scaling.data.run_data import RunData
 from unet_scaling.data.verification import Verification
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import identify
@@ -61,7 +61,7 @@ class Subject:
         """Return the images as the study loads them; those that it keeps on a device come from the cache."""
         return self.decoded if loading_of(self.config) == "decode" else self.cached
 
-    def run_data(self, device: torch.device, loader_processes: int, steps: int) -> RunData:
+    def run_data(self, device: torch.device, loader_processes: int, steps: int) -> ImageData:
         """Return the data of a run of one worker, with at least so many steps in its epoch."""
         images = len(self.manifest.pairs)
         passes = -(-steps * self.batches.shape[1] // images)
@@ -69,7 +69,7 @@ class Subject:
         everything = batches.Split(train=np.arange(images), test=np.arange(0))
         group = Group(identify({}), device, lambda tensor: tensor, {})
         config = _changed(self.config, "data", **options)
-        return RunData(self.source, Verification({}, ""), everything, config, group, self.manifest.sha256)
+        return ImageData(self.source, Verification({}, ""), everything, config, group, self.manifest.sha256)
 
 
 @contextmanager
@@ -80,6 +80,10 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     folder that does not match its manifest.
     """
     config = _for_one_worker(study.configs()[0])
+    if config.has_own_task:
+        raise UserError(
+            f"task.file: found {config.task.file}; only the images of the built-in task are profiled"
+        )
     folder = Path(config.data.folder)
     manifest = read_manifest(config.data.manifest_path)
     manifest.require_unchanged(folder)

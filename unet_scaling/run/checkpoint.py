@@ -24,7 +24,7 @@ from unet_scaling.run.weights import one_line, unpack_state
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
 from unet_scaling.study.older_records import progress_in_newest_words
-from unet_scaling.study.record_lines import AttemptFacts, Epoch, Result
+from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation
 from unet_scaling.study.study_file import CHECKPOINTS
 from unet_scaling.study.validation import StrictModel
 
@@ -47,13 +47,13 @@ class Progress(StrictModel):
     epoch: int
     step: int
     epochs: list[Epoch]
-    results: list[Result]
+    results: list[Evaluation]
     attempts: list[AttemptFacts] = Field([])
 
-    def lines(self) -> list[Epoch | Result]:
+    def lines(self) -> list[Epoch | Evaluation]:
         """Return epochs and evaluations in the order in which a record has them."""
         evaluated = {result.epochs: result for result in self.results}
-        ordered: list[Epoch | Result] = []
+        ordered: list[Epoch | Evaluation] = []
         for trained in range(len(self.epochs) + 1):
             ordered += [evaluated[trained]] if trained in evaluated else []
             ordered += self.epochs[trained : trained + 1]

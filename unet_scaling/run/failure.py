@@ -115,9 +115,10 @@ def _out_of_memory(error: Exception, config: RunConfig) -> UserError | None:
     if not _is_out_of_memory(error):
         return None
     data = config.data
+    size = "" if config.has_own_task else f" images of {data.image_height} x {data.image_width}"
     return UserError(
-        f"out of memory with training.batch_per_worker = {config.training.batch_per_worker} images of "
-        f"{data.image_height} x {data.image_width}, peak {_peak_gibibytes():.2f} GiB: choose a smaller batch "
+        f"out of memory with training.batch_per_worker = {config.training.batch_per_worker}{size}, "
+        f"peak {_peak_gibibytes():.2f} GiB: choose a smaller batch "
         f"with training.accumulate, or fewer workers per node ({str(error).splitlines()[0]})"
     )
 

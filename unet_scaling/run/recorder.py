@@ -39,7 +39,8 @@ from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
 from unet_scaling.study.files import write_atomically, write_verified
 from unet_scaling.study.record import RecordWriter
-from unet_scaling.study.record_lines import End, Epoch, RecordLine, Result, WorkerFacts
+from unet_scaling.study.record_lines import End, Epoch, Evaluation, RecordLine, WorkerFacts
+from unet_scaling.study.texts import score_title
 
 
 @contextmanager
@@ -70,9 +71,9 @@ class Recorder:
         self._startup = StartupClock(run.opened)
         self._meter = Meter(group)
         self._compute: ComputeRecorder | None = None
-        self._resumed_lines: list[Epoch | Result] = []
+        self._resumed_lines: list[Epoch | Evaluation] = []
         self.epochs: list[Epoch] = []
-        self.results: list[Result] = []
+        self.results: list[Evaluation] = []
 
     def open(self) -> None:
         """Verify with the other workers that this is one run, then claim its folder and begin the record."""
@@ -184,14 +185,15 @@ class Recorder:
             f"rate {epoch.learning_rate:g}"
         )
 
-    def result(self, result: Result) -> None:
+    def result(self, result: Evaluation) -> None:
         """Record an evaluation."""
         self.results.append(result)
         self._write(result)
-        iou = "undefined" if result.iou is None else f"{result.iou:.4f}"
-        self._print(f"after {result.epochs} epochs: IoU {iou} on {result.images} test images")
+        score = "undefined" if result.score is None else f"{result.score:.4f}"
+        title = score_title(result.score_name)
+        self._print(f"after {result.epochs} epochs: {title} {score} on the {result.images} of the test set")
 
-    def finish(self, model: nn.Module, result: Result | None) -> None:
+    def finish(self, model: nn.Module, result: Evaluation | None) -> None:
         """Write the last result, what a complete run leaves, and then the line that says it is complete.
 
         An emulated run has no result, and leaves no weights.

@@ -17,17 +17,20 @@ from unet_scaling.study.validation import StrictModel
 
 
 @cache
-def study_file_model() -> type[StudyConfig]:
-    """Return StudyConfig with its tables of options spelled out, for errors, the reference and editors."""
-    tables: dict[str, Any] = {name: _table(name) for name in OPTION_TABLES}
+def study_file_model(built_in: bool = True) -> type[StudyConfig]:
+    """Return StudyConfig with its tables of options spelled out, for errors, the reference and editors.
+
+    `built_in`: of a study of the built-in task, whose `[data]` is required.
+    """
+    tables: dict[str, Any] = {name: _table(name, built_in or name != "data") for name in OPTION_TABLES}
     return create_model(
         "StudyFile", __base__=StudyConfig, name=_optional_name(), repeats=_repeats(), **tables
     )
 
 
-def _table(name: str) -> tuple[type[StrictModel], object]:
-    required = StudyConfig.model_fields[name].is_required()
+def _table(name: str, needed: bool) -> tuple[type[StrictModel], object]:
     table = OPTION_TABLES[name]
+    required = needed and any(field.is_required() for field in table.model_fields.values())
     return _with_axes(table), Field(... if required else {}, description=table.__doc__)
 
 

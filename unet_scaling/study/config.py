@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from unet_scaling.study.dilation import dilated, is_dilated
@@ -29,6 +29,8 @@ from unet_scaling.study.options import (
     Model,
     NativeKnobs,
     Seed,
+    TaskData,
+    TaskOptions,
     Training,
 )
 from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, Precision, parse_precision
@@ -42,6 +44,8 @@ FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 # They wrap DDP, and are installed where asked for.
 WRAPPERS: tuple[Framework, ...] = ("lightning", "accelerate")
 ALL_FRAMEWORKS = FRAMEWORKS + WRAPPERS
+# The options of a task of its own, a table within a table.
+TASK_OPTIONS = "task.options"
 PROJECT = Path(__file__).resolve().parents[2]
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
@@ -81,7 +85,8 @@ class RunConfig(StrictModel):
     workers: Workers
     repeat: Count
     seed: Seed
-    data: Data
+    task: TaskOptions = TaskOptions()
+    data: SerializeAsAny[Data]
     model: Model = Model()
     training: Training
     emulation: Emulation = Emulation()
@@ -89,6 +94,15 @@ class RunConfig(StrictModel):
     horovod: HorovodKnobs | None = None
     lightning: NativeKnobs | None = None
     accelerate: NativeKnobs | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _samples_of_a_task(cls, content: object) -> object:
+        """Read `[data]` of a task of its own, which has no images."""
+        if not isinstance(content, dict) or not _task_file(content):
+            return content
+        data = content.get("data", {})
+        return content | {"data": TaskData.model_validate(data) if isinstance(data, dict) else data}
 
     @model_validator(mode="after")
     def _only_its_own_knobs(self) -> Self:
@@ -131,6 +145,26 @@ class RunConfig(StrictModel):
         if fault:
             raise ValueError(fault)
         return self
+
+    @model_validator(mode="after")
+    def _a_task_of_its_own_has_no_built_in_options(self) -> Self:
+        if not self.has_own_task:
+            if self.task.options:
+                raise ValueError("task.options are for the task that task.file names; set it, or remove them")
+            return self
+        if self.task.sha256 is None:
+            raise ValueError("task.sha256 is missing: the SHA-256 of task.file belongs to the configuration")
+        if (self.model, self.emulation) != (Model(), Emulation()) or self.training.compute_profile == "on":
+            raise ValueError(
+                "[model], [emulation] and training.compute_profile are for the built-in U-Net; "
+                "remove them, or task.file"
+            )
+        return self
+
+    @property
+    def has_own_task(self) -> bool:
+        """Return whether a Python file defines what is trained, instead of the built-in U-Net."""
+        return self.task.file is not None
 
     @property
     def is_emulated(self) -> bool:
@@ -257,7 +291,8 @@ class StudyConfig(StrictModel):
     order: Literal["interleaved", "listed"] = Field(
         "interleaved", description="of the runs within a repeat: shuffled, or as listed"
     )
-    data: dict[str, Any]
+    task: TaskOptions = Field(TaskOptions(), description=TaskOptions.__doc__)
+    data: dict[str, Any] = Field({})
     model: dict[str, Any] = Field({})
     training: dict[str, Any]
     emulation: dict[str, Any] = Field({})
@@ -321,10 +356,17 @@ class StudyConfig(StrictModel):
         """Return the options that this framework's runs differ in: {(table, key): values}."""
         return {
             (table, key): value
-            for table in (*SHARED_TABLES, framework)
-            for key, value in getattr(self, table).items()
+            for table, options in self._tables(framework).items()
+            for key, value in options.items()
             if isinstance(value, list)
         }
+
+    def _tables(self, framework: Framework) -> dict[str, dict[str, Any]]:
+        """Return the options of this framework's runs, by table."""
+        tables: dict[str, dict[str, Any]] = {
+            table: getattr(self, table) for table in (*SHARED_TABLES, framework)
+        }
+        return tables | {TASK_OPTIONS: self.task.options}
 
     def _options(self, framework: Framework) -> Iterator[Options]:
         """Yield every combination of this framework's axes: {(table, key): value}."""
@@ -335,7 +377,7 @@ class StudyConfig(StrictModel):
     def _config(
         self, framework: Framework, workers: int, repeat: int, options: Options, source: str
     ) -> RunConfig:
-        tables = {table: dict(getattr(self, table)) for table in (*SHARED_TABLES, framework)}
+        tables = {table: dict(values) for table, values in self._tables(framework).items()}
         for (table, key), value in options.items():
             tables[table][key] = value
         fields = {
@@ -345,8 +387,15 @@ class StudyConfig(StrictModel):
             "workers": workers,
             "repeat": repeat,
             "seed": self.seed + repeat - 1,
+            "task": self.task.model_copy(update={"options": tables.pop(TASK_OPTIONS)}),
         }
         return validated(RunConfig, fields | tables, source)
+
+
+def _task_file(content: dict[str, Any]) -> object:
+    """Return what a configuration names as the file of its task, before anything is validated."""
+    task = content.get("task")
+    return task.get("file") if isinstance(task, dict) else getattr(task, "file", None)
 
 
 def _run_name(framework: Framework, workers: int, repeat: int, options: Options, source: str) -> str:

@@ -179,6 +179,7 @@ def keys(model: type[BaseModel]) -> list[Key]:
         _key(table, name, field)
         for table, table_model in tables.items()
         for name, field in table_model.model_fields.items()
+        if written_by_users(field)
     ]
     return own + below
 

@@ -6,9 +6,10 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
-from unet_scaling.study.validation import StrictModel
+from unet_scaling.study.validation import Digest, StrictModel
 
 # Far beyond any study: a slip is refused as the study is read, not noticed by a run that never ends.
 MOST = 1_000_000
@@ -28,6 +29,30 @@ Count = Annotated[int, Field(ge=1, le=MOST)]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST)]
 PixelCount = Annotated[int, Field(ge=1, le=MOST_PIXELS)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+
+
+Scalar = bool | int | float | str
+
+
+class TaskOptions(StrictModel):
+    """What is trained: the built-in U-Net, or what a Python file defines (docs/your_model.md)."""
+
+    file: str | None = Field(
+        None,
+        description="Python file with model, data, loss and score, relative to the study file; default: the "
+        "built-in U-Net",
+        examples=["my_task.py"],
+    )
+    sha256: SkipJsonSchema[Digest | None] = Field(None, description="of that file as the study was read")
+    options: dict[str, Scalar | list[Scalar]] = Field(
+        {},
+        description="handed to the functions of that file; a list is an axis",
+        examples=[{"width": [16, 32]}],
+    )
+
+    def __hash__(self) -> int:
+        # A dict has no hash: those of equal names are told apart by comparing them.
+        return hash((self.file, self.sha256, *self.options))
 
 
 class Data(StrictModel):
@@ -86,6 +111,18 @@ class Data(StrictModel):
     @property
     def manifest_path(self) -> Path:
         return Path(self.manifest or Path(self.folder) / "manifest.json")
+
+
+class TaskData(Data):
+    """The options of `[data]` that a task of its own has: where its samples come from is its own affair."""
+
+    folder: str = ""
+    image_height: PixelCount = 1
+    image_width: PixelCount = 1
+
+    @model_serializer
+    def _own(self) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in TASK_DATA_KEYS}
 
 
 class Model(StrictModel):
@@ -244,17 +281,37 @@ class HorovodKnobs(StrictModel):
 class Criteria(StrictModel):
     """The acceptance criteria of the analysis; none of them changes how a run trains."""
 
-    iou_margin: float = Field(0.01, gt=0, lt=1, description="largest IoU drop that is accepted")
+    iou_margin: float = Field(
+        0.01,
+        gt=0,
+        lt=1,
+        description="largest IoU drop that is accepted; where a task has another score, called score_margin",
+    )
     efficiency_floor: float = Field(0.7, gt=0, le=1, description="least efficiency worth its workers")
     target_iou: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="to which time and cost are counted; default: what every run reaches",
+        description="to which time and cost are counted; default: what every run reaches; where a task has "
+        "another score, called target_score",
         examples=[0.75],
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_own_task(cls, content: object) -> object:
+        """Read the criteria under the names that they have where the score is no IoU."""
+        if not isinstance(content, dict):
+            return content
+        return {CRITERIA_OF_OWN_TASK.get(key, key): value for key, value in content.items()}
 
+
+# What a study with a task of its own may call two of the criteria.
+CRITERIA_OF_OWN_TASK = {"score_margin": "iou_margin", "target_score": "target_iou"}
+# What `[data]` of a study with a task of its own may hold.
+TASK_DATA_KEYS = ("passes_per_epoch",)
+# These are of the built-in task alone.
+BUILT_IN_TABLES = ("model", "emulation")
 OPTION_TABLES: dict[str, type[StrictModel]] = {
     "data": Data,
     "model": Model,

@@ -10,6 +10,7 @@ One JSON object a line, written by worker 0, flushed and synced line by line. In
     epoch    one per epoch     its seconds (of the slowest worker) and where they went, images, loss, rate
     result   one per evaluation, the last after the last epoch: counts over the whole test set; of an
              emulated run none
+    scores   instead of `result`, where a Python file defines the task
     end      once, last        how the run ended; a record without it is of a run that failed
 
 Every line ends with the CRC-32 of what stands before it, so that a damaged digit is noticed too (why not
@@ -29,7 +30,8 @@ Format history
        some of these, and no gradient_norms in an epoch); only those of a virtual cluster that is dilated, or
        whose links are limited, have dilation and link_rate in the header, and quota in the cpu of an epoch;
        of an emulated run only: compute in the header, no loss in an epoch, and no line `result`;
-       of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`
+       of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`;
+       of a task that a Python file defines only: task in the configuration, and the line `scores`
 
 Older formats are read too (older_records.py).
 
@@ -57,10 +59,12 @@ from unet_scaling.study.record_checks import record_contradictions
 from unet_scaling.study.record_lines import (
     End,
     Epoch,
+    Evaluation,
     Header,
     Provenance,
     RecordLine,
     Result,
+    Scores,
     ScriptHeader,
 )
 from unet_scaling.study.validation import StrictModel
@@ -116,7 +120,7 @@ class Record:
     path: Path
     header: Header | None
     epochs: tuple[Epoch, ...]
-    results: tuple[Result, ...]
+    results: tuple[Evaluation, ...]
     end: End | None
     problems: tuple[str, ...]
     probe: Probe | None = None
@@ -153,7 +157,7 @@ def read_record(path: Path) -> Record:
         path=path,
         header=_first(lines, Header),
         epochs=tuple(line for line in lines if isinstance(line, Epoch)),
-        results=tuple(line for line in lines if isinstance(line, Result)),
+        results=tuple(line for line in lines if isinstance(line, Result | Scores)),
         end=_first(lines, End),
         problems=tuple(problems),
         probe=_first(lines, Probe),

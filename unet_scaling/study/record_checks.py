@@ -3,7 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from unet_scaling.study.measurements import Probe, Startup
-from unet_scaling.study.record_lines import End, Epoch, Header, RecordLine, Result, ScriptHeader
+from unet_scaling.study.record_lines import (
+    End,
+    Epoch,
+    Evaluation,
+    Header,
+    RecordLine,
+    Result,
+    Scores,
+    ScriptHeader,
+)
 
 HEADERS = (Header, ScriptHeader)
 # Lines that may stand between the header and what was trained.
@@ -51,13 +60,15 @@ def _faults_of_header(header: Header) -> Iterator[str]:
 
 
 def _faults_of_script(lines: Sequence[RecordLine]) -> Iterator[str]:
-    foreign = sorted({line.kind for line in lines if isinstance(line, Startup | Probe | Result)})
+    foreign = sorted({line.kind for line in lines if isinstance(line, Startup | Probe | Result | Scores)})
     if foreign:
         yield f"the record of a script has no line {', '.join(foreign)}"
 
 
 def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
-    results = [line for line in lines if isinstance(line, Result)]
+    results = [line for line in lines if isinstance(line, Result | Scores)]
+    if any(isinstance(line, Scores) != header.config.has_own_task for line in results):
+        yield f"task.file is {header.config.task.file!r}, the evaluations are of another task"
     if header.is_emulated and results:
         yield "an evaluation of an emulated run, which learns nothing"
     for epoch in (line for line in lines if isinstance(line, Epoch)):
@@ -75,7 +86,7 @@ def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Itera
         yield from _faults_of_completion(header, trained, results)
 
 
-def _faults_of_completion(header: Header, trained: int, results: Sequence[Result]) -> Iterator[str]:
+def _faults_of_completion(header: Header, trained: int, results: Sequence[Evaluation]) -> Iterator[str]:
     asked = header.config.training.epochs
     if trained != asked:
         yield f"complete with {trained} epochs, {asked} were asked for"

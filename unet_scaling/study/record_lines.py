@@ -21,6 +21,8 @@ from unet_scaling.study.measurements import (
 from unet_scaling.study.options import Count
 from unet_scaling.study.validation import Digest, StrictModel
 
+# As the name of a column of tables, and in sentences.
+ScoreName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
 
 
@@ -195,6 +197,15 @@ class Result(StrictModel):
     seconds: PositiveSeconds
     weights_sha256: Digest
 
+    @property
+    def score_name(self) -> str:
+        """Return the name of the score that is judged."""
+        return "iou"
+
+    @property
+    def score(self) -> float | None:
+        return self.iou
+
     @model_validator(mode="after")
     def _iou_follows_from_the_counts(self) -> Self:
         union = self.true_positive + self.false_positive + self.false_negative
@@ -202,6 +213,39 @@ class Result(StrictModel):
         if self.iou != expected:
             raise ValueError(f"iou is {self.iou}, but the counts give {expected}")
         return self
+
+
+class Scores(StrictModel):
+    """One evaluation of a task that a file defines over its whole test set, each sample once."""
+
+    kind: Literal["scores"] = "scores"
+    epochs: NonNegativeInt = Field(description="epochs trained before it")
+    training_seconds: Annotated[FiniteFloat, Field(ge=0)] = Field(description="sum of those epochs' seconds")
+    images: PositiveInt = Field(description="samples of the test set")
+    counts: list[int] = Field(description="of the task, summed over the samples")
+    scores: dict[ScoreName, FiniteFloat | None] = Field(
+        min_length=1, description="that follow from the counts; the first, a share, is the one that is judged"
+    )
+    seconds: PositiveSeconds
+    weights_sha256: Digest
+
+    @property
+    def score_name(self) -> str:
+        return next(iter(self.scores))
+
+    @property
+    def score(self) -> float | None:
+        """Return the score that is judged; none where the counts give none."""
+        return self.scores[self.score_name]
+
+    @model_validator(mode="after")
+    def _judged_is_a_share(self) -> Self:
+        if self.score is not None and not 0 <= self.score <= 1:
+            raise ValueError(f"{self.score_name} is {self.score}: the first score is a share, from 0 to 1")
+        return self
+
+
+Evaluation = Annotated[Result | Scores, Field(discriminator="kind")]
 
 
 class End(StrictModel):
@@ -218,4 +262,4 @@ class End(StrictModel):
     )
 
 
-RecordLine = Header | ScriptHeader | Startup | Probe | Epoch | Result | End
+RecordLine = Header | ScriptHeader | Startup | Probe | Epoch | Result | Scores | End

@@ -3,6 +3,7 @@
 Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.faults import fault_lines
 from unet_scaling.study.files import read_json_with_checksum
+from unet_scaling.study.options import BUILT_IN_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.repeats import PRECISION_WORDS
 from unet_scaling.study.validation import read_toml, user_message, validated
 
@@ -42,7 +44,8 @@ PATH_KEYS = (
 def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | None = None) -> StudyConfig:
     """Read a study file; `overrides` maps dotted keys ("training.epochs") to values.
 
-    Paths may use ~ and variables, and are relative to the project's folder. Raises UserError that lists every
+    Paths may use ~ and variables, and are relative to the project's folder, that of a task to the study
+    file's. Raises UserError that lists every
     unknown key and every value outside its range; then, of valid values, those that exclude each other.
     """
     content = read_toml(path)
@@ -50,18 +53,22 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
         _override(content, key, value, path)
     content["name"] = content.get("name", path.stem) if name is None else name
     _require_valid(content, str(path))
-    study = validated(StudyConfig, _with_absolute_paths(content), str(path))
+    content = _with_task_file(_with_absolute_paths(content), path)
+    study = validated(StudyConfig, content, str(path))
     study.configs(str(path))
     return study
 
 
 def _require_valid(content: dict[str, Any], source: str) -> None:
     """Raise UserError that lists every fault of a study file, in its tables of options too."""
-    faults = [*_until_as_key(content), *_unset_variables(content)]
+    built_in = not _task_file(content)
+    faults = [*_until_as_key(content), *_unset_variables(content), *_of_built_in_task(content)]
+    known = content if built_in else _without_built_in(content)
+    model = study_file_model(built_in)
     try:
-        study_file_model().model_validate({key: content[key] for key in content if key != SET_BY_REPEATS})
+        model.model_validate({key: known[key] for key in known if key != SET_BY_REPEATS})
     except ValidationError as error:
-        faults = fault_lines(study_file_model(), error) + faults
+        faults = fault_lines(model, error) + faults
     if faults:
         raise UserError(user_message(source, faults))
 
@@ -111,12 +118,15 @@ def recorded_study(folder: Path) -> StudyConfig | None:
 
 
 def _override(content: dict[str, Any], dotted_key: str, value: object, path: Path) -> None:
-    table, _, key = dotted_key.rpartition(".")
-    section = content.setdefault(table, {}) if table else content
-    if not isinstance(section, dict):
-        raise UserError(
-            f"{path}: {dotted_key}: {table} is no table, but {section!r}; give {table} itself a value"
-        )
+    *tables, key = dotted_key.split(".")
+    section: Any = content
+    for number, table in enumerate(tables, start=1):
+        section = section.setdefault(table, {})
+        if not isinstance(section, dict):
+            named = ".".join(tables[:number])
+            raise UserError(
+                f"{path}: {dotted_key}: {named} is no table, but {section!r}; give {named} itself a value"
+            )
     section[key] = value
 
 
@@ -147,3 +157,46 @@ def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
         value = absolute if isinstance(content[table][key], list) else absolute[0]
         content = content | {table: content[table] | {key: value}}
     return content
+
+
+def _task_file(content: dict[str, Any]) -> str:
+    """Return the file of the task that a study names; empty for the built-in task, and for no text."""
+    task = content.get("task")
+    file = task.get("file") if isinstance(task, dict) else None
+    return file if isinstance(file, str) else ""
+
+
+def _of_built_in_task(content: dict[str, Any]) -> Iterator[str]:
+    """Yield the keys that only the built-in task has, in a study that names another."""
+    if not _task_file(content):
+        return
+    for table in ("data", *BUILT_IN_TABLES):
+        section = content.get(table, {})
+        for key in section if isinstance(section, dict) else ():
+            if table != "data" or key not in TASK_DATA_KEYS:
+                yield (
+                    f"{table}.{key}: is for the built-in U-Net, but task.file names a task of its own; "
+                    f"remove it, or hand it to the task as task.options.{key}"
+                )
+
+
+def _without_built_in(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key not in ("data", *BUILT_IN_TABLES)}
+
+
+def _with_task_file(content: dict[str, Any], source: Path) -> dict[str, Any]:
+    """Return the content with the absolute path of the task's file, and its SHA-256."""
+    named = _task_file(content)
+    if not named:
+        return content
+    path = source.resolve().parent / Path(os.path.expandvars(named)).expanduser()
+    facts = {"file": str(path), "sha256": task_sha256(path, f"{source}: task.file")}
+    return content | {"task": content["task"] | facts}
+
+
+def task_sha256(path: Path, key: str) -> str:
+    """Return the SHA-256 of the file of a task; UserError that begins with `key` where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"{key}: found {path}, which cannot be read ({error.strerror})") from None

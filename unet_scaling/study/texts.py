@@ -19,3 +19,8 @@ def duration(seconds: float) -> str:
 def short_digest(text: str, characters: int = 8) -> str:
     """Return the beginning of the SHA-256 of a text: enough to tell a few names apart."""
     return hashlib.sha256(text.encode()).hexdigest()[:characters]
+
+
+def score_title(name: str) -> str:
+    """Return what sentences call the score of this name in the record: "IoU", "token accuracy"."""
+    return "IoU" if name == "iou" else name.replace("_", " ")

@@ -1,0 +1,141 @@
+"""Tasks that files define: the examples of docs/tasks, one that is as small as can be, and mistakes in it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.options import TaskOptions
+from unet_scaling.study.study_file import task_sha256
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "residual_classifier": {"width": 4, "blocks": 1, "samples": 60},
+    "text_transformer": {"width": 16, "layers": 1, "samples": 60},
+    "volume_unet": {"width": 2, "samples": 60},
+}
+POINTS = """
+import os
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Points:
+    def __init__(self, first, count):
+        self.first, self.count = first, count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        place = torch.randn(8, generator=torch.Generator().manual_seed(self.first + index))
+        return place, (place.sum() > 0).long()
+
+
+class Network(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.hidden = nn.Linear(8, width)
+        self.spare = nn.Linear(8, width)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, places):
+        return self.head(functional.relu(self.hidden(places) + self.spare(places)))
+
+
+def build_model(options):
+    return Network(options["width"])
+
+
+def datasets(options):
+    return Points(0, 48), Points(1000, 13)
+
+
+def loss(model, batch):
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def count(model, batch):
+    right = model(batch[0]).argmax(dim=1) == batch[1]
+    return torch.stack([right.sum(), torch.tensor(len(right))])
+
+
+def score(counts):
+    return {"accuracy": counts[0] / counts[1]}
+"""
+RANK = 'int(os.environ.get("PMI_RANK", 0))'
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A change of the small task, what is said of it, and with which exit code."""
+
+    right: str
+    wrong: str
+    said: str
+    exit_code: int = 2
+
+    @property
+    def source(self) -> str:
+        assert self.right in POINTS
+        return POINTS.replace(self.right, self.wrong)
+
+
+# They show in one worker.
+MISTAKES = {
+    "sum": Mistake(
+        "batch[1])\n\n\ndef count", 'batch[1], reduction="sum")\n\n\ndef count', "loss is a sum over the"
+    ),
+    "counts": Mistake(
+        "torch.stack([right.sum(), torch.tensor(len(right))])",
+        "torch.tensor([int(100 * right.float().mean()), 100])",
+        "count does not add up over samples",
+    ),
+    "random": Mistake(
+        ", generator=torch.Generator().manual_seed(self.first + index)", "", "when it is read again", 65
+    ),
+    "unused": Mistake(" + self.spare(places)", "", "no gradient after a pass for spare.weight, spare.bias"),
+}
+# They show only where two workers are compared.
+MISTAKES_OF_WORKERS = {
+    "rank": Mistake(
+        "self.first + index)", f"self.first + index + 7 * {RANK})", "not the same in workers 0 and 1", 65
+    ),
+    "branch": Mistake(
+        " + self.spare(places)", f" + (0 if {RANK} else self.spare(places))", "a branch that depends"
+    ),
+    "scale": Mistake(
+        "return functional.cross", f"return (1 + {RANK}) * functional.cross", "a branch depends on"
+    ),
+}
+
+
+def task_config(
+    file: Path, options: dict[str, Any], framework: str = "pytorch_native", workers: int = 1, **training: Any
+) -> RunConfig:
+    """A run of the task in a file; `training` are options of that table."""
+    table = {"epochs": 2, "batch_per_worker": 4 // workers, "rate_scaling": "none", "shared_devices": True}
+    return RunConfig.model_validate(
+        {
+            "study": "test",
+            "run": f"{framework}-w{workers}",
+            "framework": framework,
+            "workers": workers,
+            "repeat": 1,
+            "seed": 3,
+            "task": TaskOptions(file=str(file), sha256=task_sha256(file, "task.file"), options=options),
+            "training": table | training,
+        }
+    )
+
+
+def points_config(folder: Path, source: str = POINTS, **rest: Any) -> RunConfig:
+    """A run of the small task, whose file is written into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "my_task.py"
+    file.write_text(source)
+    return task_config(file, {"width": 4}, **rest)
+
+
+def example(name: str) -> Path:
+    return PROJECT / "docs" / "tasks" / f"{name}.py"

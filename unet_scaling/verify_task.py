@@ -1,0 +1,34 @@
+"""Verify the task of a run in a process of its own.
+
+python -m unet_scaling.verify_task FACTS < config.json   prints what it found as JSON
+
+FACTS are those that worker 0 found, or empty for worker 0 itself.
+"""
+
+import sys
+
+from torch import nn
+
+from unet_scaling.group.group import single_worker
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import run_program
+from unet_scaling.task.file_task import FileTask
+from unet_scaling.task.verification import TaskFacts, require_alike, task_facts
+from unet_scaling.training import build_model
+
+
+def main() -> None:
+    config = RunConfig.model_validate_json(sys.stdin.read())
+    task = FileTask(config)
+    group = single_worker()
+    data = task.load_data(group)
+    model = build_model(task, group.device, nn.BatchNorm2d)
+    task.require_options_read()
+    own = task_facts(task, model, data)
+    first = TaskFacts.model_validate_json(sys.argv[1]) if sys.argv[1] else own
+    require_alike(task.path, [first, own])
+    print(own.model_dump_json())
+
+
+if __name__ == "__main__":
+    run_program(main)
