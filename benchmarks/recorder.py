@@ -2,19 +2,22 @@
 
     .venv/bin/python -m benchmarks.recorder [--pairs 60] [--width 8] [--image 96] [--batch 4]
 
-For each framework at 1 and 2 workers, each worker on cores of its own: a hand-written loop over the reference
-network, its batches from run.epoch or from the list itself, the order within a pair alternating; the median
-ratio and its 95 % interval (a bootstrap over the pairs), from the first batch to the end of the last step, of
-the seconds of a step and of the CPU seconds of worker 0's training thread.
+First the CPU seconds of all marks and hooks of one step. Then, for each framework at 1 and 2 workers, each
+worker on cores of its own: a hand-written loop over the reference network, its batches from run.epoch or from
+the list itself, the order within a pair alternating; the median ratio and its 95 % interval (a bootstrap
+over the pairs), from the first batch to the end of the last step, of the seconds of a step and of the CPU
+seconds of worker 0's training thread.
 """
 
 import argparse
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from benchmarks.budget import shown
 from benchmarks.paired_steps import (
@@ -34,6 +37,40 @@ from unet_scaling.study.errors import run_worker
 
 MODULE = "benchmarks.recorder"
 STEPS = 10  # of an epoch
+PARAMETERS = 82
+TRIALS = 300  # epochs
+
+
+class Sum(nn.Module):
+    """A network of as many parameters as the reference's, each a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.ones(1)) for _ in range(PARAMETERS))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return torch.cat(list(self.weights)).sum() * numbers.sum()
+
+
+def cost_of_a_step() -> float:
+    """Return the CPU seconds by which a step is longer where it is recorded: difference of the medians."""
+    model = Sum()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    batches = [torch.ones(1)] * STEPS
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory() as logs:
+        run = record.begin(
+            study="cost", framework="pytorch_native", model=model, optimizer=optimizer, logs=logs
+        )
+        for trial in range(2 * TRIALS):
+            stamps = []
+            for batch in run.epoch(batches) if trial % 2 else batches:
+                stamps.append(time.thread_time())
+                optimizer.zero_grad()
+                model(batch).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            seconds[trial % 2 == 1].append((stamps[-1] - stamps[0]) / (STEPS - 1))
+    return float(np.median(seconds[True]) - np.median(seconds[False]))
 
 
 def work(folder: Path, pairs: int) -> None:
@@ -78,6 +115,7 @@ def take(joined: JoinedStep, batch: ImageBatch) -> None:
 
 def lines(root: Path, options: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the table, launching a group for each framework and number of workers."""
+    yield f"marks and hooks of one step: {1e6 * cost_of_a_step():.0f} microseconds"
     yield "      framework  workers  step without  seconds, recorded / not  CPU seconds, recorded / not"
     for framework in FRAMEWORKS:
         for workers in (1, 2):

@@ -109,7 +109,7 @@ def _wait_for_epochs(logs: Path, count: int, limit_seconds: float = 300.0) -> No
 @pytest.mark.timing
 @needs_a_core_each
 def test_images_per_second_are_those_of_the_scripts_own_clock(tmp_path: Path) -> None:
-    options = ("--epochs", "4", "--images", "2048", "--width", "16")
+    options = ("--epochs", "4", "--images", "8192", "--width", "16")
     texts = outputs(start_torchrun_workers("ddp.py", 2, tmp_path, *options))
     (found,) = records(tmp_path)
     skip_where_disturbed(found)
