@@ -2,7 +2,6 @@
 
 import pytest
 
-from analysis.budget.diagnosis import diagnose
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from unet_scaling.study.config import PROJECT

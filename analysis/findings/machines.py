@@ -51,11 +51,6 @@ def are_on_one_machine(runs: pd.DataFrame) -> bool:
     return bool((runs["dilation"] > 1).all())
 
 
-def are_on_one_machine(runs: pd.DataFrame) -> bool:
-    """Return whether the hosts of these runs are parts of one machine, those of a slowed virtual cluster."""
-    return bool((runs["dilation"] > 1).all())
-
-
 def _hosts_apart(native: pd.DataFrame, horovod: pd.DataFrame) -> str:
     """Return which hosts served one framework and not the other, in words; else nothing."""
     first = _launches_of_hosts(native)
