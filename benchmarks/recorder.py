@@ -67,7 +67,7 @@ def cost_of_a_step() -> float:
             for batch in run.epoch(batches) if trial % 2 else batches:
                 stamps.append(time.thread_time())
                 optimizer.zero_grad()
-                model(batch).backward()  # type: ignore[no-untyped-call]
+                model(batch).backward()
                 optimizer.step()
             seconds[trial % 2 == 1].append((stamps[-1] - stamps[0]) / (STEPS - 1))
     return float(np.median(seconds[True]) - np.median(seconds[False]))
