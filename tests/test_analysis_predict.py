@@ -91,8 +91,8 @@ def test_the_file_names_every_record_by_its_checksum(tmp_path: Path) -> None:
     assert all(file_sha256(tmp_path / name) == digest for name, digest in inputs.items())
 
 
-def test_an_emulated_study_is_predicted_from_the_profile_that_its_workers_waited_by(tmp_path: Path) -> None:
-    study, profile = tmp_path / "study", tmp_path / "recorded"
+def write_emulated_study(study: Path, profile: Path) -> Path:
+    """Both frameworks on 1, 2 and 4 emulated workers, with a link; returns the profile by which they wait."""
     profile.mkdir()
     write_profile(profile, [make_step(READY)] * 3)
     path = profile / COMPUTE_NAME
@@ -104,10 +104,24 @@ def test_an_emulated_study_is_predicted_from_the_profile_that_its_workers_waited
                 options={"emulation": {"compute": str(path)}}, header={"compute": compute},
             )  # fmt: skip
     write_link(study / "pytorch_native-w01-r1", 1e-4, 1e9)
-    prediction = predicted(study, 8)
+    return path
+
+
+def test_an_emulated_study_is_predicted_from_the_profile_that_its_workers_waited_by(tmp_path: Path) -> None:
+    path = write_emulated_study(tmp_path / "study", tmp_path / "recorded")
+    prediction = predicted(tmp_path / "study", 8)
     assert {model.model for point in prediction.points for model in point.models} >= {"bucket timeline"}
     named = [each for each in prediction.inputs if each.file == str(path)]
     assert [each.sha256 for each in named] == [file_sha256(path)]
+
+
+def test_a_profile_that_was_changed_is_one_note_and_no_model(tmp_path: Path) -> None:
+    path = write_emulated_study(tmp_path / "study", tmp_path / "recorded")
+    write_profile(path.parent, [make_step(READY)] * 4)
+    study = load_study(tmp_path / "study")
+    assert not study.profiles
+    (note,) = (note for note in study.notes if "was changed" in note)
+    assert "after pytorch_native-w01-r1, horovod-w01-r1 waited by it" in note
 
 
 def test_throughput_and_step_time_are_of_one_prediction(tmp_path: Path) -> None:

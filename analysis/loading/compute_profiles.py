@@ -1,11 +1,14 @@
 """How long a worker computes in each part of a step: files that runs on 1 worker wrote beside records."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from analysis.text import first_of
 from unet_scaling.study.compute_profile import COMPUTE_NAME, ProfileFile, read_compute_profile
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Header
+
+_MOST_NAMED = 3
 
 
 def read_compute_profiles(
@@ -17,6 +20,7 @@ def read_compute_profiles(
     """
     profiles = {}
     problems = []
+    changed: dict[Path, list[str]] = {}
     for run, path in _places(study, headers):
         try:
             profile = read_compute_profile(path)
@@ -27,8 +31,14 @@ def read_compute_profiles(
         if compute is None or compute.sha256 == profile.sha256:
             profiles[run] = profile
         else:
-            problems.append(f"{path} was changed after {run} waited by it: no prediction is made from it")
-    return profiles, problems
+            changed.setdefault(path, []).append(run)
+    return profiles, [*dict.fromkeys(problems), *map(_changed, changed.items())]
+
+
+def _changed(place: tuple[Path, Sequence[str]]) -> str:
+    path, runs = place
+    waited = first_of(runs, "run", _MOST_NAMED)
+    return f"{path} was changed after {waited} waited by it: no prediction is made from it"
 
 
 def _places(study: Path, headers: Mapping[str, Header]) -> Iterator[tuple[str, Path]]:
