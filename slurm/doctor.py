@@ -48,8 +48,9 @@ class Examination:
     output: str
 
     @property
-    def last_lines(self) -> list[str]:
-        return self.output.strip().splitlines()[-SHOWN_OUTPUT_LINES:]
+    def shown_output(self) -> list[str]:
+        """The last lines of what the launch printed, where it has a fault."""
+        return self.output.strip().splitlines()[-SHOWN_OUTPUT_LINES:] if self.findings.faults else []
 
 
 def examine_here(workers: int) -> Examination:
@@ -86,7 +87,7 @@ def require_sound_launch(cluster: Cluster, workers: int, logs: Path, console: Co
     """Launch the doctor by Slurm; print its verdict and warnings. Raises UserError with all faults."""
     found = examine_cluster(cluster, workers, logs, console)
     if found.findings.faults:
-        faults = "\n  ".join([*found.findings.faults, *found.last_lines])
+        faults = "\n  ".join([*found.findings.faults, *found.shown_output])
         raise UserError(f"nothing was submitted, since the doctor (doctor = true) finds:\n  {faults}")
     for warning in found.findings.warnings:
         console.print(f"doctor: warning: {warning}", markup=False)

@@ -43,7 +43,7 @@ def main() -> int:
         print(json.dumps(as_json(found), indent=2))
     else:
         show(console, found.reports, found.workers, found.findings)
-        for line in found.last_lines if found.findings.faults else []:
+        for line in found.shown_output:
             console.print(f"output: {line}", style="dim", markup=False)
     return EXIT_BUG if found.findings.faults else EXIT_OK
 
@@ -83,5 +83,6 @@ def as_json(found: Examination) -> dict[str, object]:
         "warnings": list(found.findings.warnings),
         "workers": found.workers,
         "slowest_node": next(iter(speeds), None),
+        "output": found.shown_output,
         "reports": [report.model_dump(mode="json") for report in found.reports],
     }

@@ -45,6 +45,8 @@ def main() -> None:
             backward.backward(nn.functional.mse_loss(model(inputs), targets))
             optimizer.step()
     run.finish()
+    # Left to the end of Python, Gloo's threads may end the process instead.
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -113,7 +113,8 @@ def _examine(reporter: Reporter, workers: int) -> None:
     if reporter.report.size == workers:
         _examine_torch(reporter, workers)
         _examine_mpi(reporter, workers)
-    reporter.update(stage="finished")
+    else:
+        reporter.update(stage="finished")
 
 
 def _examine_torch(reporter: Reporter, workers: int) -> None:
@@ -150,7 +151,10 @@ def _examine_mpi(reporter: Reporter, workers: int) -> None:
         _require_same_rank(world.Get_rank(), reporter.report.rank)
         pairs = measure_pairs(world, world.allgather(socket.gethostname()), DOCTOR_BYTES)
         reporter.update(pairs=pairs if world.Get_rank() == 0 else [])
+    # Before it leaves MPI: once one worker has, mpiexec may kill those that have not ended.
+    reporter.update(stage="finished")
     with blocking:
+        world.Barrier()
         _finalize()
 
 
