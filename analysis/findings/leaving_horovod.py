@@ -35,7 +35,7 @@ def _cost(row: Row) -> str:
     """Return what a wrapper costs; that it costs nothing only where its whole interval says so."""
     interval = bracketed(row["cost_ms_low"], row["cost_ms_high"], "+.2f")
     step = f"a step of native DDP takes {number(row['step_ms'], '.1f')} ms"
-    other = f"one of {NAMES[row['framework']]} {number(row['cost_ms'], '+.2f')} ms {interval} beside it"
+    other = f"{NAMES[row['framework']]} adds {number(row['cost_ms'], '+.2f')} ms {interval} to it"
     judged = f"{row['costs']} of a step" if row["costs"] != "not shown" else row["outcome"]
     return f"{step}, and {other}: {judged}"
 
