@@ -93,7 +93,7 @@ def test_names_the_pairs_of_a_slow_link(hosts: VirtualCluster, tmp_path: Path) -
     }
     slow = [text.partition(" is slow")[0] for text in found["warnings"] if " is slow" in text]
     behind = ["the link node1 - node3", "the link node2 - node3", "every link of node3"]
-    # All hosts are one machine: beside other work the latency of any pair of them may be five times another's.
+    # All hosts are one machine: beside other work the latency of any pair may be five times that of another.
     assert [text for text in slow if "node3" in text] == behind
 
 
