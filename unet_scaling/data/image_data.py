@@ -30,7 +30,10 @@ class ImageBatch:
         """Return maps [..., height, width] of a test image without its padding."""
         assert self.box is not None
         top, left, height, width = self.box
-        return maps[..., top : top + height, left : left + width]
+        inside = maps[..., top : top + height, left : left + width]
+        counted = tuple(inside.shape[-2:])
+        assert counted == (height, width), f"of a test image {counted} pixels, there are {height, width}"
+        return inside
 
 
 @dataclass(frozen=True)
