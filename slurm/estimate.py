@@ -112,8 +112,10 @@ def estimable(configs: Sequence[RunConfig], basis: Basis) -> bool:
 
     Emulated ones compute none, and of a task that a file defines the samples are not known here.
     """
-    known = (config for config in configs if not config.is_emulated and not config.has_own_task)
-    return sum(bool(_usable(config, basis.runs)) for config in known) == len(configs)
+    return all(
+        _usable(config, basis.runs) and not config.is_emulated and not config.has_own_task
+        for config in configs
+    )
 
 
 def measures_all(configs: Sequence[RunConfig], basis: Basis) -> bool:

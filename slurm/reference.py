@@ -53,9 +53,8 @@ class FileKind:
 
 
 def file_kinds() -> tuple[FileKind, ...]:
-    return FileKind("study", study_file_model(), frozenset(OPTION_TABLES), ("data", "task")), FileKind(
-        "cluster", Cluster
-    )
+    study = FileKind("study", study_file_model(), axes=frozenset(OPTION_TABLES), either=("data", "task"))
+    return study, FileKind("cluster", Cluster)
 
 
 def page_with_keys(page: str) -> str:

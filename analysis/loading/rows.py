@@ -28,7 +28,7 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
         **speed_of(run.epochs),
         **_quality(run),
         **machine_of(run.header),
-        hosts=_distinct(worker.host for facts in run.header.attempts() for worker in facts.workers),
+        hosts=distinct(worker.host for facts in run.header.attempts() for worker in facts.workers),
         peak_memory_bytes=float(run.budget["peak_memory_bytes"].astype(float).max()),
         busy_share=NAN if busy is None else busy,
         disturbed=run.disturbance.reason,
@@ -69,15 +69,15 @@ def machine_of(header: Provenance) -> dict[str, Any]:
     """Return where the run ran: nodes, devices and cores of the last attempt, and when it began."""
     return {
         "nodes": len({worker.host for worker in header.workers}),
-        "devices": _distinct(worker.device for worker in header.workers),
-        "cores_per_worker": _distinct(str(len(worker.cores)) for worker in header.workers),
+        "devices": distinct(worker.device for worker in header.workers),
+        "cores_per_worker": distinct(str(len(worker.cores)) for worker in header.workers),
         "started_utc": header.first_started_utc,
         "dilation": header.dilation or 1.0,
         "link_rate": header.link_rate or "",
     }
 
 
-def _distinct(values: Iterable[str]) -> str:
+def distinct(values: Iterable[str]) -> str:
     return " ".join(dict.fromkeys(values))
 
 

@@ -12,7 +12,7 @@ from analysis.loading.budget_columns import Columns, budget_columns
 from analysis.loading.compared_facts import MACHINE_FACTS, UNCOMMITTED, Fact, version_facts
 from analysis.loading.consistency import impossible_epochs
 from analysis.loading.fairness import differing_in
-from analysis.loading.rows import machine_of, speed_of, tidy
+from analysis.loading.rows import distinct, machine_of, speed_of, tidy
 from analysis.loading.runs import epoch_columns, escape_unprintable, name_of
 from analysis.restriction import SPEED_ALONE
 from analysis.study import (
@@ -38,6 +38,21 @@ from unet_scaling.study.study_file import config_path
 # Fabric and the Trainer are one arm.
 ANY_LIGHTNING = "Lightning"
 TYPED = "typed"
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What the tables hold of one run, without its name."""
+
+    epochs: Columns
+    budget: Columns
+    disturbance: Disturbance
+
+    @classmethod
+    def of(cls, record: Record) -> "_Tables":
+        disturbed = disturbance(record)
+        stalled = disturbed.stalled_epochs
+        return cls(epoch_columns(record.epochs, stalled), budget_columns(record, stalled), disturbed)
 
 
 @dataclass(frozen=True)
@@ -134,24 +149,22 @@ def _facts(headers: Mapping[str, ScriptHeader]) -> list[Fact[ScriptHeader]]:
 
 def _study(name: str, runs: Sequence[ScriptRun], left_out: Sequence[LeftOut]) -> Study:
     headers = {run.name: run.header for run in runs}
-    disturbed = {run.name: disturbance(run.record) for run in runs}
-    epochs = {run.name: epoch_columns(run.record.epochs, disturbed[run.name].stalled_epochs) for run in runs}
-    budgets = [(run.name, budget_columns(run.record, disturbed[run.name].stalled_epochs)) for run in runs]
+    tables = {run.name: _Tables.of(run.record) for run in runs}
     labels = _labels(headers)
-    rows = [_row(run, labels[run.name], epochs[run.name], disturbed[run.name]) for run in runs]
+    rows = [_row(run, labels[run.name], tables[run.name]) for run in runs]
     rows.sort(key=lambda row: (row.options, row.workers, row.repeat, row.run))
     frameworks = {header.framework for header in headers.values()}
     return Study(
         name=name,
         names=_names(frameworks | {left.framework for left in left_out if left.framework}),
         runs=run_table(rows),
-        epochs=tidy(list(epochs.items()), EPOCH_COLUMNS),
+        epochs=tidy([(run, found.epochs) for run, found in tables.items()], EPOCH_COLUMNS),
         evaluations=tidy([], EVALUATION_COLUMNS),
         left_out=left_out_table(left_out),
         headers={},
         scripts=headers,
         iou_scope=SPEED_ALONE,
-        budgets=tidy(budgets, BUDGET_COLUMNS),
+        budgets=tidy([(run, found.budget) for run, found in tables.items()], BUDGET_COLUMNS),
     )
 
 
@@ -181,8 +194,8 @@ def _varying_options(options: Sequence[Mapping[str, object]]) -> list[str]:
     return [name for name in names if len({str(each.get(name)) for each in options}) > 1]
 
 
-def _row(run: ScriptRun, label: str, epochs: Columns, disturbed: Disturbance) -> Run:
-    budget = budget_columns(run.record)
+def _row(run: ScriptRun, label: str, tables: _Tables) -> Run:
+    disturbed = tables.disturbance
     end = run.record.end
     scores = (end.scores if end else None) or {}
     return Run(
@@ -193,14 +206,14 @@ def _row(run: ScriptRun, label: str, epochs: Columns, disturbed: Disturbance) ->
         seed=None,
         options=label,
         knobs="",
-        **speed_of(epochs),
+        **speed_of(tables.epochs),
         iou=NAN,
         dice=NAN,
         test_images=NAN,
-        training_seconds=epochs["seconds"].sum().item(),
+        training_seconds=tables.epochs["seconds"].sum().item(),
         **machine_of(run.header),
-        hosts=" ".join(dict.fromkeys(worker.host for worker in run.header.workers)),
-        peak_memory_bytes=float(budget["peak_memory_bytes"].astype(float).max()),
+        hosts=distinct(worker.host for worker in run.header.workers),
+        peak_memory_bytes=float(tables.budget["peak_memory_bytes"].astype(float).max()),
         busy_share=NAN if disturbed.busy_share is None else disturbed.busy_share,
         disturbed=disturbed.reason,
         stalls="; ".join(map(str, disturbed.stalls)),

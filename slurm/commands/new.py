@@ -247,7 +247,6 @@ def _ask_count(question: str, usual: int, ask: Ask) -> int:
 
 def _verify_and_tell(study: Path, cluster: Path | None) -> None:
     """Read the files as a submission does, and say how to go on."""
-    read_study(study)
     if read_study(study).task.file:
         print(f"{study} names your task; verify it first: {PASTED} check {study}")
     if cluster is None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 from torch import nn
 
 from unet_scaling.group.group import Group
@@ -21,6 +22,7 @@ NO_MODEL = "record.begin was given no model and optimizer, on which hooks could 
 NO_LENGTH = "the loader has no length: give run.epoch the number of batches, steps=..."
 OTHER_LENGTH = "the loader gave another number of batches than its length"
 UNEQUAL_WORK = "the workers had unequal numbers of batches or samples"
+Numbers = npt.NDArray[np.float64]
 # The workers exchange the place of a fault in this list; the last one named stands for all.
 FAULTS = ("", NO_MODEL, NO_LENGTH, OTHER_LENGTH, NOT_ONE_FORWARD, PASSES_IN_UPDATE)
 # Of the sample of single steps, which has to be a sample, but not to be drawn again.
@@ -132,14 +134,10 @@ class ScriptMeter:
         self.pause()
         self._counters.end()
         self.close()
-        updates = self._marks.updates if self._marks else 0
-        own = (self._seconds, self._samples, self._batches, updates, FAULTS.index(self._fault()))
-        numbers = self._group.gather_array(np.array(own, dtype=np.float64))
-        seconds, samples, batches, steps, faults = numbers.T
+        seconds, samples, batches, updates, faults = self._gather_numbers().T
         if not samples.any():
             return None
-        is_equal = len(set(samples)) == len(set(batches)) == 1
-        no_budget = FAULTS[int(faults.max())] or ("" if is_equal else UNEQUAL_WORK)
+        no_budget = _why_no_budget(samples, batches, faults)
         budget = None if no_budget else self._budget()
         cpu, gpu = self._counters.gather()
         self._epochs += 1
@@ -148,7 +146,7 @@ class ScriptMeter:
             seconds=float(seconds.max()),
             worker_seconds=seconds.tolist(),
             images=int(samples.sum()),
-            steps=int(steps.max() or batches.max()),
+            steps=int(updates.max() or batches.max()),
             loss=None,
             warmup=self._epochs == 1,
             budget=budget,
@@ -161,6 +159,12 @@ class ScriptMeter:
         """Return the content of steps.parquet on worker 0, None elsewhere."""
         return self._sample.parquet() if self._sample else None
 
+    def _gather_numbers(self) -> Numbers:
+        """Return seconds, samples, batches, updates and fault of every worker, [workers, 5]."""
+        updates = self._marks.updates if self._marks else 0
+        own = (self._seconds, self._samples, self._batches, updates, FAULTS.index(self._fault()))
+        return self._group.gather_array(np.array(own, dtype=np.float64))
+
     def _fault(self) -> str:
         if self._marks is None:
             return NO_MODEL
@@ -171,3 +175,9 @@ class ScriptMeter:
     def _budget(self) -> Budget | None:
         assert self._phases is not None
         return gather_budget(self._group, self._epochs, self._phases.seconds(self._seconds), self._sample)
+
+
+def _why_no_budget(samples: Numbers, batches: Numbers, faults: Numbers) -> str:
+    """Return why the phases of an epoch are not known, from numbers of every worker; empty where they are."""
+    is_equal = len(set(samples)) == len(set(batches)) == 1
+    return FAULTS[int(faults.max())] or ("" if is_equal else UNEQUAL_WORK)

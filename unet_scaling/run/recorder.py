@@ -191,7 +191,7 @@ class Recorder:
         self._write(result)
         score = "undefined" if result.score is None else f"{result.score:.4f}"
         title = score_title(result.score_name)
-        self._print(f"after {result.epochs} epochs: {title} {score} on the {result.images} of the test set")
+        self._print(f"after {result.epochs} epochs: {title} {score} on {result.images} test samples")
 
     def finish(self, model: nn.Module, result: Evaluation | None) -> None:
         """Write the last result, what a complete run leaves, and then the line that says it is complete.

@@ -99,7 +99,7 @@ class RunConfig(StrictModel):
     @classmethod
     def _samples_of_a_task(cls, content: object) -> object:
         """Read `[data]` of a task of its own, which has no images."""
-        if not isinstance(content, dict) or not _task_file(content):
+        if not isinstance(content, dict) or not task_file(content):
             return content
         data = content.get("data", {})
         return content | {"data": TaskData.model_validate(data) if isinstance(data, dict) else data}
@@ -392,10 +392,14 @@ class StudyConfig(StrictModel):
         return validated(RunConfig, fields | tables, source)
 
 
-def _task_file(content: dict[str, Any]) -> object:
-    """Return what a configuration names as the file of its task, before anything is validated."""
+def task_file(content: dict[str, Any]) -> str:
+    """Return the file of the task that a study or run names, before anything is validated.
+
+    Empty for the built-in task, and for what is no text.
+    """
     task = content.get("task")
-    return task.get("file") if isinstance(task, dict) else getattr(task, "file", None)
+    file = task.get("file") if isinstance(task, dict) else getattr(task, "file", None)
+    return file if isinstance(file, str) else ""
 
 
 def _run_name(framework: Framework, workers: int, repeat: int, options: Options, source: str) -> str:

@@ -22,7 +22,8 @@ from unet_scaling.study.options import Count
 from unet_scaling.study.validation import Digest, StrictModel
 
 # As the name of a column of tables, and in sentences.
-ScoreName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+SCORE_NAME = r"^[a-z][a-z0-9_]{0,39}$"
+ScoreName = Annotated[str, Field(pattern=SCORE_NAME)]
 PositiveSeconds = Annotated[FiniteFloat, Field(gt=0)]
 
 

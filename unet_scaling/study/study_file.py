@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from unet_scaling.study.axes import study_file_model
 from unet_scaling.study.command_line import LAUNCH_HINT
-from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
+from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig, task_file
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.faults import fault_lines
 from unet_scaling.study.files import read_json_with_checksum
@@ -45,8 +45,8 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
     """Read a study file; `overrides` maps dotted keys ("training.epochs") to values.
 
     Paths may use ~ and variables, and are relative to the project's folder, that of a task to the study
-    file's. Raises UserError that lists every
-    unknown key and every value outside its range; then, of valid values, those that exclude each other.
+    file's. Raises UserError that lists every unknown key and every value outside its range; then, of valid
+    values, those that exclude each other.
     """
     content = read_toml(path)
     for key, value in (overrides or {}).items():
@@ -61,7 +61,7 @@ def read_study(path: Path, overrides: dict[str, Any] | None = None, name: str | 
 
 def _require_valid(content: dict[str, Any], source: str) -> None:
     """Raise UserError that lists every fault of a study file, in its tables of options too."""
-    built_in = not _task_file(content)
+    built_in = not task_file(content)
     faults = [*_until_as_key(content), *_unset_variables(content), *_of_built_in_task(content)]
     known = content if built_in else _without_built_in(content)
     model = study_file_model(built_in)
@@ -159,16 +159,9 @@ def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _task_file(content: dict[str, Any]) -> str:
-    """Return the file of the task that a study names; empty for the built-in task, and for no text."""
-    task = content.get("task")
-    file = task.get("file") if isinstance(task, dict) else None
-    return file if isinstance(file, str) else ""
-
-
 def _of_built_in_task(content: dict[str, Any]) -> Iterator[str]:
     """Yield the keys that only the built-in task has, in a study that names another."""
-    if not _task_file(content):
+    if not task_file(content):
         return
     for table in ("data", *BUILT_IN_TABLES):
         section = content.get(table, {})
@@ -186,7 +179,7 @@ def _without_built_in(content: dict[str, Any]) -> dict[str, Any]:
 
 def _with_task_file(content: dict[str, Any], source: Path) -> dict[str, Any]:
     """Return the content with the absolute path of the task's file, and its SHA-256."""
-    named = _task_file(content)
+    named = task_file(content)
     if not named:
         return content
     path = source.resolve().parent / Path(os.path.expandvars(named)).expanduser()

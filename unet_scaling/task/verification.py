@@ -19,6 +19,7 @@ from unet_scaling.data.sample_data import SampleData, sample_sha256
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.record_lines import SCORE_NAME
 
 # Halved once: a mean over all samples is then the mean of two means.
 BATCH_SAMPLES = 4
@@ -27,7 +28,6 @@ LOSS_TOLERANCE = 1e-3
 # Of all counts: rounding may move a value that lies at a threshold.
 COUNT_TOLERANCE = 1e-3
 MOST_NAMED = 5
-SCORE_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class VerifiedTask(Protocol):
@@ -176,12 +176,7 @@ def _require_counts_that_add_up(task: VerifiedTask, model: nn.Module, data: Samp
         single = [
             _counts(task, model, data.batch(indices[place : place + 1])) for place in range(len(indices))
         ]
-    lengths = sorted({len(each) for each in single})
-    if lengths != [len(whole)]:
-        raise UserError(
-            f"{task.path}: count gives {len(whole)} numbers of {len(indices)} samples, and {lengths} of one; "
-            "their number may not depend on the batch"
-        )
+    _require_same_length(task, whole, single)
     total = torch.stack(single).sum(dim=0)
     if (whole - total).abs().sum() > COUNT_TOLERANCE * total.abs().sum():
         raise UserError(
@@ -189,6 +184,15 @@ def _require_counts_that_add_up(task: VerifiedTask, model: nn.Module, data: Samp
             f"one by one they sum to {total.tolist()}; count in integers, and divide in score"
         )
     _require_scores(task, total)
+
+
+def _require_same_length(task: VerifiedTask, whole: Tensor, single: Sequence[Tensor]) -> None:
+    lengths = sorted({len(each) for each in single})
+    if lengths != [len(whole)]:
+        raise UserError(
+            f"{task.path}: count gives {len(whole)} numbers of {len(single)} samples, and {lengths} of one; "
+            "their number may not depend on the batch"
+        )
 
 
 def _counts(task: VerifiedTask, model: nn.Module, batch: Batch) -> Tensor:
@@ -203,7 +207,7 @@ def _counts(task: VerifiedTask, model: nn.Module, batch: Batch) -> Tensor:
 
 def _require_scores(task: VerifiedTask, counts: Tensor) -> None:
     scores = task.score(counts)
-    names = [name for name in scores if not SCORE_NAME.fullmatch(name)]
+    names = [name for name in scores if not re.fullmatch(SCORE_NAME, name)]
     if not scores or names:
         found = ", ".join(map(repr, names)) or "no score"
         raise UserError(
@@ -219,7 +223,7 @@ def _require_scores(task: VerifiedTask, counts: Tensor) -> None:
 
 
 def _gradients(task: VerifiedTask, model: nn.Module, data: SampleData) -> tuple[float, float, list[str]]:
-    """Return loss and norm of the gradients of one training pass; raises UserError for unused parameters."""
+    """Return the loss of one training pass, the norm of its gradients, and the parameters without one."""
     model.train()
     indices = data.split.train[:BATCH_SAMPLES]
     passes = [_one_pass(task, model, data.batch(indices, 0)) for _ in range(2)]
