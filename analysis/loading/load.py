@@ -46,7 +46,7 @@ from analysis.study import (
     run_table,
 )
 from unet_scaling.study.command_line import LAUNCH_HINT
-from unet_scaling.study.config import ALL_FRAMEWORKS
+from unet_scaling.study.config import ALL_FRAMEWORKS, Framework, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record import RECORD_NAME
@@ -71,26 +71,39 @@ def load_study(folder: Path) -> Study:
     with _without_garbage_collection():
         recorded = recorded_study(folder)
         criteria = recorded.criteria if recorded else Criteria()
-        complete, left_out = _read(paths)
-        left_out += map(UnusableRun, beside_others(scripts, name_of(paths[0])))
-        study = _studies(folder.resolve().name, _as_compared(complete, left_out), criteria)
-        ping_pongs, problems = read_ping_pongs(folder)
-        steps, unreadable = read_steps(folder, study.epochs)
-        profiles, damaged = read_compute_profiles(folder, study.headers)
-        forecasts, changed = read_forecasts(folder, study)
-        notes = (*study.notes, *problems, *unreadable, *damaged, *changed)
-        until = recorded.until if recorded else None
-        stopping = stopping_rule(until, read_history(folder))
-        return replace(
-            study,
-            ping_pongs=ping_pongs,
-            steps=steps,
-            profiles=profiles,
-            forecasts=forecasts,
-            notes=(*notes, *stopping.notes),
-            significance=stopping.significance,
-            until=until,
-        )
+        study = _studies(folder.resolve().name, _read_beside(scripts, paths), criteria)
+        return _with_stopping_rule(_with_other_files(study, folder), folder, recorded)
+
+
+def _read_beside(scripts: Sequence[ScriptRun], paths: Sequence[Path]) -> Loaded:
+    """Return the runs in these folders as they are compared; those of scripts are left out beside them."""
+    complete, left_out = _read(paths)
+    left_out += map(UnusableRun, beside_others(scripts, name_of(paths[0])))
+    return _as_compared(complete, left_out)
+
+
+def _with_other_files(study: Study, folder: Path) -> Study:
+    """Add what the files beside the records hold, and a note on each that cannot be used."""
+    ping_pongs, problems = read_ping_pongs(folder)
+    steps, unreadable = read_steps(folder, study.epochs)
+    profiles, damaged = read_compute_profiles(folder, study.headers)
+    forecasts, changed = read_forecasts(folder, study)
+    return replace(
+        study,
+        ping_pongs=ping_pongs,
+        steps=steps,
+        profiles=profiles,
+        forecasts=forecasts,
+        notes=(*study.notes, *problems, *unreadable, *damaged, *changed),
+    )
+
+
+def _with_stopping_rule(study: Study, folder: Path, recorded: StudyConfig | None) -> Study:
+    """Add how narrow intervals are to be, and the significance that is left after looks at the results."""
+    until = recorded.until if recorded else None
+    stopping = stopping_rule(until, read_history(folder))
+    notes = (*study.notes, *stopping.notes)
+    return replace(study, notes=notes, significance=stopping.significance, until=until)
 
 
 def _study_of_scripts(folder: Path, scripts: Sequence[ScriptRun]) -> Study:
@@ -223,11 +236,9 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
     runs, left_out = loaded
     headers = {run.name: run.header for run in runs}
     unknown = tuple(run.name for run in runs if not run.attempts_known)
-    frameworks = {run.config.framework for run in runs}
-    frameworks |= {left.left_out.framework for left in left_out if left.left_out.framework}
     study = Study(
         name=name,
-        names=names_of(frameworks),
+        names=names_of(_frameworks(runs, left_out)),
         runs=_run_table(runs, axes),
         epochs=_table_of(runs, "epochs", EPOCH_COLUMNS),
         evaluations=_table_of(runs, "evaluations", EVALUATION_COLUMNS),
@@ -235,16 +246,38 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
         headers=headers,
         criteria=criteria,
         axes=axes,
-        score_name=runs[0].score_name if runs else BUILT_IN_SCORE,
-        unit=UNIT_OF_OWN_TASK if any(run.config.has_own_task for run in runs) else UNIT,
         notes=remarks(headers, unknown),
         unknown_attempts=unknown,
+    )
+    return _with_measurements(_with_task(study, runs), runs)
+
+
+def _frameworks(runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> set[Framework]:
+    """Return the frameworks of all runs, used or not."""
+    unused = {left.left_out.framework for left in left_out if left.left_out.framework}
+    return unused | {run.config.framework for run in runs}
+
+
+def _with_task(study: Study, runs: Sequence[CompleteRun]) -> Study:
+    """Add what the task is judged by and counted in; emulated runs learn nothing."""
+    own = any(run.config.has_own_task for run in runs)
+    return replace(
+        study,
+        score_name=runs[0].score_name if runs else BUILT_IN_SCORE,
+        unit=UNIT_OF_OWN_TASK if own else UNIT,
+        iou_scope=NOTHING_LEARNED if study.is_emulated else study.iou_scope,
+    )
+
+
+def _with_measurements(study: Study, runs: Sequence[CompleteRun]) -> Study:
+    """Add the tables of what a run measures besides its epochs."""
+    return replace(
+        study,
         budgets=_table_of(runs, "budget", BUDGET_COLUMNS),
         probes=_table_of(runs, "probe", PROBE_COLUMNS),
         startups=_table_of(runs, "startup", STARTUP_TABLE_COLUMNS),
         gradient_norms=_table_of(runs, "norms", GRADIENT_NORM_COLUMNS),
     )
-    return replace(study, iou_scope=NOTHING_LEARNED) if study.is_emulated else study
 
 
 def _axes(runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> tuple[str, ...]:

@@ -1,17 +1,20 @@
 """Name where the runs of a report come from: code, software, machine, data, times."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from analysis.study import Study
 from analysis.text import clean, count
 from unet_scaling.study.record_lines import Header, Provenance, ScriptHeader, WorkerFacts
 
+# A part of a record: a header, a script's, or a worker of one.
+_Told = TypeVar("_Told")
 # More hosts or jobs than this fill the page without saying more.
 MOST_SHOWN = 12
 # Of a time in ISO 8601: 2025-01-31.
 _DATE_LETTERS = 10
-_OF_WORKERS: dict[str, Callable[[WorkerFacts], str]] = {
+_OF_WORKERS: dict[str, Callable[[WorkerFacts], str | None]] = {
     "hosts": lambda worker: worker.host,
     "devices": lambda worker: worker.device,
     "cores per worker": lambda worker: str(len(worker.cores)),
@@ -43,18 +46,22 @@ def origins(study: Study) -> list[Origin]:
     if not found:
         return []
     workers = [worker for each in found for worker in each.workers]
-    headers = study.headers.values()
-    scripts = study.scripts.values()
     return [
         Origin("commit", _distinct(map(_commit, found))),
         *_transports(study),
         *_versions(found),
-        *(Origin(name, _distinct(map(value, workers))) for name, value in _OF_WORKERS.items()),
-        *(Origin(name, _distinct(map(value, headers))) for name, value in _OF_HEADERS.items() if headers),
-        *(Origin(name, _distinct(map(value, scripts))) for name, value in _OF_SCRIPTS.items() if scripts),
+        *_each(_OF_WORKERS, workers),
+        *_each(_OF_HEADERS, study.headers.values()),
+        *_each(_OF_SCRIPTS, study.scripts.values()),
         Origin("Slurm jobs", _distinct(each.job.get("SLURM_JOB_ID") for each in found)),
         Origin("started (UTC)", _first_and_last(each.started_utc for each in found)),
     ]
+
+
+def _each(facts: Mapping[str, Callable[[_Told], str | None]], told_by: Collection[_Told]) -> Iterator[Origin]:
+    """Yield these facts as all of the records' parts tell them; none where there is no such part."""
+    if told_by:
+        yield from (Origin(name, _distinct(map(fact, told_by))) for name, fact in facts.items())
 
 
 def _provenance(study: Study) -> Sequence[Provenance]:
