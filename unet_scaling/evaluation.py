@@ -9,8 +9,8 @@ from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.played import live_buffers, played_statistics
 from unet_scaling.run.weights import weights_sha256
-from unet_scaling.study.record_lines import Epoch, Evaluation
-from unet_scaling.task.task import Evaluated, Task
+from unet_scaling.study.record_lines import Epoch, Evaluated, Evaluation
+from unet_scaling.task.task import Task
 
 
 @torch.no_grad()

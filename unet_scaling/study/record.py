@@ -59,12 +59,11 @@ from unet_scaling.study.record_checks import record_contradictions
 from unet_scaling.study.record_lines import (
     End,
     Epoch,
+    Evaluated,
     Evaluation,
     Header,
     Provenance,
     RecordLine,
-    Result,
-    Scores,
     ScriptHeader,
 )
 from unet_scaling.study.validation import StrictModel
@@ -157,7 +156,7 @@ def read_record(path: Path) -> Record:
         path=path,
         header=_first(lines, Header),
         epochs=tuple(line for line in lines if isinstance(line, Epoch)),
-        results=tuple(line for line in lines if isinstance(line, Result | Scores)),
+        results=tuple(line for line in lines if isinstance(line, Evaluated)),
         end=_first(lines, End),
         problems=tuple(problems),
         probe=_first(lines, Probe),

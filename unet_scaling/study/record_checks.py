@@ -6,10 +6,10 @@ from unet_scaling.study.measurements import Probe, Startup
 from unet_scaling.study.record_lines import (
     End,
     Epoch,
+    Evaluated,
     Evaluation,
     Header,
     RecordLine,
-    Result,
     Scores,
     ScriptHeader,
 )
@@ -60,13 +60,13 @@ def _faults_of_header(header: Header) -> Iterator[str]:
 
 
 def _faults_of_script(lines: Sequence[RecordLine]) -> Iterator[str]:
-    foreign = sorted({line.kind for line in lines if isinstance(line, Startup | Probe | Result | Scores)})
+    foreign = sorted({line.kind for line in lines if isinstance(line, Startup | Probe | Evaluated)})
     if foreign:
         yield f"the record of a script has no line {', '.join(foreign)}"
 
 
 def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
-    results = [line for line in lines if isinstance(line, Result | Scores)]
+    results = [line for line in lines if isinstance(line, Evaluated)]
     if any(isinstance(line, Scores) != header.config.has_own_task for line in results):
         yield f"task.file is {header.config.task.file!r}, the evaluations are of another task"
     if header.is_emulated and results:

@@ -181,13 +181,20 @@ class Epoch(StrictModel):
         return self
 
 
-class Result(StrictModel):
+class Evaluated(StrictModel):
+    """What every evaluation over the whole test set records besides its counts."""
+
+    epochs: NonNegativeInt = Field(description="epochs trained before it")
+    training_seconds: Annotated[FiniteFloat, Field(ge=0)] = Field(description="sum of those epochs' seconds")
+    images: PositiveInt = Field(description="of the test set, or its samples, each once")
+    seconds: PositiveSeconds
+    weights_sha256: Digest
+
+
+class Result(Evaluated):
     """One evaluation over the whole test set, each image once at any number of workers."""
 
     kind: Literal["result"] = "result"
-    epochs: NonNegativeInt = Field(description="epochs trained before it")
-    training_seconds: Annotated[FiniteFloat, Field(ge=0)] = Field(description="sum of those epochs' seconds")
-    images: PositiveInt
     true_positive: NonNegativeInt = Field(description="pixels")
     false_positive: NonNegativeInt
     false_negative: NonNegativeInt
@@ -195,8 +202,6 @@ class Result(StrictModel):
     iou: Share | None = Field(description="none where neither mask nor prediction has foreground")
     dice: Share | None
     image_iou: Share | None = Field(description="mean of the per-image IoU, over the images that have one")
-    seconds: PositiveSeconds
-    weights_sha256: Digest
 
     @property
     def score_name(self) -> str:
@@ -216,19 +221,14 @@ class Result(StrictModel):
         return self
 
 
-class Scores(StrictModel):
+class Scores(Evaluated):
     """One evaluation of a task that a file defines over its whole test set, each sample once."""
 
     kind: Literal["scores"] = "scores"
-    epochs: NonNegativeInt = Field(description="epochs trained before it")
-    training_seconds: Annotated[FiniteFloat, Field(ge=0)] = Field(description="sum of those epochs' seconds")
-    images: PositiveInt = Field(description="samples of the test set")
     counts: list[int] = Field(description="of the task, summed over the samples")
     scores: dict[ScoreName, FiniteFloat | None] = Field(
         min_length=1, description="that follow from the counts; the first, a share, is the one that is judged"
     )
-    seconds: PositiveSeconds
-    weights_sha256: Digest
 
     @property
     def score_name(self) -> str:

@@ -18,10 +18,10 @@ from unet_scaling.model import Norm
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Scalar
-from unet_scaling.study.record_lines import Scores
+from unet_scaling.study.record_lines import Evaluated, Scores
 from unet_scaling.task.contract import TaskFile
 from unet_scaling.task.importing import import_task_file
-from unet_scaling.task.task import Evaluated, Task
+from unet_scaling.task.task import Task
 from unet_scaling.task.verification import verify_task
 
 
@@ -86,7 +86,7 @@ class FileTask(Task):
 
     def result(self, counts: Tensor, evaluated: Evaluated) -> Scores:
         total = counts.sum(dim=0)
-        return Scores(**vars(evaluated), counts=total.tolist(), scores=self.score(total))
+        return Scores(**evaluated.model_dump(), counts=total.tolist(), scores=self.score(total))
 
     def verify(self, model: nn.Module, data: SampleData) -> None:  # type: ignore[override]
         """Raise UserError, on every worker alike: 65 for data, 2 for a function or an option."""

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,18 +10,7 @@ from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.record_lines import Evaluation
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """The facts of one evaluation besides its counts: `images` are the samples of the whole test set."""
-
-    epochs: int
-    training_seconds: float
-    images: int
-    seconds: float
-    weights_sha256: str
+from unet_scaling.study.record_lines import Evaluated, Evaluation
 
 
 class Task(ABC):

@@ -12,8 +12,8 @@ from unet_scaling.group.group import Group
 from unet_scaling.metrics import count_pixels, mean_image_iou, total_counts
 from unet_scaling.model import Norm, UNet
 from unet_scaling.study.compute_profile import profile_of, require_same_parameters
-from unet_scaling.study.record_lines import Result
-from unet_scaling.task.task import Evaluated, Task
+from unet_scaling.study.record_lines import Evaluated, Result
+from unet_scaling.task.task import Task
 
 
 class UNetTask(Task):
@@ -51,7 +51,7 @@ class UNetTask(Task):
     def result(self, counts: Tensor, evaluated: Evaluated) -> Result:
         total = total_counts(counts)
         return Result(
-            **dataclasses.asdict(evaluated),
+            **evaluated.model_dump(),
             **dataclasses.asdict(total),
             iou=total.iou,
             dice=total.dice,
