@@ -16,27 +16,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.paired_steps import (
+    PARAMETERS,
+    TRIALS,
     JoinedStep,
     Seconds,
-    config_of,
     joined_step,
-    launched,
     leave_result,
     measured_in_turn,
-    median_with_ends,
+    ratio_lines,
     run_benchmark,
 )
 from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock
-from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.errors import run_worker
 from unet_scaling.study.measurements import Phase
 
 MODULE = "benchmarks.budget"
-PARAMETERS = 82
-TRIALS = 300
 STEPS = 2  # of a block
 
 
@@ -96,24 +92,8 @@ def seconds_of_a_step(joined: JoinedStep, clock: HostClock | None) -> Seconds:
 
 
 def lines(root: Path, options: argparse.Namespace) -> Iterator[str]:
-    """Yield the lines of the table, launching a group for each framework and number of workers."""
-    yield f"marks and hooks of one step: {1e6 * cost_of_a_step():.0f} microseconds"
-    yield "      framework  workers  step without  seconds, with / without  CPU seconds, with / without"
-    for framework in FRAMEWORKS:
-        for workers in (1, 2):
-            config = config_of(root, framework, workers, options)
-            pairs = np.array(launched(root, MODULE, config, options.pairs))
-            yield _line(framework, workers, pairs)
-
-
-def _line(framework: Framework, workers: int, pairs: NDArray[np.float64]) -> str:
-    ratios = pairs[:, 0] / pairs[:, 1]
-    step = 1000 * np.median(pairs[:, 1, 0])
-    return f"{framework:>15} {workers:>8} {step:10.2f} ms  {shown(ratios[:, 0])}  {shown(ratios[:, 1])}"
-
-
-def shown(ratios: NDArray[np.float64]) -> str:
-    return "{:.4f} [{:.4f}, {:.4f}]".format(*median_with_ends(ratios))
+    """Yield the lines of the table."""
+    return ratio_lines(root, options, MODULE, "with / without", cost_of_a_step())
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A step in two ways, in turn, in one process group: what benchmarks/budget.py and noise_scale.py share."""
+"""A step in two ways, in turn, in one process group: what budget.py, noise_scale.py and recorder.py share."""
 
 import argparse
 import importlib.util
@@ -22,12 +22,16 @@ from slurm.local import launch
 from unet_scaling.data.image_source import Batch
 from unet_scaling.group.group import Group
 from unet_scaling.measure.phases import NO_CLOCK
-from unet_scaling.study.config import PROJECT, Framework, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
 from unet_scaling.study.study_file import read_config
 from unet_scaling.task.loading import load_task
 from unet_scaling.training import Step, build_model, build_optimizer
 
 RESULT = "seconds.json"
+# Of the reference network.
+PARAMETERS = 82
+# In which the marks and hooks of a step are timed alone, each way.
+TRIALS = 300
 IMAGES = 40
 WARMUP_PAIRS = 5
 # Each on cores of its own, also where only one worker trains.
@@ -120,6 +124,32 @@ def median_with_ends(ratios: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the median and its 95 % interval, a bootstrap over the pairs."""
     interval = stats.bootstrap((ratios,), np.median, method="percentile", rng=1).confidence_interval
     return float(np.median(ratios)), float(interval.low), float(interval.high)
+
+
+def ratio_lines(
+    root: Path, options: argparse.Namespace, module: str, compared: str, marks_seconds: float
+) -> Iterator[str]:
+    """Yield a table of both ratios, a group launched for each framework and number of workers.
+
+    `compared` names the two ways, "with / without"; `marks_seconds` are those of a step's marks and hooks.
+    """
+    yield f"marks and hooks of one step: {1e6 * marks_seconds:.0f} microseconds"
+    yield f"      framework  workers  step without  seconds, {compared}  CPU seconds, {compared}"
+    for framework in FRAMEWORKS:
+        for workers in range(1, MOST_WORKERS + 1):
+            config = config_of(root, framework, workers, options)
+            pairs = np.array(launched(root, module, config, options.pairs))
+            yield _ratio_line(framework, workers, pairs)
+
+
+def _ratio_line(framework: Framework, workers: int, pairs: NDArray[np.float64]) -> str:
+    ratios = pairs[:, 0] / pairs[:, 1]
+    step = 1000 * np.median(pairs[:, 1, 0])
+    return f"{framework:>15} {workers:>8} {step:10.2f} ms  {_shown(ratios[:, 0])}  {_shown(ratios[:, 1])}"
+
+
+def _shown(ratios: NDArray[np.float64]) -> str:
+    return "{:.4f} [{:.4f}, {:.4f}]".format(*median_with_ends(ratios))
 
 
 def run_benchmark(

@@ -19,26 +19,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.budget import shown
 from benchmarks.paired_steps import (
+    PARAMETERS,
+    TRIALS,
     JoinedStep,
     Seconds,
-    config_of,
     joined_step,
-    launched,
     leave_result,
     measured_in_turn,
+    ratio_lines,
     run_benchmark,
 )
 from unet_scaling import record
 from unet_scaling.data.image_data import ImageBatch
-from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.errors import run_worker
 
 MODULE = "benchmarks.recorder"
 STEPS = 10  # of an epoch
-PARAMETERS = 82
-TRIALS = 300  # epochs
 
 
 class Sum(nn.Module):
@@ -114,16 +111,8 @@ def take(joined: JoinedStep, batch: ImageBatch) -> None:
 
 
 def lines(root: Path, options: argparse.Namespace) -> Iterator[str]:
-    """Yield the lines of the table, launching a group for each framework and number of workers."""
-    yield f"marks and hooks of one step: {1e6 * cost_of_a_step():.0f} microseconds"
-    yield "      framework  workers  step without  seconds, recorded / not  CPU seconds, recorded / not"
-    for framework in FRAMEWORKS:
-        for workers in (1, 2):
-            config = config_of(root, framework, workers, options)
-            pairs = np.array(launched(root, MODULE, config, options.pairs))
-            step = 1000 * np.median(pairs[:, 1, 0])
-            seconds, cpu_seconds = (pairs[:, 0] / pairs[:, 1]).T
-            yield f"{framework:>15} {workers:>8} {step:10.2f} ms  {shown(seconds)}  {shown(cpu_seconds)}"
+    """Yield the lines of the table."""
+    return ratio_lines(root, options, MODULE, "recorded / not", cost_of_a_step())
 
 
 def main() -> None:
