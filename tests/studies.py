@@ -58,6 +58,11 @@ def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, 
     for key, value in options.items():
         table = next(name for name in tables if key in OPTION_TABLES[name].model_fields)
         tables[table][key] = value
+    return single_config(framework, workers, **tables)
+
+
+def single_config(framework: str, workers: int, **tables: object) -> RunConfig:
+    """The first repeat of a point with these tables of options."""
     return RunConfig.model_validate(
         {
             "study": "test",

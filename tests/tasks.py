@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.studies import single_config
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.options import TaskOptions
 from unet_scaling.study.study_file import task_sha256
@@ -115,18 +116,8 @@ def task_config(
 ) -> RunConfig:
     """A run of the task in a file; `training` are options of that table."""
     table = {"epochs": 2, "batch_per_worker": 4 // workers, "rate_scaling": "none", "shared_devices": True}
-    return RunConfig.model_validate(
-        {
-            "study": "test",
-            "run": f"{framework}-w{workers}",
-            "framework": framework,
-            "workers": workers,
-            "repeat": 1,
-            "seed": 3,
-            "task": TaskOptions(file=str(file), sha256=task_sha256(file, "task.file"), options=options),
-            "training": table | training,
-        }
-    )
+    task = TaskOptions(file=str(file), sha256=task_sha256(file, "task.file"), options=options)
+    return single_config(framework, workers, task=task, training=table | training)
 
 
 def points_config(folder: Path, source: str = POINTS, **rest: Any) -> RunConfig:
