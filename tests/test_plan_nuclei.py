@@ -2,11 +2,13 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from unet_scaling.study.config import PROJECT
+from unet_scaling.study.record import read_record
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,19 @@ def test_the_page_says_what_the_records_say(report: Report) -> None:
         said = [f"{row.iou:.3f} [{row.iou_low:.3f}, {row.iou_high:.3f}]" for row in of_count]
         assert said
         assert all(each in cells for each in said)
+
+
+def test_the_page_says_how_long_a_run_trained() -> None:
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for path in (PROJECT / "logs" / "plan_nuclei").glob("*/run.jsonl"):
+        record = read_record(path)
+        assert record.header is not None
+        played = record.header.config.training.plays is not None
+        seconds[played].append(record.results[-1].training_seconds)
+    page = " ".join((PROJECT / "docs" / "plan_quality.md").read_text().split())
+    played, real = seconds[True], seconds[False]
+    assert f"{len(played)} played runs trained for {np.mean(played):.0f} s each" in page
+    assert f"{len(real)} real ones for {np.mean(real):.0f} s, on" in page
 
 
 def test_the_noise_scale_warned_too_early(report: Report) -> None:
