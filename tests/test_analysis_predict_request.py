@@ -12,6 +12,7 @@ from analysis.loading.load import load_study
 from analysis.prediction.request import (
     AS_MEASURED,
     AS_PREDICTED,
+    EXACT_BASELINE,
     request_table,
 )
 from analysis.prediction.request_sentences import efficient_counts, request_sentences
@@ -27,6 +28,7 @@ from unet_scaling.study.options import Criteria
 NO_PLAN = pd.DataFrame(columns=["seconds_to_target"])
 # 0.1 s on 1 worker, and 10 ms for each message round after that.
 LATENCY = {n: [0.1 + 0.01 * (n - 1)] * 3 for n in (1, 2, 4, 8)}
+STEADY = {n: [0.1 + 0.01 * (n - 1)] * 5 for n in (2, 4, 8)}
 EPOCHS = 3
 
 
@@ -128,6 +130,28 @@ def test_a_training_has_the_epochs_of_its_own_series(tmp_path: Path) -> None:
             write_run(tmp_path, "pytorch_native", 1, repeat, options=options, label=f"-e{epochs}")
     table = table_of(tmp_path)
     assert table["worker_hours"].tolist() == pytest.approx([3 * 0.48 / 3600, 9 * 0.48 / 3600])
+
+
+def test_a_noisy_baseline_widens_the_interval_of_a_predicted_efficiency(tmp_path: Path) -> None:
+    """The same medians everywhere: only how far the launches on 1 worker lie apart differs."""
+    widths = []
+    for spread in (0.0, 0.004, 0.016):
+        alone = [0.1 + share * spread for share in (-1, -0.5, 0, 0.5, 1)]
+        write_launches(tmp_path / f"{spread}", STEADY | {1: alone})
+        row = table_of(tmp_path / f"{spread}").set_index("workers").loc[16]
+        widths.append(np.log(row["efficiency_high"] / row["efficiency_low"]))
+        of_step = np.log(row["step_seconds_high"] / row["step_seconds_low"])
+        assert widths[-1] == pytest.approx(of_step, abs=1e-6) if spread == 0 else widths[-1] > of_step
+    assert widths == sorted(widths)
+    assert widths[2] > widths[0] + 0.1
+
+
+def test_a_baseline_of_two_launches_is_said_to_be_taken_as_exact(tmp_path: Path) -> None:
+    write_launches(tmp_path, LATENCY | {1: [0.09, 0.11]})
+    table = table_of(tmp_path)
+    assert set(table.loc[table["source"] == AS_PREDICTED, "why"]) == {EXACT_BASELINE}
+    (said,) = request_sentences(load_study(tmp_path), table, NO_PLAN)
+    assert EXACT_BASELINE in said
 
 
 def test_emulated_runs_say_so_and_cost_no_worker_hours(tmp_path: Path) -> None:

@@ -57,6 +57,11 @@ class AverageForecast:
     absent: Mapping[str, str]
     why: str = ""
 
+    @property
+    def draws(self) -> Array:
+        """About DRAWS draws of the seconds that may be measured; none where no model speaks."""
+        return _pooled(self.models) if self.models else np.empty(0)
+
 
 @dataclass(frozen=True)
 class Predictor:

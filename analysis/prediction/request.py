@@ -14,11 +14,18 @@ import pandas as pd
 
 from analysis.prediction.averaging import AverageForecast, Predictor
 from analysis.prediction.extrapolation import SERIES_AT_ONCE
-from analysis.prediction.scaling_laws import Counts, term_matrix
+from analysis.prediction.scaling_laws import Counts, Vector, term_matrix
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
-from analysis.prediction.step_time import STEP_TERMS, StepTime
+from analysis.prediction.step_time import EDGES, STEP_TERMS, StepTime
 from analysis.processes import parallel_map
-from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, coverage
+from analysis.statistics.intervals import (
+    CONFIDENCE,
+    FEWEST_REPEATS,
+    RESAMPLING_SEED,
+    UNKNOWN_INTERVAL,
+    coverage,
+    replicates,
+)
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
 from analysis.text import Row
 
@@ -31,6 +38,9 @@ AS_MEASURED = "measured"
 AS_PREDICTED = "predicted"
 # Of counts between the largest measured and twice as many.
 MOST_PREDICTED_POINTS = 8
+EXACT_BASELINE = (
+    f"fewer than {FEWEST_REPEATS} launches on 1 worker: intervals of the efficiency take their speed as exact"
+)
 TERM_NAMES: Mapping[str, str] = {
     "transfer": "bytes on the link",
     "transfer_between_nodes": "bytes on the link between nodes",
@@ -126,12 +136,36 @@ def _predicted_rows(series: Series, known: Sequence[Row], epochs: float) -> Iter
 def _predicted(series: Series, at: Counts, forecast: AverageForecast, work_hours: float) -> _Cells:
     low, high = forecast.interval
     seconds = [forecast.seconds, low, high]
-    alone = float(series.medians[0])
     workers = float(at.workers[0])
     hours = [workers * work_hours / series.throughput(at, each) for each in seconds]
-    values = {"step_seconds": seconds, "efficiency": _inverse(alone, seconds), "worker_hours": hours}
+    alone = series.launches[0]
+    efficiency = _ratio(alone, forecast)
+    values = {"step_seconds": seconds, "efficiency": efficiency, "worker_hours": hours}
     known = NAN if np.isnan(low) else CONFIDENCE
-    return _row(series, at, AS_PREDICTED, values) | {"coverage": known, "why": forecast.why}
+    why = forecast.why or ("" if len(alone) >= FEWEST_REPEATS else EXACT_BASELINE)
+    return _row(series, at, AS_PREDICTED, values) | {"coverage": known, "why": why}
+
+
+def _ratio(alone: Vector, forecast: AverageForecast) -> list[float]:
+    """Return the seconds of a step on 1 worker over those predicted, with the interval of the ratio.
+
+    `alone`: of each launch on 1 worker. Its median is drawn apart from what is predicted: both rest on the
+    same launches, which would make the ratio vary less.
+    """
+    ratio = float(np.median(alone)) / forecast.seconds
+    draws = forecast.draws
+    if not len(draws):
+        return [ratio, *UNKNOWN_INTERVAL]
+    low, high = np.quantile(_medians_alone(alone, len(draws)) / draws, EDGES)
+    return [ratio, min(float(low), ratio), max(float(high), ratio)]
+
+
+def _medians_alone(alone: Vector, draws: int) -> Vector:
+    """Return so many draws of the median over launches; always their median where they are too few."""
+    if len(alone) < FEWEST_REPEATS:
+        return np.full(draws, np.median(alone))
+    (replicated,) = replicates(alone[None])
+    return np.random.default_rng(RESAMPLING_SEED).choice(replicated, draws)
 
 
 def _row(series: Series, at: Counts, source: str, values: Mapping[str, Sequence[float]]) -> _Cells:
