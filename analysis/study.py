@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 
 import pandas as pd
 
+from analysis.score import Score
 from unet_scaling.study.compute_profile import ProfileFile
 from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS
@@ -25,8 +26,6 @@ NAMES: Names = {
 # The comparison of every report; findings/wrapper_comparison.py has further frameworks against native DDP.
 COMPARED: tuple[Framework, Framework] = ("pytorch_native", "horovod")
 _SHORT_NAMES: Names = {**NAMES, "pytorch_native": "DDP", "lightning": "Fabric"}
-# The score of the built-in task.
-BUILT_IN_SCORE = "iou"
 # What one curve has in common, and what one point of it.
 SERIES = ["options", "framework", "knobs"]
 POINT = [*SERIES, "workers"]
@@ -165,9 +164,8 @@ class Study:
     names        what the arms are called in every output; of records always those of NAMES
     criteria     what the study wants decided: margin of IoU, floor of efficiency, target IoU
     throughput   the column of `runs` that is the study's throughput; `unit` is its unit
-    score_name   of the score that is judged, as the records have it; in all tables it is the column `iou`,
-                 and in all texts IoU, until they are written (score_words.py)
-    iou_scope    what the IoU was computed on
+    score        that is judged; in all tables it is the column `iou`
+    iou_scope    what the score was computed on
     notes        what the reader of any figure should know
     significance  of all comparisons together: smaller where repeats were added after a look at the results
     until        how narrow the study asks its intervals to be; None for a fixed number of repeats
@@ -187,7 +185,7 @@ class Study:
     axes: tuple[str, ...] = ()
     throughput: str = "images_per_second"
     unit: str = "images / s"
-    score_name: str = BUILT_IN_SCORE
+    score: Score = Score()  # noqa: RUF009  (frozen)
     iou_scope: str = "whole test set"
     notes: tuple[str, ...] = ()
     provenance_known: bool = True

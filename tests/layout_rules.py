@@ -37,7 +37,7 @@ ORDERS = {
         ("doctor",),
     ),
     "analysis": (
-        ("arrays", "study", "text", "processes", "restriction", "score_words"),
+        ("arrays", "score", "study", "text", "processes", "restriction"),
         ("loading",),
         ("statistics",),
         ("findings",),

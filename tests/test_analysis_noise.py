@@ -11,7 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from analysis.figures.catalogue import FIGURES, draw
-from analysis.figures.drawing.critical_workers import N_CRIT_SENTENCE
+from analysis.figures.drawing.critical_workers import critical_sentence
 from analysis.figures.drawing.inputs import Inputs
 from analysis.findings.comparison import compare
 from analysis.findings.cost import cost_table
@@ -22,7 +22,8 @@ from analysis.loading.load import load_study
 from analysis.played.points import judged_points
 from analysis.report.assemble import make_report
 from analysis.report.figure_files import inputs_of as figure_inputs
-from analysis.study import NAMES, POINT, Study, names_of
+from analysis.score import Score
+from analysis.study import POINT, Study, names_of
 from tests.records import Measured, make_epochs, make_point, write_run
 from tests.simulated_gradients import sampled_norms
 from unet_scaling.study.config import Framework
@@ -126,22 +127,23 @@ def test_with_enough_launches_the_interval_is_over_launches(tmp_path: Path) -> N
 
 
 def test_words_name_n_crit_where_it_is_resolved_and_what_adam_makes_of_it(study: Study) -> None:
-    notes = noise_notes(noise_table(study), NOT_JUDGED, NAMES)
+    notes = noise_notes(noise_table(study), NOT_JUDGED, study)
     assert len(notes) == 3
     pattern = r"native DDP, measured on 4 real workers: the gradient noise scale is \d+ \[\d+, \d+\] images, "
     assert re.match(pattern + r"the batch of N_crit = \d+ \[\d+, \d+\] workers$", notes[0])
-    assert notes[-1] == NOISE_CAUTION
+    assert notes[-1] == f"{NOISE_CAUTION} IoU at so many workers, played or real"
     assert "2505.23971" in NOISE_CAUTION
     assert "1907.04164" in NOISE_CAUTION
-    assert noise_notes(noise_table(study).iloc[:0], NOT_JUDGED, NAMES) == []
+    assert noise_notes(noise_table(study).iloc[:0], NOT_JUDGED, study) == []
 
 
 def test_words_say_where_it_is_not_resolved(tmp_path: Path) -> None:
     write(tmp_path / "tiny", noise=[1e5] * EPOCHS)
-    table = noise_table(load_study(tmp_path / "tiny"))
+    study = load_study(tmp_path / "tiny")
+    table = noise_table(study)
     assert table["noise_scale_workers"].isna().all()
-    assert "the gradient noise scale is not resolved" in noise_notes(table, NOT_JUDGED, NAMES)[0]
-    assert "-" not in noise_notes(table, NOT_JUDGED, NAMES)[0]
+    assert "the gradient noise scale is not resolved" in noise_notes(table, NOT_JUDGED, study)[0]
+    assert "-" not in noise_notes(table, NOT_JUDGED, study)[0]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_words_say_where_it_is_not_resolved(tmp_path: Path) -> None:
 def test_the_warning_is_held_against_the_iou(study: Study, judged: dict[int, str], outcome: str) -> None:
     point = {"options": "", "framework": "horovod", "knobs": ""}
     rows = [point | {"workers": workers, "non_inferior": answer} for workers, answer in judged.items()]
-    native, horovod, _ = noise_notes(noise_table(study), pd.DataFrame(rows), NAMES)
+    native, horovod, _ = noise_notes(noise_table(study), pd.DataFrame(rows), study)
     assert native.endswith("workers")
     assert outcome in horovod
     assert (". It" in horovod) == bool(outcome)
@@ -245,7 +247,7 @@ def test_the_figure_of_the_iou_has_n_crit_at_its_foot_where_it_is_resolved(tmp_p
     assert 4 < low < value < high < 6
     assert 4 < float(text.split()[1]) < 6
     caption = FIGURES["quality"].caption(figure_inputs(make_report(load_study(tmp_path))))
-    assert N_CRIT_SENTENCE in caption
+    assert critical_sentence(Score()) in caption
 
 
 def test_an_n_crit_beyond_the_workers_of_the_figure_is_told_at_its_end(tmp_path: Path) -> None:
@@ -261,4 +263,4 @@ def test_the_figure_of_the_iou_is_silent_of_an_n_crit_that_is_not_resolved(tmp_p
     _, texts = n_crit_texts(tmp_path)
     assert texts == []
     inputs = figure_inputs(make_report(load_study(tmp_path)))
-    assert N_CRIT_SENTENCE not in FIGURES["quality"].caption(inputs)
+    assert critical_sentence(Score()) not in FIGURES["quality"].caption(inputs)

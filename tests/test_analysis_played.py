@@ -18,8 +18,6 @@ from tests.played_runs import DIVERGED, near, write_all_played, write_played, wr
 from tests.records import digest, make_workers
 from unet_scaling.study.options import Criteria
 
-MARGIN = Criteria().iou_margin
-
 
 def report_of(folder: Path) -> Report:
     return make_report(load_study(folder))
@@ -34,7 +32,7 @@ def rows_of(study: Study, kind: str = "played") -> dict[int, dict[str, Any]]:
 
 def sentence_of(study: Study) -> str:
     (kept,) = kept_ious(played_table(study))
-    return kept_sentence(kept, MARGIN)
+    return kept_sentence(kept, study)
 
 
 def test_played_runs_stand_apart_with_the_workers_that_they_play(tmp_path: Path) -> None:

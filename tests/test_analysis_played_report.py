@@ -131,7 +131,7 @@ def test_without_real_runs_no_time_to_the_target_is_known(tmp_path: Path) -> Non
     plan = planned(make_report(load_study(write_all_played(tmp_path, {1: near(0.8), 8: near(0.8)}))))
     assert plan["epochs_to_target"].notna().all()
     assert plan["seconds_to_target"].isna().all()
-    assert set(plan["why"]) == {f"{ONLY_AT_THE_END}; {NO_SPEED}"}
+    assert set(plan["why"]) == {f"IoU {ONLY_AT_THE_END}; {NO_SPEED}"}
 
 
 def test_real_runs_of_another_batch_give_no_speed(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_the_page_says_how_long_a_run_trained() -> None:
     for path in (PROJECT / "logs" / "plan_nuclei").glob("*/run.jsonl"):
         record = read_record(path)
         assert record.header is not None
-        played = record.header.config.training.plays is not None
-        seconds[played].append(record.results[-1].training_seconds)
+        plays = record.header.config.training.plays
+        seconds[plays is not None].append(record.results[-1].training_seconds)
     page = " ".join((PROJECT / "docs" / "plan_quality.md").read_text().split())
     played, real = seconds[True], seconds[False]
     assert f"{len(played)} played runs trained for {np.mean(played):.0f} s each" in page

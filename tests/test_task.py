@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from analysis.score_words import ScoreWords
+from analysis.score import Score
 from slurm.commands import new
 from slurm.study_folder import StudyFolder
 from slurm.task_check import verify_in_processes
@@ -201,13 +201,18 @@ def test_a_record_refuses_a_score_that_is_no_share() -> None:
         )  # fmt: skip
 
 
-def test_words_of_a_score_replace_iou_and_keep_given_names() -> None:
-    words = ScoreWords("top_accuracy", kept=("iou_weight=2",))
-    assert words.text("IoU 0.3, iou_low, previous, iou_weight=2") == (
-        "top accuracy 0.3, top_accuracy_low, previous, iou_weight=2"
+def test_a_score_names_columns_and_files_and_what_sentences_say() -> None:
+    score = Score("top_accuracy", "sample")
+    names = ("iou_low", "time_to_iou.svg", "image_iou", "previous", "target_iou", "iou_margin")
+    assert [score.key(name) for name in names] == [
+        "top_accuracy_low", "time_to_top_accuracy.svg", "image_top_accuracy", "previous", "target_score",
+        "score_margin",
+    ]  # fmt: skip
+    assert [Score().key(name) for name in names] == list(names)
+    assert (score.title, score.heading, score.with_article) == (
+        "top accuracy",
+        "Top accuracy",
+        "a top accuracy",
     )
-    assert words.text("128 test images, images_per_second, /data/images") == (
-        "128 test samples, images_per_second, /data/images"
-    )
-    assert words.text("criteria.target_iou") == "criteria.target_score"
-    assert ScoreWords("iou").text("IoU of 3 images") == "IoU of 3 images"
+    assert (Score().title, Score().heading, Score().with_article) == ("IoU", "IoU", "an IoU")
+    assert Score("accuracy").with_article == "an accuracy"

@@ -19,7 +19,7 @@ from analysis.study import Study
 
 PARTS = ("data_wait", "compute", "wire", "imbalance", "optimizer", "unequal_work", "rest")
 FRACTIONS = tuple(f"{part}_share" for part in PARTS)
-UNEQUAL = "the images are not steps x workers x batch: the work of its workers was not equal"
+UNEQUAL = "are not steps x workers x batch: the work of its workers was not equal"
 OLDER = "these logs have no budget"
 
 
@@ -57,7 +57,7 @@ def run_shares(study: Study) -> pd.DataFrame:
     parts = _part_seconds(study, first)
     table = pd.DataFrame({f"{part}_share": parts[part] / parts["all"] for part in PARTS}, dtype=float)
     table = table.where(table.notna().all(axis=1), np.nan)
-    return _with_reasons(table, first, study.runs["run"])
+    return _with_reasons(table, first, study)
 
 
 def _part_seconds(study: Study, first: pd.DataFrame) -> Mapping[str, "pd.Series[float]"]:
@@ -111,9 +111,10 @@ def _unequal_work(study: Study, runs: pd.DataFrame) -> "pd.Series[float]":
     return pd.Series(0.0, index=runs.index).where(runs["images"] == expected)
 
 
-def _with_reasons(table: pd.DataFrame, runs: pd.DataFrame, order: "pd.Series[str]") -> pd.DataFrame:
+def _with_reasons(table: pd.DataFrame, runs: pd.DataFrame, study: Study) -> pd.DataFrame:
+    unequal = f"the {study.score.samples} {UNEQUAL}"
     recorded = runs["no_budget"].astype(object)
-    table["no_budget"] = recorded.where(recorded.ne("") | table["wire_share"].notna(), UNEQUAL)
-    table = table.reindex(pd.Index(order, name="run"))
+    table["no_budget"] = recorded.where(recorded.ne("") | table["wire_share"].notna(), unequal)
+    table = table.reindex(pd.Index(study.runs["run"], name="run"))
     table["no_budget"] = table["no_budget"].astype(object).fillna(OLDER)
     return table.reset_index()

@@ -59,7 +59,7 @@ def input_bound(facts: PointFacts) -> Cause | None:
     intervals = facts.share_intervals if bound else facts.overhead_intervals
     return Cause(
         share if bound else overhead,
-        "workers wait for images",
+        f"workers wait for {facts.point.sample}s",
         f"data wait is {percent(share)} of a step of {milliseconds(facts.step_seconds)}{more}; "
         f"data.loading = {loading!r}",
         f"{cure}; python -m unet_scaling.profile STUDY.toml names the slow stage",

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from analysis.compare.facts import OPTION, ComparedFact, compared_facts, unequal_images
+from analysis.compare.facts import OPTION, ComparedFact, compared_facts, unequal_samples
 from analysis.compare.iou import iou_differences
 from analysis.compare.matching import Matching, match_points
 from analysis.compare.remarks import remarks_on
@@ -14,6 +14,7 @@ from analysis.compare.sentences import headlines
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.compare.throughput import throughput_ratios
 from analysis.restriction import after, restriction_words
+from analysis.score import Score
 from analysis.text import count, first_of
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
@@ -34,6 +35,11 @@ class StudyComparison:
     facts: list[ComparedFact]
     points: pd.DataFrame
     only: pd.DataFrame
+
+    @property
+    def score(self) -> Score:
+        """Return the score of both studies, which train one task."""
+        return self.a.study.score
 
     @property
     def differing(self) -> list[ComparedFact]:
@@ -59,7 +65,7 @@ class StudyComparison:
     def headlines(self) -> list[str]:
         """Return which study is faster where, and where its IoU is higher, in sentences."""
         found = headlines(self.a, self.b, self.points)
-        every = found if self.points.empty else [*unequal_images(self.differing), *found]
+        every = found if self.points.empty else [*unequal_samples(self.differing, self.score), *found]
         return [after(self.emulated, text) for text in every]
 
     @cached_property

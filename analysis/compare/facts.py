@@ -16,6 +16,7 @@ from analysis.loading.compared_facts import (
     workers_per_host,
 )
 from analysis.loading.options import flat_options, shown
+from analysis.score import Score
 from analysis.study import NAMES
 from analysis.text import clean, first_of
 from unet_scaling.study.record_lines import Header, WorkerFacts
@@ -67,10 +68,11 @@ _OF_WORKERS: dict[str, Callable[[WorkerFacts], str]] = {
     "threads per worker": lambda worker: str(worker.threads),
 }
 _OF_VIRTUAL_CLUSTER = ("dilation", "link rate")
+# {}: what the data consist of.
 _OF_DATA: dict[str, Callable[[Header], str | None]] = {
     "SHA-256 of the data's manifest": lambda header: header.manifest_sha256[:16],
-    "training images": lambda header: f"{header.train_images:,}",
-    "test images": lambda header: f"{header.test_images:,}",
+    "training {}s": lambda header: f"{header.train_images:,}",
+    "test {}s": lambda header: f"{header.test_images:,}",
     "gradient bytes": lambda header: f"{header.gradient_bytes:,}" if header.gradient_bytes else None,
     "seeds": lambda header: str(header.config.seed),
 }
@@ -91,12 +93,14 @@ def compared_facts(a: StudySide, b: StudySide, matching: Matching) -> list[Compa
     return [*found, *_initial_weights(first, second), *_environment(first, second)]
 
 
-def unequal_images(differing: Sequence[ComparedFact]) -> Iterator[str]:
-    """Yield which options make an image other work in one study than in the other."""
+def unequal_samples(differing: Sequence[ComparedFact], score: Score) -> Iterator[str]:
+    """Yield which options make a sample other work in one study than in the other."""
     options = [fact for fact in differing if fact.name in _OPTIONS_OF_WORK]
     if options:
         values = "; ".join("{}: A {}, B {}".format(fact.name, *fact.texts) for fact in options)
-        yield f"an image is not the same work in A and B, so a ratio of images / s says little: {values}"
+        article = "an" if score.sample == "image" else "a"
+        same = f"{article} {score.sample} is not the same work in A and B"
+        yield f"{same}, so a ratio of {score.samples} / s says little: {values}"
 
 
 def _facts_of(group: FactGroup, first: _Values, second: _Values) -> Iterator[ComparedFact]:
@@ -152,7 +156,8 @@ def _transports(headers: Sequence[Header]) -> _Values:
 
 
 def _data(headers: Sequence[Header]) -> _Values:
-    return {name: [value(header) for header in headers] for name, value in _OF_DATA.items()}
+    sample = headers[0].config.sample
+    return {name.format(sample): [value(header) for header in headers] for name, value in _OF_DATA.items()}
 
 
 def _initial_weights(first: Sequence[Header], second: Sequence[Header]) -> Iterator[ComparedFact]:

@@ -14,9 +14,15 @@ from analysis.report.view import (
     number_column,
     text_column,
 )
+from analysis.score import Score
 from analysis.study import NAMES
 
-OUTCOMES = ("speed", "IoU")
+SPEED_OUTCOME = "speed"
+
+
+def outcomes(score: Score) -> tuple[str, str]:
+    """Return the headings of the columns of outcomes."""
+    return SPEED_OUTCOME, score.title
 
 
 def only_lines(comparison: StudyComparison) -> list[str]:
@@ -33,6 +39,8 @@ def only_lines(comparison: StudyComparison) -> list[str]:
 def points_grid(comparison: StudyComparison) -> Grid:
     """Return the table of points, without columns that would be empty."""
     unit = comparison.a.study.unit
+    score = comparison.score
+    speed_outcome, score_outcome = outcomes(score)
     columns = [
         framework_column(NAMES),
         integer_column("workers", "workers"),
@@ -40,11 +48,16 @@ def points_grid(comparison: StudyComparison) -> Grid:
         number_column(f"A,\n{unit}", "throughput_a", "~4", bounded=False),
         number_column(f"B,\n{unit}", "throughput_b", "~4", bounded=False),
         number_column("B / A", "ratio", ".3f"),
-        text_column(OUTCOMES[0], "outcome"),
-        number_column("difference of IoU", "iou_difference", "+.4f"),
-        text_column(OUTCOMES[1], "iou_outcome"),
+        text_column(speed_outcome, "outcome"),
+        number_column(f"difference of {score.title}", "iou_difference", "+.4f"),
+        text_column(score_outcome, "iou_outcome"),
     ]
-    return make_grid("compare", "Throughput and IoU", comparison.points, columns, "compare.csv")
+    return make_grid("compare", points_title(score), comparison.points, columns, "compare.csv")
+
+
+def points_title(score: Score) -> str:
+    """Return the title of the table of points."""
+    return f"Throughput and {score.title}"
 
 
 def facts_grid(comparison: StudyComparison) -> Grid:

@@ -9,6 +9,7 @@ from analysis.compare.sentences import compared_point, percent_faster
 from analysis.compare.throughput import A_FASTER, B_FASTER
 from analysis.findings.comparison import NO_DIFFERENCE
 from analysis.restriction import after
+from analysis.score import Score
 from analysis.text import Row, count, number
 
 # What the launches show of the speed of B against that of A.
@@ -32,7 +33,7 @@ def study_headline(comparison: StudyComparison) -> str:
     if not rows:
         return comparison.headlines[0]
     speed = list(_faster(comparison, rows)) or [_not_shown(comparison, rows)]
-    return after(comparison.emulated, "; ".join([*speed, *_iou(rows)]))
+    return after(comparison.emulated, "; ".join([*speed, *_iou(comparison.score, rows)]))
 
 
 def _faster(comparison: StudyComparison, rows: Sequence[Row]) -> Iterator[str]:
@@ -69,10 +70,10 @@ def _not_shown(comparison: StudyComparison, rows: Sequence[Row]) -> str:
     return f"the launches do not show which of {titles} is faster"
 
 
-def _iou(rows: Sequence[Row]) -> Iterator[str]:
+def _iou(score: Score, rows: Sequence[Row]) -> Iterator[str]:
     for outcome, word in ((A_HIGHER, "lower"), (B_HIGHER, "higher")):
         found = [row for row in rows if row["iou_outcome"] == outcome]
         if found:
             most = max(abs(row["iou_difference"]) for row in found)
             up_to = "up to " if len(found) > 1 else ""
-            yield f"the IoU of B is {word} {_place(found, rows)}, by {up_to}{number(most, '.3f')}"
+            yield f"the {score.title} of B is {word} {_place(found, rows)}, by {up_to}{number(most, '.3f')}"

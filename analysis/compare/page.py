@@ -5,18 +5,17 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from analysis.compare.assemble import StudyComparison
-from analysis.compare.grids import facts_grid, nothing_differs, only_lines, points_grid
+from analysis.compare.grids import facts_grid, nothing_differs, only_lines, points_grid, points_title
 from analysis.compare.headline import SpeedChange, speed_change, study_headline
 from analysis.compare.iou import A_HIGHER, B_HIGHER
 from analysis.compare.throughput import A_FASTER, B_FASTER
 from analysis.figures.catalogue import labelled_panels, labelled_sheet
 from analysis.figures.drawing.study_forest import MOST_FOREST_ROWS, study_alternative, study_panels
-from analysis.figures.drawing.svg import image, inline_svg, reworded
+from analysis.figures.drawing.svg import image, inline_svg
 from analysis.findings.tiles import Light
 from analysis.report.templates import rendered
 from analysis.report.view import Drawing
 from analysis.restriction import with_restriction
-from analysis.score_words import score_words
 from analysis.study import COMPARED, NAMES
 from analysis.text import clean, count, listed, sentence
 
@@ -56,8 +55,7 @@ def forest_files(comparison: StudyComparison) -> dict[str, bytes]:
     if comparison.points.empty:
         return {}
     points = _drawn_points(comparison)
-    words = score_words(comparison.a.study)
-    drawn = reworded(labelled_sheet(study_panels(points), study_alternative(points)), words)
+    drawn = labelled_sheet(study_panels(points, comparison.score), study_alternative(points))
     return {f"{STEM}.{kind}": image(drawn, kind) for kind in ("svg", "png")}
 
 
@@ -66,7 +64,7 @@ def _answer(comparison: StudyComparison) -> dict[str, object]:
     light, word = CHANGES[change]
     if change == "faster" and A_HIGHER in set(comparison.points["iou_outcome"]):
         light = "caution"
-        word = "B is faster, its IoU lower"
+        word = f"B is faster, its {comparison.score.title} lower"
     return {
         "light": light,
         "word": word,
@@ -99,6 +97,7 @@ def _evidence(comparison: StudyComparison) -> dict[str, object]:
     answers = list(map(sentence, comparison.headlines))
     return {
         "points": points_grid(comparison),
+        "points_title": points_title(comparison.score),
         "points_line": sentence(f"{count(len(comparison.points), 'point')} in both studies"),
         "answers": answers,
         "answers_line": sentence(count(len(answers), "sentence")),
@@ -114,12 +113,8 @@ def _drawings(comparison: StudyComparison) -> Sequence[Drawing]:
     if comparison.points.empty:
         return ()
     points = _drawn_points(comparison)
-    figures = labelled_panels(study_panels(points), study_alternative(points))
-    words = score_words(comparison.a.study)
-    panels = [
-        inline_svg(reworded(figure, words), f"figure-{STEM}-{number}")
-        for number, figure in enumerate(figures, start=1)
-    ]
+    figures = labelled_panels(study_panels(points, comparison.score), study_alternative(points))
+    panels = [inline_svg(figure, f"figure-{STEM}-{number}") for number, figure in enumerate(figures, start=1)]
     return (Drawing(STEM, tuple(panels), _caption(comparison)),)
 
 
@@ -134,9 +129,10 @@ def _drawn_points(comparison: StudyComparison) -> pd.DataFrame:
 def _caption(comparison: StudyComparison) -> str:
     points = len(comparison.points)
     cut = f" The first {MOST_FOREST_ROWS} of {points} points; all are in compare.csv."
+    sides = f"Right of the line B is faster, or its {comparison.score.title} higher; left of it A"
     caption = (
-        "Right of the line B is faster, or its IoU higher; left of it A. In the colour of its framework: the "
-        "interval, corrected for all points, excludes equality; grey: nothing is claimed."
+        f"{sides}. In the colour of its framework: the interval, corrected for all points, excludes "
+        "equality; grey: nothing is claimed."
         f"{cut if points > MOST_FOREST_ROWS else ''}"
     )
     return with_restriction(comparison.emulated, caption)

@@ -8,7 +8,6 @@ from analysis.compare.sides import StudySide, read_side
 from analysis.loading.compared_facts import task_words
 from analysis.report.console import report_console
 from analysis.restriction import restriction_words
-from analysis.score_words import score_words
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
@@ -21,7 +20,7 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     _require_one_task(a, b)
     comparison = compare_studies(a, b)
     _write(comparison, output)
-    print_comparison(comparison, report_console(a.study))
+    print_comparison(comparison, report_console())
     print(f"\ncomparison: {output}")
     if comparison.points.empty:
         raise UserError(f"{first} and {second} have no point in common: see above", EXIT_BAD_DATA)
@@ -56,8 +55,7 @@ def _require_one_task(a: StudySide, b: StudySide) -> None:
 def _write(comparison: StudyComparison, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        words = score_words(comparison.a.study)
-        for name, content in words.files(comparison_files(comparison)).items():
+        for name, content in comparison_files(comparison).items():
             write_atomically(folder / name, content, READABLE)
     except OSError as error:
         raise UserError(f"the comparison cannot be written to {folder}: {error}; try --output") from None

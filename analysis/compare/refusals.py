@@ -32,7 +32,7 @@ def _test_set(side: StudySide, point: StudyPoint) -> dict[str, str]:
     header, *_ = side.headers([point])
     return {
         "data manifest": header.manifest_sha256[:16],
-        "test images": f"{header.test_images:,}",
+        f"test {side.study.score.samples}": f"{header.test_images:,}",
         **{key: point.settings[key] for key in TEST_SET_OPTIONS if key in point.settings},
         "evaluated pixels": _pixels(side, point),
     }

@@ -107,12 +107,14 @@ def _in_doubt(row: Row) -> str:
 
 
 def _of_iou(a: StudySide, b: StudySide, rows: Rows) -> Iterator[str]:
+    heading = a.study.score.heading
     margin = min(side.study.criteria.iou_margin for side in (a, b))
     for row in rows:
         higher = {A_HIGHER: a, B_HIGHER: b}.get(row["iou_outcome"])
         if higher:
-            yield f"IoU is higher in {higher.title} with {compared_point(row)}{_difference(row, margin)}"
-    yield from (f"IoU: {text}" for text in _without_higher(rows))
+            where = f"in {higher.title} with {compared_point(row)}"
+            yield f"{heading} is higher {where}{_difference(row, margin)}"
+    yield from (f"{heading}: {text}" for text in _without_higher(rows))
 
 
 def _without_higher(rows: Rows) -> Iterator[str]:

@@ -10,7 +10,14 @@ from rich.markup import escape
 from rich.table import Table as ConsoleTable
 
 from analysis.compare.assemble import StudyComparison
-from analysis.compare.grids import OUTCOMES, facts_grid, nothing_differs, only_lines, points_grid
+from analysis.compare.grids import (
+    facts_grid,
+    nothing_differs,
+    only_lines,
+    outcomes,
+    points_grid,
+    points_title,
+)
 from analysis.compare.page import comparison_page, forest_files
 from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES
 from analysis.report.markdown import TEXT, escaped
@@ -59,7 +66,7 @@ def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
     points = pd.concat([comparison.points, comparison.only]).reindex(columns=[*COMPARE_COLUMNS])
     facts = [(fact.group, fact.name, *fact.texts, fact.differs) for fact in comparison.facts]
     return {
-        "compare.csv": as_csv(points),
+        "compare.csv": as_csv(points.rename(columns=comparison.score.key)),
         "compare_facts.csv": as_csv(pd.DataFrame(facts, columns=["group", "fact", "a", "b", "differs"])),
         "compare.md": comparison_markdown(comparison).encode(),
         **forest_files(comparison),
@@ -87,7 +94,7 @@ def comparison_markdown(comparison: StudyComparison) -> str:
 def _points_part(comparison: StudyComparison) -> list[str]:
     if comparison.points.empty:
         return []
-    return ["## Throughput and IoU", _markdown_grid(points_grid(comparison))]
+    return [f"## {points_title(comparison.score)}", _markdown_grid(points_grid(comparison))]
 
 
 def _list_part(title: str, lines: Sequence[str]) -> list[str]:
@@ -107,7 +114,7 @@ def print_comparison(comparison: StudyComparison, console: Console) -> None:
         console.print(f"{side.letter}: {side.folder}", markup=False, soft_wrap=True)
     _print_facts(comparison, console)
     if len(comparison.points):
-        console.print(_console_table(points_grid(comparison)))
+        console.print(_console_table(points_grid(comparison), outcomes(comparison.score)))
     _print_lines(console, "Points of one study only", only_lines(comparison))
     _print_lines(console, "Notes", comparison.notes)
     console.print()
@@ -141,9 +148,9 @@ def _add_column(table: ConsoleTable, heading: Cell) -> None:
     table.add_column(heading.text, justify="right" if number else "left", no_wrap=number)
 
 
-def _console_table(grid: Grid) -> ConsoleTable:
-    """Return a table without the outcomes: the console has no room for them, and the answers tell them."""
-    shown = [heading.text not in OUTCOMES for heading in grid.headings]
+def _console_table(grid: Grid, left_out: Sequence[str] = ()) -> ConsoleTable:
+    """Return a table without some columns: the console has no room for outcomes, which the answers tell."""
+    shown = [heading.text not in left_out for heading in grid.headings]
     table = ConsoleTable(box=box.SIMPLE_HEAD)
     for heading in compress(grid.headings, shown):
         _add_column(table, heading)

@@ -20,7 +20,7 @@ TITLE = "overhead budget"
 SECTION = "budget"
 BUDGET_SENTENCE = (
     "Each part: the share of the workers' time that is lost in it against 1 worker; below zero a "
-    "part takes less time per image. Diamonds: 1 - efficiency, the sum of the parts."
+    "part takes less time per {sample}. Diamonds: 1 - efficiency, the sum of the parts."
 )
 
 
@@ -45,7 +45,9 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the parts, diamonds and bars are."""
-    return caption_text(inputs, BUDGET_SENTENCE, bars_of_repeated_points(inputs))
+    return caption_text(
+        inputs, BUDGET_SENTENCE.format(sample=inputs.study.score.sample), bars_of_repeated_points(inputs)
+    )
 
 
 def alternative(inputs: Inputs) -> str:

@@ -31,7 +31,7 @@ from analysis.figures.drawing.style import STYLE
 class FigureModule(Protocol):
     """One figure.
 
-    TITLE    its name in sentences, without an article
+    TITLE    its name in sentences, without an article; may name the score as {score}
     SECTION  anchor of the report's section where it stands, unless it is on the first screen
     """
 

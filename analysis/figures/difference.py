@@ -21,7 +21,7 @@ SECTION = "budget"
 FRAMEWORK_PAIR = ["options", "native_knobs", "horovod_knobs"]
 DIFFERENCE_SENTENCE = (
     "Above zero Horovod needs more time, below zero native DDP; in shares of native DDP's time per "
-    "image. Diamonds: the sum, which is the ratio of throughputs less 1."
+    "{sample}. Diamonds: the sum, which is the ratio of throughputs less 1."
 )
 
 
@@ -46,7 +46,9 @@ def missing(inputs: Inputs) -> str | None:
 
 def caption(inputs: Inputs) -> str:
     """Return what the parts, diamonds and bars are."""
-    return caption_text(inputs, DIFFERENCE_SENTENCE, bars_of_repeated_points(inputs))
+    return caption_text(
+        inputs, DIFFERENCE_SENTENCE.format(sample=inputs.study.score.sample), bars_of_repeated_points(inputs)
+    )
 
 
 def alternative(inputs: Inputs) -> str:

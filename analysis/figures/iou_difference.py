@@ -22,7 +22,7 @@ from analysis.figures.drawing.style import GRID, MUTED
 from analysis.study import POINT
 from analysis.text import chart_number
 
-TITLE = "difference of the IoU to 1 worker"
+TITLE = "difference of the {score} to 1 worker"
 SECTION = "iou"
 # A tick closer to zero than this is zero but for rounding.
 ZERO = 1e-12
@@ -31,7 +31,7 @@ ZERO = 1e-12
 def draw(inputs: Inputs) -> list[Panel]:
     """Return the difference to 1 worker over the workers; a panel for each set of options."""
     tables = _with_differences(inputs)
-    return [quantity_panel(tables, DIFFERENCE, options) for options in inputs.options]
+    return [quantity_panel(tables, _quantity(inputs), options) for options in inputs.options]
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -39,7 +39,8 @@ def missing(inputs: Inputs) -> str | None:
     if not inputs.study.provenance_known:
         return "the test images of these logs are unknown"
     differences = inputs.iou.loc[inputs.iou["workers"] > 1, "difference"]
-    return None if differences.notna().any() else "no run on several workers has an IoU and one on 1 worker"
+    lacking = f"no run on several workers has {inputs.study.score.with_article} and one on 1 worker"
+    return None if differences.notna().any() else lacking
 
 
 def caption(inputs: Inputs) -> str:
@@ -51,8 +52,8 @@ def caption(inputs: Inputs) -> str:
 
 def alternative(inputs: Inputs) -> str:
     """Return the difference of every series at its most workers."""
-    opening = "Difference of the IoU to 1 worker against workers. Difference"
-    return quantity_alternative(opening, _with_differences(inputs), DIFFERENCE)
+    opening = f"{_quantity(inputs).title} against workers. Difference"
+    return quantity_alternative(opening, _with_differences(inputs), _quantity(inputs))
 
 
 def _with_differences(inputs: Inputs) -> Inputs:
@@ -84,10 +85,11 @@ def _difference_text(point: "pd.Series[Any]") -> str:
     return chart_number(float(point["difference"]), "+.3f")
 
 
-DIFFERENCE = Quantity(
-    column="difference",
-    title="Difference of the IoU to 1 worker",
-    label=_difference_text,
-    guide=_draw_margin,
-    form="+.3f",
-)
+def _quantity(inputs: Inputs) -> Quantity:
+    return Quantity(
+        column="difference",
+        title=f"Difference of the {inputs.study.score.title} to 1 worker",
+        label=_difference_text,
+        guide=_draw_margin,
+        form="+.3f",
+    )

@@ -15,6 +15,7 @@ from analysis.figures.drawing.labels import Label, end_labels, guide_line, say_u
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.titles import title_marks
 from analysis.findings.noise import WHOLE_TRAINING, noise_scale_text
+from analysis.score import Score
 from analysis.study import SERIES
 from analysis.text import Row, count
 
@@ -32,7 +33,7 @@ def draw(inputs: Inputs) -> list[Panel]:
     """Return the noise scale over the epochs; a panel for each set of options."""
     drawn = _drawn(inputs.noise)
     panels = inputs.panels_in(drawn)
-    return [_panel(options, series, drawn) for options, series in panels.items()]
+    return [_panel(inputs.study.score, options, series, drawn) for options, series in panels.items()]
 
 
 def missing(inputs: Inputs) -> str | None:
@@ -55,14 +56,14 @@ def alternative(inputs: Inputs) -> str:
     whole = inputs.noise[inputs.noise["stage"] == WHOLE_TRAINING].sort_values("played_workers", kind="stable")
     return alternative_text(
         "Gradient noise scale over the epochs, by stages. Over the whole training",
-        facts_of_series(inputs, lambda series: _fact(series.rows(whole))),
+        facts_of_series(inputs, lambda series: _fact(series.rows(whole), inputs.study.score)),
     )
 
 
-def _fact(whole: pd.DataFrame) -> Iterator[str]:
+def _fact(whole: pd.DataFrame, score: Score) -> Iterator[str]:
     for row in whole.head(1).to_dict("records"):
         workers = count(int(row["played_workers"]), f"{row['kind']} worker")
-        yield f"{noise_scale_text(row)}, measured on {workers}"
+        yield f"{noise_scale_text(row, score)}, measured on {workers}"
 
 
 def _drawn(noise: pd.DataFrame) -> pd.DataFrame:
@@ -77,17 +78,17 @@ def _drawn(noise: pd.DataFrame) -> pd.DataFrame:
     return shown.assign(trained=(shown["first_epoch"] - 1 + shown["last_epoch"]) / 2)
 
 
-def _panel(options: str, panel: Sequence[DrawnSeries], drawn: pd.DataFrame) -> Panel:
+def _panel(score: Score, options: str, panel: Sequence[DrawnSeries], drawn: pd.DataFrame) -> Panel:
     def draw_panel(axes: Axes) -> None:
-        _draw_panel(axes, panel, drawn[drawn["options"] == options])
+        _draw_panel(axes, score, panel, drawn[drawn["options"] == options])
 
-    return Panel("Gradient noise scale, images", draw_panel, options, panel)
+    return Panel(f"Gradient noise scale, {score.samples}", draw_panel, options, panel)
 
 
-def _draw_panel(axes: Axes, panel: Sequence[DrawnSeries], shown: pd.DataFrame) -> None:
+def _draw_panel(axes: Axes, score: Score, panel: Sequence[DrawnSeries], shown: pd.DataFrame) -> None:
     guides = _draw_batches(axes, shown)
     for series in panel:
-        _draw_series(axes, series, series.rows(shown))
+        _draw_series(axes, score, series, series.rows(shown))
     end_labels(axes, guides)
     unknown = [series.name for series in panel if series.rows(shown).empty]
     say_unknown(axes, unknown, nothing=False)
@@ -116,12 +117,12 @@ def _guide(axes: Axes, last: float, batch: float, workers: float) -> Label:
     return guide_line(axes, [0.0, last], [batch, batch], count(round(workers), "worker"))
 
 
-def _draw_series(axes: Axes, series: DrawnSeries, rows: pd.DataFrame) -> None:
+def _draw_series(axes: Axes, score: Score, series: DrawnSeries, rows: pd.DataFrame) -> None:
     line = median_line(series, rows["trained"], rows[COLUMN], label=series.name)
     axes.add_line(line)
-    title_marks(line, [f"{series.name}, {_title(row)}" for row in rows.to_dict("records")])
+    title_marks(line, [f"{series.name}, {_title(row, score)}" for row in rows.to_dict("records")])
     interval_bars(axes, series, rows, COLUMN, x="trained")
 
 
-def _title(row: Row) -> str:
-    return f"epochs {row['first_epoch']} to {row['last_epoch']}: {noise_scale_text(row)}"
+def _title(row: Row, score: Score) -> str:
+    return f"epochs {row['first_epoch']} to {row['last_epoch']}: {noise_scale_text(row, score)}"

@@ -12,7 +12,7 @@ from analysis.figures.drawing.artists import interval_bars, last_known, markers
 from analysis.figures.drawing.axes import tick_text, worker_axis
 from analysis.figures.drawing.captions import alternative_text, on_workers, value_text
 from analysis.figures.drawing.critical_workers import (
-    N_CRIT_SENTENCE,
+    critical_sentence,
     draw_critical_workers,
     resolved_critical_workers,
 )
@@ -26,13 +26,10 @@ from analysis.played.kept import kept_farthest_first, kept_ious
 from analysis.statistics.intervals import FEWEST_REPEATS, coverage
 from analysis.text import chart_number, count, printable
 
-TITLE = "IoU of played and real runs"
+TITLE = "{score} of played and real runs"
 SECTION = "played"
 NO_PLAYED_RUN = "no run of this study is played: training.plays trains as more workers than there are"
-MARKS_SENTENCE = (
-    "Open marks: played, one worker trained exactly as so many; filled: real workers. The axis of the IoU "
-    "does not start at zero."
-)
+MARKS_SENTENCE = "Open marks: played, one worker trained exactly as so many; filled: real workers."
 BEST_SENTENCE = '"best": the highest median of all sets of options at this number of workers.'
 # Bars of played runs stand to the right of their mark, those of real ones to the left.
 KIND_SIDES = {"played": 1.0, "real": -1.0}
@@ -56,7 +53,9 @@ def missing(inputs: Inputs) -> str | None:
     """Return why it cannot be drawn: no run is played, or none has an IoU."""
     if inputs.played.empty:
         return NO_PLAYED_RUN
-    return None if inputs.played["iou"].notna().any() else "no played run has an IoU"
+    return (
+        None if inputs.played["iou"].notna().any() else f"no played run has {inputs.study.score.with_article}"
+    )
 
 
 def caption(inputs: Inputs) -> str:
@@ -64,15 +63,18 @@ def caption(inputs: Inputs) -> str:
     margin = chart_number(inputs.study.criteria.iou_margin)
     band = f"Grey band: the margin of {margin} below 1 worker."
     best = BEST_SENTENCE if inputs.played["best"].any() else ""
-    critical = N_CRIT_SENTENCE if _has_critical_workers(inputs) else ""
-    parts = (_runs(inputs), MARKS_SENTENCE, _bars(inputs), band, best, critical, _undrawn(inputs))
+    axis = f"The axis of the {inputs.study.score.title} does not start at zero."
+    critical = critical_sentence(inputs.study.score) if _has_critical_workers(inputs) else ""
+    parts = (_runs(inputs), MARKS_SENTENCE, axis, _bars(inputs), band, best, critical, _undrawn(inputs))
     return " ".join(filter(None, parts))
 
 
 def alternative(inputs: Inputs) -> str:
     """Return the IoU of every series at its most workers, and whether it is of played runs."""
     facts = [fact for options in _options(inputs) for fact in _facts(inputs, options)]
-    return alternative_text("IoU against workers, of played and real runs. At the most workers", facts)
+    return alternative_text(
+        f"{inputs.study.score.heading} against workers, of played and real runs. At the most workers", facts
+    )
 
 
 def _facts(inputs: Inputs, options: str) -> Iterator[str]:
@@ -122,7 +124,9 @@ def _panel(inputs: Inputs, options: str, limits: tuple[float, float]) -> Panel:
         end_labels(axes, labels, least_free=LABELS_PX)
 
     kinds = " and ".join(sorted(rows["kind"].unique()))
-    return Panel(f"IoU, {inputs.study.iou_scope}, {kinds}", draw_rows, options, series)
+    return Panel(
+        f"{inputs.study.score.heading}, {inputs.study.iou_scope}, {kinds}", draw_rows, options, series
+    )
 
 
 def _limits(inputs: Inputs) -> tuple[float, float]:

@@ -81,7 +81,8 @@ def _iou_sentence(inputs: Inputs) -> str:
     if iou_panel(inputs, _rows(inputs)) is None:
         return ""
     margin = chart_number(inputs.study.criteria.iou_margin)
-    return f"IoU: differences to the same seed on 1 worker; the grey band is the margin of {margin}."
+    differences = f"{inputs.study.score.heading}: differences to the same seed on 1 worker"
+    return f"{differences}; the grey band is the margin of {margin}."
 
 
 def _ratio_panel(inputs: Inputs, rows: Sequence[Row]) -> Panel:

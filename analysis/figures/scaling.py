@@ -85,7 +85,7 @@ def _throughput(inputs: Inputs) -> Quantity:
 def _iou(inputs: Inputs) -> Quantity:
     return Quantity(
         column="iou",
-        title=f"IoU, {inputs.study.iou_scope}",
+        title=f"{inputs.study.score.heading}, {inputs.study.iou_scope}",
         label=lambda point: chart_number(float(point["iou"]), ".3f"),
         form=".3f",
         least_top=1.04,

@@ -14,7 +14,7 @@ from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.layout import Panel
 from analysis.findings.cost import iou_curves
 
-TITLE = "IoU against training time"
+TITLE = "{score} against training time"
 SECTION = "cost"
 # From this ratio of the last evaluation's time to the first one's.
 WIDE_TIME_RATIO = 20
@@ -25,7 +25,7 @@ def draw(inputs: Inputs) -> list[Panel]:
     curves = iou_over_time(inputs)
     elapsed = curves.medians["elapsed"]
     chart = CurveChart(
-        title="IoU against training time",
+        title=f"{inputs.study.score.heading} against training time",
         x="elapsed",
         y="iou",
         x_label="seconds of training",
@@ -54,4 +54,6 @@ def caption(inputs: Inputs) -> str:
 
 def alternative(inputs: Inputs) -> str:
     """Return the last IoU of every series at its most workers."""
-    return curve_alternative("IoU against seconds of training. Last IoU", inputs, "iou")
+    score = inputs.study.score
+    opening = f"{score.heading} against seconds of training. Last {score.title}"
+    return curve_alternative(opening, inputs, "iou")

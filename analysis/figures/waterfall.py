@@ -54,7 +54,7 @@ def caption(inputs: Inputs) -> str:
     """Return what the bars are."""
     marks = (
         "Each bar starts where the one above it ended, and goes to the left where a part takes less time per "
-        "image than on 1 worker. Parts below 0.05 % are left out."
+        f"{inputs.study.score.sample} than on 1 worker. Parts below 0.05 % are left out."
     )
     return caption_text(inputs, marks, bars_of_repeated_points(inputs))
 

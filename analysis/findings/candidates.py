@@ -141,7 +141,8 @@ def candidate_set(
     names = study.names
     rows: Sequence[Row] = points.to_dict("records")
     missing = missing_baselines(points, names)
-    required = Requirements(study.criteria, names, between, missing, slow_baseline(rows, names))
+    slow = slow_baseline(rows, names)
+    required = Requirements(study.criteria, study.score, names, between, missing, slow)
     candidates = [Candidate(row, judge(row, required), names[row["framework"]]) for row in rows]
     candidates.sort(key=lambda candidate: -candidate.throughput)
     return CandidateSet(study, candidates, comparisons, missing)

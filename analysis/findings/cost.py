@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.score import Score
 from analysis.statistics.intervals import NOT_NEGATIVE, Interval, median_intervals
 from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, Study
@@ -80,7 +81,7 @@ def target_of(study: Study) -> Target:
         return Target(stated, "stated by the study", _meaning(study))
     reached = _reached_by_all(study)
     if reached is None:
-        return Target(NAN, "none: not every run has an IoU of at least 0.01", "")
+        return Target(NAN, f"none: not every run has {study.score.with_article} of at least 0.01", "")
     return Target(reached, "the highest multiple of 0.01 that every run reaches", _meaning(study))
 
 
@@ -211,13 +212,13 @@ def _with_pareto(points: pd.DataFrame, study: Study) -> pd.DataFrame:
     epochs = study.runs["run"].map(study.epochs.groupby("run").size())
     for options, group in points.groupby("options", sort=False):
         trained = epochs[study.runs["options"] == options].unique()
-        time, name = _time_of(group, _values(pd.Series(trained, dtype=float)))
+        time, name = _time_of(group, _values(pd.Series(trained, dtype=float)), study.score)
         points.loc[group.index, "pareto"] = pareto(time, time * _values(group["workers"]))
         points.loc[group.index, "pareto_of"] = f"seconds and worker-hours {name}"
     return points
 
 
-def _time_of(points: pd.DataFrame, epochs: Floats) -> tuple[Floats, str]:
+def _time_of(points: pd.DataFrame, epochs: Floats, score: Score) -> tuple[Floats, str]:
     """Return seconds by which all these points may be compared, and what they are seconds of.
 
     That to the target where it is known for all of them; else that of a run, where all trained equally many
@@ -225,7 +226,7 @@ def _time_of(points: pd.DataFrame, epochs: Floats) -> tuple[Floats, str]:
     """
     to_target = _values(points["seconds_to_target"])
     if np.isfinite(to_target).all():
-        return to_target, f"to an IoU of {points['target_iou'].iloc[0]:g}"
+        return to_target, f"to {score.with_article} of {points['target_iou'].iloc[0]:g}"
     if len(epochs) == 1:
         return _values(points["training_seconds"]), f"of {epochs[0]:g} epochs"
     per_epoch = _values(points["worker_hours_per_epoch"]) * SECONDS_PER_HOUR / _values(points["workers"])

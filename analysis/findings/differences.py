@@ -124,21 +124,21 @@ def _paired(first: PointSeeds, second: PointSeeds) -> Array:
 def reasons(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:
     """Yield the evidence about a point, in phrases: numbers, images evaluated, diverged runs."""
     if study.provenance_known:
-        yield from _evidence(study.criteria.iou_margin, test)
+        yield from _evidence(study, test)
     yield evaluated(study, point)
-    yield from diverged_seeds(test)
+    yield from diverged_seeds(study, test)
 
 
-def _evidence(margin: float, test: MarginTest) -> Iterator[str]:
+def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
     difference = test.difference
     if difference.pairs < FEWEST_REPEATS:
         have = f"{count(difference.pairs, 'repeat')} in common"
         yield f"{have}: at least {FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
         return
     if math.isnan(difference.median):
-        yield "the IoU of a run is not known: its counts give none"
+        yield f"the {study.score.title} of a run is not known: its counts give none"
         return
-    yield f"difference {difference}, margin {margin:g}"
+    yield f"difference {difference}, margin {study.criteria.iou_margin:g}"
     yield f"{100 * coverage(difference.pairs):.0f} % interval over {difference.pairs} seeds"
     if test.answer == "not shown":
         yield _advice(difference, test.slack)
@@ -163,11 +163,12 @@ def _advice(difference: Difference, slack: float) -> str:
 def evaluated(study: Study, point: PointSeeds) -> str:
     """Return on how many images the IoU was computed, or that this is not known."""
     images = point.test_images
-    return "test images unknown" if math.isnan(images) else f"{images:.0f} test images, {study.iou_scope}"
+    known = f"{images:.0f} test {study.score.samples}, {study.iou_scope}"
+    return "test images unknown" if math.isnan(images) else known
 
 
-def diverged_seeds(test: MarginTest) -> Iterator[str]:
+def diverged_seeds(study: Study, test: MarginTest) -> Iterator[str]:
     """Yield how many runs diverged, and of what."""
     for owner, runs in test.diverged.items():
         if runs:
-            yield f"{count(runs, 'run')} of {owner} diverged, so no IoU for that seed"
+            yield f"{count(runs, 'run')} of {owner} diverged, so no {study.score.title} for that seed"

@@ -17,7 +17,7 @@ def disturbed_notes(study: Study) -> Iterator[str]:
     """Yield the disturbed launches by name and reason, and the stalls that were too short to disturb one."""
     disturbed = study.runs[study.runs["disturbed"] != ""]
     is_kept = disturbed["run"].isin(kept_though_disturbed(study)["run"])
-    yield from _notes(disturbed[~is_kept], "left out of speed, and kept in IoU")
+    yield from _notes(disturbed[~is_kept], f"left out of speed, and kept in {study.score.title}")
     few = f"as fewer than {FEWEST_REPEATS} others of the point remain"
     yield from _notes(disturbed[is_kept], f"counted for speed all the same, {few}")
     stalled = study.runs[(study.runs["disturbed"] == "") & (study.runs["stalls"] != "")]

@@ -18,10 +18,11 @@ MOST_POINTS_NAMED = 4
 def evidence(chosen: Sequence[Candidate], candidates: CandidateSet) -> Iterator[str]:
     """Yield why these points are recommended, why faster ones are not, and what else qualifies."""
     best = chosen[0]
+    title = candidates.study.score.title
     yield from _other_framework(best, candidates)
     for point in chosen:
-        yield f"{point}: {point.row['repeats']} repeats; IoU: {point.row['iou_why']}"
-        yield f"{point}: {_cost(point)}"
+        yield f"{point}: {point.row['repeats']} repeats; {title}: {point.row['iou_why']}"
+        yield f"{point}: {_cost(point, candidates)}"
     if best.workers == candidates.most_workers > 1:
         yield f"{count(best.workers, 'worker')} is the largest count measured: a larger one may be worth it"
     faster = [point for point in candidates.candidates if point.throughput > best.throughput]
@@ -35,7 +36,7 @@ def _also_qualifying(chosen: Sequence[Candidate], candidates: CandidateSet) -> I
     for point in [point for point in qualifying if point not in chosen][:MOST_POINTS_NAMED]:
         throughput = f"{point.shown('throughput')} {candidates.study.unit}"
         efficiency = f"efficiency {point.shown('efficiency_common')}"
-        yield f"also qualifies: {point}, {throughput}, {efficiency}, {_cost(point)}"
+        yield f"also qualifies: {point}, {throughput}, {efficiency}, {_cost(point, candidates)}"
 
 
 def disqualifications(candidates: CandidateSet) -> Iterator[str]:
@@ -96,13 +97,14 @@ def _diverged_runs(candidates: CandidateSet) -> Counter[tuple[Framework, str, in
     return Counter(zip(lost["framework"], lost["knobs"], lost["workers"], strict=True))
 
 
-def _cost(point: Candidate) -> str:
+def _cost(point: Candidate, candidates: CandidateSet) -> str:
     row = point.row
     parts = [f"{point.shown('worker_hours')} worker-hours per run"]
     if not math.isnan(row["node_hours"]):
         parts.append(f"{point.shown('node_hours')} node-hours")
     if not math.isnan(row["seconds_to_target"]):
-        reached = f"IoU {row['target_iou']:g} after {point.shown('seconds_to_target')} s"
+        target = f"{candidates.study.score.title} {row['target_iou']:g}"
+        reached = f"{target} after {point.shown('seconds_to_target')} s"
         parts.append(f"{reached} in {row['runs_to_target']} of {row['repeats']} runs")
     parts.append(f"{'in' if row['pareto'] else 'not in'} the Pareto set of {row['pareto_of']}")
     return ", ".join(parts)

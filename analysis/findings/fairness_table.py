@@ -31,12 +31,14 @@ from analysis.study import Study
 
 _COLUMNS = ["check", "mark", "fact", "withholds"]
 
+# The samples of a task that a file defines may be no images (_named).
+EVALUATED = "same images evaluated"
 Checks = Mapping[str, Callable[[Study], Check]]
 # Of the headers: nothing is known of logs without them.
 _OF_HEADERS: Checks = {
     "same initial weights": check_weights,
     "same batches": check_batches,
-    "same images evaluated": check_evaluated,
+    EVALUATED: check_evaluated,
     "same devices, cores and threads": check_cores,
     "same way of computing": check_computing,
     "same environment": check_environment,
@@ -56,7 +58,7 @@ OF_TABLES: Checks = {
 }
 # Of what decides an IoU: nothing else is compared of played runs.
 _OF_PLAYED = (
-    "same initial weights", "same batches", "same images evaluated", "same way of computing", "same software",
+    "same initial weights", "same batches", EVALUATED, "same way of computing", "same software",
 )  # fmt: skip
 
 
@@ -79,13 +81,20 @@ def fairness_checks(study: Study) -> list[Check]:
     """
     if study.is_of_scripts:
         checks = _OF_SCRIPTS | {name: check(study) for name, check in OF_TABLES.items()}
-        return [replace(check, check=name) for name, check in checks.items()]
+        return _named(checks, study)
     if study.runs.empty and study.played is not None:
         played = {name: _OF_HEADERS[name](study.played) for name in _OF_PLAYED if study.played.headers}
-        return [replace(check, check=name) for name, check in played.items()]
+        return _named(played, study.played)
     checks = {
         name: check(study) if study.headers else not_known(WITHOUT_RECORD)
         for name, check in _OF_HEADERS.items()
     }
     checks |= {name: check(study) for name, check in OF_TABLES.items()}
-    return [replace(check, check=name) for name, check in checks.items()]
+    return _named(checks, study)
+
+
+def _named(checks: Mapping[str, Check], study: Study) -> list[Check]:
+    """Return the checks, each with its name."""
+    evaluated = f"same {study.score.samples} evaluated"
+    names = {name: evaluated if name == EVALUATED else name for name in checks}
+    return [replace(check, check=names[name]) for name, check in checks.items()]

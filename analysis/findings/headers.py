@@ -38,12 +38,13 @@ def check_batches(study: Study) -> Check:
         lambda header: (header.config.seed, header.manifest_sha256, header.train_images),
     )
     sizes = joined(sorted({header.config.training.batch_per_worker for header in headers}))
-    images = joined(sorted({header.train_images for header in headers}))
+    numbers = joined(sorted({header.train_images for header in headers}))
+    samples = study.score.samples
     fact = (
-        f"runs of one repeat have the same seed, batch size ({sizes} images per worker) and training "
-        f"images ({images}, same checksums)"
+        f"runs of one repeat have the same seed, batch size ({sizes} {samples} per worker) and training "
+        f"{samples} ({numbers}, same checksums)"
     )
-    return _one_value_each(groups, fact, "repeats differ in seed or training images")
+    return _one_value_each(groups, fact, f"repeats differ in seed or training {samples}")
 
 
 def check_evaluated(study: Study) -> Check:
@@ -59,8 +60,9 @@ def check_evaluated(study: Study) -> Check:
         lambda run, _: options[run],
         lambda header: (header.test_images, header.manifest_sha256),
     )
-    images = joined(sorted({header.test_images for header in study.headers.values()}))
-    fact = f"every run evaluated the whole test set once: {images} images at every worker count"
+    number = joined(sorted({header.test_images for header in study.headers.values()}))
+    counted = f"{number} {study.score.samples} at every worker count"
+    fact = f"every run evaluated the whole test set once: {counted}"
     return _one_value_each(groups, fact, "sets of options have several test sets")
 
 

@@ -72,7 +72,8 @@ def _scale(advice: Recommendation, words: DeviceWords) -> str:
     chosen = advice.chosen
     names = " or ".join(point.series for point in chosen)
     speeds = [f"{number(point.row['speedup_common'], '~2')}x" for point in chosen]
-    ious = [f"IoU {signed(point.row['difference'])}" for point in chosen]
+    title = advice.candidates.study.score.title
+    ious = [f"{title} {signed(point.row['difference'])}" for point in chosen]
     costs = [f"{words.cost(point.row)} a training" for point in chosen]
     numbers = ", ".join(listed(dict.fromkeys(texts)) for texts in (speeds, ious, costs))
     return "; ".join([f"Use {names} on {words.of(chosen[0].workers)}: {numbers}", *_qualified(advice, words)])

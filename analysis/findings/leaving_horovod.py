@@ -4,6 +4,7 @@ import pandas as pd
 
 from analysis.findings.comparison import NOT_ENOUGH
 from analysis.findings.verdict import Verdict, evidence_words
+from analysis.score import Score
 from analysis.study import COMPARED, NAMES
 from analysis.text import Row, bracketed, count, number
 
@@ -11,23 +12,23 @@ _SERIES = ["framework", "options", "native_knobs", "knobs"]
 LEAVING = "leaving Horovod"
 
 
-def wrapper_verdicts(table: pd.DataFrame) -> list[Verdict]:
+def wrapper_verdicts(table: pd.DataFrame, score: Score) -> list[Verdict]:
     """Return one verdict for each series compared with native DDP, at the most workers with enough repeats.
 
     `table` is `wrapper_comparison.each_against_native`; without rows there is none.
     """
     decided = table[table["outcome"] != NOT_ENOUGH].sort_values("workers", kind="stable")
     largest = decided.groupby(_SERIES, sort=False).tail(1)
-    return [_of_row(row) for row in largest.to_dict("records")]
+    return [_of_row(row, score) for row in largest.to_dict("records")]
 
 
-def _of_row(row: Row) -> Verdict:
+def _of_row(row: Row, score: Score) -> Verdict:
     is_horovod = row["framework"] == COMPARED[1]
     name = LEAVING if is_horovod else NAMES[row["framework"]]
     knobs = "; ".join(filter(None, (name, row["native_knobs"], row["knobs"])))
     found = _leaving(row) if is_horovod else _cost(row)
     where = count(int(row["workers"]), "worker")
-    sentence = f"At {where} {found}{_doubted(row)} ({evidence_words(row)}); {_learned(row)}"
+    sentence = f"At {where} {found}{_doubted(row)} ({evidence_words(row)}); {_learned(row, score)}"
     return Verdict(row["options"], knobs, sentence, row["outcome"])
 
 
@@ -51,10 +52,10 @@ def _doubted(row: Row) -> str:
     return f", since {row['doubts']}" if row["doubts"] else ""
 
 
-def _learned(row: Row) -> str:
+def _learned(row: Row, score: Score) -> str:
     """Return whether both learned the same, as far as they were evaluated."""
     if not row["same_weights"]:
-        return "nothing was evaluated: weights and IoU are not compared"
+        return f"nothing was evaluated: weights and {score.title} are not compared"
     equal = {"yes": "equal within the margin", "no": "not equal within the margin"}
-    iou = equal.get(str(row["equal_within_margin"]), "not shown to be equal within the margin")
-    return f"the same weights in {row['same_weights']} repeats, IoU {iou}"
+    learned = equal.get(str(row["equal_within_margin"]), "not shown to be equal within the margin")
+    return f"the same weights in {row['same_weights']} repeats, {score.title} {learned}"

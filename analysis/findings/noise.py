@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Integers
+from analysis.score import Score
 from analysis.statistics.noise_scale import FEWEST_BLOCKS, NoiseScale, estimate_noise_scale
-from analysis.study import POINT, SERIES, Names, Study
+from analysis.study import POINT, SERIES, Study
 from analysis.text import Row, count, labelled, number, series_name, with_interval
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import Training
@@ -29,8 +30,7 @@ NOISE_COLUMNS = (
 JUDGED_COLUMNS = [*SERIES, "workers", "non_inferior"]
 NOISE_CAUTION = (
     "the noise scale is an early warning, not a law: it is derived for SGD, and for Adam the largest batch "
-    "that costs no quality may lie far from it (arXiv 2505.23971, 1907.04164); what decides is the IoU at so "
-    "many workers, played or real"
+    "that costs no quality may lie far from it (arXiv 2505.23971, 1907.04164); what decides is the"
 )
 
 
@@ -117,48 +117,50 @@ def critical_workers(table: pd.DataFrame) -> pd.DataFrame:
     return whole.drop_duplicates(SERIES)
 
 
-def noise_notes(table: pd.DataFrame, judged: pd.DataFrame, names: Names) -> list[str]:
+def noise_notes(table: pd.DataFrame, judged: pd.DataFrame, study: Study) -> list[str]:
     """Return the noise scale of each series on its fewest workers, in words, and how far to trust it.
 
     `judged` holds JUDGED_COLUMNS, with `non_inferior` as in `iou_table`: what became of the warning.
     """
     rows = critical_workers(table).to_dict("records")
-    return [*(_note(row, judged, names) for row in rows), NOISE_CAUTION] if rows else []
+    caution = f"{NOISE_CAUTION} {study.score.title} at so many workers, played or real"
+    return [*(_note(row, judged, study) for row in rows), caution] if rows else []
 
 
-def _note(row: Row, judged: pd.DataFrame, names: Names) -> str:
-    series = labelled(row["options"], series_name(row, names))
+def _note(row: Row, judged: pd.DataFrame, study: Study) -> str:
+    series = labelled(row["options"], series_name(row, study.names))
     workers = count(int(row["played_workers"]), f"{row['kind']} worker")
     return (
-        f"{series}, measured on {workers}: the gradient noise scale is {noise_scale_text(row)}"
-        f"{_outcome(row, judged[(judged[SERIES] == pd.Series(row)[SERIES]).all(axis=1)])}"
+        f"{series}, measured on {workers}: the gradient noise scale is {noise_scale_text(row, study.score)}"
+        f"{_outcome(row, judged[(judged[SERIES] == pd.Series(row)[SERIES]).all(axis=1)], study.score)}"
     )
 
 
-def _outcome(row: Row, judged: pd.DataFrame) -> str:
+def _outcome(row: Row, judged: pd.DataFrame, score: Score) -> str:
     """Return what the IoU says of the warning; nothing where one of them is not known."""
     kept, lost = (sorted(judged.loc[judged["non_inferior"] == answer, "workers"]) for answer in ("yes", "no"))
     if pd.isna(row["noise_scale_workers_high"]) or not (kept or lost):
         return ""
     if lost and lost[0] < row["noise_scale_workers_low"]:
-        return f". It came too late: the IoU is inferior on {lost[0]} workers already"
+        return f". It came too late: the {score.title} is inferior on {lost[0]} workers already"
     if kept and kept[-1] > row["noise_scale_workers_high"]:
-        return f". It was too cautious: the IoU is not inferior on {kept[-1]} workers"
-    return f". {_within(kept, lost)}"
+        return f". It was too cautious: the {score.title} is not inferior on {kept[-1]} workers"
+    return f". {_within(kept, lost, score)}"
 
 
-def _within(kept: Sequence[int], lost: Sequence[int]) -> str:
+def _within(kept: Sequence[int], lost: Sequence[int], score: Score) -> str:
     """Return the outcome where nothing speaks against the warning."""
     if lost:
-        return f"It fits: the IoU is inferior on {lost[0]} workers, and on no fewer"
-    return f"It was not put to the test: the IoU is not inferior on {kept[-1]} workers, the most that tell"
+        return f"It fits: the {score.title} is inferior on {lost[0]} workers, and on no fewer"
+    most = f"{kept[-1]} workers, the most that tell"
+    return f"It was not put to the test: the {score.title} is not inferior on {most}"
 
 
-def noise_scale_text(row: Row) -> str:
+def noise_scale_text(row: Row, score: Score) -> str:
     """Return the noise scale of a row in images and in workers, or what is known of it."""
     if not pd.isna(row["noise_scale_workers"]):
-        images, workers = (with_interval(row, name, "~2") for name in _ESTIMATED[::-1])
-        return f"{images} images, the batch of N_crit = {workers} workers"
+        samples, workers = (with_interval(row, name, "~2") for name in _ESTIMATED[::-1])
+        return f"{samples} {score.samples}, the batch of N_crit = {workers} workers"
     low = row["noise_scale_workers_low"]
     least = "" if pd.isna(low) else f"; at least the batch of {number(low, '~2')} workers"
     return f"{row['answer']}{least}"

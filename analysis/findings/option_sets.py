@@ -28,12 +28,13 @@ def _compared(recommendations: Sequence[Recommendation]) -> str:
     if kinds - {"scale", "stay"}:
         return "which is best is not shown, as not every one has a decided answer"
     best = best_set(recommendations)
+    title = recommendations[0].candidates.study.score.title
     if best is None:
-        return "which is best is not shown, as none has both a larger throughput and no lower IoU"
+        return f"which is best is not shown, as none has both a larger throughput and no lower {title}"
     study = best.candidates.study
     point = best.chosen[0]
     where = f"{best.options} on {point_words(point, device_words(study))}"
-    return f"the fastest without a lower IoU is {where}, {point.shown('throughput')} {study.unit}"
+    return f"the fastest without a lower {title} is {where}, {point.shown('throughput')} {study.unit}"
 
 
 def _differing(study: Study) -> list[str]:

@@ -49,7 +49,8 @@ def why_not(point: Candidate, candidates: CandidateSet) -> str:
     """Return in few words why a point does not qualify."""
     if point.standing == "excluded" and point.criterion == "iou":
         before = number(baseline_iou(point, candidates), ".2f")
-        return f"IoU falls from {before} to {number(point.row['iou'], '.2f')}"
+        after = number(point.row["iou"], ".2f")
+        return f"{candidates.study.score.title} falls from {before} to {after}"
     if point.standing == "excluded" and point.criterion == "efficiency":
         efficiency = number(point.row["efficiency_common"], ".2f")
         floor = least_efficiency(point.workers, candidates.study.criteria)

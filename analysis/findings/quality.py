@@ -157,4 +157,4 @@ def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: Mar
         yield from reasons(study, point, test)
         return
     yield evaluated(study, point)
-    yield from diverged_seeds(test)
+    yield from diverged_seeds(study, test)

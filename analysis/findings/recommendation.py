@@ -131,7 +131,7 @@ def _do_not_scale_out(candidates: CandidateSet) -> str:
     more = f"; and {len(larger) - MOST_POINTS_NAMED} more points" if len(larger) > MOST_POINTS_NAMED else ""
     return (
         f"Do not scale out, train on 1 worker: no larger worker count keeps both an efficiency of "
-        f"{criteria.efficiency_floor:g} and an IoU not inferior to 1 worker "
+        f"{criteria.efficiency_floor:g} and {candidates.study.score.with_article} not inferior to 1 worker "
         f"(margin {criteria.iou_margin:g}): {against}{more}"
     )
 
@@ -179,7 +179,7 @@ def _sentence(chosen: Sequence[Candidate], candidates: CandidateSet) -> str:
     return (
         f"Train with {names} on {count(best.workers, 'worker')}: {throughput} {study.unit}{equal}, "
         f"efficiency {efficiency} against the best 1-worker point "
-        f"(floor {study.criteria.efficiency_floor:g}), IoU not inferior to 1 worker "
+        f"(floor {study.criteria.efficiency_floor:g}), {study.score.title} not inferior to 1 worker "
         f"(margin {study.criteria.iou_margin:g}){_faster_undecided(best, candidates)}"
     )
 

@@ -6,15 +6,13 @@ from dataclasses import replace
 import pandas as pd
 
 from analysis.findings.answer import Answer
-from analysis.findings.tiles import Tile
+from analysis.findings.tiles import COST_TITLE, Tile
 from analysis.restriction import NOT_PROVEN_EQUAL, after, not_learned, restriction_words
 from analysis.study import Study
 from analysis.text import Row, count, number, repeats_text, with_interval
 
 NOT_EMULATED = "not emulated"
 NOT_EVALUATED = "not recorded"
-# Of the tiles of an answer, those on what a training gives.
-LEARNED_TILES = ("IoU", "Time and cost")
 NO_VERDICT = "no verdict against another arm"
 COMPARE_TWINS = (
     "to compare frameworks, train with the project's own programs, which do the same work in each of them"
@@ -29,11 +27,17 @@ def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
 
 def _restricted(answer: Answer, study: Study, words: str) -> Answer:
     value = NOT_EVALUATED if study.is_of_scripts else NOT_EMULATED
+    learned = _learned_tiles(study)
     tiles = tuple(
-        Tile(tile.title, value, not_learned(study), "unknown") if tile.title in LEARNED_TILES else tile
+        Tile(tile.title, value, not_learned(study), "unknown") if tile.title in learned else tile
         for tile in answer.tiles
     )
     return replace(answer, headline=after(words, answer.headline), tiles=tiles)
+
+
+def _learned_tiles(study: Study) -> tuple[str, ...]:
+    """Return the titles of the tiles on what a training gives."""
+    return study.score.heading, COST_TITLE
 
 
 def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
@@ -54,7 +58,7 @@ def _of_arm(study: Study, options: str, rows: Sequence[Row]) -> Answer:
     arm = study.names[largest["framework"]]
     tiles = (
         _speed_tile(study, largest),
-        *(Tile(title, "", "", "unknown") for title in LEARNED_TILES),
+        *(Tile(title, "", "", "unknown") for title in _learned_tiles(study)),
         Tile(
             "Trust", NOT_PROVEN_EQUAL, f"{repeats} per point; what the script trains is not known", "caution"
         ),

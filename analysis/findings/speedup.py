@@ -77,7 +77,8 @@ def unequal_work(study: Study) -> Iterator[str]:
         if images.notna().all() and images.min() < images.max():
             share = 100 * (1 - images.min() / images.max())
             prefix = f"{options!s}: " if options else ""
-            yield f"{prefix}images per epoch: {images.max():g} to {images.min():g}, {share:.1f} %"
+            numbers = f"{images.max():g} to {images.min():g}, {share:.1f} %"
+            yield f"{prefix}{study.score.samples} per epoch: {numbers}"
 
 
 def interval_notes(points: pd.DataFrame) -> Iterator[str]:

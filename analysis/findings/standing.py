@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from analysis.score import Score
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import Names
 from analysis.text import Row, bracketed, count, with_interval
@@ -23,9 +24,6 @@ REPEATS_NEEDED = f"at least {FEWEST_REPEATS} repeats ({RECOMMENDED_REPEATS} reco
 MOST_EFFICIENCY = 1.005
 # Significant digits of a number in a sentence: intervals are rarely narrower than 1 %.
 DIGITS = "~3"
-IOU_BELOW = "its IoU is below that on 1 worker"
-IOU_NOT_SHOWN = "its IoU is not shown to match 1 worker"
-IOU_NOT_KNOWN = "its IoU is not known for every run"
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,7 @@ class Requirements:
     """
 
     criteria: Criteria
+    score: Score
     names: Names
     between: pd.DataFrame
     missing: Sequence[str]
@@ -76,7 +75,7 @@ def _evidence_against(row: Row, required: Requirements) -> _Unmet:
     if row["diverged"]:
         return "diverged", f"{row['diverged']} of its {row['repeats'] + row['diverged']} runs diverged"
     if row["non_inferior"] == "no":
-        return "iou", IOU_BELOW
+        return "iou", f"its {required.score.title} is below that on 1 worker"
     if row["efficiency_common_high"] < floor:
         return "efficiency", f"{_efficiency(row)} is below the floor of {floor:g}"
     return None
@@ -93,7 +92,8 @@ def _missing_evidence(row: Row, required: Requirements) -> _Unmet:
         return "efficiency", f"{_efficiency(row)} may be below the floor of {floor:g}: run more repeats"
     if row["non_inferior"] != "not shown":
         return None
-    return "iou", IOU_NOT_KNOWN if math.isnan(row["difference"]) else IOU_NOT_SHOWN
+    known = "known for every run" if math.isnan(row["difference"]) else "shown to match 1 worker"
+    return "iou", f"its {required.score.title} is not {known}"
 
 
 def _unknown_efficiency(row: Row, required: Requirements) -> _Unmet:
@@ -121,7 +121,8 @@ def _below_the_other(row: Row, required: Requirements) -> _Unmet:
         if high < -required.criteria.iou_margin:
             other = required.names["horovod" if is_native else "pytorch_native"]
             shown = f"difference {sign * difference['difference']:.3f} {bracketed(low, high, '.3f')}"
-            return "other_iou", f"its IoU is below that of {other} on as many workers ({shown})"
+            below = f"its {required.score.title} is below that of {other}"
+            return "other_iou", f"{below} on as many workers ({shown})"
     return None
 
 

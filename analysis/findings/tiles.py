@@ -15,6 +15,7 @@ from analysis.findings.standing import MOST_EFFICIENCY
 from analysis.findings.verdict import claim_of
 from analysis.text import Row, count, interval_of, number, percent, unit_of_value, with_interval
 
+COST_TITLE = "Time and cost"
 Light = Literal["good", "caution", "bad", "unknown"]
 
 
@@ -108,16 +109,17 @@ def _speed_light(advice: Recommendation, point: Candidate) -> Light:
 def iou_tile(advice: Recommendation, words: DeviceWords) -> Tile:
     """Return the change of IoU against 1 worker with its interval and the margin."""
     point = subject_of(advice)
-    iou = f"{point_words(point, words)}: IoU {with_interval(point.row, 'iou', '.3f')}"
+    score = advice.candidates.study.score
+    iou = f"{point_words(point, words)}: {score.title} {with_interval(point.row, 'iou', '.3f')}"
     value = number(point.row["iou"], ".3f")
     if not advice.candidates.study.provenance_known:
-        return Tile("IoU", value, f"{iou}; of which images is not known", "unknown")
+        return Tile(score.heading, value, f"{iou}; of which images is not known", "unknown")
     if math.isnan(point.row["difference"]):
         detail = f"{iou}; {_lacking(point, f'no difference to {words.of(1)} is known')}"
     else:
         value = signed(point.row["difference"])
         detail = f"{iou}, {_change_of_iou(point, advice.candidates, words)}"
-    return Tile("IoU", value, detail, _iou_light(point), tuple(_of_iou(point)))
+    return Tile(score.heading, value, detail, _iou_light(point), tuple(_of_iou(point)))
 
 
 def _change_of_iou(point: Candidate, candidates: CandidateSet, words: DeviceWords) -> str:
@@ -149,7 +151,7 @@ def cost_tile(advice: Recommendation, words: DeviceWords) -> Tile:
     if best.workers > 1:
         value = f"{value}, {words.cost(best.row)}"
     detail = "; ".join(_costs(advice, best, words))
-    return Tile("Time and cost", value, detail, _cost_light(best), tuple(_of_cost(best)))
+    return Tile(COST_TITLE, value, detail, _cost_light(best), tuple(_of_cost(advice, best)))
 
 
 def _costs(advice: Recommendation, best: Candidate, words: DeviceWords) -> Iterator[str]:
@@ -157,7 +159,8 @@ def _costs(advice: Recommendation, best: Candidate, words: DeviceWords) -> Itera
     cost = f" and {words.cost_with_interval(best.row)}" if best.workers > 1 else ""
     yield f"{point_words(best, words)}: {time}{cost} a training"
     if not math.isnan(best.row["seconds_to_target"]):
-        yield f"IoU {best.row['target_iou']:g} after {_duration(best.row, 'seconds_to_target')}"
+        score = advice.candidates.study.score
+        yield f"{score.title} {best.row['target_iou']:g} after {_duration(best.row, 'seconds_to_target')}"
     yield from _against_one(advice, best, words)
 
 
@@ -184,9 +187,10 @@ def _cost_light(best: Candidate) -> Light:
     return "good" if best.row["pareto"] else "caution"
 
 
-def _of_cost(best: Candidate) -> Iterator[str]:
+def _of_cost(advice: Recommendation, best: Candidate) -> Iterator[str]:
     yield f"{'in' if best.row['pareto'] else 'not in'} the Pareto set of {best.row['pareto_of']}"
     yield CLOCK
     if best.row["runs_to_target"]:
         share = best.row["runs_to_target"] / best.row["repeats"]
-        yield f"{percent(share, 0)} of the runs reach IoU {best.row['target_iou']:g}"
+        reached = f"{advice.candidates.study.score.title} {best.row['target_iou']:g}"
+        yield f"{percent(share, 0)} of the runs reach {reached}"

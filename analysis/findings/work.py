@@ -25,19 +25,19 @@ def check_work(study: Study) -> Check:
     other_work = [
         pair for pair, both in points.items() if _least_share(both, "images_per_epoch") < LEAST_EQUAL_WORK
     ]
-    return _check_images(_largest_difference_of_images(study.runs), other_work)
+    return _check_samples(_largest_difference(study.runs), other_work, study.score.samples)
 
 
-def _check_images(difference: float, other_work: list[PointPair]) -> Check:
+def _check_samples(difference: float, other_work: list[PointPair], samples: str) -> Check:
     if not difference:
-        return yes("at equal worker counts every epoch had as many steps and images")
-    fact = f"at equal worker counts the images of an epoch differ by up to {100 * difference:.1f} %"
+        return yes(f"at equal worker counts every epoch had as many steps and {samples}")
+    fact = f"at equal worker counts the {samples} of an epoch differ by up to {100 * difference:.1f} %"
     if other_work:
         return withhold_claims(f"{fact}: other work", other_work)
-    return no(f"{fact}; throughput counts images, so it stays comparable")
+    return no(f"{fact}; throughput counts {samples}, so it stays comparable")
 
 
-def _largest_difference_of_images(runs: pd.DataFrame) -> float:
+def _largest_difference(runs: pd.DataFrame) -> float:
     images = runs.groupby(["options", "workers"], sort=False)["images_per_epoch"]
     return float((1 - images.min() / images.max()).max())
 

@@ -31,10 +31,11 @@ def impossible_values(record: Record) -> Iterator[str]:
     """Yield what cannot be in a complete record; each sentence starts with the file."""
     assert record.header is not None
     workers = record.header.config.workers
-    most_images, images_of_step = _images(record.header)
+    samples = f"{record.header.config.sample}s"
+    most, of_step = _images(record.header)
     found = (
-        *_of_epochs(record.epochs, workers),
-        *(problem for epoch in record.epochs for problem in _of_images(epoch, most_images, images_of_step)),
+        *_of_epochs(record.epochs, workers, samples),
+        *(problem for epoch in record.epochs for problem in _of_work(epoch, samples, most, of_step)),
         *_of_evaluations(record.header, record.epochs, record.results),
     )
     yield from (f"{record.path}: {problem}" for problem in found)
@@ -42,7 +43,7 @@ def impossible_values(record: Record) -> Iterator[str]:
 
 def impossible_epochs(record: Record, workers: int) -> Iterator[str]:
     """Yield what cannot be in the epochs of so many workers; each sentence starts with the file."""
-    yield from (f"{record.path}: {problem}" for problem in _of_epochs(record.epochs, workers))
+    yield from (f"{record.path}: {problem}" for problem in _of_epochs(record.epochs, workers, "images"))
 
 
 def too_large(config: RunConfig) -> Iterator[str]:
@@ -53,13 +54,13 @@ def too_large(config: RunConfig) -> Iterator[str]:
             yield f"{name} does not fit into 64 bits"
 
 
-def _of_epochs(epochs: Sequence[Epoch], workers: int) -> Iterator[str]:
-    return (problem for epoch in epochs for problem in _of_epoch(epoch, workers))
+def _of_epochs(epochs: Sequence[Epoch], workers: int, samples: str) -> Iterator[str]:
+    return (problem for epoch in epochs for problem in _of_epoch(epoch, workers, samples))
 
 
-def _of_epoch(epoch: Epoch, workers: int) -> Sequence[str]:
+def _of_epoch(epoch: Epoch, workers: int, samples: str) -> Sequence[str]:
     """Return contradictions in an epoch; a list, as generators for millions of epochs take twice the time."""
-    found = _of_seconds(epoch, workers) + _of_size(epoch)
+    found = _of_seconds(epoch, workers) + _of_size(epoch, samples)
     if epoch.loss is not None and abs(epoch.loss) > LARGEST_LOSS:
         found.append(f"a loss of {epoch.loss} is beyond float32")
     return [f"epoch {epoch.epoch}: {problem}" for problem in found]
@@ -74,12 +75,12 @@ def _of_seconds(epoch: Epoch, workers: int) -> list[str]:
     return []
 
 
-def _of_size(epoch: Epoch) -> list[str]:
+def _of_size(epoch: Epoch, samples: str) -> list[str]:
     if epoch.images > _LARGEST_WHOLE_NUMBER or epoch.steps > _LARGEST_WHOLE_NUMBER:
-        return ["images or steps do not fit into 64 bits"]
+        return [f"{samples} or steps do not fit into 64 bits"]
     shortest = epoch.steps * SHORTEST_STEP_SECONDS
     if not shortest <= epoch.seconds <= LONGEST_EPOCH_SECONDS:
-        return [f"{epoch.images} images, {epoch.steps} steps in {epoch.seconds} s cannot be"]
+        return [f"{epoch.images} {samples}, {epoch.steps} steps in {epoch.seconds} s cannot be"]
     return []
 
 
@@ -90,13 +91,14 @@ def _images(header: Header) -> tuple[int, int]:
     return header.train_images * config.data.passes_per_epoch, of_step
 
 
-def _of_images(epoch: Epoch, most: int, of_step: int) -> Sequence[str]:
+def _of_work(epoch: Epoch, samples: str, most: int, of_step: int) -> Sequence[str]:
+    found = f"epoch {epoch.epoch} has {epoch.images} {samples}"
     if epoch.images > most:
-        return [f"epoch {epoch.epoch} has {epoch.images} images, all passes over the training set {most}"]
+        return [f"{found}, all passes over the training set {most}"]
     if epoch.images > epoch.steps * of_step:
-        return [f"epoch {epoch.epoch} has {epoch.images} images, {epoch.steps} steps of {of_step} have fewer"]
+        return [f"{found}, {epoch.steps} steps of {of_step} have fewer"]
     if epoch.images <= (epoch.steps - 1) * of_step:
-        return [f"epoch {epoch.epoch} has {epoch.images} images, {epoch.steps} steps of {of_step} have more"]
+        return [f"{found}, {epoch.steps} steps of {of_step} have more"]
     return []
 
 

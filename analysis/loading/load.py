@@ -31,9 +31,9 @@ from analysis.loading.scripts import ScriptRun, beside_others, script_study, spl
 from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
 from analysis.restriction import NOTHING_LEARNED
+from analysis.score import Score
 from analysis.study import (
     BUDGET_COLUMNS,
-    BUILT_IN_SCORE,
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
     GRADIENT_NORM_COLUMNS,
@@ -54,8 +54,6 @@ from unet_scaling.study.record_lines import Header
 from unet_scaling.study.repeats import read_history, stopping_rule
 from unet_scaling.study.study_file import config_path, recorded_study
 
-UNIT = "images / s"
-UNIT_OF_OWN_TASK = "samples / s"
 # No more than these are read by this process alone: to start others would take longer.
 RUNS_AT_ONCE = 100
 
@@ -131,10 +129,12 @@ def _studies(name: str, runs: Loaded, criteria: Criteria) -> Study:
     played = _comparable_with_real(_comparable_runs(played), real)
     # Of both, so that a set of options has one name in all tables.
     axes = _axes([*real[0], *played[0]], [*real[1], *played[1]])
-    study = _study(name, real, criteria, axes)
+    runs_of_both = [*real[0], *played[0]]
+    study = _with_task(_study(name, real, criteria, axes), runs_of_both)
     if not any(played):
         return study
-    return replace(study, played=without_times(_study(name, played, criteria, axes)))
+    of_played = _with_task(_study(name, played, criteria, axes), runs_of_both)
+    return replace(study, played=without_times(of_played))
 
 
 def _comparable_runs(runs: Loaded) -> Loaded:
@@ -249,7 +249,7 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
         notes=remarks(headers, unknown),
         unknown_attempts=unknown,
     )
-    return _with_measurements(_with_task(study, runs), runs)
+    return _with_measurements(study, runs)
 
 
 def _frameworks(runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> set[Framework]:
@@ -260,11 +260,11 @@ def _frameworks(runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) ->
 
 def _with_task(study: Study, runs: Sequence[CompleteRun]) -> Study:
     """Add what the task is judged by and counted in; emulated runs learn nothing."""
-    own = any(run.config.has_own_task for run in runs)
+    score = Score(runs[0].score_name, runs[0].config.sample) if runs else Score()
     return replace(
         study,
-        score_name=runs[0].score_name if runs else BUILT_IN_SCORE,
-        unit=UNIT_OF_OWN_TASK if own else UNIT,
+        score=score,
+        unit=f"{score.samples} / s",
         iou_scope=NOTHING_LEARNED if study.is_emulated else study.iou_scope,
     )
 

@@ -13,7 +13,8 @@ from analysis.loading.consistency import impossible_values, too_large
 from analysis.loading.fidelity import infidelity
 from analysis.loading.gradient_norms import norm_columns
 from analysis.loading.startup import startup_columns
-from analysis.study import BUILT_IN_SCORE, EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
+from analysis.score import BUILT_IN_SCORE
+from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance
 from unet_scaling.study.errors import UserError

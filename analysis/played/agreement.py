@@ -16,13 +16,14 @@ def agreement_notes(study: Study) -> Iterator[str]:
     difference, workers = max((max(apart), workers) for workers, apart in both)
     pairs = count(sum(len(apart) for _, apart in both), "pair")
     margin = study.criteria.iou_margin
-    largest = f"{difference:.4f}, on {count(workers, 'worker')} ({pairs} of one seed)"
+    found = f"the largest difference of their {study.score.title} is"
+    largest = f"{found} {difference:.4f}, on {count(workers, 'worker')} ({pairs} of one seed)"
     if difference <= margin:
-        yield f"played and real runs agree: the largest difference of their IoU is {largest}"
+        yield f"played and real runs agree: {largest}"
     else:
         yield (
-            f"played and real runs do not agree: the largest difference of their IoU is {largest}, above the "
-            f"margin of {margin:g}; what is said of played runs may not hold for real ones"
+            f"played and real runs do not agree: {largest}, above the margin of "
+            f" {margin:g}; what is said of played runs may not hold for real ones"
         )
 
 

@@ -8,9 +8,10 @@ from analysis.findings.answer import Answer
 from analysis.findings.device_words import device_words
 from analysis.findings.headline import Kind
 from analysis.findings.submission import submit_command
-from analysis.findings.tiles import Light, Tile
+from analysis.findings.tiles import COST_TITLE, Light, Tile
 from analysis.played.kept import JudgedCount, KeptIou, kept_farthest_first, kinds_of
 from analysis.played.quality import PlayedQuality
+from analysis.score import Score
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT
 from analysis.text import Row, capitalised, count, number, unit_of_value, with_interval
@@ -37,7 +38,7 @@ def _with_clause(answer: Answer, quality: PlayedQuality, kept: Sequence[KeptIou]
     """Return the answer of real runs with how far played and real runs keep the IoU in its headline."""
     clause = f"by {kinds_of(kept)} runs {quality.sentences[answer.options]}"
     tiles = tuple(
-        replace(tile, reasons=(*tile.reasons, clause)) if tile.title == "IoU" else tile
+        replace(tile, reasons=(*tile.reasons, clause)) if tile.title == quality.study.score.heading else tile
         for tile in answer.tiles
     )
     return replace(answer, headline=f"{answer.headline}; {clause}", tiles=tiles)
@@ -49,7 +50,7 @@ def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     found = capitalised(quality.sentences[first.options])
     tiles = (
         Tile("Speed", NOT_MEASURED, SECONDS_OF_PLAYED, "unknown"),
-        _iou_tile(first),
+        _iou_tile(quality, first),
         _cost_tile(quality, first),
         _trust_tile(kept),
     )
@@ -58,7 +59,8 @@ def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     return Answer(first.options, kind, f"{found}; {kinds_of(kept)}, so without speed", tiles, steps)
 
 
-def _iou_tile(kept: KeptIou) -> Tile:
+def _iou_tile(quality: PlayedQuality, kept: KeptIou) -> Tile:
+    score = quality.study.score
     if not kept.is_decided:
         value = "undecided"
     else:
@@ -66,14 +68,15 @@ def _iou_tile(kept: KeptIou) -> Tile:
     judged = [*kept.shown[-1:], *kept.beyond]
     undecided = [each for each in judged if each.verdict == "undecided"]
     reasons = [f"{count(each.workers, 'worker')}: {each.verdict}: {each.row['why']}" for each in undecided]
-    detail = "; ".join(_iou_at(each.row) for each in judged[:2]) or "no IoU on more than 1 worker"
-    return Tile("IoU", value, f"played: {detail}", _iou_light(kept), tuple(reasons))
+    detail = "; ".join(_iou_at(each.row, score) for each in judged[:2])
+    detail = detail or f"no {score.title} on more than 1 worker"
+    return Tile(score.heading, value, f"played: {detail}", _iou_light(kept), tuple(reasons))
 
 
-def _iou_at(row: Row) -> str:
+def _iou_at(row: Row, score: Score) -> str:
     where = f"as {count(int(row['workers']), 'worker')}"
     if not row["seeds"]:
-        return f"{where} no IoU: every run diverged"
+        return f"{where} no {score.title}: every run diverged"
     return f"{where} {with_interval(row, 'iou', '.3f')} ({row['difference']:+.3f} against 1)"
 
 
@@ -89,12 +92,13 @@ def _cost_tile(quality: PlayedQuality, kept: KeptIou) -> Tile:
     """Return the time to the target on the most workers that keep the IoU, where real runs give the speed."""
     row = _planned(quality, kept)
     if row is None or math.isnan(row["seconds_to_target"]):
-        return Tile("Time and cost", NOT_MEASURED, f"{SECONDS_OF_PLAYED}; {_epochs(row)}", "unknown")
+        lacking = f"{SECONDS_OF_PLAYED}; {_epochs(quality, row)}"
+        return Tile(COST_TITLE, NOT_MEASURED, lacking, "unknown")
     size, unit = unit_of_value(row["seconds_to_target"])
     value = f"{number(row['seconds_to_target'] / size, '~3')} {unit}"
     light: Light = "good" if row["speed"] == "measured" else "caution"
     reasons = (row["why"],) if row["why"] else ()
-    return Tile("Time and cost", value, _cost_detail(quality, row), light, reasons)
+    return Tile(COST_TITLE, value, _cost_detail(quality, row), light, reasons)
 
 
 def _cost_detail(quality: PlayedQuality, row: Row) -> str:
@@ -102,7 +106,8 @@ def _cost_detail(quality: PlayedQuality, row: Row) -> str:
     size, unit = unit_of_value(row["seconds_to_target"])
     time = f"{with_interval(row, 'seconds_to_target', '~3', size)} {unit}"
     hours = device_words(quality.study).cost_with_interval(_hours(row))
-    target = f"on {count(int(row['workers']), 'worker')} IoU {row['target_iou']:g} after {_epochs(row)}"
+    where = f"on {count(int(row['workers']), 'worker')}"
+    target = f"{where} {quality.study.score.title} {row['target_iou']:g} after {_epochs(quality, row)}"
     return f"{target}: {time}, {hours}, by {row['speed']} speed"
 
 
@@ -117,9 +122,9 @@ def _hours(row: Row) -> Row:
     return {f"worker_hours{end}": row[f"worker_hours_to_target{end}"] for end in ("", "_low", "_high")}
 
 
-def _epochs(row: Row | None) -> str:
+def _epochs(quality: PlayedQuality, row: Row | None) -> str:
     if row is None or math.isnan(row["epochs_to_target"]):
-        return "epochs to the target IoU not known"
+        return f"epochs to the target {quality.study.score.title} not known"
     return f"{with_interval(row, 'epochs_to_target', '.3g')} epochs"
 
 
@@ -144,7 +149,8 @@ def _next_steps(quality: PlayedQuality, kept: KeptIou) -> Iterator[str]:
     if failing:
         yield "try training.rate_scaling, training.warmup_epochs or training.epochs as an axis of the study"
     elif kept.shown and not kept.beyond:
-        yield f"add more than {kept.workers:,} to training.plays: the largest number tried keeps the IoU"
+        found = f"the largest number tried keeps the {quality.study.score.title}"
+        yield f"add more than {kept.workers:,} to training.plays: {found}"
     yield "measure the speed in real runs of a few epochs: this study without training.plays, on real workers"
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.played.points import LossVerdict, series_rows
 from analysis.statistics.intervals import FEWEST_REPEATS
-from analysis.study import Names
+from analysis.study import Names, Study
 from analysis.text import Row, bracketed, count, listed, series_name
 
 _DIGITS = ".3f"
@@ -90,27 +90,27 @@ def _judged(rows: pd.DataFrame) -> JudgedCount:
     return JudgedCount(int(worst["workers"]), worst["verdict"], worst)
 
 
-def kept_sentence(kept: KeptIou, margin: float) -> str:
+def kept_sentence(kept: KeptIou, study: Study) -> str:
     """Return "up to 8 workers keep the IoU; 14 lose 0.040 [0.021, 0.058]", or what is undecided."""
     if not kept.counts:
         return "undecided: no run trained as more than 1 worker"
     if not kept.baseline_seeds and not any(each.verdict == "diverges" for each in kept.counts):
         return "undecided: no run on 1 worker to compare with"
-    parts = [*_head(kept, margin), *_alone(kept), *_rest(kept)]
+    parts = [*_head(kept, study), *_alone(kept), *_rest(kept)]
     more = len(parts) - _MOST_NAMED
     return "; ".join([*parts[:_MOST_NAMED], *([f"and {count(more, 'larger number')}"] if more > 0 else [])])
 
 
-def _head(kept: KeptIou, margin: float) -> Iterator[str]:
+def _head(kept: KeptIou, study: Study) -> Iterator[str]:
     """Yield up to what number the IoU is kept, and what is known of the next one."""
     if kept.shown:
-        most = "" if kept.beyond else f", the most tried (margin {margin:g})"
-        yield f"up to {count(kept.workers, 'worker')} keep the IoU{most}"
+        most = "" if kept.beyond else f", the most tried (margin {study.criteria.iou_margin:g})"
+        yield f"up to {count(kept.workers, 'worker')} keep the {study.score.title}{most}"
     for each in kept.beyond[:1]:
         if each.verdict == "undecided":
             start = "from" if kept.shown else "undecided from"
             state = " on undecided" if kept.shown else " on"
-            yield f"{start} {count(each.workers, 'worker')}{state} ({_undecided(each.row, margin)})"
+            yield f"{start} {count(each.workers, 'worker')}{state} ({_undecided(each.row, study)})"
         elif kept.shown:
             yield _failing(each, f"{each.workers:,}")
         else:
@@ -148,21 +148,21 @@ def _diverged(row: Row) -> str:
     return f"{row['diverged']} of {count(row['diverged'] + row['seeds'], 'run')}"
 
 
-def _undecided(row: Row, margin: float) -> str:
+def _undecided(row: Row, study: Study) -> str:
     if row["pairs"] < FEWEST_REPEATS:
         return f"{count(row['pairs'], 'seed')} in common with 1 worker, at least {FEWEST_REPEATS} needed"
     if pd.isna(row["difference"]):
-        return "the IoU of a run is not known"
+        return f"the {study.score.title} of a run is not known"
     interval = bracketed(row["difference_low"], row["difference_high"], f"+{_DIGITS}")
-    return f"difference {row['difference']:+{_DIGITS}} {interval}, margin {margin:g}"
+    return f"difference {row['difference']:+{_DIGITS}} {interval}, margin {study.criteria.iou_margin:g}"
 
 
-def kept_by_options(kept: Sequence[KeptIou], names: Names, margin: float) -> dict[str, str]:
+def kept_by_options(kept: Sequence[KeptIou], study: Study) -> dict[str, str]:
     """Return a sentence for each set of options: one for all series where they agree, else one of each."""
     sentences = {}
     for options in dict.fromkeys(each.options for each in kept):
         of = [each for each in kept if each.options == options]
-        found = {each.name(names): kept_sentence(each, margin) for each in of}
+        found = {each.name(study.names): kept_sentence(each, study) for each in of}
         agree = len(set(found.values())) == 1
         parts = [*found.values()][:1] if agree else [f"{name}: {text}" for name, text in found.items()]
         sentences[options] = "; ".join(parts)

@@ -16,6 +16,7 @@ from analysis.arrays import Array
 from analysis.findings.cost import STEPS_OF_IOU
 from analysis.played.points import points_of
 from analysis.played.speeds import KnownSpeed, RealSpeeds
+from analysis.score import Score
 from analysis.statistics.intervals import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
 
@@ -24,10 +25,7 @@ PLAN_COLUMNS = [
     *POINT, "target_iou", "runs", "runs_to_target",
     *(f"{name}{end}" for name in _BOUNDED for end in ("", "_low", "_high")), "speed", "why",
 ]  # fmt: skip
-NO_TARGET = (
-    "no IoU to reach: criteria.target_iou is not set, and not every run on 1 worker has an IoU to spare"
-)
-ONLY_AT_THE_END = "IoU known only after training: set training.evaluate_every to see when it is reached"
+ONLY_AT_THE_END = "known only after training: set training.evaluate_every to see when it is reached"
 
 
 @dataclass(frozen=True)
@@ -102,22 +100,23 @@ def _rows(
         point = (*series, workers)
         needed = _epochs_to(target, of, diverged[point])
         key = dict(zip(POINT, point, strict=True))
-        yield key | _row(target, needed, workers, of, speeds.at(series, workers))
+        yield key | _row(study.score, target, needed, of, speeds.at(series, workers))
 
 
 def _row(
-    target: float, needed: TargetEpochs, workers: int, evaluated: pd.DataFrame, speed: KnownSpeed
+    score: Score, target: float, needed: TargetEpochs, evaluated: pd.DataFrame, speed: KnownSpeed
 ) -> dict[str, object]:
     """Return the columns of a point behind its key."""
+    workers = int(evaluated["workers"].iloc[0])
     images = float(evaluated["images_per_epoch"].median())
     seconds = _seconds_per_epoch(images, speed.images_per_second, speed.interval)
-    no_target = NO_TARGET if math.isnan(target) else ""
+    lacking = (_no_target(score, target), _only_at_the_end(score, evaluated), speed.why)
     return (
         {"target_iou": target, "runs": len(needed.needed), "runs_to_target": needed.reached}
         | _products(workers, (needed.median, *needed.interval), seconds)
         | {
             "speed": speed.source,
-            "why": "; ".join(filter(None, (no_target, _only_at_the_end(evaluated), speed.why))),
+            "why": "; ".join(filter(None, lacking)),
         }
     )
 
@@ -170,5 +169,15 @@ def _products(workers: int, epochs: Sequence[float], seconds: Sequence[float]) -
     }
 
 
-def _only_at_the_end(evaluated: pd.DataFrame) -> str:
-    return ONLY_AT_THE_END if (evaluated.groupby("run").size() <= 1).any() else ""
+def _no_target(score: Score, target: float) -> str:
+    if not math.isnan(target):
+        return ""
+    unset = f"criteria.{score.key('target_iou')} is not set"
+    return (
+        f"no {score.title} to reach: {unset}, and not every run on 1 worker has {score.with_article} to spare"
+    )
+
+
+def _only_at_the_end(score: Score, evaluated: pd.DataFrame) -> str:
+    single = (evaluated.groupby("run").size() <= 1).any()
+    return f"{score.title} {ONLY_AT_THE_END}" if single else ""

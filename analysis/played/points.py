@@ -158,7 +158,7 @@ def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: Mar
         return
     if point.ious:
         yield evaluated(study, point)
-    yield from diverged_seeds(test)
+    yield from diverged_seeds(study, test)
 
 
 def _unpaired(point: PointSeeds, baseline: PointSeeds) -> Iterator[str]:

@@ -29,12 +29,12 @@ class PlayedQuality:
     @cached_property
     def sentences(self) -> dict[str, str]:
         """The finding of each set of options."""
-        return kept_by_options(self.kept, self.study.names, self.study.criteria.iou_margin)
+        return kept_by_options(self.kept, self.study)
 
     @cached_property
     def compared_options(self) -> str:
         """Which set of options keeps the IoU up to the most workers; empty for one set."""
-        return kept_over_options(self.kept, self.study.names)
+        return kept_over_options(self.kept, self.study)
 
     @cached_property
     def notes(self) -> list[str]:

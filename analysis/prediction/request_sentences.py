@@ -34,10 +34,11 @@ def _of_series(study: Study, table: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 def _of_plan(study: Study, plan: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """Yield the options of each point with a time to the target IoU, and that time."""
+    score = study.score.with_article
     for row in plan[plan["seconds_to_target"].notna()].to_dict("records"):
         hours = with_interval(row, "seconds_to_target", "~3", SECONDS_PER_HOUR)
         where = f"{series_name(row, study.names)} on {count(int(row['workers']), 'worker')}"
-        target = f"{hours} h to an IoU of {row['target_iou']:g} (speed {row['speed']})"
+        target = f"{hours} h to {score} of {row['target_iou']:g} (speed {row['speed']})"
         yield str(row["options"]), f"{where}: {target}"
 
 

@@ -153,7 +153,7 @@ def _method(report: Report) -> Iterator[str]:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return
     margin = f", margin of non-inferiority {study.criteria.iou_margin:g}"
-    yield f"IoU: {escaped(study.iou_scope)}{'' if not_learned(study) else margin}."
+    yield f"{study.score.heading}: {escaped(study.iou_scope)}{'' if not_learned(study) else margin}."
     rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study.subject)]
     yield table(["origin", "value"], [TEXT, TEXT], rows)
     checks = [[check.check, check.mark, check.fact] for check in report.checks]
@@ -162,7 +162,8 @@ def _method(report: Report) -> Iterator[str]:
 
 def _what_is_measured(report: Report) -> str:
     if report.study.runs.empty:
-        return "Every run is played: of its IoU alone can be told, no time or speed is measured."
+        score = report.study.score.title
+        return f"Every run is played: of its {score} alone can be told, no time or speed is measured."
     used = (
         f"{count(len(report.study.runs), 'run')} are used, {repeats_text(report.points['repeats'])} per "
         f"point; {count(len(report.study.all_left_out), 'run')} left out. Throughput is work done over the "

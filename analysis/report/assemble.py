@@ -107,7 +107,7 @@ class Report:
     def noise_notes(self) -> list[str]:
         """Return the gradient noise scale in words, and how far to trust it."""
         judged = pd.concat([self.iou[JUDGED_COLUMNS], judged_points(self.played.points)], ignore_index=True)
-        return noise_notes(self.noise, judged, self.study.names)
+        return noise_notes(self.noise, judged, self.study)
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -120,7 +120,7 @@ class Report:
         """Return which framework is faster, one sentence for each pair of series; none of scripts."""
         if self.study.is_of_scripts:
             return []
-        found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers)]
+        found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers, self.study.score)]
         words = restriction_words(self.study)
         return [replace(verdict, sentence=after(words, verdict.sentence)) for verdict in found]
 
@@ -168,11 +168,13 @@ class Report:
 
     @property
     def target(self) -> str:
-        """Return which IoU the time to it is of."""
+        """Return which score the time to it is of."""
         target = target_of(self.study)
         if pd.isna(target.iou):
-            return f"time to an IoU: {target.source}"
-        return f"time to an IoU of {target.iou:g} ({target.source}): {target.meaning}"
+            return f"time to {self.study.score.with_article}: {target.source}"
+        return (
+            f"time to {self.study.score.with_article} of {target.iou:g} ({target.source}): {target.meaning}"
+        )
 
 
 def make_report(study: Study) -> Report:

@@ -109,7 +109,7 @@ def iou_conclusion(report: Report) -> str:
     """Return at which worker counts IoU is inferior to 1 worker; counts of points where series differ."""
     judged = report.iou[report.iou["workers"] > 1]
     if judged.empty:
-        return "Nothing can be said about IoU on more than 1 worker."
+        return f"Nothing can be said about {report.study.score.title} on more than 1 worker."
     findings = _iou_of_series(report, judged)
     if len(set(findings.values())) == 1:
         return sentence(next(iter(findings.values())))

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from analysis.findings.answer import Answer
 from analysis.findings.headline import Kind
@@ -16,7 +14,6 @@ from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
 from analysis.report.played_columns import played_short_columns
 from analysis.report.view import Column, number_column
-from analysis.score_words import ScoreWords, score_words
 from analysis.study import Study
 from analysis.text import Row, clean, labelled
 
@@ -27,7 +24,8 @@ MOST_CONSOLE_ROWS = 60
 MOST_LINES = 20
 MOST_DIAGNOSES = 3
 MOST_PRINTED = 4
-WITH_INTERVAL = ("speed-up", "IoU", "difference to 1 worker")
+# Besides the score.
+WITH_INTERVAL = ("speed-up", "difference to 1 worker")
 ANSWER_STYLES: Mapping[Kind, str] = {
     "scale": "green", "stay": "cyan", "undecided": "yellow", "unfair": "red", "played": "cyan",
     "script": "cyan",
@@ -40,7 +38,7 @@ def print_report(report: Report, console: Console | None = None, folder: Path | 
 
     Long tables and lists are cut; a line says in which file the rest is. `folder`: where the report is.
     """
-    console = console or report_console(report.study)
+    console = console or report_console()
     _print_answers(report, console)
     if folder is not None:
         console.print(f"report: {clean(folder)}", markup=False, soft_wrap=True)
@@ -93,20 +91,9 @@ def print_left_out(study: Study, console: Console) -> None:
     _print_list(console, f"Left out: {len(left_out)}", lines, "left_out.csv", len(left_out))
 
 
-class _WordedConsole(Console):
-    """A console that prints in the words of the study's task."""
-
-    def __init__(self, words: ScoreWords, width: int) -> None:
-        super().__init__(highlight=False, width=width)
-        self._words = words
-
-    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
-        return super().render_str(self._words.text(text), **options)
-
-
-def report_console(study: Study) -> Console:
+def report_console() -> Console:
     """Return standard output, at least so wide that no number of the table is cut."""
-    return _WordedConsole(score_words(study), max(Console().width, LEAST_WIDTH))
+    return Console(highlight=False, width=max(Console().width, LEAST_WIDTH))
 
 
 def _print_list(
@@ -138,32 +125,33 @@ def _print_played(report: Report, console: Console) -> None:
     """Print the IoU of played and real runs, one table for each set of options."""
     points = report.played.points
     for options, rows in points.iloc[:MOST_CONSOLE_ROWS].groupby("options", sort=False):
-        title = clean(
-            f"IoU of played and real runs: {options!s}" if options else "IoU of played and real runs"
-        )
-        console.print(_table(played_short_columns(report), title, rows))
+        kinds = f"{report.study.score.heading} of played and real runs"
+        title = clean(f"{kinds}: {options!s}" if options else kinds)
+        console.print(_table(report, played_short_columns(report), title, rows))
     if len(points) > MOST_CONSOLE_ROWS:
         more = f"{len(points) - MOST_CONSOLE_ROWS:,} further points are in played.csv"
         console.print(more, markup=False, soft_wrap=True)
 
 
 def _points_table(report: Report, title: str, points: pd.DataFrame) -> Table:
-    return _table([*speed_columns(report), number_column("IoU", "iou", ".3f")], title, points)
+    score = number_column(report.study.score.title, "iou", ".3f")
+    return _table(report, [*speed_columns(report), score], title, points)
 
 
-def _table(columns: Sequence[Column], title: str, points: pd.DataFrame) -> Table:
+def _table(report: Report, columns: Sequence[Column], title: str, points: pd.DataFrame) -> Table:
+    bounded = (*WITH_INTERVAL, report.study.score.title)
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
         number = column.kind == "number"
         table.add_column(column.heading, justify="right" if number else "left", no_wrap=number)
     for _, series in points.groupby(["framework", "knobs"], sort=False):
         for row in series.to_dict("records"):
-            table.add_row(*(_shown(column, row) for column in columns))
+            table.add_row(*(_shown(column, row, bounded) for column in columns))
         table.add_section()
     return table
 
 
-def _shown(column: Column, row: Row) -> str:
+def _shown(column: Column, row: Row, bounded: Sequence[str]) -> str:
     """Return a cell, with its interval where it says most: all of them would not fit."""
     cell = column.cell(row)
-    return str(cell) if column.heading in WITH_INTERVAL else cell.text
+    return str(cell) if column.heading in bounded else cell.text

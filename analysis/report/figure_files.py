@@ -6,12 +6,12 @@ from functools import partial
 
 from analysis.figures.catalogue import FIGURES, draw, draw_panels
 from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.svg import image, inline_svg, reworded
+from analysis.figures.drawing.svg import image, inline_svg
 from analysis.processes import parallel_map
 from analysis.report.assemble import Report
 from analysis.report.view import Drawing
 from analysis.restriction import not_learned
-from analysis.score_words import score_words
+from analysis.score import Score
 from analysis.text import clean, sentence
 
 # The anchor of the first screen, above the sections.
@@ -44,15 +44,16 @@ class MissingFigure:
 
 @dataclass(frozen=True)
 class FigureFiles:
-    """The figures of a report by name, in reading order."""
+    """The figures of a report by the names of their modules, in reading order, and the study's score."""
 
     drawn: Mapping[str, FigureFile]
     missing: Mapping[str, MissingFigure]
+    score: Score = Score()  # noqa: RUF009  (frozen)
 
     def in_section(self, anchor: str) -> tuple[Drawing, ...]:
         """Return the figures of a section of the page."""
         return tuple(
-            Drawing(name, figure.panels, clean(figure.caption))
+            Drawing(self.score.key(name), figure.panels, clean(figure.caption))
             for name, figure in self.drawn.items()
             if figure.section == anchor
         )
@@ -70,13 +71,13 @@ def draw_figures(report: Report) -> FigureFiles:
     """Draw every figure that the tables of the study allow."""
     inputs = inputs_of(report)
     missing = {
-        name: MissingFigure(figure.SECTION, figure.TITLE, reason)
+        name: MissingFigure(figure.SECTION, figure.TITLE.format(score=report.study.score.title), reason)
         for name, figure in FIGURES.items()
         if (reason := _why_missing(inputs, name))
     }
     names = [name for name in FIGURES if name not in missing]
     files = parallel_map(partial(_figure_file, inputs), names)
-    return FigureFiles(dict(zip(names, files, strict=True)), missing)
+    return FigureFiles(dict(zip(names, files, strict=True)), missing, report.study.score)
 
 
 def _why_missing(inputs: Inputs, name: str) -> str | None:
@@ -107,8 +108,7 @@ def inputs_of(report: Report) -> Inputs:
 
 def _figure_file(inputs: Inputs, name: str) -> FigureFile:
     figure = FIGURES[name]
-    words = score_words(inputs.study)
-    drawn = reworded(draw(name, inputs), words)
+    drawn = draw(name, inputs)
     return FigureFile(
         section=section_of(inputs, name),
         svg=image(drawn, "svg"),
@@ -120,9 +120,9 @@ def _figure_file(inputs: Inputs, name: str) -> FigureFile:
 
 
 def _panels(inputs: Inputs, name: str) -> Iterator[str]:
-    words = score_words(inputs.study)
+    key = inputs.study.score.key(name)
     for number, panel in enumerate(draw_panels(name, inputs), start=1):
-        yield inline_svg(reworded(panel, words), f"figure-{name}-{number}")
+        yield inline_svg(panel, f"figure-{key}-{number}")
 
 
 def section_of(inputs: Inputs, name: str) -> str:

@@ -12,7 +12,6 @@ from analysis.report.markdown import summary_markdown
 from analysis.report.refresh import with_refresh
 from analysis.report.reproduction import study_file
 from analysis.report.tables import table_files
-from analysis.score_words import score_words
 from unet_scaling.study.files import READABLE, write_atomically
 
 PAGE_NAME = "report.html"
@@ -29,14 +28,13 @@ def write_report(report: Report, folder: Path, refresh_seconds: int = 0) -> list
     loads itself again.
     """
     figures = draw_figures(report)
-    words = score_words(report.study)
-    contents = words.files(_contents(report, figures, run_links(report, folder)))
+    contents = _contents(report, figures, run_links(report, folder))
     if refresh_seconds:
         contents[PAGE_NAME] = with_refresh(contents[PAGE_NAME], refresh_seconds)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
-    for name in map(words.text, (*figures.missing, *FORMER_FIGURES)):
+    for name in (*map(report.study.score.key, figures.missing), *FORMER_FIGURES):
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return [folder / name for name in contents]
@@ -45,7 +43,8 @@ def write_report(report: Report, folder: Path, refresh_seconds: int = 0) -> list
 def _contents(report: Report, figures: FigureFiles, links: RunLinks) -> dict[str, bytes]:
     contents = table_files(report) | export_files(report)
     for name, drawn in figures.drawn.items():
-        contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
+        file = report.study.score.key(name)
+        contents |= {f"{file}.svg": drawn.svg, f"{file}.png": drawn.png}
     return (
         contents
         | study_file(report.study.subject)

@@ -31,7 +31,7 @@ KIND_WORDS: dict[Kind, str] = {
     "stay": "Stay on 1 worker",
     "undecided": "Undecided",
     "unfair": "No fair comparison",
-    "played": "IoU only: played",
+    "played": "{score} only: played",
     "script": "Recorded in a script: not compared",
 }
 LIGHT_WORDS: dict[Light, str] = {
@@ -99,7 +99,7 @@ def page(report: Report, figures: FigureFiles, links: RunLinks | None = None) ->
         origins=origins(study.subject),
         origin_line=origin_line(study.subject),
         reproduction=reproduction(study.subject),
-        files=[table.file for table in TABLES if table.is_made(report)],
+        files=[table.name(report) for table in TABLES if table.is_made(report)],
     )
 
 
@@ -125,7 +125,7 @@ def _shown_answer(report: Report, answer: Answer) -> ShownAnswer:
     return ShownAnswer(
         options=clean(answer.options),
         kind=answer.kind,
-        word=KIND_WORDS[answer.kind],
+        word=KIND_WORDS[answer.kind].format(score=report.study.score.heading),
         headline=_capital(answer.headline),
         tiles=tuple(map(_shown_tile, answer.tiles)),
         next_steps=tuple(map(sentence, answer.next_steps)),

@@ -11,7 +11,7 @@ def of_iou(report: Report) -> list[Column]:
     return [
         *point_keys(report),
         integer_column("seeds", "seeds"),
-        number_column("IoU", "iou", ".4f"),
+        number_column(report.study.score.title, "iou", ".4f"),
         number_column("difference to 1 worker", "difference", "+.4f"),
         badge_column("not inferior", "non_inferior"),
         *([integer_column("diverged", "diverged")] if diverged else []),

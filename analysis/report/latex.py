@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from analysis.report.assemble import Report
-from analysis.report.played_columns import PLAYED_MEANING, played_short_columns
+from analysis.report.played_columns import played_meaning, played_short_columns
 from analysis.report.view import Column, framework_column, integer_column, number_column
 from analysis.restriction import restriction_words, with_restriction
 from analysis.text import UNKNOWN, Row, clean, repeats_text, sentence
@@ -67,16 +67,18 @@ def _columns(report: Report) -> Sequence[Column]:
         integer_column("repeats", "repeats"),
         number_column("speed-up", "speedup", ".2f"),
         number_column("efficiency", "efficiency", ".1%"),
-        number_column("IoU", "iou", ".3f"),
+        number_column(report.study.score.title, "iou", ".3f"),
     ]
 
 
 def _caption(report: Report) -> str:
+    score = report.study.score
     if report.points.empty:
-        return f"{sentence(report.study.name)} {sentence(PLAYED_MEANING)} IoU: {report.study.iou_scope}."
+        meaning = sentence(played_meaning(score))
+        return f"{sentence(report.study.name)} {meaning} {score.heading}: {report.study.iou_scope}."
     repeats = repeats_text(report.points["repeats"])
     medians = (
-        f"Medians over the runs of a point, {repeats} each; IoU: "
+        f"Medians over the runs of a point, {repeats} each; {score.title}: "
         f"{report.study.iou_scope}. Speed-up is over 1 worker, efficiency is speed-up / workers; in "
         "brackets: intervals over runs."
     )

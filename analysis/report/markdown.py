@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from analysis.findings.tiles import Tile
 from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
-from analysis.report.played_columns import PLAYED_MEANING, played_short_columns
+from analysis.report.played_columns import played_meaning, played_short_columns
 from analysis.report.view import Column, number_column
 from analysis.restriction import restriction_words, with_restriction
 from analysis.statistics.intervals import coverage
@@ -20,7 +20,7 @@ MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
 def summary_markdown(report: Report) -> str:
     """Return the answers, a table for each set of options, a caption, the verdicts, doubts, and the notes."""
     parts = [
-        f"# {escaped(report.study.name)}: speed-up, efficiency and IoU",
+        f"# {escaped(report.study.name)}: speed-up, efficiency and {report.study.score.title}",
         *answer_parts(report),
         *_points_tables(report),
         *([_caption(report)] if len(report.points) else []),
@@ -60,10 +60,10 @@ def played_parts(report: Report) -> Iterator[str]:
     """Yield the IoU of played and real runs at every number of workers; nothing without a played run."""
     for options, rows in report.played.points.groupby("options", sort=False):
         title = f": {options!s}" if options else ""
-        yield f"## IoU of played and real runs{escaped(title)}"
+        yield f"## {report.study.score.heading} of played and real runs{escaped(title)}"
         yield column_table(played_short_columns(report), rows.to_dict("records"))
     if len(report.played.points):
-        yield escaped(sentence(PLAYED_MEANING))
+        yield escaped(sentence(played_meaning(report.study.score)))
 
 
 def doubt_list(report: Report) -> list[str]:
@@ -76,7 +76,7 @@ def doubt_list(report: Report) -> list[str]:
 
 def points_table(report: Report, rows: Sequence[Row]) -> str:
     """Return speed and IoU of these points, with their intervals."""
-    return column_table([*speed_columns(report), number_column("IoU", "iou", ".3f")], rows)
+    return column_table([*speed_columns(report), number_column(report.study.score.title, "iou", ".3f")], rows)
 
 
 def column_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:

@@ -78,7 +78,7 @@ def of_runs(report: Report) -> list[Column]:
         integer_column("repeat", "repeat"),
         number_column(report.study.unit, report.study.throughput, "~4", bounded=False),
         number_column("loss", "loss", "~4", bounded=False),
-        number_column("IoU", "iou", ".4f", bounded=False),
+        number_column(report.study.score.title, "iou", ".4f", bounded=False),
         number_column(f"training, {unit}", "training_seconds", "~3", scale=size, bounded=False),
         text_column("started (UTC)", "started_utc"),
         text_column("disturbed", "disturbed"),
@@ -110,7 +110,7 @@ def of_frameworks(report: Report) -> list[Column]:
         text_column("costs", "costs"),
         text_column("outcome", "outcome"),
         text_column("same weights", "same_weights"),
-        badge_column("IoU equal within margin", "equal_within_margin"),
+        badge_column(f"{report.study.score.title} equal within margin", "equal_within_margin"),
     ]
 
 
@@ -134,7 +134,7 @@ def of_noise(report: Report) -> list[Column]:
         *point_keys(report),
         integer_column("real or played", "played_workers"),
         integer_column("sampled steps", "sampled_steps"),
-        number_column("noise scale, images", "noise_scale_images", "~2"),
+        number_column(f"noise scale, {report.study.score.samples}", "noise_scale_images", "~2"),
         number_column("in workers: N_crit", "noise_scale_workers", "~2"),
         text_column("", "answer"),
     ]
@@ -212,7 +212,9 @@ def of_cost(report: Report) -> list[Column]:
         number_column(f"training, {unit}", "training_seconds", "~3", scale=size),
         number_column(f"worker-{hours}", "worker_hours", "~3", scale=share),
         number_column(f"node-{hours}", "node_hours", "~3", scale=share, bounded=False),
-        number_column(f"time to the IoU, {unit_to}", "seconds_to_target", "~3", scale=size_to),
+        number_column(
+            f"time to the {report.study.score.title}, {unit_to}", "seconds_to_target", "~3", scale=size_to
+        ),
         number_column(f"worker-{hours} to it", "worker_hours_to_target", "~3", scale=share, bounded=False),
         integer_column("runs that reached it", "runs_to_target"),
         Column("in the Pareto set", _pareto, "text"),
@@ -235,7 +237,7 @@ def of_gpus(report: Report) -> list[Column]:
         number_column("GPU load", "utilization", ".0%", bounded=False),
         number_column("memory of the fullest, GB", "memory_bytes", "~3", scale=1e9, bounded=False),
         number_column("power of one, W", "power_watts", "~3", bounded=False),
-        number_column("energy, J / image", "joules_per_image", "~3", bounded=False),
+        number_column(f"energy, J / {report.study.score.sample}", "joules_per_image", "~3", bounded=False),
     ]
 
 

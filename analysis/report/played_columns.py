@@ -10,12 +10,9 @@ from analysis.report.view import (
     run_column,
     text_column,
 )
+from analysis.score import Score
 from analysis.text import Row, unit_of
 
-PLAYED_MEANING = (
-    "played: one worker trained exactly as so many, so its IoU is theirs and its seconds are no speed; "
-    "medians and intervals are over seeds"
-)
 VERDICT_KINDS = {
     "no loss": "yes",
     "loss": "no",
@@ -25,12 +22,20 @@ VERDICT_KINDS = {
 }
 
 
+def played_meaning(score: Score) -> str:
+    """Return what the numbers of a table of played runs are."""
+    return (
+        f"played: one worker trained exactly as so many, so its {score.title} is theirs and its seconds are "
+        "no speed; medians and intervals are over seeds"
+    )
+
+
 def of_played(report: Report) -> list[Column]:
     return [
         *point_keys(report),
         text_column("runs", "kind"),
         integer_column("seeds", "seeds"),
-        number_column("IoU", "iou", ".4f"),
+        number_column(report.study.score.title, "iou", ".4f"),
         number_column("difference to 1 worker", "difference", "+.4f"),
         Column("verdict", _verdict, "text"),
         *([integer_column("diverged", "diverged")] if report.played.points["diverged"].any() else []),
@@ -52,7 +57,7 @@ def of_plan(report: Report) -> list[Column]:
     size, unit = unit_of(report.played.plan["seconds_to_target"])
     return [
         *point_keys(report),
-        number_column("IoU to reach", "target_iou", ".2f", bounded=False),
+        number_column(f"{report.study.score.title} to reach", "target_iou", ".2f", bounded=False),
         integer_column("runs that reach it", "runs_to_target"),
         number_column("epochs to it", "epochs_to_target", "~3"),
         number_column("epoch, s", "seconds_per_epoch", "~3"),
@@ -68,7 +73,7 @@ def of_played_runs(report: Report) -> list[Column]:
         *point_keys(report),
         integer_column("repeat", "repeat"),
         number_column("loss", "loss", "~4", bounded=False),
-        number_column("IoU", "iou", ".4f", bounded=False),
+        number_column(report.study.score.title, "iou", ".4f", bounded=False),
     ]
 
 
@@ -78,7 +83,7 @@ def played_short_columns(report: Report) -> list[Column]:
         *point_keys(report),
         text_column("runs", "kind"),
         integer_column("seeds", "seeds"),
-        number_column("IoU", "iou", ".3f"),
+        number_column(report.study.score.title, "iou", ".3f"),
         number_column("difference to 1 worker", "difference", "+.3f"),
         text_column("verdict", "verdict"),
         Column("highest here", lambda row: Cell("yes" if row["best"] else ""), "text"),

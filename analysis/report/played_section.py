@@ -9,8 +9,9 @@ from analysis.text import count, labelled, sentence
 
 PLAYED_LEAD = (
     "A played run trains exactly as so many workers, on fewer: what it learns is what they would learn, and "
-    "its seconds are no speed. A number of workers keeps the IoU where the whole interval of its difference "
-    "to 1 worker, paired by seed, lies above minus the margin, and that of every smaller number too."
+    "its seconds are no speed. A number of workers keeps the {score} where the whole interval of its "
+    "difference to 1 worker, paired by seed, lies above minus the margin, and that of every smaller number "
+    "too."
 )
 PLAN_REMARK = (
     "Time to the target is epochs to it, of played and real runs, times the seconds of an epoch of real "
@@ -18,18 +19,21 @@ PLAN_REMARK = (
 )
 _PLAYED_RUNS_LEAD = "One launch each, without times: they are of no real number of workers."
 _ANCHOR = "played"
-_TITLE = "IoU by number of workers, played"
 
 
 def played_section(report: Report) -> Section:
     """Return the section without its tables and figures."""
+    score = report.study.score
     margin = report.study.criteria.iou_margin
     found = [labelled(options, text) for options, text in report.played.sentences.items()]
-    conclusion = report.played.compared_options or next(iter(found), "no played run has an IoU")
-    lead = f"{PLAYED_LEAD} The margin is {margin:g}."
+    conclusion = report.played.compared_options or next(
+        iter(found), f"no played run has {score.with_article}"
+    )
+    lead = f"{PLAYED_LEAD.format(score=score.title)} The margin is {margin:g}."
     remarks = tuple(map(sentence, (*found, *report.played.notes, *_of_plan(report))))
+    title = f"{score.heading} by number of workers, played"
     return Section(
-        _ANCHOR, _TITLE, sentence(_with_kinds(report, conclusion)), lead, is_open=True, remarks=remarks
+        _ANCHOR, title, sentence(_with_kinds(report, conclusion)), lead, is_open=True, remarks=remarks
     )
 
 

@@ -34,7 +34,7 @@ def report_reference(options: argparse.Namespace) -> int:
 
 def _report(study: Study, source: Path, output: Path | None) -> int:
     if study.subject.runs.empty:
-        print_left_out(study, report_console(study))
+        print_left_out(study, report_console())
         raise UserError(f"{source} has no usable run; the reasons are listed above", EXIT_BAD_DATA)
     # The study stays until the end: no search for garbage, in any process, needs to visit it.
     gc.freeze()

@@ -20,9 +20,10 @@ _OF_WORKERS: dict[str, Callable[[WorkerFacts], str | None]] = {
     "cores per worker": lambda worker: str(len(worker.cores)),
     "threads per worker": lambda worker: str(worker.threads),
 }
+# {}: what the data consist of.
 _OF_HEADERS: dict[str, Callable[[Header], str | None]] = {
-    "training images": lambda header: f"{header.train_images:,}",
-    "test images": lambda header: f"{header.test_images:,}",
+    "training {}": lambda header: f"{header.train_images:,}",
+    "test {}": lambda header: f"{header.test_images:,}",
     "SHA-256 of the data's manifest": lambda header: header.manifest_sha256,
     "seeds": lambda header: str(header.config.seed),
 }
@@ -51,11 +52,15 @@ def origins(study: Study) -> list[Origin]:
         *_transports(study),
         *_versions(found),
         *_each(_OF_WORKERS, workers),
-        *_each(_OF_HEADERS, study.headers.values()),
+        *_each(_of_headers(study), study.headers.values()),
         *_each(_OF_SCRIPTS, study.scripts.values()),
         Origin("Slurm jobs", _distinct(each.job.get("SLURM_JOB_ID") for each in found)),
         Origin("started (UTC)", _first_and_last(each.started_utc for each in found)),
     ]
+
+
+def _of_headers(study: Study) -> Mapping[str, Callable[[Header], str | None]]:
+    return {name.format(study.score.samples): fact for name, fact in _OF_HEADERS.items()}
 
 
 def _each(facts: Mapping[str, Callable[[_Told], str | None]], told_by: Collection[_Told]) -> Iterator[Origin]:

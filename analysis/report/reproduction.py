@@ -11,7 +11,7 @@ from analysis.study import Study
 from analysis.text import listed
 from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, SHARED_TABLES, TASK_OPTIONS, RunConfig
-from unet_scaling.study.options import OPTION_TABLES, Criteria
+from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.study_file import PATH_KEYS
 
 # Of what is trained; the built-in task has none of them.
@@ -42,7 +42,9 @@ def reproduction(study: Study) -> Reproduction | None:
     axes = _axes(configs)
     commands = (submit_command(study), f"{PASTED} report logs/{configs[0].study}")
     remarks = (*_remarks(configs, axes), *_places(study))
-    return Reproduction(_study_file(configs, axes, study.criteria), commands, remarks)
+    asked = study.criteria.model_dump(exclude_defaults=True)
+    criteria = {study.score.key(key): value for key, value in asked.items()}
+    return Reproduction(_study_file(configs, axes, criteria), commands, remarks)
 
 
 def study_file(study: Study) -> dict[str, bytes]:
@@ -111,14 +113,13 @@ def _default(table: str, key: str) -> object:
     return None if table in TASK_TABLES else OPTION_TABLES[table].model_fields[key].default
 
 
-def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Criteria) -> str:
+def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Mapping[str, object]) -> str:
     used = {config.framework for config in configs}
     frameworks = [framework for framework in ALL_FRAMEWORKS if framework in used]
     lines = _what_is_run(frameworks, configs)
     for table in (*TASK_TABLES, *SHARED_TABLES, *frameworks):
         lines += _table(table, _of_table(axes, table))
-    asked = criteria.model_dump(exclude_defaults=True)
-    lines += _table("criteria", {key: [value] for key, value in asked.items()})
+    lines += _table("criteria", {key: [value] for key, value in criteria.items()})
     return "\n".join(lines) + "\n"
 
 

@@ -27,8 +27,8 @@ FRAMEWORKS_LEAD = (
 OVERHEAD_LEAD = (
     "Data wait (with host to device), compute (forward and backward), wire, imbalance, optimizer and rest "
     "sum to 1 - efficiency, in shares of the workers' time; a negative part takes less than on 1 worker. "
-    "Work is equal by construction: every worker has as many images in a step, and dropped images are not "
-    "counted."
+    "Work is equal by construction: every worker has as many {samples} in a step, and dropped {samples} are "
+    "not counted."
 )
 LOSS_LEAD = (
     "More workers mean larger batches and fewer steps. Over epochs the curves show what that costs in "
@@ -86,6 +86,7 @@ def _with_evidence(section: Section, report: Report, figures: FigureFiles) -> Se
     """Return a section with the figures and tables that name its anchor as theirs."""
     return replace(
         section,
+        anchor=report.study.score.key(section.anchor),
         conclusion=clean(section.conclusion),
         drawings=figures.in_section(section.anchor),
         grids=grids(report, section.anchor),
@@ -121,7 +122,7 @@ def _overhead(report: Report) -> Section:
         "budget",
         "Where the lost efficiency went",
         conclusions.overhead_conclusion(report),
-        OVERHEAD_LEAD,
+        OVERHEAD_LEAD.format(samples=report.study.score.samples),
         is_open=bool(report.diagnoses),
         remarks=tuple(map(sentence, notes)),
     )
@@ -135,12 +136,17 @@ def _iou(report: Report) -> Section:
     )
     shared = "; ".join(shared_reasons(report))
     remarks = (sentence(f"behind every difference: {shared}"),) if shared else ()
-    return Section("iou", "IoU", conclusions.iou_conclusion(report), lead, is_open=True, remarks=remarks)
+    title = report.study.score.heading
+    return Section("iou", title, conclusions.iou_conclusion(report), lead, is_open=True, remarks=remarks)
 
 
 def _test_images(report: Report) -> str:
     images = sorted(report.study.runs["test_images"].dropna().unique())
-    return f" ({', '.join(f'{number:,.0f}' for number in images)} images)" if images else ""
+    return (
+        f" ({', '.join(f'{number:,.0f}' for number in images)} {report.study.score.samples})"
+        if images
+        else ""
+    )
 
 
 def _loss(report: Report) -> Section:

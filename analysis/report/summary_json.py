@@ -40,7 +40,7 @@ def summary_json(report: Report) -> str:
         "answers": [dataclasses.asdict(answer) for answer in report.answers],
         "recommendations": [_recommendation(advice) for advice in report.recommendations],
         "verdicts": [dataclasses.asdict(verdict) for verdict in report.verdicts],
-        **{key: _rows(report, file) for key, file in _LISTED.items()},
+        **{report.study.score.key(key): _rows(report, file) for key, file in _LISTED.items()},
         "checks": report.fairness.to_dict("records"),
         "doubts": report.doubts,
         "notes": report.notes,
@@ -52,9 +52,9 @@ def _subject(study: Study) -> Mapping[str, object]:
     return {
         "study": study.name,
         "throughput_unit": study.unit,
-        "iou_scope": study.iou_scope,
+        study.score.key("iou_scope"): study.iou_scope,
         "frameworks": study.names,
-        "criteria": study.criteria.model_dump(),
+        "criteria": {study.score.key(key): value for key, value in study.criteria.model_dump().items()},
         "left_out": study.all_left_out[["run", "state", "reason"]].to_dict("records"),
         "provenance": {origin.name: origin.values for origin in origins(study.subject)},
     }
@@ -67,7 +67,7 @@ def _recommendation(advice: Recommendation) -> Mapping[str, object]:
 def _rows(report: Report, file: str) -> Sequence[Mapping[Any, object]]:
     """Return the rows of a table with the documented columns of its file."""
     (table,) = (table for table in TABLES if table.file == file)
-    return table.make(report)[table.names].to_dict("records")
+    return table.make(report)[table.names].rename(columns=report.study.score.key).to_dict("records")
 
 
 def _plain(value: object) -> object:

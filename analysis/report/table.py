@@ -28,9 +28,9 @@ PAIR_KEYS = {
 class PageTable:
     """How the page shows a table.
 
-    `section` is the anchor of its section; `caption` may name the frameworks as {native} and {horovod};
-    `columns` gives its columns; `rows` what of the file's table is
-    shown; with `leads` it stands before the figures of its section.
+    `section` is the anchor of its section; `caption` may name the frameworks as {native} and {horovod}, the
+    score as {score} and what the data consist of as {sample}; `columns` gives its columns; `rows` what of
+    the file's table is shown; with `leads` it stands before the figures of its section.
     """
 
     section: str
@@ -68,11 +68,16 @@ class Table:
         """Return the columns of the file; those of a study's axes come after them."""
         return [name for key in self.columns for name in column_names(key)]
 
+    def name(self, report: Report) -> str:
+        """Return the name of the file in this report."""
+        return report.study.score.key(self.file)
+
     def content(self, report: Report) -> bytes:
         """Return the content of the file."""
         made = self.make(report)
         axes = [axis for axis in report.study.axes if axis in made.columns]
-        table = _with_arm_names(made[[*self.names, *axes]], report.study)
+        named = made[self.names].rename(columns=report.study.score.key).join(made[axes])
+        table = _with_arm_names(named, report.study)
         return as_parquet(table) if self.file.endswith(".parquet") else as_csv(table)
 
     @property
@@ -84,15 +89,17 @@ class Table:
         """Return the table as the page shows it."""
         made = self.make(report)
         rows = page.rows(made) if len(made) else made
-        stem = PurePath(self.file).stem
+        file = self.name(report)
+        stem = PurePath(file).stem
         name = stem if page is self.page else f"{stem}-{page.section}"
-        grid = make_grid(name, _caption(report, page), rows, page.columns(report), self.file)
+        grid = make_grid(name, _caption(report, page), rows, page.columns(report), file)
         return replace(grid, leads=page.leads)
 
 
 def _caption(report: Report, page: PageTable) -> str:
     native, horovod = report.study.compared_names
-    caption = page.caption.format(native=native, horovod=horovod)
+    score = report.study.score
+    caption = page.caption.format(native=native, horovod=horovod, score=score.title, sample=score.sample)
     words = restriction_words(report.study)
     return f"{caption[:1].upper()}{caption[1:]}{f' ({words})' if words else ''}"
 

@@ -56,7 +56,7 @@ TABLES = (
 
 def table_files(report: Report) -> dict[str, bytes]:
     """Return the contents of the table files, by file name."""
-    return {table.file: table.content(report) for table in TABLES if table.is_made(report)}
+    return {table.name(report): table.content(report) for table in TABLES if table.is_made(report)}
 
 
 def grids(report: Report, section: str) -> tuple[Grid, ...]:

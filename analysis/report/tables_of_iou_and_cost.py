@@ -20,7 +20,7 @@ IOU_TABLES = (
             "why": "what stands behind the answer",
         },
         page=PageTable(
-            "iou", "IoU of every point against the same framework on 1 worker", iou_columns.of_iou
+            "iou", "{score} of every point against the same framework on 1 worker", iou_columns.of_iou
         ),
     ),
     Table(
@@ -34,7 +34,7 @@ IOU_TABLES = (
         },
         page=PageTable(
             "iou",
-            "IoU of {native} against {horovod}",
+            "{score} of {native} against {horovod}",
             iou_columns.of_iou_between,
         ),
     ),

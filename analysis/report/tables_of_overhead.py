@@ -58,7 +58,7 @@ OVERHEAD_TABLES = (
         "Negative: less.",
         PageTable(
             "budget",
-            "What Horovod needs more time for than native DDP, in shares of native DDP's time per image",
+            "What Horovod needs more time for than native DDP, in shares of native DDP's time per {sample}",
             shown.of_difference,
         ),
     ),

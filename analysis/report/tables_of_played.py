@@ -39,7 +39,7 @@ PLAYED_TABLES = (
         },
         "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
         "played and of real runs at every number of workers; else no row.",
-        PageTable("played", "IoU of played and real runs at every number of workers", shown.of_played),
+        PageTable("played", "{score} of played and real runs at every number of workers", shown.of_played),
     ),
     Table(
         "plan.csv",
@@ -57,7 +57,7 @@ PLAYED_TABLES = (
             "why": "what is not known, and why",
         },
         "Time to the target IoU for every series with played runs. No second of a played run is in it.",
-        PageTable("played", "Time and worker-hours to the target IoU", shown.of_plan),
+        PageTable("played", "Time and worker-hours to the target {score}", shown.of_plan),
     ),
     Table(
         "played_runs.csv",

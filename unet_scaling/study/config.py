@@ -167,6 +167,11 @@ class RunConfig(StrictModel):
         return self.task.file is not None
 
     @property
+    def sample(self) -> str:
+        """Return what the data consist of: an "image" of the built-in task, a "sample" of another one."""
+        return "sample" if self.has_own_task else "image"
+
+    @property
     def is_emulated(self) -> bool:
         """Return whether the workers wait instead of computing: nothing is learned."""
         return self.emulation.compute is not None

@@ -79,7 +79,7 @@ def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Itera
             yield f"epoch {epoch.epoch} has no learning rate"
     for result in results:
         if result.images != header.test_images:
-            yield f"{result.images} images evaluated, the test set has {header.test_images}"
+            yield f"{result.images} {header.config.sample}s evaluated, the test set has {header.test_images}"
     end = lines[-1]
     if isinstance(end, End) and end.status == "complete":
         trained = sum(isinstance(line, Epoch) for line in lines)

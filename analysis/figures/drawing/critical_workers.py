@@ -9,17 +9,22 @@ from matplotlib.axes import Axes
 from analysis.figures.drawing.inputs import DrawnSeries
 from analysis.figures.drawing.titles import title_marks
 from analysis.findings.noise import critical_workers
+from analysis.score import Score
 from analysis.text import Row, number, with_interval
 
-N_CRIT_SENTENCE = (
-    "At the foot N_crit with its interval: the workers at which the gradient noise scale warns that the "
-    "IoU may fall; it is no law."
-)
 # Height above the lower end of the axis, as a share of the panel, and between two series.
 FOOT_SHARE = 0.03
 STEP_SHARE = 0.045
 _LABEL_PX = 6
 _N_CRIT = "noise_scale_workers"
+
+
+def critical_sentence(score: Score) -> str:
+    """Return what stands at the foot."""
+    return (
+        "At the foot N_crit with its interval: the workers at which the gradient noise scale warns that the "
+        f"{score.title} may fall; it is no law."
+    )
 
 
 def resolved_critical_workers(noise: pd.DataFrame, series: DrawnSeries) -> Row | None:

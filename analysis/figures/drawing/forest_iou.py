@@ -67,7 +67,7 @@ def iou_panel(inputs: Inputs, rows: Sequence[Row]) -> Panel | None:
 
     arms = [(arm, name) for arm, name in inputs.study.names.items() if arm in KNOBS_COLUMNS]
     legend = [DrawnSeries("", arm, "", LINE_STYLES[0], name) for arm, name in arms]
-    title = "Difference of the IoU to 1 worker"
+    title = f"Difference of the {inputs.study.score.title} to 1 worker"
     return Panel(title, draw, legend=legend, plot_height_px=forest_height_px(lines))
 
 
@@ -91,7 +91,8 @@ def _set_axes(axes: Axes, inputs: Inputs, differences: Sequence[RowDifference]) 
     ends = table[["difference", "difference_low", "difference_high"]].to_numpy(dtype=np.float64)
     low = min(float(np.nanmin(ends)), -BEYOND_MARGIN * margin)
     high = max(float(np.nanmax(ends)), BEYOND_MARGIN * margin)
-    axes.set(xlim=(BEYOND_VALUES * low, BEYOND_VALUES * high), xlabel="IoU less that on 1 worker")
+    label = f"{inputs.study.score.heading} less that on 1 worker"
+    axes.set(xlim=(BEYOND_VALUES * low, BEYOND_VALUES * high), xlabel=label)
     axes.locator_params(axis="x", nbins=4)
     axes.axvspan(-margin, margin, color=GRID, alpha=0.9, linewidth=0, zorder=0.5)
     axes.axvline(0, color=MUTED, linewidth=1.2)

@@ -23,6 +23,7 @@ from analysis.figures.drawing.inputs import DrawnSeries
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import FRAMEWORK_STYLES, LINE_STYLES, MUTED, text_width
 from analysis.figures.drawing.titles import title_marks
+from analysis.score import Score
 from analysis.study import NAMES
 from analysis.text import Row, chart_number, count, printable, series_name
 
@@ -57,18 +58,22 @@ class ForestQuantity:
 
 
 RATIO = ForestQuantity("ratio", "claimed", "Ratio of throughputs, B / A", "throughput of B / A", ".3f", 1.0)
-IOU = ForestQuantity("iou_difference", "iou_claimed", "Difference of IoU, B - A", "IoU of B - A", "+.4f", 0.0)
 
 
-def study_panels(points: pd.DataFrame) -> list[Panel]:
-    """Return the panels of two studies; that of the IoU only where one is known.
+def study_panels(points: pd.DataFrame, score: Score) -> list[Panel]:
+    """Return the panels of two studies; that of the score only where one is known.
 
     `points` has one row per point of both studies: framework, workers, options, knobs and the columns of both
     quantities.
     """
     lines = forest_lines(_named_rows(points))
-    known = [each for each in (RATIO, IOU) if points[each.column].notna().any()]
+    known = [each for each in (RATIO, _difference(score)) if points[each.column].notna().any()]
     return [_panel(quantity, lines) for quantity in known]
+
+
+def _difference(score: Score) -> ForestQuantity:
+    title = f"Difference of {score.title}, B - A"
+    return ForestQuantity("iou_difference", "iou_claimed", title, f"{score.title} of B - A", "+.4f", 0.0)
 
 
 def study_alternative(points: pd.DataFrame) -> str:

@@ -38,7 +38,6 @@ from analysis.figures.drawing.style import (
     STYLE,
 )
 from analysis.figures.drawing.titles import SVG, write_titles
-from analysis.score_words import ScoreWords
 
 VARIABLES = {
     INK: "--ink",
@@ -63,13 +62,6 @@ XLINK = "http://www.w3.org/1999/xlink"
 COLOUR = re.compile("|".join(VARIABLES))
 FONT = re.compile(r"'DejaVu Sans'(, [^;]*)?")
 PAGE_FONT = "system-ui, sans-serif"
-
-
-def reworded(figure: Figure, words: ScoreWords) -> Figure:
-    """Return the figure with its texts in the words of the study's task."""
-    for text in figure.findobj(Text):
-        text.set_text(words.text(text.get_text()))
-    return figure
 
 
 def image(figure: Figure, file_format: str) -> bytes:
