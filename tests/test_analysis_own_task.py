@@ -81,7 +81,7 @@ def test_played_runs_alone_are_told_in_the_words_of_their_task(
     assert report([str(study)]) == 0
     assert foreign_words(study / "report") == set()
     printed = capsys.readouterr().out
-    assert "even 8 workers lose" in printed
+    assert "Even 8 workers lose" in printed
     assert "Top accuracy" in printed
     assert "IoU" not in printed
 
