@@ -76,8 +76,8 @@ class Table:
         """Return the content of the file."""
         made = self.make(report)
         axes = [axis for axis in report.study.axes if axis in made.columns]
-        named = made[self.names].rename(columns=report.study.score.key).join(made[axes])
-        table = _with_arm_names(named, report.study)
+        written = {name: report.study.score.key(name) for name in self.names}
+        table = _with_arm_names(made[[*self.names, *axes]].rename(columns=written), report.study)
         return as_parquet(table) if self.file.endswith(".parquet") else as_csv(table)
 
     @property
