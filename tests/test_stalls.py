@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import STEPS, Fault, attempt, fault_point
+from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_done, trained
 from tests.faulty import PAUSE_SECONDS
+from tests.trained import TrainedRuns
+from tests.wrappers import each_wrapper, framework_parameter
 from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.study.disturbance import disturbance
 
@@ -16,6 +18,7 @@ from unet_scaling.study.disturbance import disturbance
 LIMIT_SECONDS = 6
 # Less than faulty.STALL_SECONDS and the default of training.timeout_seconds; a stopped one is so for ever.
 FAR_BELOW_DEFAULT_SECONDS = 270
+EVERY_STEP_MINUTES = 1e-6
 
 
 @pytest.mark.slow
@@ -25,6 +28,8 @@ FAR_BELOW_DEFAULT_SECONDS = 270
         ("pytorch_native", "sleep", 1),
         ("pytorch_native", "stop", 0),
         ("horovod", "stop", 0),
+        framework_parameter("lightning", "stop", 0),
+        framework_parameter("accelerate", "stop", 0),
     ],
 )
 def test_a_worker_that_stalls_is_named_and_ended_with_the_others(
@@ -34,9 +39,11 @@ def test_a_worker_that_stalls_is_named_and_ended_with_the_others(
 
     Horovod's other worker, stopped, is that of the next test.
     """
-    point = fault_point(images, framework, timeout_seconds=LIMIT_SECONDS)
+    point = fault_point(
+        images, framework, timeout_seconds=LIMIT_SECONDS, checkpoint_minutes=EVERY_STEP_MINUTES
+    )
     other = 1 - worker
-    stalled = attempt(tmp_path / "run", point, Fault(what, 5, worker))
+    stalled = attempt(tmp_path / "run", point, Fault(what, 5, worker, every_step_is_safe=True))
     assert stalled.seconds < FAR_BELOW_DEFAULT_SECONDS
     assert stalled.codes == {other: 1}
     assert stalled.state.state == "failed"
@@ -48,6 +55,24 @@ def test_a_worker_that_stalls_is_named_and_ended_with_the_others(
     assert stalled.state.reason.endswith(f"worker {worker} did not report")
     assert [report["worker"] for report in stalled.errors] == [other]
     assert "train_epoch" in stalled.errors[0]["traceback"]
+    assert checkpoints(tmp_path / "run") == [f"checkpoint-00000-000000{step}.pt" for step in (3, 4)]
+
+
+@pytest.mark.slow
+@each_wrapper
+def test_a_run_goes_on_from_the_last_good_state_after_a_worker_was_stopped(
+    framework: str, images: Path, tmp_path: Path, trained_run: TrainedRuns
+) -> None:
+    """The worker that saves nothing, and what native DDP trains where nothing happens."""
+    point = fault_point(
+        images, framework, timeout_seconds=LIMIT_SECONDS, checkpoint_minutes=EVERY_STEP_MINUTES
+    )
+    stopped = attempt(tmp_path / "run", point, Fault("stop", 5, 1, every_step_is_safe=True))
+    assert stopped.codes == {0: 1}
+    assert stopped.state.reason.endswith("worker 1 did not report")
+    resumed = attempt(tmp_path / "run", point)
+    assert steps_done(resumed) == 4
+    assert trained(resumed.record) == trained(trained_run(fault_point(images, "pytorch_native")).record)
 
 
 @pytest.mark.slow

@@ -8,12 +8,14 @@ from slurm.preflight import is_installed
 from unet_scaling.study.config import ALL_FRAMEWORKS, WRAPPERS, Framework
 
 
-def _parameter(framework: Framework) -> Any:
+def framework_parameter(framework: Framework, *others: object) -> Any:
+    """Return a case of a parametrised test: the framework, then other values."""
     reason = f"{framework} is not installed: environment/install.sh --with {framework}"
-    return pytest.param(framework, marks=pytest.mark.skipif(not is_installed(framework), reason=reason))
+    missing = pytest.mark.skipif(not is_installed(framework), reason=reason)
+    return pytest.param(framework, *others, marks=missing)
 
 
-each_wrapper = pytest.mark.parametrize("framework", [_parameter(name) for name in WRAPPERS])
+each_wrapper = pytest.mark.parametrize("framework", [framework_parameter(name) for name in WRAPPERS])
 each_other_framework = pytest.mark.parametrize(
-    "framework", [_parameter(name) for name in ALL_FRAMEWORKS if name != "pytorch_native"]
+    "framework", [framework_parameter(name) for name in ALL_FRAMEWORKS if name != "pytorch_native"]
 )
