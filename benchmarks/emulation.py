@@ -5,8 +5,10 @@
 In every round a run on 1 worker records the compute profile, so that a machine whose launches drift shows as
 noise and not as an error of the emulation. Then, for both frameworks on 1 and 2 workers of one core each, one
 launch computes and one waits by that profile. Printed: the median step of both, and the ratio emulated / real
-of the rounds with its 95 % interval (a bootstrap over the rounds), and at the end the same of the ratio
-Horovod / native DDP. Nothing is tuned to it. Needs a quiet machine with two cores.
+of the rounds with its 95 % interval (a bootstrap over the rounds), then both kinds against the launch that
+recorded: what emulated workers differ from it by is the emulation's own error, and what launches that compute
+differ from it by is what the machine does from launch to launch. At the end the ratio Horovod / native DDP of
+both kinds. Nothing is tuned to it. Needs a quiet machine with two cores.
 """
 
 import argparse
@@ -30,6 +32,7 @@ WORKERS = (1, 2)
 IMAGES = 160
 KINDS = ("real", "emulated")
 Launch = tuple[str, int, str]  # framework, workers, kind
+RECORDED: Launch = ("pytorch_native", 1, "recorded")
 StepSeconds = dict[Launch, list[float]]
 
 
@@ -65,7 +68,8 @@ def measured_steps(root: Path, options: argparse.Namespace) -> StepSeconds:
     seconds: StepSeconds = {}
     for number in range(options.rounds):
         profile = root / f"profile-{number}"
-        _step_seconds(profile, config("pytorch_native", 1, "", compute_profile="on"))
+        recorded = _step_seconds(profile, config("pytorch_native", 1, "", compute_profile="on"))
+        seconds.setdefault(RECORDED, []).append(recorded)
         for framework, workers, kind in _in_random_order(number):
             place = "" if kind == "real" else str(profile)
             took = _step_seconds(
@@ -92,12 +96,15 @@ def _step_seconds(folder: Path, config: RunConfig) -> float:
 
 
 def emulation_lines(seconds: StepSeconds) -> Iterator[str]:
-    """Yield the ratio emulated / real of every point, then Horovod / native DDP of either kind."""
+    """Yield the ratios emulated / real, those to the launch that recorded, and Horovod / native DDP."""
     for framework in FRAMEWORKS:
         for workers in WORKERS:
             real, emulated = (seconds[framework, workers, kind] for kind in KINDS)
             steps = f"{_milliseconds(real):.2f} ms computing, {_milliseconds(emulated):.2f} ms waiting"
             yield f"{framework} on {workers}: {steps}, ratio {_ratio(emulated, real):.4f}"
+    for framework, kind in itertools.product(FRAMEWORKS, KINDS):
+        ratio = _ratio(seconds[framework, 1, kind], seconds[RECORDED])
+        yield f"{framework} on 1, {kind} / the launch that recorded: {ratio:.4f}"
     for workers in WORKERS:
         pairs = {kind: [seconds[framework, workers, kind] for framework in FRAMEWORKS] for kind in KINDS}
         shown = [f"{kind} {_ratio(horovod, native):.4f}" for kind, (native, horovod) in pairs.items()]
