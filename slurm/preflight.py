@@ -18,6 +18,7 @@ FRAMEWORK_PACKAGES: dict[Framework, str] = {
     "lightning": "lightning",
     "accelerate": "accelerate",
 }
+SALIENCY_PACKAGE = "xaitk-saliency"
 
 
 def check_before_submission(cluster: Cluster, configs: Sequence[RunConfig]) -> None:
@@ -34,6 +35,8 @@ def check_inputs(configs: Sequence[RunConfig]) -> None:
     """
     for framework in sorted({config.framework for config in configs}):
         _require_installed(framework)
+    if any(config.is_explained for config in configs):
+        _require_saliency_package()
     for folder, manifest in data_folders(configs):
         # With a manifest elsewhere, the folder itself may be there on the compute nodes only.
         if not manifest.is_file():
@@ -82,6 +85,16 @@ def require_known(study: StudyConfig, runs: Sequence[str]) -> None:
             raise UserError(
                 f"--force {run}: study {study.name} has no such run; it has {', '.join(near)}, ..."
             )
+
+
+def _require_saliency_package() -> None:
+    try:
+        metadata.version(SALIENCY_PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise UserError(
+            f"saliency.method needs {SALIENCY_PACKAGE}, which is not installed; run environment/install.sh "
+            "--with xaitk, or set saliency.method = 'off'"
+        ) from None
 
 
 def _require_installed(framework: Framework) -> None:

@@ -37,7 +37,7 @@ def _write_again(path: Path, task: TaskOptions) -> None:
 
 
 def _of_task(config: RunConfig, task: TaskOptions) -> RunConfig:
-    known = config.model_dump(exclude={"data", "model", "emulation", "task"})
+    known = config.model_dump(exclude={"data", "model", "emulation", "saliency", "task"})
     data = {"passes_per_epoch": config.data.passes_per_epoch}
     return RunConfig.model_validate(known | {"data": data, "task": task})
 

@@ -54,6 +54,7 @@ def make_point(data: Path, framework: str = "pytorch_native", workers: int = 1, 
         "model": {"width": 4, "depth": 3},
         "training": {"epochs": 1, "batch_per_worker": 2, "shared_devices": True},
         "emulation": {},
+        "saliency": {},
     }
     for key, value in options.items():
         table = next(name for name in tables if key in OPTION_TABLES[name].model_fields)

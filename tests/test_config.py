@@ -295,7 +295,7 @@ def test_any_change_changes_the_digest(study: Path) -> None:
 
 
 # Options that no configuration of formats 1 to 4 has.
-ADDED_SINCE: Any = {"task": True, "emulation": True, "training": {"compute_profile"}}
+ADDED_SINCE: Any = {"task": True, "emulation": True, "saliency": True, "training": {"compute_profile"}}
 
 
 def test_a_digest_leaves_out_what_has_its_default() -> None:

@@ -387,7 +387,7 @@ def test_wrappers_are_installed_where_they_are_asked_for_and_once(clone: Clone) 
 def test_tests_need_the_wrappers_too(clone: Clone) -> None:
     clone.serve_torch("", [])
     clone.install("--tests")
-    assert "--editable .[test,lightning,accelerate]\n" in clone.asked_of_pip()
+    assert "--editable .[test,lightning,accelerate,xaitk]\n" in clone.asked_of_pip()
     clone.install("--with", "accelerate")
     assert clone.asked_of_pip() == ""
 
@@ -396,7 +396,7 @@ def test_another_wrapper_is_refused_with_those_that_there_are(clone: Clone) -> N
     refused = clone.try_install("--with", "lightning,deepspeed")
     assert refused.returncode == 2
     assert refused.stderr == (
-        "error: --with lightning,deepspeed: allowed are lightning and accelerate, separated by a comma\n"
+        "error: --with lightning,deepspeed: allowed are lightning, accelerate and xaitk, separated by commas\n"
     )
 
 

@@ -28,6 +28,7 @@ from unet_scaling.study.options import (
     HorovodKnobs,
     Model,
     NativeKnobs,
+    SaliencyOptions,
     Seed,
     TaskData,
     TaskOptions,
@@ -38,7 +39,7 @@ from unet_scaling.study.validation import StrictModel, validated
 
 Framework = Literal["pytorch_native", "horovod", "lightning", "accelerate"]
 # Of options that all frameworks have.
-SHARED_TABLES = ("data", "model", "training", "emulation")
+SHARED_TABLES = ("data", "model", "training", "emulation", "saliency")
 # Of every installation, and of every study that names no others.
 FRAMEWORKS: tuple[Framework, ...] = ("pytorch_native", "horovod")
 # They wrap DDP, and are installed where asked for.
@@ -90,6 +91,7 @@ class RunConfig(StrictModel):
     model: Model = Model()
     training: Training
     emulation: Emulation = Emulation()
+    saliency: SaliencyOptions = SaliencyOptions()
     pytorch_native: NativeKnobs | None = None
     horovod: HorovodKnobs | None = None
     lightning: NativeKnobs | None = None
@@ -154,12 +156,27 @@ class RunConfig(StrictModel):
             return self
         if self.task.sha256 is None:
             raise ValueError("task.sha256 is missing: the SHA-256 of task.file belongs to the configuration")
-        if (self.model, self.emulation) != (Model(), Emulation()) or self.training.compute_profile == "on":
+        built_in = (self.model, self.emulation, self.saliency)
+        if built_in != (Model(), Emulation(), SaliencyOptions()) or self.training.compute_profile == "on":
             raise ValueError(
-                "[model], [emulation] and training.compute_profile are for the built-in U-Net; "
+                "[model], [emulation], [saliency] and training.compute_profile are for the built-in U-Net; "
                 "remove them, or task.file"
             )
         return self
+
+    @model_validator(mode="after")
+    def _emulated_workers_have_nothing_to_explain(self) -> Self:
+        if self.is_emulated and self.is_explained:
+            raise ValueError(
+                f"saliency.method = {self.saliency.method!r}: emulated workers wait and predict nothing that "
+                "a map could explain; use 'off', or remove emulation.compute"
+            )
+        return self
+
+    @property
+    def is_explained(self) -> bool:
+        """Return whether saliency maps are made after training."""
+        return self.saliency.method != "off"
 
     @property
     def has_own_task(self) -> bool:
@@ -301,6 +318,7 @@ class StudyConfig(StrictModel):
     model: dict[str, Any] = Field({})
     training: dict[str, Any]
     emulation: dict[str, Any] = Field({})
+    saliency: dict[str, Any] = Field({})
     pytorch_native: dict[str, Any] = Field({})
     horovod: dict[str, Any] = Field({})
     lightning: dict[str, Any] = Field({})

@@ -15,6 +15,8 @@ from unet_scaling.study.validation import Digest, StrictModel
 MOST = 1_000_000
 MOST_PIXELS = 65_536
 MOST_LEVELS = 16
+MOST_GRID_CELLS = 1_024
+MOST_CURVE_STEPS = 1_000
 MOST_MIB = 2**20
 MONTH_SECONDS = 30 * 24 * 3600
 YEAR_MINUTES = 365 * 24 * 60
@@ -220,6 +222,47 @@ class Emulation(StrictModel):
     )
 
 
+class SaliencyOptions(StrictModel):
+    """Saliency maps of the test images after training, made with xaitk-saliency (docs/saliency.md)."""
+
+    method: Literal["off", "rise", "sliding_window", "random_grid", "sliding_radial"] = Field(
+        "off", description="how images are perturbed; off: no maps, and no need of the package"
+    )
+    masks: Count = Field(500, description="random masks of each image; of rise and random_grid")
+    grid: int = Field(8, ge=1, le=MOST_GRID_CELLS, description="cells of each side of the grid of rise")
+    p1: float = Field(
+        0.5, ge=0, le=1, description="share of the cells that stay visible; of rise and random_grid"
+    )
+    debiased: bool = Field(
+        True, description="take p1 from every mask before it is weighted; of rise and random_grid"
+    )
+    seed: Seed = Field(1, description="of the random masks, the same for all images and repeats")
+    window: PixelCount = Field(
+        50, description="side of the sliding window, radius of sliding_radial, side of a cell of random_grid"
+    )
+    stride: PixelCount = Field(20, description="pixels from one window or radial to the next")
+    batch: Count = Field(16, description="masked images of one forward pass")
+    split: Literal["auto", "images", "masks"] = Field(
+        "auto",
+        description="what the workers share out: whole images, or the masks of each; auto: images, unless "
+        "there are fewer than workers",
+    )
+    images: Count | None = Field(
+        None,
+        description="so many of the test images, in their order; default: all",
+        examples=[8],
+    )
+    curve_steps: int = Field(
+        20,
+        ge=0,
+        le=MOST_CURVE_STEPS,
+        description="steps of the deletion and insertion curves of each map; 0: no curves",
+    )
+    untrained_check: CountOrZero = Field(
+        4, description="so many of the images are explained with freshly drawn weights, too"
+    )
+
+
 class NativeKnobs(StrictModel):
     """Options of DDP, native or wrapped; empty means its own default."""
 
@@ -311,12 +354,13 @@ CRITERIA_OF_OWN_TASK = {"score_margin": "iou_margin", "target_score": "target_io
 # What `[data]` of a study with a task of its own may hold.
 TASK_DATA_KEYS = ("passes_per_epoch",)
 # These are of the built-in task alone.
-BUILT_IN_TABLES = ("model", "emulation")
+BUILT_IN_TABLES = ("model", "emulation", "saliency")
 OPTION_TABLES: dict[str, type[StrictModel]] = {
     "data": Data,
     "model": Model,
     "training": Training,
     "emulation": Emulation,
+    "saliency": SaliencyOptions,
     "pytorch_native": NativeKnobs,
     "horovod": HorovodKnobs,
     "lightning": NativeKnobs,

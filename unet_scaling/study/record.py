@@ -11,6 +11,7 @@ One JSON object a line, written by worker 0, flushed and synced line by line. In
     result   one per evaluation, the last after the last epoch: counts over the whole test set; of an
              emulated run none
     scores   instead of `result`, where a Python file defines the task
+    saliency once, or never    how long the saliency maps took, and which manifest names their files
     end      once, last        how the run ended; a record without it is of a run that failed
 
 Every line ends with the CRC-32 of what stands before it, so that a damaged digit is noticed too (why not
@@ -31,7 +32,8 @@ Format history
        whose links are limited, have dilation and link_rate in the header, and quota in the cpu of an epoch;
        of an emulated run only: compute in the header, no loss in an epoch, and no line `result`;
        of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`;
-       of a task that a Python file defines only: task in the configuration, and the line `scores`
+       of a task that a Python file defines only: task in the configuration, and the line `scores`;
+       of a study with [saliency] only: saliency in the configuration, and the line `saliency`
 
 Older formats are read too (older_records.py).
 
@@ -66,6 +68,7 @@ from unet_scaling.study.record_lines import (
     RecordLine,
     ScriptHeader,
 )
+from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.validation import StrictModel
 
 RECORD_NAME = "run.jsonl"
@@ -75,7 +78,7 @@ CHECKSUM_FORMAT = b',"crc32":"%08x"}'
 CHECKSUM_BYTES = len(CHECKSUM_FORMAT % 0)
 
 TaggedLine = Annotated[RecordLine, Field(discriminator="kind")]
-AnyLine = TypeVar("AnyLine", Header, ScriptHeader, Startup, Probe, End)
+AnyLine = TypeVar("AnyLine", Header, ScriptHeader, Startup, Probe, Saliency, End)
 _ANY_LINE: TypeAdapter[RecordLine] = TypeAdapter(TaggedLine)
 _ALL_LINES: TypeAdapter[list[RecordLine]] = TypeAdapter(list[TaggedLine])
 
@@ -125,6 +128,7 @@ class Record:
     probe: Probe | None = None
     startup: Startup | None = None
     script: ScriptHeader | None = None
+    saliency: Saliency | None = None
 
     @property
     def provenance(self) -> Provenance | None:
@@ -162,6 +166,7 @@ def read_record(path: Path) -> Record:
         probe=_first(lines, Probe),
         startup=_first(lines, Startup),
         script=_first(lines, ScriptHeader),
+        saliency=_first(lines, Saliency),
     )
 
 

@@ -13,6 +13,7 @@ from unet_scaling.study.record_lines import (
     Scores,
     ScriptHeader,
 )
+from unet_scaling.study.saliency import Saliency
 
 HEADERS = (Header, ScriptHeader)
 # Lines that may stand between the header and what was trained.
@@ -39,6 +40,8 @@ def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
         yield "there is a line after the end"
     if not _is_opening_in_order(kinds):
         yield "a startup and a probe come once, in this order, right after the header"
+    if Saliency in kinds and kinds[kinds.index(Saliency) + 1 :] not in ([], [End]):
+        yield "a line saliency comes once, after all epochs and evaluations"
     numbers = [line.epoch for line in lines if isinstance(line, Epoch)]
     if numbers != list(range(len(numbers))):
         yield f"epochs are not 0, 1, 2, ...: {numbers}"
@@ -60,7 +63,9 @@ def _faults_of_header(header: Header) -> Iterator[str]:
 
 
 def _faults_of_script(lines: Sequence[RecordLine]) -> Iterator[str]:
-    foreign = sorted({line.kind for line in lines if isinstance(line, Startup | Probe | Evaluated)})
+    foreign = sorted(
+        {line.kind for line in lines if isinstance(line, Startup | Probe | Evaluated | Saliency)}
+    )
     if foreign:
         yield f"the record of a script has no line {', '.join(foreign)}"
 
@@ -80,10 +85,27 @@ def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Itera
     for result in results:
         if result.images != header.test_images:
             yield f"{result.images} {header.config.sample}s evaluated, the test set has {header.test_images}"
+    for saliency in (line for line in lines if isinstance(line, Saliency)):
+        yield from _faults_of_saliency(header, saliency, results)
     end = lines[-1]
     if isinstance(end, End) and end.status == "complete":
+        if header.config.is_explained and not any(isinstance(line, Saliency) for line in lines):
+            yield f"complete without maps, though saliency.method is {header.config.saliency.method!r}"
         trained = sum(isinstance(line, Epoch) for line in lines)
         yield from _faults_of_completion(header, trained, results)
+
+
+def _faults_of_saliency(header: Header, line: Saliency, results: Sequence[Evaluation]) -> Iterator[str]:
+    if not header.config.is_explained:
+        yield "saliency maps are recorded, but saliency.method is 'off'"
+    if not results or results[-1].weights_sha256 != line.weights_sha256:
+        yield "the saliency maps are of other weights than the last evaluation"
+    if results and results[-1].epochs != line.epochs:
+        yield f"saliency maps after {line.epochs} epochs, the last evaluation came after {results[-1].epochs}"
+    if line.images > header.test_images:
+        yield f"{line.images} images explained, the test set has {header.test_images}"
+    if len(line.worker_seconds) != header.config.workers:
+        yield f"{header.config.workers} workers were asked for, {len(line.worker_seconds)} made maps"
 
 
 def _faults_of_completion(header: Header, trained: int, results: Sequence[Evaluation]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from unet_scaling.study.measurements import (
     Startup,
 )
 from unet_scaling.study.options import Count
+from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.validation import Digest, StrictModel
 
 # As the name of a column of tables, and in sentences.
@@ -263,4 +264,4 @@ class End(StrictModel):
     )
 
 
-RecordLine = Header | ScriptHeader | Startup | Probe | Epoch | Result | Scores | End
+RecordLine = Header | ScriptHeader | Startup | Probe | Epoch | Result | Scores | Saliency | End
