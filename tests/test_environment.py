@@ -396,7 +396,8 @@ def test_another_wrapper_is_refused_with_those_that_there_are(clone: Clone) -> N
     refused = clone.try_install("--with", "lightning,deepspeed")
     assert refused.returncode == 2
     assert refused.stderr == (
-        "error: --with lightning,deepspeed: allowed are lightning, accelerate and xaitk, separated by commas\n"
+        "error: --with lightning,deepspeed: allowed are lightning, accelerate and xaitk, separated by "
+        "commas\n"
     )
 
 

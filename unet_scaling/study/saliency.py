@@ -15,7 +15,7 @@ from unet_scaling.study.measurements import TOLERANCE, Duration, Share
 from unet_scaling.study.validation import Digest, StrictModel
 
 SALIENCY_FOLDER = "saliency"
-MANIFEST_NAME = "manifest.json"
+SALIENCY_MANIFEST_NAME = "manifest.json"
 # In this order in every map; one forward pass gives both.
 SaliencyScore = Literal["foreground_probability", "iou"]
 SCORES: tuple[SaliencyScore, ...] = ("foreground_probability", "iou")
@@ -104,10 +104,12 @@ class Faithfulness(StrictModel):
 class UntrainedMap(StrictModel):
     """What a network of the same shape with freshly drawn weights makes of an image."""
 
+    no_map: str | None = Field(None, description="why there is none")
     correlation: dict[SaliencyScore, FiniteFloat | None] = Field(
-        description="Spearman's, of its map and the trained network's; none where one of them is constant"
+        {},
+        description="Spearman's, of its map and the trained network's; none where one of them is constant",
     )
-    faithfulness: dict[SaliencyScore, Faithfulness]
+    faithfulness: dict[SaliencyScore, Faithfulness] = Field({}, description="of its map, on its own scores")
 
 
 class ExplainedImage(StrictModel):
@@ -123,6 +125,9 @@ class ExplainedImage(StrictModel):
     foreground: Share = Field(description="share of the image that is predicted as foreground")
     map: SaliencyFile | None
     no_map: str | None = Field(None, description="why there is none")
+    pictures: dict[Literal["image", "truth"], SaliencyFile] = Field(
+        {}, description="the image and its mask as the network is given them, cropped to the box"
+    )
     overlays: dict[SaliencyScore, SaliencyFile] = Field({})
     faithfulness: dict[SaliencyScore, Faithfulness] = Field({})
     untrained: UntrainedMap | None = Field(None, description="of the first saliency.untrained_check images")
