@@ -122,11 +122,13 @@ def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
     communication = scale * steps.contended["communication"]
     runqueue = steps.contended.get("runqueue")  # a kernel may not tell
     other = steps.contended.get("other")  # nor do older records
+    other_workers = steps.contended.get("other_workers")
     return CpuFacts(
         process_seconds=training + communication,
         thread_seconds={"training": training, "communication": communication, "other": 0.0},
         training_runqueue_seconds=None if runqueue is None else scale * runqueue,
         other_seconds=None if other is None else scale * other,
+        other_workers_seconds=None if other_workers is None else scale * other_workers,
         cores=steps.cores,
         peak_memory_bytes=2**28 + worker,
         frequency_mhz=3000.0,

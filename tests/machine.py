@@ -60,7 +60,7 @@ def taken_by_others(record: Record) -> float:
     for epoch in record.epochs:
         for worker, facts in enumerate(epoch.cpu or []):
             offered[worker] += epoch.worker_seconds[worker] * facts.cores
-            taken[worker] += facts.other_seconds or 0.0
+            taken[worker] += (facts.other_seconds or 0.0) - (facts.other_workers_seconds or 0.0)
     return max((taken[worker] / offered[worker] for worker in offered), default=0.0)
 
 

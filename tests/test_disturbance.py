@@ -74,6 +74,47 @@ def test_older_records_are_judged_by_how_long_they_waited_for_a_core(tmp_path: P
     assert judged(tmp_path, Steps(forward=0.08, contended=older)).reason != ""
 
 
+# Of a step of 0.149 s on the same two cores: each worker computes 0.134 s, and waits for the other meanwhile.
+CROWDED = {"communication": 0.0, "runqueue": 0.07, "other": 0.164}
+
+
+def judged_on_shared_cores(folder: Path, contended: dict[str, float], budget: bool = True) -> Disturbance:
+    steps = Steps(forward=0.08, contended=contended, cores=2)
+    record = read_record(write_budget_run(folder, "pytorch_native", 2, 1, steps) / "run.jsonl")
+    assert record.header is not None
+    workers = [worker.model_copy(update={"cores": [0, 1]}) for worker in record.header.workers]
+    header = record.header.model_copy(update={"workers": workers})
+    unknown = {} if budget else {"budget": None, "no_budget": "no model"}
+    epochs = tuple(epoch.model_copy(update=unknown) for epoch in record.epochs)
+    return disturbance(replace(record, header=header, epochs=epochs))
+
+
+@pytest.mark.parametrize("budget", [True, False])
+def test_workers_of_the_run_on_the_same_cores_are_no_other_programs(budget: bool, tmp_path: Path) -> None:
+    assert judged_on_shared_cores(tmp_path, CROWDED | {"other_workers": 0.164}, budget).busy_share == 0
+
+
+@pytest.mark.parametrize("budget", [True, False])
+def test_another_program_beside_workers_on_the_same_cores_is_told_from_them(
+    budget: bool, tmp_path: Path
+) -> None:
+    """Of the step of 0.149 s it has 0.03 s of two cores, less a tick of each epoch."""
+    contended = CROWDED | {"other_workers": 0.134}
+    found = judged_on_shared_cores(tmp_path, contended, budget)
+    assert found.busy_share == pytest.approx(0.03 / (2 * 0.149) - 0.01 / (6 * 0.149))
+
+
+def test_another_program_for_which_no_worker_waited_disturbs_none(tmp_path: Path) -> None:
+    beside = {"communication": 0.0, "runqueue": 0.0, "other": 0.16, "other_workers": 0.1}
+    assert judged_on_shared_cores(tmp_path, beside).busy_share == 0
+
+
+def test_older_records_of_workers_on_the_same_cores_are_judged_by_their_waiting(tmp_path: Path) -> None:
+    found = judged_on_shared_cores(tmp_path, CROWDED)
+    assert found.busy_share is not None
+    assert found.busy_share > DISTURBED_SHARE
+
+
 @pytest.mark.skipif(not POLLING, reason="the committed studies are not here")
 def test_contention_of_horovods_own_thread_is_not_called_disturbed() -> None:
     shares = {path.parent.name: disturbance(read_record(path)).busy_share for path in POLLING}

@@ -39,6 +39,16 @@ def test_two_workers_of_ddp_record_one_run(ddp_logs: Path) -> None:
         assert 0 < epoch.budget.wire_seconds <= min(epoch.budget.sync_seconds) * (1 + 1e-3)
 
 
+def test_workers_that_may_run_on_the_same_cores_are_no_other_programs(ddp_logs: Path) -> None:
+    (found,) = records(ddp_logs)
+    for epoch in found.epochs:
+        assert epoch.cpu is not None
+        first, second = epoch.cpu
+        assert first.process_seconds > 0
+        assert first.other_workers_seconds == pytest.approx(second.process_seconds, abs=1e-5)
+        assert second.other_workers_seconds == pytest.approx(first.process_seconds, abs=1e-5)
+
+
 def test_horovods_wait_for_averages_is_sync_and_a_step_counts_once(tmp_path: Path) -> None:
     run_mpiexec("horovod_script.py", 2, tmp_path)
     (found,) = records(tmp_path)

@@ -191,16 +191,21 @@ def _lost_share(epoch: Epoch, worker: int, count_cores: bool) -> float | None:
     sync = epoch.budget.sync_seconds[worker] if epoch.budget else seconds
     if facts.other_seconds is not None and count_cores:
         return _taken(facts, seconds, sync)
-    return _waited(facts, seconds, sync)
+    if facts.other_workers_seconds is None:
+        return _waited(facts, seconds, sync)
+    # Without its phases, all that the thread waited for a core counts: other programs had more of them.
+    waited = _waited(facts, seconds, sync if epoch.budget else 0.0)
+    # What other programs had of cores that the workers of the run left idle took nothing from them.
+    return None if waited is None else min(waited, _taken(facts, seconds, sync))
 
 
 def _taken(facts: CpuFacts, seconds: float, sync: float) -> float:
-    """Return the share of the cores' time that others had while the worker was not asleep in sync.
+    """Return the share of the cores' time that other programs had while the worker was not asleep in sync.
 
     A core that DDP leaves while it waits for gradients may serve others. The counters are known to a tick.
     """
     harmless = facts.cores * (min(sync, asleep_seconds(facts, seconds)) + TICK_SECONDS)
-    other = facts.other_seconds or 0.0
+    other = (facts.other_seconds or 0.0) - (facts.other_workers_seconds or 0.0)
     return max(0.0, other - harmless) / (facts.cores * seconds)
 
 

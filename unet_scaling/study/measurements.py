@@ -106,6 +106,11 @@ class CpuFacts(StrictModel):
     other_seconds: Duration | None = Field(
         None, description="CPU seconds that the worker's cores gave to other processes, or lost to their host"
     )
+    other_workers_seconds: Duration | None = Field(
+        None,
+        description="of these, those of other workers of the run and their loader processes, which have the "
+        "same cores; none where one of them may run on other cores too",
+    )
     cores: PositiveInt = Field(description="that the training thread may run on")
     peak_memory_bytes: PositiveInt | None = Field(None, description="of the process since it began")
     frequency_mhz: Annotated[FiniteFloat, Field(gt=0)] | None = Field(description="their mean, at the end")

@@ -28,8 +28,9 @@ Format history
        `warm_up_step_seconds` in `startup` was `rehearsal_seconds`; the digest covers what is no default;
        gradient_bytes in the header is new; without switches and page faults in the cpu of an epoch,
        smoothed_jaccard in `result` and repeated_epochs in `resumed` (early records of format 5 still have
-       some of these, and no gradient_norms in an epoch); only those of a virtual cluster that is dilated, or
-       whose links are limited, have dilation and link_rate in the header, and quota in the cpu of an epoch;
+       some of these, and no gradient_norms in an epoch, nor other_workers_seconds in its cpu);
+       only those of a virtual cluster that is dilated, or whose links are limited, have dilation and
+       link_rate in the header, and quota in the cpu of an epoch;
        of an emulated run only: compute in the header, no loss in an epoch, and no line `result`;
        of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`;
        of a task that a Python file defines only: task in the configuration, and the line `scores`;
