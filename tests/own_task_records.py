@@ -12,11 +12,16 @@ from unet_scaling.study.study_file import task_sha256
 SCORE = "top_accuracy"
 
 
-def as_own_task(study: Path, **options: str | int) -> Path:
+def as_own_task(study: Path, find_unused_parameters: bool = False, **options: str | int) -> Path:
     """Write the runs of a study again as those of a task of their own, whose options are these."""
     task = study.parent / "my_task.py"
     task.write_text(POINTS)
-    table = TaskOptions(file=str(task), sha256=task_sha256(task, "task.file"), options={**options})
+    table = TaskOptions(
+        file=str(task),
+        sha256=task_sha256(task, "task.file"),
+        options={**options},
+        find_unused_parameters=find_unused_parameters,
+    )
     for path in sorted(study.glob(f"*/{RECORD_NAME}")):
         _write_again(path, table)
     return study

@@ -83,12 +83,18 @@ def make_run(folder: Path, point: RunConfig) -> Path:
     return folder
 
 
-def train(folder: Path, point: RunConfig, cores_each: int | None = None) -> Record:
-    """Train a point with real workers, which share all cores unless each has some; its record."""
+def launched(point: RunConfig, folder: Path, cores_each: int | None = None) -> tuple[int, str]:
+    """Launch a run and return its exit code and output."""
     make_run(folder, point)
     program = [str(PROJECT / point.framework / "train.py"), str(folder)]
     code = launch(program, point.workers, folder / "output.log", cores_each)
-    assert code == 0, (folder / "output.log").read_text()
+    return code, (folder / "output.log").read_text()
+
+
+def train(folder: Path, point: RunConfig, cores_each: int | None = None) -> Record:
+    """Train a point with real workers, which share all cores unless each has some; its record."""
+    code, output = launched(point, folder, cores_each)
+    assert code == 0, output
     record = read_record(folder / "run.jsonl")
     assert record.complete, record.problems
     return record

@@ -82,6 +82,23 @@ class Mistake:
         return POINTS.replace(self.right, self.wrong)
 
 
+# One layer is used in every second pass, another one where the first sample of the batch is on one side:
+# so two workers may differ in one step.
+SOMETIMES_UNUSED = POINTS.replace(
+    "        self.head = nn.Linear(width, 2)\n",
+    "        self.head = nn.Linear(width, 2)\n"
+    "        self.of_some = nn.Linear(8, width)\n"
+    '        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))\n',
+).replace(
+    "        return self.head(functional.relu(self.hidden(places) + self.spare(places)))",
+    "        self.passes += self.training\n"
+    "        hidden = self.hidden(places)\n"
+    "        if self.passes % 2:\n"
+    "            hidden = hidden + self.spare(places)\n"
+    "        if self.training and places[0, 0] > 0:\n"
+    "            hidden = hidden + self.of_some(places)\n"
+    "        return self.head(functional.relu(hidden))",
+)
 # They show in one worker.
 MISTAKES = {
     "sum": Mistake(
@@ -112,11 +129,19 @@ MISTAKES_OF_WORKERS = {
 
 
 def task_config(
-    file: Path, options: dict[str, Any], framework: str = "pytorch_native", workers: int = 1, **training: Any
+    file: Path,
+    options: dict[str, Any],
+    framework: str = "pytorch_native",
+    workers: int = 1,
+    find_unused_parameters: bool = False,
+    **training: Any,
 ) -> RunConfig:
     """A run of the task in a file; `training` are options of that table."""
     table = {"epochs": 2, "batch_per_worker": 4 // workers, "rate_scaling": "none", "shared_devices": True}
-    task = TaskOptions(file=str(file), sha256=task_sha256(file, "task.file"), options=options)
+    sha256 = task_sha256(file, "task.file")
+    task = TaskOptions(
+        file=str(file), sha256=sha256, options=options, find_unused_parameters=find_unused_parameters
+    )
     return single_config(framework, workers, task=task, training=table | training)
 
 

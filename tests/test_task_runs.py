@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from analysis.__main__ import main as report
-from slurm.local import launch
-from tests.studies import make_run
+from tests.studies import launched
 from tests.tasks import EXAMPLES, MISTAKES_OF_WORKERS, POINTS, example, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns
 from tests.wrappers import each_wrapper
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, RunConfig
 from unet_scaling.study.record_lines import Scores
 
 LEAST_STEPS = 20
@@ -98,11 +97,3 @@ def test_a_run_refuses_a_file_that_was_changed_since(tmp_path: Path) -> None:
     code, output = launched(config, tmp_path / "run")
     assert code == 65
     assert "has changed since the study was launched" in output
-
-
-def launched(config: RunConfig, folder: Path) -> tuple[int, str]:
-    """Launch a run and return its exit code and output."""
-    make_run(folder, config)
-    program = [str(PROJECT / config.framework / "train.py"), str(folder)]
-    code = launch(program, config.workers, folder / "output.log", None)
-    return code, (folder / "output.log").read_text()

@@ -28,6 +28,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
 from unet_scaling.task.task import Task
+from unet_scaling.task.unused import with_zero_gradients
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
@@ -187,8 +188,12 @@ class Step:
             # The last backward pass marks its own end: what follows its last gradient is sync.
             if not is_last:
                 clock.mark(Phase.BACKWARD)
+        missing = self.task.missing_gradients()
         with blocking:
             self.wait_for_gradients(self.optimizer)
+        # Not before: a worker does not leave while Horovod still averages.
+        if missing:
+            raise missing
         clock.mark(Phase.SYNC)
         return torch.stack(losses).sum()
 
@@ -205,7 +210,8 @@ class Step:
     def _loss(self, batch: Batch) -> Tensor:
         half = self.config.training.precision == "bf16"
         with torch.autocast(self._device_type, torch.bfloat16, enabled=half):
-            return self.task.loss(self.model, batch)
+            loss = self.task.loss(self.model, batch)
+        return with_zero_gradients(loss, self.model) if self.config.task.find_unused_parameters else loss
 
 
 def local_step(model: nn.Module, optimizer: Optimizer, task: Task) -> Step:

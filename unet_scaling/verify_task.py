@@ -13,7 +13,7 @@ from unet_scaling.group.group import single_worker
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_program
 from unet_scaling.task.file_task import FileTask
-from unet_scaling.task.verification import TaskFacts, require_alike, task_facts
+from unet_scaling.task.verification import TaskFacts, require_alike, require_all_used, task_facts
 from unet_scaling.training import build_model
 
 
@@ -27,6 +27,7 @@ def main() -> None:
     own = task_facts(task, model, data)
     first = TaskFacts.model_validate_json(sys.argv[1]) if sys.argv[1] else own
     require_alike(task.path, [first, own])
+    require_all_used(task, own)
     print(own.model_dump_json())
 
 

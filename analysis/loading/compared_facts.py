@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from analysis.loading.options import flat_options, shared_options
+from analysis.loading.options import UNUSED_PARAMETERS, flat_options, shared_options
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record_lines import AttemptFacts, Header, Provenance
 
@@ -91,6 +91,12 @@ def task_words(header: Header) -> str:
     return f"{Path(task.file).name} {str(task.sha256)[:16]}" if task.file else "built-in U-Net"
 
 
+def unused_parameters(header: Header) -> str | None:
+    """Return whether passes may leave parameters out; none of the built-in task, whose passes never do."""
+    config = header.config
+    return str(config.task.find_unused_parameters) if config.has_own_task else None
+
+
 @dataclass(frozen=True)
 class Fact(Generic[Found]):
     """A fact that must be equal in all runs that `alike` gives the same key; None is not compared."""
@@ -120,6 +126,7 @@ ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
 FACTS: tuple[Fact[Header], ...] = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
     Fact("task", task_words, any_run),
+    Fact(UNUSED_PARAMETERS, unused_parameters, any_run),
     Fact("train_images", lambda header: str(header.train_images), same_options),
     Fact("test_images", lambda header: str(header.test_images), same_options),
     Fact("computing", lambda header: "emulated" if header.is_emulated else "real", any_run),

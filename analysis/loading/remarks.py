@@ -8,6 +8,11 @@ from unet_scaling.study.record_lines import Header
 
 # Runs are named so that one can be looked at; a note of all would hide the others.
 _MOST_NAMED = 3
+_ZERO_GRADIENTS = (
+    "task.find_unused_parameters = true: a parameter that a pass does not use gets a gradient of zero from "
+    "it, with every framework alike; a script that leaves such a parameter without gradient may train other "
+    "weights, at another speed"
+)
 
 
 def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ()) -> tuple[str, ...]:
@@ -22,6 +27,8 @@ def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ())
     if len({header.config.data.folder for header in headers.values()}) > 1:
         notes += _folders_of_equal_data(headers.values())
     notes += dict.fromkeys(filter(None, map(_slowed, headers.values())))
+    if any(header.config.task.find_unused_parameters for header in headers.values()):
+        notes.append(_ZERO_GRADIENTS)
     notes += _resumed_elsewhere(headers)
     notes += _unknown_attempts(unknown_attempts)
     return tuple(notes)

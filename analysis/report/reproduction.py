@@ -101,6 +101,8 @@ def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
     """Return every option of a run, set or not, by table and key."""
     if config.task.file is not None:
         yield ("task", "file"), Path(config.task.file).name
+        if config.task.find_unused_parameters:
+            yield ("task", "find_unused_parameters"), True
         yield from (((TASK_OPTIONS, key), value) for key, value in config.task.options.items())  # type: ignore[misc]
     for table in (*SHARED_TABLES, config.framework):
         options = getattr(config, table) or OPTION_TABLES[table]()

@@ -140,6 +140,16 @@ class RunConfig(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _a_static_graph_uses_the_same_parameters(self) -> Self:
+        knobs = getattr(self, self.framework)
+        if isinstance(knobs, NativeKnobs) and knobs.static_graph and self.task.find_unused_parameters:
+            raise ValueError(
+                f"{self.framework}.static_graph = true tells DDP that every pass uses the same parameters, "
+                "task.find_unused_parameters = true that some do not; remove one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _emulated_workers_learn_nothing(self) -> Self:
         fault = compute_profile_fault(self.training, self.workers)
         if self.is_emulated:
@@ -151,8 +161,11 @@ class RunConfig(StrictModel):
     @model_validator(mode="after")
     def _a_task_of_its_own_has_no_built_in_options(self) -> Self:
         if not self.has_own_task:
-            if self.task.options:
-                raise ValueError("task.options are for the task that task.file names; set it, or remove them")
+            if self.task.options or self.task.find_unused_parameters:
+                raise ValueError(
+                    "task.options and task.find_unused_parameters are for the task that task.file names; set "
+                    "it, or remove them"
+                )
             return self
         if self.task.sha256 is None:
             raise ValueError("task.sha256 is missing: the SHA-256 of task.file belongs to the configuration")

@@ -51,6 +51,11 @@ class TaskOptions(StrictModel):
         description="handed to the functions of that file; a list is an axis",
         examples=[{"width": [16, 32]}],
     )
+    find_unused_parameters: bool = Field(
+        False,
+        description="allow passes that do not use every parameter of that file's model: each gets a gradient "
+        "of zero from them",
+    )
 
     def __hash__(self) -> int:
         # A dict has no hash: those of equal names are told apart by comparing them.

@@ -22,7 +22,7 @@ from unet_scaling.study.record_lines import Evaluated, Scores
 from unet_scaling.task.contract import TaskFile
 from unet_scaling.task.importing import import_task_file
 from unet_scaling.task.task import Task
-from unet_scaling.task.verification import verify_task
+from unet_scaling.task.verification import verify_task, without_gradient
 
 
 class FileTask(Task):
@@ -37,6 +37,7 @@ class FileTask(Task):
         self._functions = cast(TaskFile, module)
         self._optional: dict[str, Any] = vars(module)
         self._options = _ReadOptions(cast(Mapping[str, Scalar], config.task.options))
+        self._trained: dict[str, nn.Parameter] = {}
 
     def load_data(self, group: Group) -> SampleData:
         """Open the data sets; UserError (65) where they are empty, or fewer samples than a step takes."""
@@ -66,7 +67,9 @@ class FileTask(Task):
         return datasets or self._functions.datasets(self._options)
 
     def build_model(self, synchronized_norm: Norm) -> nn.Module:  # noqa: ARG002
-        return self._functions.build_model(self._options)
+        model = self._functions.build_model(self._options)
+        self._trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        return model
 
     def parameters(self, model: nn.Module) -> Iterable[Any]:
         parameters = self._optional.get("parameters", nn.Module.parameters)
@@ -92,6 +95,14 @@ class FileTask(Task):
         """Raise UserError, on every worker alike: 65 for data, 2 for a function or an option."""
         self.require_options_read()
         verify_task(self, model, data)
+
+    def missing_gradients(self) -> UserError | None:
+        """Return the error of passes that use fewer parameters than the verified one; None without any.
+
+        DDP would end with an error of its own in the next pass, and Horovod go on.
+        """
+        without = [name for name, weight in self._trained.items() if weight.grad is None]
+        return without_gradient(self.path, without) if without else None
 
     def require_options_read(self) -> None:
         """Raise UserError for an option of which nothing depends; after data and model were made."""

@@ -10,6 +10,7 @@ from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Evaluated, Evaluation
 
 
@@ -47,6 +48,14 @@ class Task(ABC):
 
         The built-in task keeps it by the tests of this project.
         """
+
+    def missing_gradients(self) -> UserError | None:
+        """Return the error that names parameters without a gradient after the passes of a step.
+
+        Called before the average of gradients, in which Horovod fills them in. None where all have one:
+        every pass of the built-in task uses all of its parameters.
+        """
+        return None
 
     def parameters(self, model: nn.Module) -> Iterable[Any]:
         """Return the parameters to train, or groups of them as torch's optimizers take them."""

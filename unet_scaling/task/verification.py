@@ -57,7 +57,9 @@ def verify_task(task: VerifiedTask, model: nn.Module, data: SampleData) -> None:
     """Raise UserError on every worker alike, where one finds a mistake or two workers differ."""
     own = data.group.run_on_all(lambda: task_facts(task, model, data))
     texts = data.group.gather_strings(own.model_dump_json())
-    require_alike(task.path, [TaskFacts.model_validate_json(text) for text in texts])
+    workers = [TaskFacts.model_validate_json(text) for text in texts]
+    require_alike(task.path, workers)
+    require_all_used(task, workers[0])
 
 
 def task_facts(task: VerifiedTask, model: nn.Module, data: SampleData) -> TaskFacts:
@@ -74,17 +76,27 @@ def task_facts(task: VerifiedTask, model: nn.Module, data: SampleData) -> TaskFa
 
 
 def require_alike(path: Path, workers: Sequence[TaskFacts]) -> None:
-    """Raise UserError where two workers differ, 65 in a sample, 2 in a pass; or lack a gradient."""
+    """Raise UserError where two workers differ, 65 in a sample, 2 in a pass."""
     first = workers[0]
     for rank, other in enumerate(workers):
         _require_same_samples(path, rank, first, other)
         _require_same_weights(path, rank, first, other)
         _require_same_pass(path, rank, first, other)
-    if first.without_gradient:
-        raise UserError(
-            f"{path}: no gradient after a pass for {_named(first.without_gradient)}: the workers would wait "
-            "for it; use every parameter in every loss, remove it, or set requires_grad_(False)"
-        )
+
+
+def require_all_used(task: VerifiedTask, found: TaskFacts) -> None:
+    """Raise UserError where a parameter has no gradient after a pass, and the study does not allow it."""
+    if found.without_gradient and not task.config.task.find_unused_parameters:
+        raise without_gradient(task.path, found.without_gradient)
+
+
+def without_gradient(path: Path, names: Sequence[str]) -> UserError:
+    """Return the error that names parameters without a gradient after a pass, and what to do."""
+    return UserError(
+        f"{path}: no gradient after a pass for {_named(names)}: the workers would wait for it; use every "
+        "parameter in every loss, remove it, or set requires_grad_(False); where some passes are not to use "
+        "it, set task.find_unused_parameters = true"
+    )
 
 
 def _require_same_samples(path: Path, rank: int, first: TaskFacts, other: TaskFacts) -> None:
@@ -240,10 +252,12 @@ def _gradients(task: VerifiedTask, model: nn.Module, data: SampleData) -> tuple[
 def _one_pass(task: VerifiedTask, model: nn.Module, batch: Batch) -> tuple[float, float]:
     model.zero_grad()
     torch.manual_seed(task.config.seed)
-    loss = _loss(task, model, batch)
-    if not loss.requires_grad:
-        raise UserError(f"{task.path}: loss depends on no parameter of the model; it cannot be trained")
-    loss.backward()  # type: ignore[no-untyped-call]
+    # A branch may depend on a buffer, such as a count of the passes: of one state it is the same.
+    with _unchanged_buffers(model):
+        loss = _loss(task, model, batch)
+        if not loss.requires_grad:
+            raise UserError(f"{task.path}: loss depends on no parameter of the model; it cannot be trained")
+        loss.backward()  # type: ignore[no-untyped-call]
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
     norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
     return loss.item(), torch.linalg.vector_norm(norms).item()
@@ -257,14 +271,21 @@ def _named(names: Sequence[str]) -> str:
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
     """Restore buffers, gradients, mode and torch's generators at the end; nothing has changed a weight."""
-    buffers = [buffer.clone() for buffer in model.buffers()]
     was_training = model.training
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), _unchanged_buffers(model):
             yield
     finally:
         model.zero_grad()
         model.train(was_training)
+
+
+@contextmanager
+def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    try:
+        yield
+    finally:
         with torch.no_grad():
             for buffer, before in zip(model.buffers(), buffers, strict=True):
                 buffer.copy_(before)
