@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from slurm.cancellation import Cancellation, CancelledError
 from slurm.scheduler import LimitError, RejectedError, UnreachableError, submit
 from slurm.states import RunStatus
 from slurm.submissions import Submission, SubmissionStatus, write_submission
@@ -38,33 +39,36 @@ class BatchJob:
     runs: Sequence[RunStatus]
     shared: bool = False
 
-    def queue(self, console: Console, limit_wait_seconds: float) -> str:
+    def queue(self, console: Console, limit_wait_seconds: float, cancellation: Cancellation) -> str:
         """Queue the script; return why it is not in the queue, or nothing.
 
-        Where Slurm takes no more jobs, tries again for `limit_wait_seconds`.
+        Where Slurm takes no more jobs, tries again for `limit_wait_seconds`. Raises CancelledError, with
+        nothing left in the queue, where the study is cancelled before or meanwhile.
         """
 
         def announce(error: LimitError, pause: float) -> None:
             console.print(f"{self.label}: {error}; next try in {pause:.0f} s", markup=False, soft_wrap=True)
 
+        def ask() -> str:
+            cancellation.require_none()
+            return submit(self.script, self.token)
+
         self._note("asking")
         try:
-            job = retry(
-                lambda: submit(self.script, self.token),
-                _pauses(limit_wait_seconds),
-                LimitError,
-                announce=announce,
-            )
+            job = retry(ask, _pauses(limit_wait_seconds), LimitError, announce=announce)
         except UnreachableError as error:
             return f"not known whether it is queued: {error}; the next submission will look for it"
         except RejectedError as error:
             self._note("rejected", reason=str(error))
             return f"rejected: {error}"
         except LimitError as error:
-            for run in self.runs:
-                write_submission(run.folder, run.submission)
+            self._restore()
             return f"waiting: {error}"
+        except CancelledError:
+            self._restore()
+            raise
         self._note("queued", job=job)
+        cancellation.take_back(job)
         console.print(f"{self.label}: job {job}", markup=False)
         return ""
 
@@ -72,6 +76,11 @@ class BatchJob:
         """Note that Slurm would refuse the script, which is not submitted; return that in words."""
         self._note("rejected", reason=reason, asked=0)
         return f"rejected: {reason}"
+
+    def _restore(self) -> None:
+        """Note for the runs what was noted before Slurm was asked."""
+        for run in self.runs:
+            write_submission(run.folder, run.submission)
 
     def _note(
         self, answer: SubmissionStatus, *, job: str | None = None, reason: str = "", asked: int = 1

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from slurm.cancellation import mark_cancelled
 from slurm.scheduler import UnreachableError, cancel
 from slurm.states import RunStatus, study_statuses
 from slurm.study_lock import is_at_work
@@ -180,10 +181,22 @@ def _why(row: StatusRow) -> str:
 
 
 def cancel_study(folder: Path, console: Console) -> None:
-    """Cancel the jobs of this study that are queued or running, and no others."""
+    """Cancel the jobs of this study that are queued or running, and no others; submissions of it stop."""
+    untold = _stop_submissions(folder)
     jobs = sorted({row.job for row in study_rows(folder) if row.job and row.state in ACTIVE}, key=int)
     try:
         cancel(jobs)
     except UnreachableError as error:
-        raise UserError(f"nothing was cancelled, Slurm does not answer: {error}") from None
+        raise UserError(f"no job was cancelled, Slurm does not answer: {error}") from None
     console.print(f"{folder.name}: {len(jobs)} jobs cancelled {' '.join(jobs)}".rstrip())
+    if untold:
+        raise UserError(untold)
+
+
+def _stop_submissions(folder: Path) -> str:
+    """Let submissions that are at work stop; return why they cannot be told, if so."""
+    try:
+        mark_cancelled(folder)
+    except OSError as error:
+        return f"{folder} cannot be written: {error}; a submission that waits submits again: end it by Ctrl-C"
+    return ""

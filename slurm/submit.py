@@ -8,6 +8,7 @@ from rich.console import Console
 
 from slurm.attempts import may_be_tried_again
 from slurm.batch import SCRIPT_NAME, BatchJob, write_script
+from slurm.cancellation import Cancellation
 from slurm.cluster import Cluster, geometry
 from slurm.cost import cluster_cost, require_within
 from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
@@ -31,12 +32,16 @@ DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
 
 @dataclass(frozen=True)
 class Submitter:
-    """A study and its cluster, with what the user asked for."""
+    """A study and its cluster, with what the user asked for.
+
+    Once the study is cancelled, nothing more is submitted.
+    """
 
     folder: StudyFolder
     cluster: Cluster
     places: Places
     console: Console
+    cancellation: Cancellation
     one_allocation: bool = False
     force: tuple[str, ...] = ()
     repeat_disturbed: bool = False
@@ -66,7 +71,8 @@ class Submitter:
 
         The study is locked meanwhile. Where it is complete and asks for more repeats, its next one is
         submitted. A run whose job may or may not exist is left alone until that is known.
-        Raises UserError at the end, naming the runs that could not be submitted.
+        Raises UserError at the end, naming the runs that could not be submitted, and CancelledError at once
+        where the study is cancelled meanwhile.
         """
         with self.folder.locked():
             return replace(self, folder=self._with_more_repeats(), more_repeats=0)._submit_missing()
@@ -199,7 +205,10 @@ class Submitter:
 
     def _send(self, job: BatchJob, refusal: str | None) -> str:
         """Submit a job that Slurm does not refuse; return the problem, if any."""
-        problem = job.reject(refusal) if refusal else job.queue(self.console, self.limit_wait_seconds)
+        if refusal:
+            problem = job.reject(refusal)
+        else:
+            problem = job.queue(self.console, self.limit_wait_seconds, self.cancellation)
         return f"{job.label}: {problem}" if problem else ""
 
     def _refused(self, scripts: dict[int, Path]) -> dict[int, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import bring_up
+from tests.cluster import bring_up, wait_until
 from tests.sweeps import VIRTUAL, Row, Sweep
 from tests.sweeps import sweep as sweep
 from tests.wrappers import each_wrapper
@@ -104,6 +104,24 @@ def test_a_cancelled_job_is_named_and_submitted_again(sweep: Sweep) -> None:
     after = sweep.rows()
     assert after[0]["job"] != first["job"]
     assert after[1]["job"] == second["job"]
+
+
+def test_a_submission_that_waits_stops_once_another_terminal_cancels_the_study(sweep: Sweep) -> None:
+    sweep.prepare([1], epochs=2000)
+    command = sweep.command("--wait")
+    waiting = subprocess.Popen(
+        command, env=sweep.cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    submitted = sweep.logs / sweep.name
+    wait_until(lambda: len(list(submitted.glob("*/job.json"))) == 2, "both runs to be submitted", 120)
+    sweep.wait_for_first_epoch()
+    before = {row["run"]: row["job"] for row in sweep.rows()}
+    sweep.cancel()
+    output, errors = waiting.communicate(timeout=120)
+    assert waiting.returncode == 75, output + errors
+    assert f"{sweep.name} was cancelled meanwhile" in errors
+    sweep.wait_for("cancelled")
+    assert {row["run"]: row["job"] for row in sweep.rows()} == before
 
 
 def test_two_submissions_at_once_queue_each_run_once(sweep: Sweep) -> None:

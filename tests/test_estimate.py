@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from slurm.cancellation import next_cancellation
 from slurm.cluster import Cluster
 from slurm.commands.options import estimate_basis
 from slurm.commands.submit import command_line
@@ -204,7 +205,10 @@ def test_a_budget_is_a_positive_number_of_hours(hours: str) -> None:
 
 def submitter(folder: Path, study: StudyConfig, console: Console, budget: float | None = None) -> Submitter:
     places = Places(PROJECT, Path("python"))
-    return Submitter(StudyFolder(folder, study), CLUSTER, places, console, budget_node_hours=budget)
+    cancellation = next_cancellation(folder)
+    return Submitter(
+        StudyFolder(folder, study), CLUSTER, places, console, cancellation, budget_node_hours=budget
+    )
 
 
 def test_a_dry_run_needs_no_images_and_says_what_it_could_not_verify(

@@ -19,10 +19,11 @@ import slurm.batch
 import slurm.commands.submit
 import slurm.scheduler
 import slurm.submit
+from slurm.cancellation import CancelledError, mark_cancelled, next_cancellation
 from slurm.cluster import Cluster
 from slurm.local_plan import require_ready, take_over
 from slurm.render import Places
-from slurm.status import show_status, status_table, study_rows
+from slurm.status import cancel_study, show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submissions import read_submission
 from slurm.submit import Submitter
@@ -109,6 +110,7 @@ def submitter(fake: FakeSlurm, tmp_path: Path) -> Submitter:
         cluster=CLUSTER,
         places=Places(PROJECT, Path(sys.executable)),
         console=Console(quiet=True),
+        cancellation=next_cancellation(tmp_path / "logs" / "sweep"),
         limit_wait_seconds=60,
     )
 
@@ -504,11 +506,80 @@ def test_cancel_ends_only_this_studys_jobs(submitter: Submitter, fake: FakeSlurm
     jobs = fake.jobs()
     jobs["9999"] = {"name": "somebody.else", "state": "RUNNING", "reason": "None", "nodes": "n1"}
     (fake.home / "jobs.json").write_text(json.dumps(jobs))
-    command = [sys.executable, "-m", "slurm", "cancel", "sweep", "--logs", str(submitter.folder.path.parent)]
-    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    cancel_sweep(submitter)
     assert {job for job, facts in fake.jobs().items() if facts["state"] == "CANCELLED"} == set(jobs) - {
         "9999"
     }
+
+
+def cancel_sweep(submitter: Submitter) -> None:
+    command = [sys.executable, "-m", "slurm", "cancel", "sweep", "--logs", str(submitter.folder.path.parent)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+
+
+def states_of_jobs(fake: FakeSlurm) -> list[str]:
+    return [facts["state"] for facts in fake.jobs().values()]
+
+
+def test_a_submission_that_waits_for_cancelled_jobs_stops(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: cancel_sweep(submitter))
+    with pytest.raises(
+        CancelledError, match=r"sweep was cancelled meanwhile.*the same command goes on"
+    ) as stop:
+        slurm.commands.submit.submit_and_wait(submitter)
+    assert stop.value.exit_code == 75
+    assert states_of_jobs(fake) == ["CANCELLED"] * 4
+
+
+def test_a_submission_that_waits_for_room_in_the_queue_stops_once_the_study_is_cancelled(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: cancel_sweep(submitter))
+    fake.plan("accept", "limit")
+    with pytest.raises(CancelledError):
+        submitter.submit()
+    assert states_of_jobs(fake) == ["CANCELLED"]
+    assert counted(submitter) == {"cancelled": 1, "waiting": 3}
+
+
+def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cancel` looked before the job was there."""
+    queue = slurm.batch.submit
+
+    def queue_beside_cancel(script: Path, token: str) -> str:
+        mark_cancelled(submitter.folder.path)
+        return queue(script, token)
+
+    monkeypatch.setattr(slurm.batch, "submit", queue_beside_cancel)
+    with pytest.raises(CancelledError):
+        submitter.submit()
+    assert states_of_jobs(fake) == ["CANCELLED"]
+    assert counted(submitter) == {"cancelled": 1, "waiting": 3}
+
+
+def test_a_cancelled_study_can_be_submitted_again(submitter: Submitter, fake: FakeSlurm) -> None:
+    submitter.submit()
+    cancel_sweep(submitter)
+    again = replace(submitter, cancellation=next_cancellation(submitter.folder.path))
+    assert again.submit() == 4
+    assert states_of_jobs(fake) == ["CANCELLED"] * 4 + ["PENDING"] * 4
+
+
+def test_where_the_study_folder_cannot_be_written_jobs_are_cancelled_and_a_waiting_submission_is_named(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    submitter.submit()
+    monkeypatch.setattr("slurm.status.mark_cancelled", full)
+    with pytest.raises(UserError, match=r"cannot be written.*Permission denied.*end it by Ctrl-C"):
+        cancel_study(submitter.folder.path, submitter.console)
+    assert states_of_jobs(fake) == ["CANCELLED"] * 4
 
 
 def test_status_as_json_has_the_agreed_keys(submitter: Submitter, fake: FakeSlurm) -> None:
@@ -593,7 +664,7 @@ def test_a_forced_run_is_submitted_once_by_a_submission_that_waits(
     run = next(point for point in submitter.folder.study.configs() if point.run == "horovod-w01-r1")
     forced = replace(submitter, force=(run.run,))
 
-    def finish(_folder: Path) -> bool:
+    def finish(*_: object) -> bool:
         assert len(fake.jobs()) == 1, "the forced run was submitted again"
         if (submitter.folder.run_folder(run) / "run.jsonl").exists():
             return False

@@ -1,4 +1,4 @@
-"""End the jobs of a study that are queued or running, and no others."""
+"""End the jobs of a study that are queued or running, and no others; submissions that wait stop."""
 
 from slurm.commands.options import add_submitted_study, new_console, submitted_study
 from slurm.status import cancel_study

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from slurm.cancellation import Cancellation, CancelledError, next_cancellation
 from slurm.cluster import read_cluster
 from slurm.commands.options import (
     add_launch,
@@ -69,6 +70,7 @@ def _submitter(arguments: argparse.Namespace) -> Submitter:
         cluster=cluster,
         places=Places(PROJECT, Path(sys.executable)),
         console=console,
+        cancellation=next_cancellation(folder.path),
         one_allocation=arguments.one_allocation,
         force=tuple(arguments.force),
         repeat_disturbed=arguments.repeat_disturbed,
@@ -81,19 +83,30 @@ def _submitter(arguments: argparse.Namespace) -> Submitter:
 def submit_and_wait(submitter: Submitter) -> None:
     """Submit, wait, and submit again what was interrupted, until nothing is left to do.
 
-    Runs that Slurm refuses do not keep the others from being waited for.
+    Raises CancelledError, after the table of all runs, once the study is cancelled.
     """
+    try:
+        _submit_until_done(submitter)
+    except CancelledError:
+        show_status(submitter.folder.path, submitter.console, as_json=False, watch=False)
+        raise
+    _require_complete(submitter)
+
+
+def _submit_until_done(submitter: Submitter) -> None:
+    """Submit and wait; runs that Slurm refuses do not keep the others from being waited for."""
     while True:
         try:
             queued = submitter.submit()
             # Once: a forced run would start anew, and repeats would be added, each time.
             submitter = replace(submitter, force=(), more_repeats=0)
-        except UserError:
-            wait_for_active(submitter.folder.path)
+        except CancelledError:
             raise
-        if not wait_for_active(submitter.folder.path) and not queued:
+        except UserError:
+            wait_for_active(submitter.folder.path, submitter.cancellation)
+            raise
+        if not wait_for_active(submitter.folder.path, submitter.cancellation) and not queued:
             break
-    _require_complete(submitter)
 
 
 def _require_complete(submitter: Submitter) -> None:
@@ -105,10 +118,12 @@ def _require_complete(submitter: Submitter) -> None:
         raise UserError(f"{incomplete} of {len(states)} runs are not complete")
 
 
-def wait_for_active(folder: Path) -> bool:
-    """Wait until no run is queued or running; return whether any was."""
+def wait_for_active(folder: Path, cancellation: Cancellation) -> bool:
+    """Wait until no run is queued or running; return whether any was. Raises CancelledError."""
     waited = False
     while any(row.state in ACTIVE for row in study_rows(folder)):
+        cancellation.require_none()
         waited = True
         time.sleep(REFRESH_SECONDS)
+    cancellation.require_none()
     return waited
