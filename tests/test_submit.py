@@ -38,6 +38,7 @@ from unet_scaling.study.record_lines import End
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.study_file import read_config
 
+LEAST_PAUSE_SECONDS = 5.0
 CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, max_nodes=7, time="10")
 
 
@@ -517,6 +518,16 @@ def cancel_sweep(submitter: Submitter) -> None:
     subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
 
 
+def cancel_in_pauses(submitter: Submitter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancel where the submission pauses; a program that runs is waited for in shorter pauses."""
+
+    def pause(seconds: float) -> None:
+        if seconds >= LEAST_PAUSE_SECONDS:
+            cancel_sweep(submitter)
+
+    monkeypatch.setattr("time.sleep", pause)
+
+
 def states_of_jobs(fake: FakeSlurm) -> list[str]:
     return [facts["state"] for facts in fake.jobs().values()]
 
@@ -524,7 +535,7 @@ def states_of_jobs(fake: FakeSlurm) -> list[str]:
 def test_a_submission_that_waits_for_cancelled_jobs_stops(
     submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: cancel_sweep(submitter))
+    cancel_in_pauses(submitter, monkeypatch)
     with pytest.raises(
         CancelledError, match=r"sweep was cancelled meanwhile.*the same command goes on"
     ) as stop:
@@ -536,7 +547,8 @@ def test_a_submission_that_waits_for_cancelled_jobs_stops(
 def test_a_submission_that_waits_for_room_in_the_queue_stops_once_the_study_is_cancelled(
     submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda seconds: cancel_sweep(submitter))
+    cancel_in_pauses(submitter, monkeypatch)
+    monkeypatch.setattr(slurm.batch, "FIRST_PAUSE_SECONDS", LEAST_PAUSE_SECONDS)
     fake.plan("accept", "limit")
     with pytest.raises(CancelledError):
         submitter.submit()
@@ -548,7 +560,7 @@ def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
     submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`cancel` looked before the job was there."""
-    queue = slurm.batch.submit
+    queue = slurm.scheduler.submit
 
     def queue_beside_cancel(script: Path, token: str) -> str:
         mark_cancelled(submitter.folder.path)
