@@ -37,6 +37,7 @@ EVALUATION_COLUMNS = (
     "run", "epochs", "training_seconds", "images", "true_positive", "false_positive", "false_negative",
     "true_negative", "iou", "dice", "image_iou", "seconds", "weights_sha256",
 )  # fmt: skip
+SCORE_COLUMNS = ("run", "epochs", "score", "value")
 GPU_COLUMNS = ("gpu_utilization", "gpu_memory_bytes", "gpu_power_watts", "gpu_energy_joules")
 BUDGET_COLUMNS = (
     "run", "worker", "host", "epochs", "seconds", "images", "steps", "worker_seconds", *PHASE_COLUMNS,
@@ -84,7 +85,7 @@ class Run:
     (unet_scaling/study/disturbance.py), empty where it does not, and `stalls` names its stalled epochs.
     `dilation` is how many times the virtual cluster was slowed, whose links had `link_rate` before that.
     `emulated_by` is the profile by which its workers waited, empty where they computed. `scores` are those
-    that a script reported, "accuracy=0.93".
+    that a script reported, or a task that has several, "accuracy=0.93, f1=0.9".
     """
 
     run: str
@@ -146,6 +147,7 @@ class Study:
                  are the study's axes, as text
     epochs       one row per epoch of these runs, warm-up included: EPOCH_COLUMNS
     evaluations  one row per evaluation of these runs: EVALUATION_COLUMNS
+    scores       one row per evaluation and score of these runs, where their task has several: SCORE_COLUMNS
     left_out     one row per `LeftOut`
     budgets      one row per worker of these runs, sums over the epochs in use: BUDGET_COLUMNS;
                  analysis/loading/budget_columns.py says what each is
@@ -189,6 +191,7 @@ class Study:
     iou_scope: str = "whole test set"
     notes: tuple[str, ...] = ()
     provenance_known: bool = True
+    scores: pd.DataFrame = field(default_factory=lambda: _nothing(SCORE_COLUMNS))
     budgets: pd.DataFrame = field(default_factory=lambda: _nothing(BUDGET_COLUMNS))
     probes: pd.DataFrame = field(default_factory=lambda: _nothing(PROBE_COLUMNS))
     startups: pd.DataFrame = field(default_factory=lambda: _nothing(STARTUP_TABLE_COLUMNS))

@@ -10,10 +10,16 @@ from unet_scaling.study.record_lines import Epoch, Evaluated, Result, Scores
 from unet_scaling.study.study_file import task_sha256
 
 SCORE = "top_accuracy"
+OTHER_SCORE = "dice_score"
 
 
-def as_own_task(study: Path, find_unused_parameters: bool = False, **options: str | int) -> Path:
-    """Write the runs of a study again as those of a task of their own, whose options are these."""
+def as_own_task(
+    study: Path, find_unused_parameters: bool = False, score: str = SCORE, **options: str | int
+) -> Path:
+    """Write the runs of a study again as those of a task of their own, whose options are these.
+
+    It has the judged score and another one, which is Dice.
+    """
     task = study.parent / "my_task.py"
     task.write_text(POINTS)
     table = TaskOptions(
@@ -23,11 +29,11 @@ def as_own_task(study: Path, find_unused_parameters: bool = False, **options: st
         find_unused_parameters=find_unused_parameters,
     )
     for path in sorted(study.glob(f"*/{RECORD_NAME}")):
-        _write_again(path, table)
+        _write_again(path, table, score)
     return study
 
 
-def _write_again(path: Path, task: TaskOptions) -> None:
+def _write_again(path: Path, task: TaskOptions, score: str) -> None:
     record = read_record(path)
     assert record.header is not None
     assert record.end is not None
@@ -36,7 +42,7 @@ def _write_again(path: Path, task: TaskOptions) -> None:
     header = record.header.model_copy(update={"config": config, "config_sha256": config.digest()})
     path.unlink()
     writer = RecordWriter(path)
-    for line in (header, *_by_epoch(record.epochs, record.results), record.end):
+    for line in (header, *_by_epoch(record.epochs, record.results, score), record.end):
         writer.write(line)
     writer.close()
 
@@ -47,16 +53,15 @@ def _of_task(config: RunConfig, task: TaskOptions) -> RunConfig:
     return RunConfig.model_validate(known | {"data": data, "task": task})
 
 
-def _by_epoch(epochs: tuple[Epoch, ...], results: tuple[Evaluated, ...]) -> list[Epoch | Scores]:
+def _by_epoch(epochs: tuple[Epoch, ...], results: tuple[Evaluated, ...], score: str) -> list[Epoch | Scores]:
     lines: list[Epoch | Scores] = []
     for number, epoch in enumerate(epochs, start=1):
-        lines += [epoch, *(_scores(result) for result in results if result.epochs == number)]
+        lines += [epoch, *(_scores(result, score) for result in results if result.epochs == number)]
     return lines
 
 
-def _scores(result: Evaluated) -> Scores:
+def _scores(result: Evaluated, score: str) -> Scores:
     assert isinstance(result, Result)
     shared = {name: getattr(result, name) for name in Evaluated.model_fields}
-    return Scores(
-        **shared, counts=[result.true_positive], scores={SCORE: result.iou, "dice_score": result.dice}
-    )
+    scores = {score: result.iou, OTHER_SCORE: result.dice}
+    return Scores(**shared, counts=[result.true_positive], scores=scores)

@@ -9,7 +9,11 @@ import pytest
 
 from analysis.__main__ import main as report
 from analysis.compare.command import main as compare
-from tests.own_task_records import SCORE, as_own_task
+from analysis.compare.show import COMPARE_COLUMNS
+from analysis.figures.catalogue import FIGURES
+from analysis.report.tables import TABLES
+from analysis.score import Score
+from tests.own_task_records import OTHER_SCORE, SCORE, as_own_task
 from tests.played_runs import near, write_all_played, write_real
 from tests.records import write_run
 from unet_scaling.study.config import FRAMEWORKS
@@ -55,6 +59,67 @@ def test_measured_runs_are_told_in_the_words_of_their_task(
     assert {f"{SCORE}_low", SCORE} <= {*content["points"][0]}
     assert {tile["title"] for tile in content["answers"][0]["tiles"]} >= {"Top accuracy"}
     assert "an top" not in (study / "report" / "report.html").read_text()
+
+
+def test_every_score_has_its_interval_and_only_the_first_is_judged(tmp_path: Path) -> None:
+    study = measured(tmp_path / "mine")
+    assert report([str(study)]) == 0
+    folder = study / "report"
+    scores = pd.read_csv(folder / "task_scores.csv")
+    assert len(scores) == 2 * 6
+    judged = scores[scores["judged"]]
+    assert set(judged["score"]) == {SCORE}
+    points = pd.read_csv(folder / "summary.csv")
+    assert judged["value_low"].tolist() == pytest.approx(points[f"{SCORE}_low"].tolist())
+    other = scores[~scores["judged"]]
+    assert set(other["score"]) == {OTHER_SCORE}
+    assert (other["value_low"] < other["value"]).all()
+    assert (other["value"] < other["value_high"]).all()
+    runs = pd.read_csv(folder / "runs.csv")
+    first = runs.iloc[0]
+    assert first["scores"].startswith(f"{SCORE}={first[SCORE]:.6g}, {OTHER_SCORE}=")
+    evaluations = pd.read_csv(folder / "evaluation_scores.csv")
+    assert evaluations["run"].nunique() == len(runs)
+    assert "Further scores of the task" in (folder / "report.html").read_text()
+
+
+def test_a_built_in_task_has_no_table_of_further_scores(tmp_path: Path) -> None:
+    write_run(tmp_path / "plain", "pytorch_native", 1, 1)
+    assert report([str(tmp_path / "plain")]) == 0
+    found = [path.name for path in (tmp_path / "plain" / "report").glob("*_scores.csv")]
+    assert found == ["prediction_scores.csv"]
+
+
+def test_no_name_of_a_score_is_that_of_another_column(tmp_path: Path) -> None:
+    """Every column that there is, and what it begins with, may be the name of a score."""
+    tables = [[name for name in table.names if Score("x").has(name)] for table in TABLES]
+    tables += [[*COMPARE_COLUMNS], [table.file.partition(".")[0] for table in TABLES], [*FIGURES]]
+    for name in {part for names in tables for column in names for part in beginnings(column)}:
+        for names in tables:
+            written = [Score(name).key(column) for column in names]
+            assert len(set(written)) == len(written), f"{name}: add it to TAKEN_NAMES of analysis/score.py"
+
+
+def beginnings(column: str) -> set[str]:
+    """The parts of a name up to each "_"; of names for IoU none, which a task may use as its own."""
+    words = column.split("_")
+    return set() if "iou" in words else {"_".join(words[: end + 1]) for end in range(len(words))}
+
+
+@pytest.mark.parametrize(
+    ("score", "column"), [("dice", "dice"), ("loss", "loss_score"), ("workers", "workers_score")]
+)
+def test_a_score_may_have_any_name(score: str, column: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "mine", "pytorch_native", 1, 1, iou=0.8)
+    study = as_own_task(tmp_path / "mine", score=score)
+    assert report([str(study)]) == 0
+    folder = study / "report"
+    for file in ("runs.csv", "evaluations.csv", "summary.csv"):
+        header = (folder / file).read_text().splitlines()[0].split(",")
+        assert len(set(header)) == len(header), file
+    assert pd.read_csv(folder / "runs.csv")[column].tolist() == [pytest.approx(0.8, abs=1e-4)]
+    point = json.loads((folder / "summary.json").read_text())["points"][0]
+    assert (point["workers"], point[column]) == (1, pytest.approx(0.8, abs=1e-4))
 
 
 def test_a_name_that_the_user_gave_is_no_word_of_ours(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The rows of a study's tables: one per run, and the columns of all runs one below the other."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
         disturbed=run.disturbance.reason,
         stalls="; ".join(map(str, run.disturbance.stalls)),
         emulated_by=run.header.compute.name if run.header.compute else "",
+        scores=_scores(run),
     )
 
 
@@ -63,6 +65,18 @@ def _quality(run: CompleteRun) -> dict[str, Any]:
     last = {name: values[-1].item() for name, values in evaluations.items()}
     shown = {name: last[name] for name in ("iou", "dice", "training_seconds")}
     return shown | {"test_images": last["images"]}
+
+
+def _scores(run: CompleteRun) -> str:
+    """Return the scores of the last evaluation; empty where there is one only, which is judged."""
+    epochs, names, values = (run.scores[name] for name in ("epochs", "score", "value"))
+    last = epochs == epochs.max(initial=0)
+    return scores_text(zip(names[last], values[last], strict=True))
+
+
+def scores_text(scores: Iterable[tuple[str, float]]) -> str:
+    """Return scores that are known as text, "accuracy=0.93, f1=0.9"."""
+    return ", ".join(f"{name}={value:.6g}" for name, value in scores if not math.isnan(value))
 
 
 def machine_of(header: Provenance) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import Epoch, Evaluation, Header
+from unet_scaling.study.record_lines import Epoch, Evaluation, Header, Scores
 from unet_scaling.study.run_state import STATE_OF_END, Exclusion, RunState, State, first_problem, recorded_run
 from unet_scaling.study.study_file import config_path, read_config
 
@@ -32,8 +32,8 @@ OF_EPOCH = attrgetter(*RECORDED)
 class CompleteRun:
     """A run whose record is complete and can give a throughput.
 
-    `epochs`, `evaluations`, `budget`, `probe`, `startup` and `norms` hold one array per column of the
-    tables, without the run's name. `config` is the header's, with the operational options that all runs
+    `epochs`, `evaluations`, `scores`, `budget`, `probe`, `startup` and `norms` hold one array per column of
+    the tables, without the run's name. `config` is the header's, with the operational options that all runs
     compared share; `score_name` is that of the score which is judged; `attempts_known` says whether the
     header tells the facts of every attempt that trained a part.
     """
@@ -42,6 +42,7 @@ class CompleteRun:
     header: Header
     epochs: Columns
     evaluations: Columns
+    scores: Columns
     budget: Columns
     probe: Columns
     startup: Columns
@@ -95,6 +96,7 @@ def _complete_run(folder: Path, record: Record) -> CompleteRun:
     tables = (
         epoch_columns(record.epochs, stalled),
         _evaluations(record.results),
+        _scores(record.results),
         budget_columns(record, stalled),
         probe_columns(record),
         startup_columns(record),
@@ -163,6 +165,22 @@ def _evaluations(results: Sequence[Evaluation]) -> Columns:
         name: np.array([_known(_column(result, name)) for result in results])
         for name in EVALUATION_COLUMNS
         if name != "run"
+    }
+
+
+def _scores(results: Sequence[Evaluation]) -> Columns:
+    """Return every score of each evaluation, one below the other; none where there is one only."""
+    rows = [
+        (result.epochs, name, _known(value))
+        for result in results
+        if isinstance(result, Scores) and len(result.scores) > 1
+        for name, value in result.scores.items()
+    ]
+    epochs, names, values = zip(*rows, strict=True) if rows else ((), (), ())
+    return {
+        "epochs": np.array(epochs, dtype=int),
+        "score": np.array(names, dtype=object),
+        "value": np.array(values, dtype=float),
     }
 
 

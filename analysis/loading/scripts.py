@@ -12,7 +12,7 @@ from analysis.loading.budget_columns import Columns, budget_columns
 from analysis.loading.compared_facts import MACHINE_FACTS, UNCOMMITTED, Fact, version_facts
 from analysis.loading.consistency import impossible_epochs
 from analysis.loading.fairness import differing_in
-from analysis.loading.rows import distinct, machine_of, speed_of, tidy
+from analysis.loading.rows import distinct, machine_of, scores_text, speed_of, tidy
 from analysis.loading.runs import epoch_columns, escape_unprintable, name_of
 from analysis.restriction import SPEED_ALONE
 from analysis.study import (
@@ -217,5 +217,5 @@ def _row(run: ScriptRun, label: str, tables: _Tables) -> Run:
         busy_share=NAN if disturbed.busy_share is None else disturbed.busy_share,
         disturbed=disturbed.reason,
         stalls="; ".join(map(str, disturbed.stalls)),
-        scores=", ".join(f"{name}={score:.6g}" for name, score in scores.items()),
+        scores=scores_text(scores.items()),
     )

@@ -26,6 +26,7 @@ from analysis.findings.recommendation import Recommendation, recommend
 from analysis.findings.restricted_answer import as_restricted, script_answers
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
+from analysis.findings.task_scores import task_scores
 from analysis.findings.verdict import Verdict, verdicts
 from analysis.findings.wrapper_comparison import (
     beside_native,
@@ -80,6 +81,11 @@ class Report:
     def scores(self) -> pd.DataFrame:
         """Return the predictions of files, scored where they are older than their runs."""
         return score_table(self.study)
+
+    @cached_property
+    def task_scores(self) -> pd.DataFrame:
+        """Return every score of a task that has several, at each point."""
+        return task_scores(self.study.subject)
 
     @cached_property
     def request(self) -> pd.DataFrame:

@@ -71,7 +71,6 @@ def of_points(report: Report) -> list[Column]:
 def of_runs(report: Report) -> list[Column]:
     """Return the columns of every run, each with a link to its folder."""
     size, unit = unit_of(report.study.runs["training_seconds"])
-    scores = [text_column("scores", "scores")] if report.study.is_of_scripts else []
     return [
         run_column("run", "run"),
         *point_keys(report),
@@ -83,7 +82,7 @@ def of_runs(report: Report) -> list[Column]:
         text_column("started (UTC)", "started_utc"),
         text_column("disturbed", "disturbed"),
         text_column("stalls", "stalls"),
-        *scores,
+        text_column("scores", "scores"),
     ]
 
 
@@ -265,6 +264,20 @@ def of_request(report: Report) -> list[Column]:
         number_column("worker-hours", "worker_hours", "~3"),
         text_column("most is lost to", "largest_term"),
     ]
+
+
+def of_task_scores(report: Report) -> list[Column]:
+    return [
+        *point_keys(report),
+        text_column("score", "score"),
+        integer_column("seeds", "seeds"),
+        number_column("median", "value", "~4"),
+    ]
+
+
+def further_scores(table: pd.DataFrame) -> pd.DataFrame:
+    """Return those that are not judged."""
+    return table[~table["judged"].astype(bool)]
 
 
 def of_scores(report: Report) -> list[Column]:

@@ -26,6 +26,7 @@ _LISTED = {
     "iou": "iou.csv",
     "played": "played.csv",
     "plan": "plan.csv",
+    "task_scores": "task_scores.csv",
 }
 
 
@@ -67,7 +68,8 @@ def _recommendation(advice: Recommendation) -> Mapping[str, object]:
 def _rows(report: Report, file: str) -> Sequence[Mapping[Any, object]]:
     """Return the rows of a table with the documented columns of its file."""
     (table,) = (table for table in TABLES if table.file == file)
-    return table.make(report)[table.names].rename(columns=report.study.score.key).to_dict("records")
+    written = table.written(report)
+    return table.make(report)[[*written]].rename(columns=written).to_dict("records")
 
 
 def _plain(value: object) -> object:

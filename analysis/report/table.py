@@ -68,6 +68,11 @@ class Table:
         """Return the columns of the file; those of a study's axes come after them."""
         return [name for key in self.columns for name in column_names(key)]
 
+    def written(self, report: Report) -> dict[str, str]:
+        """Return what the columns are called in this report, by their names here."""
+        score = report.study.score
+        return {name: score.key(name) for name in self.names if score.has(name)}
+
     def name(self, report: Report) -> str:
         """Return the name of the file in this report."""
         return report.study.score.key(self.file)
@@ -76,8 +81,8 @@ class Table:
         """Return the content of the file."""
         made = self.make(report)
         axes = [axis for axis in report.study.axes if axis in made.columns]
-        written = {name: report.study.score.key(name) for name in self.names}
-        table = _with_arm_names(made[[*self.names, *axes]].rename(columns=written), report.study)
+        written = self.written(report)
+        table = _with_arm_names(made[[*written, *axes]].rename(columns=written), report.study)
         return as_parquet(table) if self.file.endswith(".parquet") else as_csv(table)
 
     @property

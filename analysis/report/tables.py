@@ -61,5 +61,6 @@ def table_files(report: Report) -> dict[str, bytes]:
 
 def grids(report: Report, section: str) -> tuple[Grid, ...]:
     """Return the tables that a section of the page shows."""
-    pages = [(table, page) for table in TABLES for page in table.pages if page.section == section]
+    made = [table for table in TABLES if table.is_made(report)]
+    pages = [(table, page) for table in made for page in table.pages if page.section == section]
     return tuple(table.grid(report, page) for table, page in pages)

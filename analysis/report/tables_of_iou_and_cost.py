@@ -24,6 +24,37 @@ IOU_TABLES = (
         ),
     ),
     Table(
+        "task_scores.csv",
+        lambda report: report.task_scores,
+        POINT_KEYS
+        | {
+            "score": "its name, as the task gives it",
+            "judged": "true: the first one, by which the study is decided; the others have no margin",
+            "seeds": "runs with their own seed",
+            "value ±": "of the last evaluation, median over seeds",
+        },
+        "Every score of a task that has more than one ([your_model.md](your_model.md)). The intervals are "
+        "not corrected for the number of scores, and nothing is concluded from those that are not judged.",
+        PageTable(
+            "iou",
+            "further scores of the task: they have no margin, and nothing is decided by them",
+            shown.of_task_scores,
+            shown.further_scores,
+        ),
+        needs_rows=True,
+    ),
+    Table(
+        "evaluation_scores.csv",
+        lambda report: report.study.subject.scores,
+        {
+            "run, epochs": "epochs trained before it",
+            "score": "its name, as the task gives it",
+            "value": "of this evaluation",
+        },
+        "One row per evaluation and score of each run, where a task has more than one.",
+        needs_rows=True,
+    ),
+    Table(
         "iou_between_frameworks.csv",
         lambda report: report.iou_between,
         PAIR_KEYS

@@ -8,7 +8,7 @@ from analysis.report.table import POINT_KEYS, PageTable, Table
 
 _RUN_COLUMNS = (
     "run", "framework", "workers", "repeat", "seed", "options", "knobs", "images_per_epoch",
-    "steps_per_epoch", "loss", "iou", "dice", "test_images",
+    "steps_per_epoch", "loss", "iou", "dice", "test_images", "scores",
 )  # fmt: skip
 
 
@@ -70,6 +70,7 @@ PLAYED_TABLES = (
             "loss": "of the last epoch",
             "iou, dice": "of the last evaluation",
             "test_images": "images that it evaluated",
+            "scores": "all of a task that has several, by name; else empty",
         },
         "One row per played run. Its times stay in its record: they are of no real number of workers.",
         PageTable("played-runs", "Played runs", shown.of_played_runs),

@@ -56,7 +56,8 @@ SPEED_TABLES = (
             "dilation": "how many times its virtual cluster was slowed; 1 on a machine at speed",
             "link_rate": "of the links of that cluster, before they were slowed; empty where not limited",
             "emulated_by": "the profile by which its workers waited instead of computing; else empty",
-            "scores": "that a script reported at its end, by name; else empty",
+            "scores": "by name: those that a script reported at its end, or all of a task that has several; "
+            "else empty",
         },
         "One row per run that is used.",
         PageTable(
