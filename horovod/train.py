@@ -8,6 +8,7 @@ from horovod.torch import SyncBatchNorm
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unet_scaling.explain.explain import explain
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.horovod_controller import horovod_transport
@@ -77,6 +78,8 @@ def main() -> None:
                 replica, optimizer = distribute(model, optimizer, run.config)
             step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, task)
             train_epochs(step, model, data, group, record)
+            explain(task, model, data, group, record)
+            record.finish(model)
         leave_group()
 
 

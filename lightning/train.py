@@ -12,6 +12,7 @@ from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from unet_scaling.explain.explain import explain
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
 from unet_scaling.group.last_reference import hold_until_exit
@@ -91,6 +92,8 @@ def main() -> None:
                 replica, optimizer = distribute(model, optimizer, run.config)
             step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, task)
             train_epochs(step, model, data, group, record)
+            explain(task, model, data, group, record)
+            record.finish(model)
         leave_group()
 
 

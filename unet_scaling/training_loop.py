@@ -18,7 +18,7 @@ from unet_scaling.training import Step, learning_rate
 
 
 def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:
-    """Train the epochs that are left, evaluate where the study asks for it, and complete the record.
+    """Train the epochs that are left, and evaluate after the last and where the study asks for it.
 
     An emulated run is not evaluated: it has learned nothing.
 
@@ -31,8 +31,8 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
         if record.evaluation_is_due(epoch):
             record.result(evaluate(step.task, model, data, group, record.epochs))
         record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
-    is_emulated = step.config.is_emulated
-    record.finish(model, None if is_emulated else evaluate(step.task, model, data, group, record.epochs))
+    is_due = record.final_evaluation_is_due()
+    record.end_training(evaluate(step.task, model, data, group, record.epochs) if is_due else None)
 
 
 def train_epoch(

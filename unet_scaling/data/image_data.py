@@ -1,6 +1,5 @@
 """Images and masks of one run, as its workers consume them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -42,10 +41,10 @@ class ImageData(RunData):
 
     source: ImageSource
 
-    def test_share(self) -> Iterator[tuple[int, ImageBatch]]:
-        """Yield this worker's test images one by one, each with its position in the test split."""
-        for position, batch in super().test_share():
-            yield position, replace(batch, box=self._box(position))
+    def test_sample(self, position: int) -> ImageBatch:
+        """Return the test image at this position of the test split."""
+        batch: ImageBatch = super().test_sample(position)
+        return replace(batch, box=self._box(position))
 
     def _box(self, position: int) -> CropBox:
         top, left, height, width = self.source.boxes[self.split.test[position]].tolist()

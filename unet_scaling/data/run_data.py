@@ -87,8 +87,12 @@ class RunData(ABC):
             np.arange(len(self.split.test)), self.group.rank, self.group.size
         )
         for position in positions:
-            one = self.split.test[position : position + 1]
-            yield int(position), self._next(map(self.source.gather, [one]), NO_CLOCK)
+            yield int(position), self.test_sample(int(position))
+
+    def test_sample(self, position: int) -> Batch:
+        """Return the test sample at this position of the test split, as a batch of one."""
+        one = self.split.test[position : position + 1]
+        return self._next(map(self.source.gather, [one]), NO_CLOCK)
 
     @property
     def _order_length(self) -> int:

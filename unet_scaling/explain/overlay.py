@@ -25,7 +25,14 @@ def overlay_png(image: NDArray[np.uint8], saliency: Reals) -> bytes:
     """
     opacity = MOST_OPAQUE_SHARE * _shares_of_maximum(saliency)[..., None]
     blended = (1 - opacity) * _grey(image) + opacity * _colours(_shares_of_maximum(saliency))
-    return _png(np.rint(blended).astype(np.uint8))
+    return picture_png(np.rint(blended).astype(np.uint8))
+
+
+def picture_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Return a PNG of pixels [height, width, 1 or 3]."""
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "png")
+    return file.getvalue()
 
 
 def _shares_of_maximum(saliency: Reals) -> Reals:
@@ -43,9 +50,3 @@ def _grey(image: NDArray[np.uint8]) -> Reals:
     """Return the brightness of an image, [height, width, 1]: its own colours would be taken for the map's."""
     grey: Reals = image.mean(axis=-1, keepdims=True)
     return grey
-
-
-def _png(pixels: NDArray[np.uint8]) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "png")
-    return file.getvalue()

@@ -76,12 +76,17 @@ def read_counters() -> Counters | None:
         process_seconds=time.process_time(),
         training_seconds=time.thread_time(),
         training_runqueue_seconds=_runqueue_seconds(),
-        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBIBYTE,
+        peak_memory_bytes=peak_memory_bytes(),
         threads={task: thread for task in thread_ids() - {own} if (thread := _thread(task)) is not None},
         cores=cores,
         core_seconds=busy_seconds(cores),
         children_seconds=_children_seconds(),
     )
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBIBYTE
 
 
 def busy_seconds(cores: Collection[int]) -> float | None:

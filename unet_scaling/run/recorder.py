@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -40,6 +41,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME,
 from unet_scaling.study.files import write_atomically, write_verified
 from unet_scaling.study.record import RecordWriter
 from unet_scaling.study.record_lines import End, Epoch, Evaluation, RecordLine, WorkerFacts
+from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.texts import score_title
 
 
@@ -102,7 +104,11 @@ class Recorder:
         self._write(self._header)
         self._startup.mark("distribution_seconds")
         seconds = 60 * self._run.config.training.checkpoint_minutes
-        return SafePoints(self._group, start, self._run.interruption, partial(self._save, trained), seconds)
+        self._save_trained = partial(self._save, trained)
+        self._safe_points = SafePoints(
+            self._group, start, self._run.interruption, self._save_trained, seconds
+        )
+        return self._safe_points
 
     def _start(self, trained: Trained) -> Start:
         checkpoint = load_checkpoint(self._run.path, self._group, trained, self._run.config.digest())
@@ -163,6 +169,11 @@ class Recorder:
             self._write(line)
         return self._meter
 
+    @property
+    def folder(self) -> Path:
+        """Return the run folder."""
+        return self._run.path
+
     def epochs_left(self) -> range:
         """Return the epochs that this attempt has to train."""
         return range(len(self.epochs), self._run.config.training.epochs)
@@ -193,20 +204,49 @@ class Recorder:
         title = score_title(result.score_name)
         self._print(f"after {result.epochs} epochs: {title} {score} on {result.images} test samples")
 
-    def finish(self, model: nn.Module, result: Evaluation | None) -> None:
-        """Write the last result, what a complete run leaves, and then the line that says it is complete.
+    def final_evaluation_is_due(self) -> bool:
+        """Return whether the evaluation after the last epoch was not made by an earlier attempt."""
+        made = bool(self.results) and self.results[-1].epochs == len(self.epochs)
+        return not (made or self._run.config.is_emulated)
 
-        An emulated run has no result, and leaves no weights.
+    def end_training(self, result: Evaluation | None) -> None:
+        """Write the last result; where maps come next, save what was trained, so that it is not repeated.
 
-        Raises UserError (65) on every worker alike where the images are no longer those of the manifest.
+        An emulated run has no result. Raises UserError (65) on every worker alike where the images are no
+        longer those of the manifest.
         """
         self._require_same_images(self._data.verification.verify_all)
         if result is not None:
             self.result(result)
+        if self._run.config.is_explained:
+            self._save_trained(*self._after_training())
+            self._safe_points.begin_other_steps()
+
+    def visit_safe_point(self) -> None:
+        """Stop after training where that is asked for, and it is time to look; alike on every worker."""
+        if self._safe_points.is_due():
+            self._safe_points.visit(*self._after_training(), diverged=False)
+
+    def _after_training(self) -> tuple[Position, EpochSoFar]:
+        nothing = EpochSoFar(torch.zeros((), device=self._group.device), 0.0)
+        return Position(len(self.epochs), 0), nothing
+
+    def explained(self, line: Saliency) -> None:
+        """Record the saliency maps. Raises as `end_training`: the maps are of images that were read again."""
+        self._require_same_images(self._data.verification.verify_all)
+        self._write(line)
+        speed = f", {line.maps_made_here / line.seconds:.2f} maps/s" if line.maps_made_here else ""
+        self._print(f"saliency: {line.maps} maps of {line.images} images, {line.masks} masks each{speed}")
+
+    def finish(self, model: nn.Module) -> None:
+        """Write what a complete run leaves, and then the line that says it is complete.
+
+        An emulated run leaves no weights.
+        """
         if self._group.rank == 0:
-            if result is not None:
+            if not self._run.config.is_emulated:
                 save_weights(model, self._run.path / WEIGHTS_NAME)
-                write_atomically(self._run.path / LOG_NAME, older_log(self.epochs, result))
+                write_atomically(self._run.path / LOG_NAME, older_log(self.epochs, self.results[-1]))
             self._write_steps()
             self._write_compute_profile()
             self._write(End(status="complete"))

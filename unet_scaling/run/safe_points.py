@@ -70,6 +70,12 @@ class SafePoints:
         self.visit(Position(epoch, 0), nothing, diverged=False)
         return 0, nothing
 
+    def begin_other_steps(self) -> None:
+        """Let the next safe point come after one step: those from here on have another length."""
+        self._steps_apart = 1
+        self._steps = 0
+        self._visited_at = clock_seconds()
+
     def is_due(self) -> bool:
         """Return whether to visit a safe point now, alike on every worker; called after each step."""
         self._steps += 1

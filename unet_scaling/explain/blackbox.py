@@ -1,0 +1,99 @@
+"""The network as a black box: scores of masked images against the prediction for the clean one."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unet_scaling.data.image_data import CropBox, ImageBatch
+from unet_scaling.explain.faithfulness import Masks as KeptPixels
+from unet_scaling.explain.perturbers import MaskArray
+from unet_scaling.study.errors import EXIT_DIVERGED, UserError
+
+Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CleanImage:
+    """An image, and the region that the network predicts on it, both without its padding.
+
+    `region` is bool [height, width] on the device, `reference` the scores [2] of the image itself.
+    """
+
+    batch: ImageBatch
+    region: Tensor
+    reference: Doubles
+    channels_last: bool
+    model: nn.Module
+
+    @property
+    def box(self) -> CropBox:
+        assert self.batch.box is not None
+        return self.batch.box
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing is predicted: then no score exists."""
+        return not bool(self.region.any())
+
+    @property
+    def foreground(self) -> float:
+        """Return the share of the image that is predicted as foreground."""
+        return float(self.region.double().mean())
+
+    def scores(self, masks: MaskArray) -> Doubles:
+        """Return the scores [n, 2] of the image under masks [n, height, width] of its padded size.
+
+        Hidden pixels become 0. One forward pass: its sums may depend on how many masks there are.
+        """
+        kept = torch.from_numpy(np.ascontiguousarray(masks)).to(self.batch.images.device).unsqueeze(1)
+        return self.scores_of(self.batch.images * kept)
+
+    @torch.no_grad()
+    def scores_of(self, images: Tensor) -> Doubles:
+        """Return the scores [n, 2] of images [n, channels, height, width] that stand for the clean one."""
+        logits = self.batch.cropped(logits_of(self.model, images, self.channels_last))
+        return region_scores(logits, self.region)
+
+    def scores_of_image(self, kept: KeptPixels) -> Doubles:
+        """Return the scores [n, 2] where masks are of the image without its padding, which stays."""
+        top, left, height, width = self.box
+        padded = np.ones((len(kept), *self.batch.images.shape[-2:]), np.bool_)
+        padded[:, top : top + height, left : left + width] = kept
+        return self.scores(padded)
+
+
+@torch.no_grad()
+def clean_image(model: nn.Module, batch: ImageBatch, channels_last: bool) -> CleanImage:
+    """Return what the network predicts on a test image; UserError (70) where that is not finite."""
+    logits = batch.cropped(logits_of(model, batch.images, channels_last))
+    if not bool(torch.isfinite(logits).all()):
+        raise UserError("saliency: the network's prediction for a test image is not finite", EXIT_DIVERGED)
+    region = logits[0] > 0
+    return CleanImage(batch, region, region_scores(logits, region)[0], channels_last, model)
+
+
+def region_scores(logits: Tensor, region: Tensor) -> Doubles:
+    """Return the scores [n, 2] of logits [n, height, width] against a region [height, width].
+
+    The first is the mean probability within the region, the second the IoU of the predicted pixels with it;
+    neither is a number where the region is empty.
+    """
+    probability = (torch.sigmoid(logits) * region).sum(dim=(1, 2), dtype=torch.float64)
+    predicted = logits > 0
+    common = (predicted & region).sum(dim=(1, 2))
+    either = (predicted | region).sum(dim=(1, 2))
+    scores = torch.stack([probability / region.sum(), common.double() / either], dim=1)
+    found: Doubles = scores.cpu().numpy()
+    return found
+
+
+def logits_of(model: nn.Module, images: Tensor, channels_last: bool) -> Tensor:
+    """Return float32 logits [n, height, width]."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    # Copied, since kernels are chosen by strides, and images of one channel have several that mean the same.
+    stored = torch.empty(images.shape, dtype=torch.float32, device=images.device, memory_format=layout)
+    logits: Tensor = model(stored.copy_(images))
+    return logits[:, 0].float()

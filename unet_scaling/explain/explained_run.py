@@ -1,0 +1,169 @@
+"""One run's maps from its configuration to the line of its record. Imports xaitk."""
+
+import json
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from unet_scaling.data.image_data import ImageData
+from unet_scaling.data.manifest import read_manifest
+from unet_scaling.data.run_data import RunData
+from unet_scaling.explain.checks import MapChecks, trial_of
+from unet_scaling.explain.map_files import MapFiles
+from unet_scaling.explain.maps import MapMaker, make_maps
+from unet_scaling.explain.masks import MaskStore
+from unet_scaling.explain.perturbers import Method, mask_chunks, method_of
+from unet_scaling.explain.phase_seconds import PhaseSeconds
+from unet_scaling.explain.weighting import Weighting
+from unet_scaling.group.group import Group
+from unet_scaling.measure.cpu_counters import peak_memory_bytes
+from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.run.recorder import Recorder
+from unet_scaling.run.weights import weights_sha256
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.saliency import (
+    SCORES,
+    ExplainedImage,
+    Saliency,
+    SaliencyManifest,
+    SaliencyPhases,
+)
+
+PHASE_NAMES = tuple(SaliencyPhases.model_fields)
+
+
+def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:
+    """Make the maps that are missing, then check all of them, write the manifest and record both."""
+    assert isinstance(data, ImageData)
+    model.eval()
+    # Compiled code would be made again for each size of a batch.
+    with torch.compiler.set_stance("force_eager"):
+        ExplainedRun(config, model, data, group, record).explain()
+
+
+class ExplainedRun:
+    """The maps of one run, on one worker."""
+
+    def __init__(
+        self, config: RunConfig, model: nn.Module, data: ImageData, group: Group, record: Recorder
+    ) -> None:
+        self._config = config
+        self._model = model
+        self._data = data
+        self._group = group
+        self._record = record
+        self._method: Method = method_of(config.saliency)
+        self._files = MapFiles(record.folder)
+        self._weights_sha256 = weights_sha256(model)
+        self._positions = range(min(config.saliency.images or data.test_images, data.test_images))
+
+    def explain(self) -> None:
+        """Take all steps, in their order; worker 0 writes manifest and record."""
+        missing = self._missing()
+        maker, phases = self._make(missing)
+        peaks = self._group.gather_numbers(peak_memory_bytes())
+        began = synchronized_seconds(self._group.device)
+        images = self._check(maker)
+        check_seconds = max(self._group.gather_numbers(synchronized_seconds(self._group.device) - began))
+        manifest_sha256 = self._group.gather_strings(self._write_manifest(images))[0]
+        maps = [image.position for image in images if image.map]
+        self._record.explained(
+            Saliency(
+                epochs=len(self._record.epochs),
+                weights_sha256=self._weights_sha256,
+                manifest_sha256=manifest_sha256,
+                split=self._split(),
+                configuration=json.loads(json.dumps(self._method.configuration())),
+                images=len(self._positions),
+                maps=len(maps),
+                maps_made_here=len(set(maps) & set(missing)),
+                masks=maker.masks.count,
+                seconds=max(each.total() for each in phases),
+                worker_seconds=[each.total() for each in phases],
+                phases=phases,
+                peak_bytes=[int(peak) for peak in peaks],
+                check_seconds=check_seconds,
+            )
+        )
+
+    def _split(self) -> Literal["images", "masks"]:
+        split = self._config.saliency.split
+        if split == "auto":
+            return "masks" if len(self._positions) < self._group.size else "images"
+        return split
+
+    def _missing(self) -> list[int]:
+        """Return the test images without a whole map of these weights, the same on every worker."""
+        digests = self._group.gather_strings(self._weights_sha256)
+        assert len(set(digests)) == 1, f"workers have different weights: {digests}"
+        self._group.run_on_all(self._prepare)
+        data = self._config.data
+        shape = (len(SCORES), data.image_height, data.image_width)
+        found = np.zeros(len(self._positions))
+        for position in self._positions[self._group.rank :: self._group.size]:
+            found[position] = self._files.has_map(position, shape)
+        is_there = self._group.gather_array(found).sum(axis=0)
+        return [position for position in self._positions if not is_there[position]]
+
+    def _prepare(self) -> None:
+        if self._group.rank == 0:
+            self._files.prepare(self._origin())
+
+    def _origin(self) -> dict[str, Any]:
+        return {
+            "config_sha256": self._config.digest(),
+            "weights_sha256": self._weights_sha256,
+            "manifest_sha256": self._data.manifest_sha256,
+            "configuration": self._method.configuration(),
+        }
+
+    def _make(self, missing: list[int]) -> tuple[MapMaker, list[SaliencyPhases]]:
+        """Make the missing maps; return what makes them, and the seconds of all workers."""
+        self._group.wait_for_all()
+        clock = PhaseSeconds(self._group.device)
+        with clock.phase("masks"):
+            masks = self._group.run_on_all(self._masks)
+        maker = MapMaker(
+            self._config, self._model, self._data, masks, Weighting(self._method.generator), self._files
+        )
+        if missing:
+            make_maps(maker, missing, self._split(), clock, self._record.visit_safe_point)
+        own = list(clock.stop().model_dump().values())
+        rows = self._group.gather_array(np.array(own)).tolist()
+        phases = [SaliencyPhases(**dict(zip(PHASE_NAMES, row, strict=True))) for row in rows]
+        return maker, phases
+
+    def _masks(self) -> MaskStore:
+        data = self._config.data
+        return MaskStore(mask_chunks(self._method.perturber, data.image_height, data.image_width))
+
+    def _check(self, maker: MapMaker) -> list[ExplainedImage]:
+        """Return the manifest's entries of all images, on every worker."""
+        names = self._names()
+        checks = MapChecks(maker)
+        own = [
+            checks.image(position, names[position]).model_dump_json()
+            for position in maker.own(self._positions)
+        ]
+        texts = self._group.gather_strings("\n".join(own))
+        entries = [ExplainedImage.model_validate_json(line) for text in texts for line in text.splitlines()]
+        return sorted(entries, key=lambda entry: entry.position)
+
+    def _names(self) -> list[str]:
+        pairs = read_manifest(self._config.data.manifest_path).pairs
+        return [pairs[number].stem for number in self._data.split.test]
+
+    def _write_manifest(self, images: list[ExplainedImage]) -> str:
+        """Write the manifest on worker 0; return its SHA-256 there, nothing elsewhere."""
+        if self._group.rank:
+            return ""
+        manifest = SaliencyManifest(
+            method=self._config.saliency.method,
+            weights_sha256=self._weights_sha256,
+            scores=list(SCORES),
+            shares=list(trial_of(self._config).shares),
+            images=images,
+        )
+        return self._files.write_manifest(manifest)
