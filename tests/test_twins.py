@@ -49,7 +49,7 @@ def test_main_is_equal_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("framework", ALL_FRAMEWORKS)
 def test_stays_short(framework: Framework) -> None:
-    assert SOURCES[framework].count("\n") <= 98
+    assert SOURCES[framework].count("\n") <= 101
 
 
 @pytest.mark.parametrize("framework", ALL_FRAMEWORKS[1:])

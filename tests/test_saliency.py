@@ -1,0 +1,342 @@
+"""Saliency maps in one process: every byte as xaitk's own, masks and files, and what checks the maps."""
+
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tests.studies import make_point
+from tests.trained import TrainedRuns
+from tests.xaitk_maps import explained_point, map_maker, xaitk_map
+from unet_scaling.explain import explain, masks, perturbers
+from unet_scaling.explain.checks import MapChecks, trial_of, untrained
+from unet_scaling.explain.map_files import MapFiles
+from unet_scaling.explain.maps import MapMaker
+from unet_scaling.explain.masks import MaskStore
+from unet_scaling.explain.perturbers import mask_chunks, method_of
+from unet_scaling.explain.phase_seconds import PHASES, PhaseSeconds
+from unet_scaling.explain.weighting import Weighting
+from unet_scaling.group.group import single_worker
+from unet_scaling.model import UNet
+from unet_scaling.run.weights import weights_sha256
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import SaliencyOptions
+from unet_scaling.study.saliency import SCORES
+
+METHODS = ("rise", "sliding_window", "random_grid", "sliding_radial")
+# Enough that the network predicts something on every test image.
+TRAINED_EPOCHS = 4
+
+
+@pytest.fixture(scope="module")
+def weights(images: Path, trained_run: TrainedRuns) -> Path:
+    return trained_run(make_point(images, epochs=TRAINED_EPOCHS)).folder / "weights.pt"
+
+
+def few_masks(**changes: Any) -> SaliencyOptions:
+    return SaliencyOptions(**{"method": "rise", "masks": 20, "grid": 4, "window": 9, "stride": 4} | changes)
+
+
+def stored(options: SaliencyOptions, height: int, width: int) -> MaskStore:
+    return MaskStore(mask_chunks(method_of(options).perturber, height, width))
+
+
+def of_xaitk(options: SaliencyOptions, height: int, width: int) -> NDArray[Any]:
+    made: NDArray[Any] = method_of(options).perturber.perturb(np.zeros((height, width, 3), np.uint8))
+    return made
+
+
+@torch.no_grad()
+def predict_half(maker: MapMaker) -> None:
+    """Let a network that has learned nothing predict foreground on about half of the first image."""
+    assert isinstance(maker.model, UNet)
+    assert maker.model.head.bias is not None
+    maker.model.head.bias -= maker.model(maker.data.test_sample(0).images).median()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "rise"},
+        {"method": "rise", "debiased": False, "p1": 0.3, "batch": 7},
+        {"method": "rise", "batch": 100, "channels": 3, "image_height": 24, "image_width": 40},
+        {"method": "sliding_window"},
+        {"method": "sliding_window", "batch": 7, "channels_last": False, "image_height": 33},
+        {"method": "random_grid", "masks": 20},
+        {"method": "sliding_radial"},
+    ],
+)
+def test_every_byte_is_as_xaitk_makes_it(
+    options: dict[str, Any], images: Path, weights: Path, tmp_path: Path
+) -> None:
+    fitting = weights if "channels" not in options else None
+    maker = map_maker(explained_point(images, fitting, **options), tmp_path)
+    if fitting is None:
+        predict_half(maker)
+    for position in range(2):
+        clean = maker.clean(position)
+        ours = maker.saliency(clean)
+        xaitks = xaitk_map(clean, maker.config.saliency)
+        assert ours.dtype == xaitks.dtype == np.float64
+        assert ours.tobytes() == xaitks.tobytes()
+        assert not clean.is_empty
+        assert np.ptp(ours[0]) > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (33, 47), (5, 3)])
+def test_masks_are_xaitks_own_however_many_are_made_at_a_time(
+    method: str, height: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perturbers, "MADE_AT_A_TIME_BYTES", 7 * height * width * 4)
+    options = few_masks(method=method)
+    store = stored(options, height, width)
+    expected = of_xaitk(options, height, width)
+    found = np.array(list(store))
+    assert found.dtype == expected.dtype
+    assert found.shape == (store.count, height, width) == expected.shape
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("method", ["rise", "sliding_window"])
+def test_masks_in_a_file_are_those_in_memory(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = stored(few_masks(method=method), 33, 47)
+    monkeypatch.setattr(masks, "KEPT_BYTES", 3000)
+    monkeypatch.setattr(masks, "READ_BYTES", 5 * 33 * 47 * 4)
+    monkeypatch.setattr(perturbers, "MADE_AT_A_TIME_BYTES", 3 * 33 * 47 * 4)
+    in_file = stored(few_masks(method=method), 33, 47)
+    assert in_file._file is not None
+    assert in_file._kept == []
+    assert kept._file is None
+    assert np.array_equal(np.array(list(in_file)), np.array(list(kept)))
+    assert np.array_equal(np.array(list(in_file.rows(5, 9))), np.array(list(kept))[:, 5:9])
+    assert np.array_equal(in_file.read(16, 999), np.array(list(kept))[16:])
+    assert np.array_equal(in_file.read(1, 3, 7), np.array(list(kept))[1:3, 7:])
+
+
+@pytest.fixture
+def files_of_a_kibibyte() -> Iterator[None]:
+    """No file may grow beyond it, as on a disk that is full."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("files_of_a_kibibyte")
+def test_masks_without_room_name_the_folder_and_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masks, "KEPT_BYTES", 3000)
+    with pytest.raises(UserError) as refused:
+        stored(few_masks(masks=200), 33, 47)
+    said = str(refused.value)
+    assert tempfile.gettempdir() in said
+    assert "set TMPDIR to a folder with more room, or ask for fewer saliency.masks" in said
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("workers", [2, 3, 50])
+def test_rows_of_several_workers_are_those_of_one(method: str, workers: int) -> None:
+    chosen = method_of(few_masks(method=method))
+    store = MaskStore(mask_chunks(chosen.perturber, 33, 47))
+    random = np.random.default_rng(5)
+    reference = random.random(2)
+    scores = random.random((store.count, 2))
+    weighting = Weighting(chosen.generator)
+    whole = weighting.sum_rows(iter(store), reference, scores)
+    bands = [(33 * rank // workers, 33 * (rank + 1) // workers) for rank in range(workers)]
+    parts = [weighting.sum_rows(store.rows(*band), reference, scores) for band in bands]
+    assert np.concatenate(parts, axis=1).tobytes() == whole.tobytes()
+    expected = chosen.generator.generate(reference, scores, np.array(list(store)))
+    assert weighting.finish(whole).tobytes() == expected.tobytes()
+
+
+def test_scores_in_fixed_batches_add_up_whoever_makes_which(
+    images: Path, weights: Path, tmp_path: Path
+) -> None:
+    maker = map_maker(explained_point(images, weights, method="rise", batch=10), tmp_path)
+    clean = maker.clean(0)
+    whole = maker.scores(clean, 0, 1)
+    assert whole.shape == (64, len(SCORES))
+    assert ((whole >= 0) & (whole <= 1)).all()
+    assert (whole[:, 0] > 0).all()
+    for workers in (2, 3, 7, 9):
+        parts = [maker.scores(clean, rank, workers) for rank in range(workers)]
+        assert sum(parts[1:], parts[0]).tobytes() == whole.tobytes()
+        assert (np.count_nonzero(np.array(parts)[:, :, 0], axis=0) == 1).all()
+
+
+def test_scores_follow_from_what_is_predicted(images: Path, weights: Path, tmp_path: Path) -> None:
+    maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
+    clean = maker.clean(0)
+    probability = torch.sigmoid(maker.model(clean.batch.images))[0, 0]
+    inside = probability[clean.region].double().mean().item()
+    assert clean.reference == pytest.approx([inside, 1.0])
+    assert clean.foreground == pytest.approx((probability > 0.5).double().mean().item())
+    kept = np.ones((1, 32, 32), np.bool_)
+    kept[:, :16] = False
+    hidden = maker.model(clean.batch.images * torch.from_numpy(kept))[0, 0]
+    common = ((hidden > 0) & clean.region).sum() / ((hidden > 0) | clean.region).sum()
+    assert clean.scores(kept)[0, 1] == pytest.approx(common.item())
+    assert clean.scores_of_image(kept).tobytes() == clean.scores(kept).tobytes()
+
+
+def test_padding_is_hidden_by_masks_and_counts_in_no_score(images: Path, tmp_path: Path) -> None:
+    maker = map_maker(explained_point(images, None, method="rise", image_width=48), tmp_path)
+    predict_half(maker)
+    clean = maker.clean(0)
+    assert clean.box == (0, 8, 32, 32)
+    assert clean.region.shape == (32, 32)
+    padding_hidden = np.ones((1, 32, 48), np.bool_)
+    padding_hidden[:, :, :8] = False
+    assert clean.scores(padding_hidden).tobytes() == clean.scores(np.ones_like(padding_hidden)).tobytes()
+    assert clean.scores_of_image(np.zeros((1, 32, 32), np.bool_)).shape == (1, 2)
+
+
+def test_a_prediction_that_is_not_finite_ends_the_run(images: Path, weights: Path, tmp_path: Path) -> None:
+    maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
+    with torch.no_grad():
+        next(maker.model.parameters()).fill_(torch.nan)
+    with pytest.raises(UserError, match="not finite") as refused:
+        maker.clean(0)
+    assert refused.value.exit_code == 70
+
+
+def test_an_image_on_which_nothing_is_predicted_has_no_score_and_says_so(
+    images: Path, weights: Path, tmp_path: Path
+) -> None:
+    maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
+    assert isinstance(maker.model, UNet)
+    with torch.no_grad():
+        assert maker.model.head.bias is not None
+        maker.model.head.bias -= 100
+    maker.files.prepare({})
+    entry = MapChecks(maker).image(0, "first")
+    assert entry.map is None
+    assert entry.no_map is not None
+    assert "nothing is predicted" in entry.no_map
+    assert entry.foreground == 0
+    assert entry.overlays == entry.faithfulness == {}
+    assert set(entry.pictures) == {"image", "truth"}
+
+
+def test_an_entry_tells_all_that_is_known_of_a_map(images: Path, weights: Path, tmp_path: Path) -> None:
+    point = explained_point(images, weights, method="rise", curve_steps=4, untrained_check=1)
+    maker = map_maker(point, tmp_path)
+    maker.files.prepare({})
+    entries = []
+    for position in (0, 1):
+        maker.files.write_map(position, maker.saliency(maker.clean(position)))
+        entries.append(MapChecks(maker).image(position, f"image{position}"))
+    for entry in entries:
+        named = [entry.map, *entry.overlays.values(), *entry.pictures.values()]
+        assert len(named) == 5
+        assert all(file is not None and (maker.files.folder / file.file).exists() for file in named)
+        assert set(entry.faithfulness) == set(SCORES)
+        curves = entry.faithfulness["iou"]
+        assert curves.deletion[0] == curves.insertion[-1] == 1.0
+        assert len(curves.deletion) == len(curves.random_insertion) == len(trial_of(point).shares) == 5
+    assert entries[0].untrained is not None
+    assert set(entries[0].untrained.correlation) == set(SCORES) or entries[0].untrained.no_map
+    assert entries[1].untrained is None
+    assert MapChecks(maker).image(0, "image0") == entries[0]
+
+
+def test_cells_of_random_orders_are_those_of_the_masks(images: Path) -> None:
+    assert trial_of(explained_point(images, None, method="rise", curve_steps=2)).cell == (8, 8)
+    assert trial_of(explained_point(images, None, method="sliding_window", window=5)).cell == (5, 5)
+    assert trial_of(explained_point(images, None, method="rise")).shares == ()
+
+
+def test_an_untrained_network_is_drawn_anew_and_leaves_the_other_alone(
+    images: Path, weights: Path, tmp_path: Path
+) -> None:
+    model = map_maker(explained_point(images, weights, method="rise"), tmp_path).model
+    before = weights_sha256(model)
+    torch.manual_seed(11)
+    follows = torch.rand(3)
+    torch.manual_seed(11)
+    one = untrained(model, 3)
+    assert torch.equal(torch.rand(3), follows)
+    assert weights_sha256(model) == before != weights_sha256(one)
+    fresh = map_maker(explained_point(images, None, method="rise"), tmp_path).model
+    assert weights_sha256(untrained(fresh, 3)) == weights_sha256(one)
+    assert weights_sha256(untrained(model, 4)) != weights_sha256(one) != weights_sha256(fresh)
+    assert all(not layer.training for layer in one.modules())
+
+
+def test_map_files_are_whole_of_their_origin_or_made_again(tmp_path: Path) -> None:
+    files = MapFiles(tmp_path)
+    files.prepare({"weights": "a"})
+    saliency = np.arange(24.0).reshape(2, 3, 4)
+    files.write_map(3, saliency)
+    assert files.has_map(3, (2, 3, 4))
+    assert np.array_equal(files.read_map(3), saliency.astype(np.float32))
+    assert not files.has_map(2, (2, 3, 4))
+    assert not files.has_map(3, (2, 4, 3))
+    path = tmp_path / "saliency" / "maps" / "00003.npy"
+    content = path.read_bytes()
+    for damaged in (content[:-1], b"", content[:-1] + b"?", content + b"?"):
+        path.write_bytes(damaged)
+        assert not files.has_map(3, (2, 3, 4))
+    path.write_bytes(content)
+    (path.parent / ".00004.npy.part").write_bytes(b"half")
+    (path.parent.parent / "overlays" / ".00004_iou.png.part").write_bytes(b"half")
+    files.prepare({"weights": "a"})
+    assert files.has_map(3, (2, 3, 4))
+    assert not list(path.parent.parent.glob("*/.*"))
+    files.prepare({"weights": "b"})
+    assert not files.has_map(3, (2, 3, 4))
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.usefixtures("files_of_a_kibibyte")
+def test_a_map_without_room_ends_the_run_with_the_cure(tmp_path: Path) -> None:
+    files = MapFiles(tmp_path)
+    files.prepare({})
+    with pytest.raises(
+        UserError, match=r"00000\.npy could not be written.*make room and start the run again"
+    ):
+        files.write_map(0, np.zeros((2, 32, 32)))
+    assert not list((tmp_path / "saliency" / "maps").glob("*.npy"))
+
+
+def test_phases_and_the_rest_are_all_of_the_time() -> None:
+    clock = PhaseSeconds(torch.device("cpu"))
+    for phase in PHASES:
+        with clock.phase(phase):
+            sum(range(10_000))
+    phases = clock.stop()
+    assert all(seconds > 0 for seconds in phases.model_dump().values())
+    assert phases.total() == pytest.approx(sum(phases.model_dump().values()))
+    with pytest.raises(AssertionError, match="'rest' is no phase"), clock.phase("rest"):
+        pass
+
+
+def test_nothing_of_xaitk_is_imported_where_there_are_no_maps() -> None:
+    program = (
+        "import pytorch_native.train, sys; "
+        "print([name for name in sys.modules if name.split('.')[0] in "
+        "('xaitk_saliency', 'sklearn', 'skimage', 'scipy', 'smqtk_classifier')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "xaitk_saliency", None)
+    with pytest.raises(UserError, match=r"environment/install\.sh --with xaitk") as refused:
+        single_worker().run_on_all(explain._require_package)
+    assert refused.value.exit_code == 2
