@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from slurm.cluster import Cluster, geometry
 from slurm.estimate import NOTHING, Basis, Images, Range, estimable, run_seconds, source_text, time_text
 from slurm.estimate_basis import images_of_all
+from slurm.known_seconds import BY_ITS_OWN_RUNS
 from slurm.preflight import estimate, limit_node_hours
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -70,6 +71,8 @@ def _all_seconds(configs: Sequence[RunConfig], basis: Basis | None) -> tuple[lis
     """Return the seconds of each run; where these are not known none, and why as the end of a sentence."""
     if basis is None or not configs:
         return [], ""
+    if any(config.has_own_task for config in configs):
+        return [], f"; not estimated: {BY_ITS_OWN_RUNS}"
     if not estimable(configs, basis):
         return [], f"; not estimated: {basis.source} is of another network (model.width, model.depth)"
     images: dict[str, Images] | None = images_of_all(configs)

@@ -110,12 +110,9 @@ def pixels_per_image(config: RunConfig) -> int:
 def estimable(configs: Sequence[RunConfig], basis: Basis) -> bool:
     """Return whether the basis has runs of the networks of all these.
 
-    Emulated ones compute none, and of a task that a file defines the samples are not known here.
+    Emulated ones compute none.
     """
-    return all(
-        _usable(config, basis.runs) and not config.is_emulated and not config.has_own_task
-        for config in configs
-    )
+    return all(_usable(config, basis.runs) and not config.is_emulated for config in configs)
 
 
 def measures_all(configs: Sequence[RunConfig], basis: Basis) -> bool:

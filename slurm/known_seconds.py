@@ -10,6 +10,9 @@ from unet_scaling.study.record import Record
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.texts import duration
 
+# Of a task that a file defines.
+BY_ITS_OWN_RUNS = "for a task of its own, complete runs of the same points tell it, and no estimate"
+
 
 class Foreseen(NamedTuple):
     """How long runs will take by the complete ones, and whether these tell it of all of them."""
@@ -50,9 +53,9 @@ class KnownSeconds:
         known = [config for config in configs if self.of_point(config)]
         missing = len(configs) - len(known)
         if not known:
-            text = (
-                "how long that takes is not known: no run of these points is complete; --probe estimates it"
-            )
+            own_task = any(config.has_own_task for config in configs)
+            advice = BY_ITS_OWN_RUNS if own_task else "--probe estimates it"
+            text = f"how long that takes is not known: no run of these points is complete; {advice}"
             return Foreseen(text, False)
         text = f"about {duration(self.foreseen(known) or 0.0)} by the complete runs of the same points"
         if missing:

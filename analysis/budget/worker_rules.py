@@ -8,6 +8,7 @@ from analysis.budget.point_facts import PointFacts
 from analysis.budget.tables import CONTENDED, CONTENDED_PARTS
 from analysis.statistics.intervals import UNKNOWN_INTERVAL
 from analysis.text import percent
+from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import DISTURBED_SHARE
 
 # Of a step. A quarter of it in wait for images is worth a cache, however well the point scales.
@@ -52,18 +53,29 @@ def input_bound(facts: PointFacts) -> Cause | None:
     bound = share >= INPUT_BOUND
     if not bound and not slower:
         return None
-    loading = facts.point.data.loading
-    cache = 'data.loading = "cache" (why_decoding.toml)'
-    cure = cache if loading == "decode" else "more cores per worker"
+    found, cure = _how_loaded(facts.point)
     more = "" if math.isnan(overhead) else f", {percent(overhead)} of it more than on 1 worker"
     intervals = facts.share_intervals if bound else facts.overhead_intervals
     return Cause(
         share if bound else overhead,
         f"workers wait for {facts.point.sample}s",
-        f"data wait is {percent(share)} of a step of {milliseconds(facts.step_seconds)}{more}; "
+        f"data wait is {percent(share)} of a step of {milliseconds(facts.step_seconds)}{more}; {found}",
+        cure,
+        *intervals["data_wait"],
+    )
+
+
+def _how_loaded(point: RunConfig) -> tuple[str, str]:
+    """Return how the samples of a point are loaded, and what makes that faster."""
+    if point.has_own_task:
+        in_memory = "samples that are prepared before and kept in memory, or more cores per worker"
+        return "the samples of a task of its own are loaded in the training process", in_memory
+    loading = point.data.loading
+    cache = 'data.loading = "cache" (why_decoding.toml)'
+    cure = cache if loading == "decode" else "more cores per worker"
+    return (
         f"data.loading = {loading!r}",
         f"{cure}; python -m unet_scaling.profile STUDY.toml names the slow stage",
-        *intervals["data_wait"],
     )
 
 

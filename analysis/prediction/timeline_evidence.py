@@ -25,6 +25,7 @@ from unet_scaling.study.compute_profile import ComputeProfile, ComputeStep
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import HorovodKnobs, NativeKnobs
 
+OWN_TASK = "when each gradient is ready is recorded of the built-in U-Net alone, and not of a task of its own"
 NO_PROFILE = 'no run on 1 worker has a compute.json (training.compute_profile = "on" records it)'
 OTHER_WORK = "compute.json is of another batch or image size than the records"
 NO_LINKS = "no probe and no ping-pong timed the network"
@@ -69,6 +70,8 @@ def timeline_evidence(study: Study, runs: pd.DataFrame) -> TimelineEvidence | st
     The profile is that of a run on 1 worker, of this series or else of another with the same options:
     computing is the same whatever averages the gradients.
     """
+    if any(header.config.has_own_task for header in study.headers.values()):
+        return OWN_TASK
     profiles = _profiles(study, runs)
     if not profiles:
         return NO_PROFILE
