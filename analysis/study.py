@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 import pandas as pd
 
@@ -13,6 +14,7 @@ from unet_scaling.study.options import Criteria
 from unet_scaling.study.record_lines import Header, ScriptHeader
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE, Precision
 from unet_scaling.study.run_state import Exclusion, State
+from unet_scaling.study.saliency import Saliency, SaliencyManifest
 
 NAN = float("nan")
 SECONDS_PER_HOUR = 3600.0
@@ -140,6 +142,14 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class Explained:
+    """The saliency maps of a run: the folder of their files, and what its manifest says of them."""
+
+    folder: Path
+    manifest: SaliencyManifest
+
+
+@dataclass(frozen=True)
 class Study:
     """The tables of a study and how to read them.
 
@@ -160,6 +170,8 @@ class Study:
     forecasts    one row per point and model of each prediction file: FORECAST_COLUMNS; throughputs are in the
                  study's unit, `linear` is what N times one worker would give
     gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
+    saliency     how long the saliency maps of a run took, of each of these runs that has some
+    explained    their manifests, where they fit the record
     headers      the header of each of these runs; none for logs in the older layout, nor for scripts
     scripts      instead of it, that of each run of a script; a study has runs of scripts or others
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
@@ -205,6 +217,8 @@ class Study:
     until: Precision | None = None
     played: "Study | None" = None
     scripts: Mapping[str, ScriptHeader] = field(default_factory=dict)
+    saliency: Mapping[str, Saliency] = field(default_factory=dict)
+    explained: Mapping[str, Explained] = field(default_factory=dict)
 
     @property
     def is_emulated(self) -> bool:

@@ -44,6 +44,7 @@ ORDERS = {
         ("budget",),
         ("prediction",),
         ("played",),
+        ("saliency",),
         ("figures",),
         ("report",),
         ("compare",),

@@ -51,9 +51,10 @@ REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100
 ALL = [
     "scaling", "ratio", "iou_difference", "loss", "cost", "time_to_iou", "prediction",
 ]  # fmt: skip
-# Their records have neither budget nor start-up, and no file of single steps.
+# Their records have neither budget nor start-up, no saliency maps, and no file of single steps.
 UNRECORDED = {
     "quality", "budget", "waterfall", "difference", "wire", "steps", "startup", "noise_scale",
+    "saliency_speed", "saliency_budget", "saliency_curves",
 }  # fmt: skip
 HOSTILE = '<script>alert("1")</script> $x^2$ \'&amp; {{ 7*7 }} --> \x1b'
 

@@ -9,6 +9,7 @@ from PIL import Image
 from unet_scaling.explain.overlay import overlay_png
 
 GREY = np.random.default_rng(2).integers(0, 256, (20, 30, 1), dtype=np.uint8)
+GREY[0, 0] = 255
 COLOURED = np.random.default_rng(2).integers(0, 256, (20, 30, 3), dtype=np.uint8)
 RAMP = np.linspace(0, 0.3, 600).reshape(20, 30)
 
@@ -23,7 +24,14 @@ def picture(image: np.ndarray, saliency: np.ndarray) -> np.ndarray:
 def test_an_image_is_as_large_as_before_and_grey_where_nothing_is_salient(image: np.ndarray) -> None:
     seen = picture(image, np.zeros((20, 30)))
     assert seen.shape == (20, 30, 3)
-    assert np.array_equal(seen, np.rint(image.mean(axis=2, keepdims=True)).repeat(3, axis=2))
+    grey = image.mean(axis=2, keepdims=True)
+    assert np.array_equal(seen, np.rint(grey * 255 / grey.max()).repeat(3, axis=2))
+
+
+@pytest.mark.parametrize(("brightest", "shown"), [(100, 255), (10, 40), (255, 255), (0, 0)])
+def test_a_dark_image_is_made_brighter_but_not_without_end(brightest: int, shown: int) -> None:
+    image = np.linspace(0, brightest, 600).astype(np.uint8).reshape(20, 30, 1)
+    assert picture(image, np.zeros((20, 30))).max() == shown
 
 
 def test_pixels_that_raise_the_score_when_hidden_are_clear() -> None:

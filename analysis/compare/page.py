@@ -41,6 +41,7 @@ def comparison_page(comparison: StudyComparison) -> str:
         title=clean(f"{comparison.b.title} against {comparison.a.title}"),
         frameworks=NAMES,
         has_wrappers=not comparison.points["framework"].isin(COMPARED).all(),
+        has_gallery=False,
         run_links={},
         files=FILES,
         drawings=_drawings(comparison),

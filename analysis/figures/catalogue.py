@@ -16,6 +16,9 @@ from analysis.figures import (
     prediction,
     quality,
     ratio,
+    saliency_budget,
+    saliency_curves,
+    saliency_speed,
     scaling,
     startup,
     steps,
@@ -72,6 +75,9 @@ _MODULES: tuple[FigureModule, ...] = (
     time_to_iou,
     startup,
     prediction,
+    saliency_speed,
+    saliency_budget,
+    saliency_curves,
 )
 # By the name of its module, which is that of its files.
 FIGURES = {module.__name__.rpartition(".")[2]: module for module in _MODULES}

@@ -27,6 +27,7 @@ from analysis.loading.played import differing_from_real, split_played, without_t
 from analysis.loading.remarks import remarks
 from analysis.loading.rows import run_row, tidy
 from analysis.loading.runs import CompleteRun, Loaded, UnusableRun, name_of, read_run
+from analysis.loading.saliency import read_manifests
 from analysis.loading.scripts import ScriptRun, beside_others, script_study, split_scripts
 from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
@@ -87,13 +88,15 @@ def _with_other_files(study: Study, folder: Path) -> Study:
     steps, unreadable = read_steps(folder, study.epochs)
     profiles, damaged = read_compute_profiles(folder, study.headers)
     forecasts, changed = read_forecasts(folder, study)
+    explained, unexplained = read_manifests(folder, study.saliency, study.headers)
     return replace(
         study,
         ping_pongs=ping_pongs,
         steps=steps,
         profiles=profiles,
         forecasts=forecasts,
-        notes=(*study.notes, *problems, *unreadable, *damaged, *changed),
+        explained=explained,
+        notes=(*study.notes, *problems, *unreadable, *damaged, *changed, *unexplained),
     )
 
 
@@ -279,6 +282,7 @@ def _with_measurements(study: Study, runs: Sequence[CompleteRun]) -> Study:
         probes=_table_of(runs, "probe", PROBE_COLUMNS),
         startups=_table_of(runs, "startup", STARTUP_TABLE_COLUMNS),
         gradient_norms=_table_of(runs, "norms", GRADIENT_NORM_COLUMNS),
+        saliency={run.name: run.saliency for run in runs if run.saliency},
     )
 
 

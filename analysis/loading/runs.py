@@ -21,6 +21,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import Epoch, Evaluation, Header, Scores
 from unet_scaling.study.run_state import STATE_OF_END, Exclusion, RunState, State, first_problem, recorded_run
+from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.study_file import config_path, read_config
 
 RECORDED = [name for name in EPOCH_COLUMNS if name not in ("run", "fastest_worker_seconds", "stalled")]
@@ -35,7 +36,7 @@ class CompleteRun:
     `epochs`, `evaluations`, `scores`, `budget`, `probe`, `startup` and `norms` hold one array per column of
     the tables, without the run's name. `config` is the header's, with the operational options that all runs
     compared share; `score_name` is that of the score which is judged; `attempts_known` says whether the
-    header tells the facts of every attempt that trained a part.
+    header tells the facts of every attempt that trained a part; `saliency` is the line on its saliency maps.
     """
 
     name: str
@@ -51,6 +52,7 @@ class CompleteRun:
     config: RunConfig
     score_name: str
     attempts_known: bool = True
+    saliency: Saliency | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ def _complete_run(folder: Path, record: Record) -> CompleteRun:
     )
     score_name = record.results[-1].score_name if record.results else BUILT_IN_SCORE
     header, known = with_earlier_attempts(record.header, folder)
-    return CompleteRun(name_of(folder), header, *tables, disturbed, header.config, score_name, known)
+    of_run = (disturbed, header.config, score_name, known, record.saliency)
+    return CompleteRun(name_of(folder), header, *tables, *of_run)
 
 
 def name_of(folder: Path) -> str:

@@ -43,6 +43,7 @@ from analysis.prediction.request_sentences import request_sentences
 from analysis.prediction.scoring import score_table
 from analysis.processes import parallel_map
 from analysis.restriction import after, restriction_notes, restriction_words
+from analysis.saliency.findings import SaliencyFindings, saliency_findings
 from analysis.study import Study
 from analysis.text import series_name
 
@@ -66,6 +67,7 @@ class Report:
     played: PlayedQuality
     arms: pd.DataFrame
     wrappers: pd.DataFrame
+    saliency: SaliencyFindings
 
     @property
     def predictions(self) -> pd.DataFrame:
@@ -204,6 +206,7 @@ def make_report(study: Study) -> Report:
         played=played_quality(study, points),
         arms=with_framework(every, study),
         wrappers=each_against_native(study, every, between),
+        saliency=saliency_findings(study),
     )
 
 

@@ -103,6 +103,7 @@ def inputs_of(report: Report) -> Inputs:
         noise=report.noise,
         played=report.played.points,
         scores=report.scores,
+        saliency=report.saliency,
     )
 
 

@@ -82,19 +82,21 @@ def page(report: Report, figures: FigureFiles, links: RunLinks | None = None) ->
     `links` are those of `links.run_links`; without them no run is linked.
     """
     study = report.study
+    shown = list(sections(report, figures))
     return rendered(
         TEMPLATE,
         study=clean(study.name),
         frameworks=study.names,
         arms=" or ".join(study.names.values()),
         has_wrappers=bool(study.wrappers),
+        has_gallery=any(section.gallery for section in shown),
         measured=_measured(report),
         short_arms=short_arms(report, " or "),
         comparison=comparison_conclusion(report) if len(report.comparisons) else "",
         **_answers(report),
         main_figures=figures.in_section(MAIN),
         not_drawn=figures.missing_in_section(MAIN),
-        sections=list(sections(report, figures)),
+        sections=shown,
         run_links=links or {},
         origins=origins(study.subject),
         origin_line=origin_line(study.subject),

@@ -10,6 +10,7 @@ from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles
 from analysis.report.iou_columns import shared_reasons
 from analysis.report.played_section import played_runs_section, played_section
+from analysis.report.saliency_section import saliency_section
 from analysis.report.tables import grids
 from analysis.report.view import Section
 from analysis.text import clean, count, sentence
@@ -76,7 +77,8 @@ def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
     if report.study.is_emulated:
         return (_points, _against, *wrappers, _overhead, _request, _prediction, _fairness, _runs)
     first = (_points, _against, *wrappers, _iou)
-    others = (_overhead, _cost, _loss, _request, _prediction, _fairness, _runs)
+    maps = () if report.saliency.is_empty else (saliency_section,)
+    others = (*maps, _overhead, _cost, _loss, _request, _prediction, _fairness, _runs)
     if report.study.played is None:
         return (*first, *others)
     return (*first, played_section, *others, played_runs_section)

@@ -20,6 +20,7 @@ from analysis.text import clean
 SCHEMA_VERSION = 1
 # More than any measurement has, and the same on every processor: as in the CSV files.
 _SIGNIFICANT_DIGITS = 10
+_SALIENCY_LISTED = {"points": "saliency.csv", "faithfulness": "saliency_faithfulness.csv"}
 _LISTED = {
     "points": "summary.csv",
     "comparisons": "comparison.csv",
@@ -42,6 +43,7 @@ def summary_json(report: Report) -> str:
         "recommendations": [_recommendation(advice) for advice in report.recommendations],
         "verdicts": [dataclasses.asdict(verdict) for verdict in report.verdicts],
         **{report.study.score.key(key): _rows(report, file) for key, file in _LISTED.items()},
+        **_saliency(report),
         "checks": report.fairness.to_dict("records"),
         "doubts": report.doubts,
         "notes": report.notes,
@@ -63,6 +65,15 @@ def _subject(study: Study) -> Mapping[str, object]:
 
 def _recommendation(advice: Recommendation) -> Mapping[str, object]:
     return {name: getattr(advice, name) for name in ("options", "sentence", "framework", "workers", "why")}
+
+
+def _saliency(report: Report) -> Mapping[str, object]:
+    """Return what is known of saliency maps; no key without any."""
+    found = report.saliency
+    if found.is_empty:
+        return {}
+    rows = {key: _rows(report, file) for key, file in _SALIENCY_LISTED.items()}
+    return {"saliency": {**rows, "sentences": found.sentences, "warnings": found.warnings}}
 
 
 def _rows(report: Report, file: str) -> Sequence[Mapping[Any, object]]:

@@ -116,10 +116,33 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class GalleryPicture:
+    """A PNG of the page, as a data URL (empty where there is no such file), and what stands below it."""
+
+    source: str
+    title: str
+    numbers: str = ""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures side by side: a row for each image, by its name."""
+
+    caption: str
+    rows: tuple[tuple[str, tuple[GalleryPicture, ...]], ...]
+
+    @property
+    def width(self) -> int:
+        """Return how many pictures the longest row has."""
+        return max(len(pictures) for _, pictures in self.rows)
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of the page: its title, what it finds in one sentence, how to read it, and the evidence.
 
-    `is_open` shows the evidence without a click; `absent` says why a figure is missing.
+    `is_open` shows the evidence without a click; `absent` says why a figure is missing; `gallery` has
+    pictures.
     """
 
     anchor: str
@@ -131,6 +154,7 @@ class Section:
     grids: tuple[Grid, ...] = ()
     remarks: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    gallery: Gallery | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -14,6 +14,10 @@ COLOURS = np.array(
     [[126, 3, 168], [170, 35, 149], [204, 71, 120], [230, 108, 92], [248, 149, 64], [253, 197, 39],
      [240, 249, 33]]
 )  # fmt: skip
+# Of a pixel as bright as can be.
+WHITE = 255
+# The noise of a nearly black image is not worth more.
+MOST_BRIGHTER_FACTOR = 4.0
 # Of the most salient pixel: what the image has there still shows.
 MOST_OPAQUE_SHARE = 0.8
 
@@ -47,6 +51,9 @@ def _colours(shares: Reals) -> Reals:
 
 
 def _grey(image: NDArray[np.uint8]) -> Reals:
-    """Return the brightness of an image, [height, width, 1]: its own colours would be taken for the map's."""
+    """Return the brightness of an image, [height, width, 1]: its own colours would be taken for the map's.
+
+    A dark image is made brighter, or it could not be made out beside the colours.
+    """
     grey: Reals = image.mean(axis=-1, keepdims=True)
-    return grey
+    return grey * min(WHITE / max(float(grey.max()), 1.0), MOST_BRIGHTER_FACTOR)

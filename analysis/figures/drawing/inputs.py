@@ -12,6 +12,7 @@ from analysis.figures.drawing.style import FRAMEWORK_STYLES, LINE_STYLES, Framew
 from analysis.findings.noise import NOISE_COLUMNS
 from analysis.findings.verdict import Verdict
 from analysis.prediction.scoring import SCORED_COLUMNS
+from analysis.saliency.findings import SaliencyFindings
 from analysis.study import NAMES, POINT, SERIES, Study
 from analysis.text import printable
 from unet_scaling.study.config import Framework
@@ -65,6 +66,7 @@ class Inputs:
     noise: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(NOISE_COLUMNS)))
     played: pd.DataFrame = field(default_factory=pd.DataFrame)
     scores: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(SCORED_COLUMNS)))
+    saliency: SaliencyFindings | None = None
 
     @cached_property
     def options(self) -> list[str]:
@@ -95,7 +97,7 @@ class Inputs:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """At most 20 runs of each point, with throughput, speed-up and IoU of each.
+        """At most 20 runs of each point, with throughput, speed-up, efficiency and IoU of each.
 
         The baseline is that of their point, so that they scatter about its median. `difference` is the IoU
         minus that of the same repeat on 1 worker.
@@ -106,6 +108,7 @@ class Inputs:
         of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
         runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))
         runs["speedup"] *= runs["throughput"] / runs["throughput_of_point"]
+        runs["efficiency"] = runs["speedup"] / runs["workers"]
         return _with_difference(runs)
 
     @cached_property

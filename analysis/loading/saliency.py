@@ -1,0 +1,92 @@
+"""The manifests of saliency maps beside the records, and why one cannot be used."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from analysis.loading.runs import name_of
+from analysis.study import Explained
+from analysis.text import count
+from unet_scaling.study.files import read_regular
+from unet_scaling.study.record_lines import Header
+from unet_scaling.study.saliency import (
+    SALIENCY_FOLDER,
+    SALIENCY_MANIFEST_NAME,
+    Faithfulness,
+    Saliency,
+    SaliencyManifest,
+)
+
+# Of a digest in a sentence.
+SHOWN_CHARACTERS = 12
+_MANIFEST = f"{SALIENCY_FOLDER}/{SALIENCY_MANIFEST_NAME}"
+
+
+def read_manifests(
+    study: Path, lines: Mapping[str, Saliency], headers: Mapping[str, Header]
+) -> tuple[dict[str, Explained], list[str]]:
+    """Return what is known of the maps of each run, by its name, and a note on each that is not whole.
+
+    A manifest that does not fit its record is not used: its curves could be of other maps.
+    """
+    folders = {name_of(path): path for path in study.iterdir()}
+    explained: dict[str, Explained] = {}
+    notes: list[str] = []
+    for run, line in lines.items():
+        folder = folders[run] / SALIENCY_FOLDER
+        try:
+            manifest = _manifest(folder / SALIENCY_MANIFEST_NAME, line)
+        except (OSError, ValueError) as error:
+            notes.append(f"{run}: {_MANIFEST} is not used: {str(error).splitlines()[0]}")
+            continue
+        misfits = list(_misfits(manifest, line, headers[run]))
+        if misfits:
+            notes.append(f"{run}: {_MANIFEST} is not used: {misfits[0]}")
+            continue
+        explained[run] = Explained(folder, manifest)
+        notes += _missing_maps(run, explained[run])
+    return explained, notes
+
+
+def _manifest(path: Path, line: Saliency) -> SaliencyManifest:
+    """Return the manifest that the record names. Raises OSError, and ValueError where it is another."""
+    content = read_regular(path)
+    found = hashlib.sha256(content).hexdigest()
+    if found != line.manifest_sha256:
+        recorded = line.manifest_sha256[:SHOWN_CHARACTERS]
+        raise ValueError(
+            f"its SHA-256 begins with {found[:SHOWN_CHARACTERS]}, that of the record with {recorded}"
+        )
+    return SaliencyManifest.model_validate_json(content)
+
+
+def _misfits(manifest: SaliencyManifest, line: Saliency, header: Header) -> Iterator[str]:
+    """Yield in what a manifest contradicts the record that names it, with both values."""
+    maps = sum(image.map is not None for image in manifest.images)
+    both = {
+        "method": (manifest.method, header.config.saliency.method),
+        "weights_sha256": (manifest.weights_sha256, line.weights_sha256),
+        "images": (len(manifest.images), line.images),
+        "maps": (maps, line.maps),
+    }
+    for name, (found, recorded) in both.items():
+        if found != recorded:
+            yield f"{name} is {found}, but {recorded} in the record"
+    lengths = {len(scores) for curves in _all_curves(manifest) for scores in vars(curves).values()}
+    if not lengths <= {len(manifest.shares)}:
+        yield f"a curve has {max(lengths)} scores at {len(manifest.shares)} shares of the pixels"
+
+
+def _all_curves(manifest: SaliencyManifest) -> Iterator[Faithfulness]:
+    for image in manifest.images:
+        yield from image.faithfulness.values()
+        if image.untrained:
+            yield from image.untrained.faithfulness.values()
+
+
+def _missing_maps(run: str, explained: Explained) -> Iterator[str]:
+    """Yield how many of the maps are not beside their manifest, where some are: a copy may leave out all."""
+    maps = [image.map.file for image in explained.manifest.images if image.map]
+    missing = [file for file in maps if not (explained.folder / file).is_file()]
+    if missing and len(missing) < len(maps):
+        yield f"{run}: {count(len(missing), 'map')} of {len(maps)} missing in {SALIENCY_FOLDER}: {missing[0]}"
