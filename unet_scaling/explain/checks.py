@@ -16,7 +16,7 @@ from torch import nn
 from unet_scaling.explain.blackbox import CleanImage, clean_image
 from unet_scaling.explain.faithfulness import Reals, Trial, curve_shares, faithfulness, rank_correlation
 from unet_scaling.explain.maps import MapMaker
-from unet_scaling.explain.overlay import overlay_png, picture_png
+from unet_scaling.explain.overlay import brighter, overlay_png, picture_png
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.random_streams import UNTRAINED_STREAM
 from unet_scaling.study.saliency import (
@@ -51,7 +51,9 @@ class MapChecks:
             map=None if clean.is_empty else self.maker.files.map_file(position),
             no_map=NOTHING_PREDICTED if clean.is_empty else None,
             pictures={
-                "image": self.maker.files.write_picture(position, "image", picture_png(_pixels(clean))),
+                "image": self.maker.files.write_picture(
+                    position, "image", picture_png(brighter(_pixels(clean)))
+                ),
                 "truth": self.maker.files.write_picture(position, "truth", picture_png(_truth(clean))),
             },
         )

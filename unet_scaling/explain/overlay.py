@@ -32,6 +32,13 @@ def overlay_png(image: NDArray[np.uint8], saliency: Reals) -> bytes:
     return picture_png(np.rint(blended).astype(np.uint8))
 
 
+def brighter(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return an image so bright that a dark one can be made out beside the colours of a map."""
+    factor = min(WHITE / max(int(image.max()), 1), MOST_BRIGHTER_FACTOR)
+    bright: NDArray[np.uint8] = np.rint(image * factor).astype(np.uint8)
+    return bright
+
+
 def picture_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return a PNG of pixels [height, width, 1 or 3]."""
     file = io.BytesIO()
@@ -51,9 +58,6 @@ def _colours(shares: Reals) -> Reals:
 
 
 def _grey(image: NDArray[np.uint8]) -> Reals:
-    """Return the brightness of an image, [height, width, 1]: its own colours would be taken for the map's.
-
-    A dark image is made brighter, or it could not be made out beside the colours.
-    """
-    grey: Reals = image.mean(axis=-1, keepdims=True)
-    return grey * min(WHITE / max(float(grey.max()), 1.0), MOST_BRIGHTER_FACTOR)
+    """Return the brightness of an image, [height, width, 1]: its own colours would be taken for the map's."""
+    grey: Reals = brighter(image).mean(axis=-1, keepdims=True)
+    return grey

@@ -126,7 +126,7 @@ class ExplainedImage(StrictModel):
     map: SaliencyFile | None
     no_map: str | None = Field(None, description="why there is none")
     pictures: dict[Literal["image", "truth"], SaliencyFile] = Field(
-        {}, description="the image and its mask as the network is given them, cropped to the box"
+        {}, description="the image, brighter where it is dark, and its mask, both cropped to the box"
     )
     overlays: dict[SaliencyScore, SaliencyFile] = Field({})
     faithfulness: dict[SaliencyScore, Faithfulness] = Field({})
