@@ -36,7 +36,7 @@ Numbers = npt.NDArray[np.float64]
 class Arm:
     """One of the things compared: its module, the kind of work, its run configuration and environment.
 
-    `further`: more arguments of the module, as JSON has them.
+    `further`: more arguments of the module, as JSON has them; `checkout`: whose code it is.
     """
 
     name: str
@@ -45,10 +45,12 @@ class Arm:
     config: RunConfig
     environment: Mapping[str, str] = field(default_factory=dict)
     further: Mapping[str, object] = field(default_factory=dict)
+    checkout: Path = PROJECT
 
     def arguments(self) -> str:
-        """Return what its process is started with, in JSON."""
-        return json.dumps({"kind": self.kind, "config": self.config.model_dump(), **self.further})
+        """Return what its process is started with, in JSON; an older checkout knows fewer options."""
+        config = self.config.model_dump(exclude_defaults=True)
+        return json.dumps({"kind": self.kind, "config": config, **self.further})
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class _Process:
     def __init__(self, arm: Arm) -> None:
         command = [sys.executable, "-m", arm.module, "--arm", arm.arguments()]
         self._process = subprocess.Popen(
-            command, cwd=PROJECT, env=os.environ | dict(arm.environment), text=True,
+            command, cwd=arm.checkout, env=os.environ | dict(arm.environment), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self._name = arm.name
