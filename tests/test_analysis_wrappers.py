@@ -1,7 +1,7 @@
 """Reports with frameworks that wrap DDP: each against native, and the pair as in any other report."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from analysis.report.html import page
 from analysis.report.tables import table_files
 from analysis.study import NAMES
 from analysis.text import Row
-from tests.records import write_run
+from tests.records import make_workers, write_run
 from tests.report_studies import START
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, PROJECT, Framework
 
@@ -25,7 +25,13 @@ from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, PROJECT, Frame
 SLOWER = {"pytorch_native": 1.0, "horovod": 1.05, "lightning": 1.001, "accelerate": 1.03}
 
 
-def write_arms(folder: Path, frameworks: Sequence[Framework], repeats: int = 5) -> Path:
+def write_arms(
+    folder: Path,
+    frameworks: Sequence[Framework],
+    repeats: int = 5,
+    header_of: Callable[[Framework, int], Mapping[str, object]] = lambda *_: {},
+) -> Path:
+    """Write runs on 1 and 2 workers, one after the other; `header_of` returns what differs in a header."""
     random = np.random.default_rng(5)
     begun = 0
     for repeat in range(1, repeats + 1):
@@ -33,7 +39,10 @@ def write_arms(folder: Path, frameworks: Sequence[Framework], repeats: int = 5) 
             for workers in (1, 2):
                 noise = 1 + 0.0005 * random.standard_normal()
                 throughput = 100 * workers / SLOWER[framework] ** (workers - 1) * noise
-                header = {"started_utc": f"{START + timedelta(minutes=begun):%Y-%m-%dT%H:%M:%SZ}"}
+                header: dict[str, object] = {
+                    "started_utc": f"{START + timedelta(minutes=begun):%Y-%m-%dT%H:%M:%SZ}"
+                }
+                header |= header_of(framework, workers)
                 begun += 1
                 if framework in frameworks:
                     write_run(
@@ -149,6 +158,95 @@ def test_a_study_without_horovod_names_no_horovod(tmp_path: Path) -> None:
 def test_every_framework_has_a_name_of_its_own() -> None:
     assert list(NAMES) == list(ALL_FRAMEWORKS)
     assert len(set(NAMES.values())) == len(NAMES)
+
+
+def fairness_of(report: Report, framework: Framework) -> dict[str, Row]:
+    """The rows of the fairness table that compare native DDP with this framework, by what they check."""
+    ending = f" ({NAMES[framework]})"
+    rows = report.fairness.to_dict("records")
+    return {row["check"].removesuffix(ending): row for row in rows if row["check"].endswith(ending)}
+
+
+def test_each_wrapper_has_rows_of_its_own_in_the_fairness_table(four: Report, two: Report) -> None:
+    compared = {"same software", "same nodes", "order interleaved in time", "machine quiet"}
+    for framework in ("lightning", "accelerate"):
+        rows = fairness_of(four, framework)
+        assert compared <= set(rows)
+        assert {row["mark"] for row in rows.values()} <= {"yes", "not known"}
+    assert len(two.fairness) == 17
+    assert not two.fairness["check"].str.contains("(", regex=False).any()
+    pd.testing.assert_frame_equal(four.fairness[["check"]].head(17), two.fairness[["check"]])
+
+
+def test_what_differs_in_one_wrapper_alone_is_named_with_it_and_withholds_its_verdict_only(
+    tmp_path: Path,
+) -> None:
+    def elsewhere(framework: Framework, workers: int) -> Mapping[str, object]:
+        return {"workers": make_workers(workers, host="node9")} if framework == "accelerate" else {}
+
+    report = make_report(load_study(write_arms(tmp_path, ALL_FRAMEWORKS, header_of=elsewhere)))
+    row = fairness_of(report, "accelerate")["same nodes"]
+    assert (row["mark"], row["withholds"]) == ("no", True)
+    assert "at 2 workers node1 served native DDP, node9 Accelerate" in row["fact"]
+    assert fairness_of(report, "lightning")["same nodes"]["mark"] == "yes"
+    assert any(doubt.startswith("same nodes (Accelerate): no: ") for doubt in report.doubts)
+    assert of(report, "accelerate")["outcome"].startswith("withheld")
+    assert of(report, "horovod")["outcome"] == "native DDP faster"
+
+
+def test_a_wrapper_whose_epochs_have_other_steps_is_named(tmp_path: Path) -> None:
+    folder = write_arms(tmp_path, FRAMEWORKS, repeats=3)
+    for repeat in (1, 2, 3):
+        write_run(folder, "lightning", 2, repeat, images_per_epoch=20)
+    row = fairness_of(make_report(load_study(folder)), "lightning")["same work per epoch"]
+    assert (row["mark"], row["withholds"]) == ("no", True)
+    assert row["fact"] == "at 2 workers the steps of an epoch are 3 in native DDP and 2 in Lightning Fabric"
+
+
+def test_a_wrapper_that_trained_beside_a_run_of_horovod_had_no_core_to_itself(tmp_path: Path) -> None:
+    folder = write_arms(tmp_path, ALL_FRAMEWORKS, repeats=3)
+    for framework, hour in (("horovod", 1), ("lightning", 1), ("pytorch_native", 2), ("accelerate", 3)):
+        begun = {"started_utc": f"{START + timedelta(hours=hour):%Y-%m-%dT%H:%M:%SZ}"}
+        write_run(folder, framework, 2, 4, images_per_second=1.0, header=begun)
+    report = make_report(load_study(folder))
+    row = fairness_of(report, "lightning")["one run at a time on a core"]
+    assert (row["mark"], row["withholds"]) == ("no", True)
+    assert "horovod-w02-r4 and lightning-w02-r4 trained at the same time" in row["fact"]
+    assert fairness_of(report, "accelerate")["one run at a time on a core"]["mark"] == "yes"
+
+
+def test_a_package_that_only_a_wrappers_runs_recorded_is_named_but_not_the_wrapper(tmp_path: Path) -> None:
+    versions = {"python": "3.11.2", "torch": "2.13.0"}
+    own = {"lightning": {"lightning": "2.6.6", "strange": "1.0"}, "accelerate": {"accelerate": "1.15.0"}}
+
+    def with_own(framework: Framework, _workers: int) -> Mapping[str, object]:
+        return {"versions": versions | own.get(framework, {})}
+
+    report = make_report(load_study(write_arms(tmp_path, ALL_FRAMEWORKS, 3, with_own)))
+    row = fairness_of(report, "lightning")["same software"]
+    assert (row["mark"], row["fact"]) == (
+        "not known", "only the runs of Lightning Fabric recorded the version of strange",
+    )  # fmt: skip
+    assert fairness_of(report, "accelerate")["same software"]["mark"] == "yes"
+
+
+def test_of_several_frameworks_that_recorded_a_setting_all_are_named(tmp_path: Path) -> None:
+    def unknown(framework: Framework, workers: int) -> Mapping[str, object]:
+        made = [each.model_copy(update={"environment": None}) for each in make_workers(workers)]
+        return {"workers": made} if framework == "lightning" else {}
+
+    report = make_report(load_study(write_arms(tmp_path, ALL_FRAMEWORKS, 3, unknown)))
+    (said,) = [doubt for doubt in report.doubts if doubt.startswith("same environment: not known")]
+    assert "only the runs of native DDP, Horovod and Accelerate recorded the variables" in said
+
+
+def test_without_horovod_the_fairness_table_compares_the_wrapper_alone(tmp_path: Path) -> None:
+    report = make_report(load_study(write_arms(tmp_path, ("pytorch_native", "lightning"), 3)))
+    titles = set(report.fairness["check"])
+    assert "same nodes (Lightning Fabric)" in titles
+    assert "same nodes" not in titles
+    trust = next(tile for tile in report.answers[0].tiles if tile.title == "Trust")
+    assert "machine quiet (Lightning Fabric): not known" in str(trust)
 
 
 def test_the_page_has_the_colours_and_the_section_of_further_frameworks(four: Report, two: Report) -> None:

@@ -23,15 +23,17 @@ Clash = tuple[str, str, str]
 
 
 def check_alone(study: Study) -> Check:
-    """Check that no two runs of the study trained at the same time on one core or device.
+    """Check that no run of the study trained at the same time as another on one core or device.
 
+    Another may be one of whose header and epochs alone the study tells, beside its runs.
     A run trained at least from its last attempt's start for as long as that attempt's epochs say: what its
     processes took to start and its evaluations come on top, and are not counted.
     """
     if not study.headers:
         return not_known(WITHOUT_HEADER if study.is_of_scripts else WITHOUT_RECORD)
     trained = _trained(study)
-    clashes = _clashes_of_cores(study, trained)
+    own = set(study.runs["run"])
+    clashes = [clash for clash in _clashes_of_cores(study, trained) if own & {*clash[:2]}]
     if clashes:
         return _at_once(study, clashes)
     unknown = int(trained["begin"].isna().sum())

@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from analysis.study import NAMES
+from unet_scaling.study.config import Framework
+
 YES = "yes"
 NO = "no"
 NOT_KNOWN = "not known"
@@ -23,7 +26,8 @@ class Check:
 
     `withholds`: this "no" is reason enough not to call a framework faster; at the points in `pairs`, or
     at all points where `pairs` is empty. `one_sided`: this "not known" is of one framework's runs alone,
-    so that they may differ in it from the other's.
+    so that they may differ in it from the other's. `framework`: which one is compared with native DDP, where
+    the row is of such a pair and that is not Horovod.
     """
 
     check: str
@@ -32,6 +36,12 @@ class Check:
     withholds: bool = False
     pairs: frozenset[PointPair] = frozenset()
     one_sided: bool = False
+    framework: Framework | None = None
+
+    @property
+    def title(self) -> str:
+        """Return the check, with the framework that it is about where that is not Horovod."""
+        return f"{self.check} ({NAMES[self.framework]})" if self.framework else self.check
 
 
 # Checks return these; the fairness table knows their names.

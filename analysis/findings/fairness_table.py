@@ -2,7 +2,7 @@
 
 Runs that differ in what must agree have been refused before (analysis/loading/fairness.py); this table says
 of the runs that are used what is equal, and marks also what no refusal can settle: hosts, clocks, order, the
-baseline.
+baseline. What compares two frameworks has a row for each that is compared with native DDP.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,14 +25,17 @@ from analysis.findings.headers import (
 )
 from analysis.findings.machines import check_clocks, check_hosts
 from analysis.findings.order import check_order
+from analysis.findings.pair_of_frameworks import pair_study
 from analysis.findings.software import check_software
 from analysis.findings.work import check_quiet, check_repeats, check_work
-from analysis.study import Study
+from analysis.study import COMPARED, Study
+from unet_scaling.study.config import Framework
 
 _COLUMNS = ["check", "mark", "fact", "withholds"]
 
 # The samples of a task that a file defines may be no images (_named).
 EVALUATED = "same images evaluated"
+ALONE = "one run at a time on a core"
 Checks = Mapping[str, Callable[[Study], Check]]
 # Of the headers: nothing is known of logs without them.
 _OF_HEADERS: Checks = {
@@ -48,7 +51,7 @@ _OF_HEADERS: Checks = {
 }
 OF_TABLES: Checks = {
     "same nodes": check_hosts,
-    "one run at a time on a core": check_alone,
+    ALONE: check_alone,
     "same clock of the cores": check_clocks,
     "same work per epoch": check_work,
     "order interleaved in time": check_order,
@@ -56,6 +59,11 @@ OF_TABLES: Checks = {
     "equal repeats": check_repeats,
     QUIET: check_quiet,
 }
+# Of them, those that compare two frameworks.
+OF_A_PAIR = (
+    "same software", "same nodes", ALONE, "same clock of the cores",
+    "same work per epoch", "order interleaved in time", QUIET,
+)  # fmt: skip
 # Of what decides an IoU: nothing else is compared of played runs.
 _OF_PLAYED = (
     "same initial weights", "same batches", EVALUATED, "same way of computing", "same software",
@@ -71,13 +79,16 @@ _OF_SCRIPTS = {
 
 def fairness_table(checks: Sequence[Check]) -> pd.DataFrame:
     """Return the table of these checks: check, mark ("yes", "no", "not known"), fact, withholds."""
-    return pd.DataFrame([asdict(check) for check in checks], columns=_COLUMNS)
+    rows = [asdict(check) | {"check": check.title} for check in checks]
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def fairness_checks(study: Study) -> list[Check]:
     """Return the rows of the fairness table, from the headers and the tables of a study alone.
 
     Where all runs are played, they are those of what decides an IoU; of scripts, arms are not proven equal.
+    Of a study with further frameworks, rows of a pair are those of native DDP and Horovod, where it has
+    runs, then those of each other framework.
     """
     if study.is_of_scripts:
         checks = _OF_SCRIPTS | {name: check(study) for name, check in OF_TABLES.items()}
@@ -85,12 +96,29 @@ def fairness_checks(study: Study) -> list[Check]:
     if study.runs.empty and study.played is not None:
         played = {name: _OF_HEADERS[name](study.played) for name in _OF_PLAYED if study.played.headers}
         return _named(played, study.played)
+    checks = _named(_checks_of_runs(study), study)
+    native, horovod = (framework in set(study.runs["framework"]) for framework in COMPARED)
+    if not study.wrappers or not native:
+        return checks
+    own = [check for check in checks if horovod or check.check not in OF_A_PAIR]
+    return [*own, *(check for framework in study.wrappers for check in _of_pair(study, framework))]
+
+
+def _checks_of_runs(study: Study) -> dict[str, Check]:
     checks = {
         name: check(study) if study.headers else not_known(WITHOUT_RECORD)
         for name, check in _OF_HEADERS.items()
     }
-    checks |= {name: check(study) for name, check in OF_TABLES.items()}
-    return _named(checks, study)
+    return checks | {name: check(study) for name, check in OF_TABLES.items()}
+
+
+def _of_pair(study: Study, framework: Framework) -> list[Check]:
+    """Return the rows of native DDP and this framework."""
+    pair = pair_study(study, framework)
+    # Runs of any framework may have trained on the cores of this pair.
+    among_all = replace(pair, headers=study.headers, epochs=study.epochs)
+    made = {name: (_OF_HEADERS | OF_TABLES)[name](among_all if name == ALONE else pair) for name in OF_A_PAIR}
+    return [replace(check, framework=framework) for check in _named(made, study)]
 
 
 def _named(checks: Mapping[str, Check], study: Study) -> list[Check]:

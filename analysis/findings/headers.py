@@ -7,7 +7,7 @@ from analysis.loading.compared_facts import settings
 from analysis.loading.resources import moved_between_attempts, share_cores
 from analysis.restriction import NOTHING_LEARNED
 from analysis.study import NAMES, Study
-from analysis.text import clean, count, first_of
+from analysis.text import clean, count, first_of, listed
 from unet_scaling.study.options import Training
 from unet_scaling.study.record_lines import Header
 
@@ -168,11 +168,12 @@ def _only_recorder(study: Study, kind: str) -> str:
 
 
 def only_recorder(study: Study, recorded: Callable[[str, Header], bool]) -> str:
-    """Return "only the runs of X recorded", where all of one framework's did and not all of the other's."""
+    """Return "only the runs of X recorded", where all of some frameworks' did and not all of the others'."""
     headers = study.headers.items()
     incomplete = {header.config.framework for run, header in headers if not recorded(run, header)}
     complete = {header.config.framework for _, header in headers} - incomplete
-    return f"only the runs of {NAMES[next(iter(complete))]} recorded" if complete and incomplete else ""
+    names = listed(name for framework, name in NAMES.items() if framework in complete)
+    return f"only the runs of {names} recorded" if complete and incomplete else ""
 
 
 def options_by_run(study: Study) -> dict[str, str]:

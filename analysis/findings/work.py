@@ -6,7 +6,7 @@ from analysis.findings.check import WITHOUT_RECORD, Check, PointPair, no, not_kn
 from analysis.findings.headers import joined
 from analysis.findings.pairs import Sides, disturbed_pairs, first_points, point_name, sides
 from analysis.statistics.timed import kept_though_disturbed
-from analysis.study import COMPARED, NAMES, POINT, Study
+from analysis.study import POINT, Study
 from analysis.text import clean, count, listed, repeats_text
 
 # An epoch of less than half the other's images is other work: what an epoch costs once weighs twice.
@@ -20,7 +20,9 @@ def check_work(study: Study) -> Check:
     points = dict(sides(study.runs))
     apart = sorted(pair for pair, both in points.items() if _least_share(both, "steps_per_epoch") < 1)
     if apart:
-        fact = first_points(f"{point_name(pair)} {_steps_of(points[pair])}" for pair in apart)
+        fact = first_points(
+            f"{point_name(pair)} {_steps_of(points[pair], study.compared_names)}" for pair in apart
+        )
         return withhold_claims(fact, apart)
     other_work = [
         pair for pair, both in points.items() if _least_share(both, "images_per_epoch") < LEAST_EQUAL_WORK
@@ -48,9 +50,9 @@ def _least_share(both: Sides, column: str) -> float:
     return float(values.min() / values.max())
 
 
-def _steps_of(both: Sides) -> str:
+def _steps_of(both: Sides, names: tuple[str, str]) -> str:
     steps = [joined(f"{number:,.0f}" for number in sorted(side["steps_per_epoch"].unique())) for side in both]
-    named = [f"{numbers} in {NAMES[name]}" for numbers, name in zip(steps, COMPARED, strict=True)]
+    named = [f"{numbers} in {name}" for numbers, name in zip(steps, names, strict=True)]
     return f"the steps of an epoch are {listed(named)}"
 
 

@@ -156,7 +156,7 @@ def _method(report: Report) -> Iterator[str]:
     yield f"{study.score.heading}: {escaped(study.iou_scope)}{'' if not_learned(study) else margin}."
     rows = [[origin.name, ", ".join(origin.values) or UNKNOWN] for origin in origins(study.subject)]
     yield table(["origin", "value"], [TEXT, TEXT], rows)
-    checks = [[check.check, check.mark, check.fact] for check in report.checks]
+    checks = [[check.title, check.mark, check.fact] for check in report.checks]
     yield table(["how fair is the comparison", "", "fact"], [TEXT] * 3, checks)
 
 

@@ -121,7 +121,7 @@ class Report:
     def doubts(self) -> list[str]:
         """Return what stands beside every verdict and recommendation: checks that are not met."""
         unmet = [check for check in self.checks if check.mark == NO or check.one_sided]
-        return [f"{check.check}: {check.mark}: {check.fact}" for check in unmet]
+        return [f"{check.title}: {check.mark}: {check.fact}" for check in unmet]
 
     @cached_property
     def verdicts(self) -> list[Verdict]:

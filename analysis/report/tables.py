@@ -19,7 +19,8 @@ FAIRNESS_TABLES = (
         "fairness.csv",
         lambda report: report.fairness,
         {
-            "check": "what should be equal in the runs compared",
+            "check": "what should be equal in the runs compared; rows that compare native DDP with another "
+            "framework than Horovod end with its name",
             "mark": "yes, no, or not known",
             "fact": "what the records say",
             "withholds": 'true: with this "no", neither framework is called faster where the fact says',
