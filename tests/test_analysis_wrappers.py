@@ -205,7 +205,8 @@ def test_a_wrapper_whose_epochs_have_other_steps_is_named(tmp_path: Path) -> Non
 
 def test_a_wrapper_that_trained_beside_a_run_of_horovod_had_no_core_to_itself(tmp_path: Path) -> None:
     folder = write_arms(tmp_path, ALL_FRAMEWORKS, repeats=3)
-    for framework, hour in (("horovod", 1), ("lightning", 1), ("pytorch_native", 2), ("accelerate", 3)):
+    hours: Mapping[Framework, int] = {"horovod": 1, "lightning": 1, "pytorch_native": 2, "accelerate": 3}
+    for framework, hour in hours.items():
         begun = {"started_utc": f"{START + timedelta(hours=hour):%Y-%m-%dT%H:%M:%SZ}"}
         write_run(folder, framework, 2, 4, images_per_second=1.0, header=begun)
     report = make_report(load_study(folder))

@@ -96,11 +96,11 @@ def fairness_checks(study: Study) -> list[Check]:
     if study.runs.empty and study.played is not None:
         played = {name: _OF_HEADERS[name](study.played) for name in _OF_PLAYED if study.played.headers}
         return _named(played, study.played)
-    checks = _named(_checks_of_runs(study), study)
+    found = _named(_checks_of_runs(study), study)
     native, horovod = (framework in set(study.runs["framework"]) for framework in COMPARED)
     if not study.wrappers or not native:
-        return checks
-    own = [check for check in checks if horovod or check.check not in OF_A_PAIR]
+        return found
+    own = [check for check in found if horovod or check.check not in OF_A_PAIR]
     return [*own, *(check for framework in study.wrappers for check in _of_pair(study, framework))]
 
 
@@ -117,7 +117,8 @@ def _of_pair(study: Study, framework: Framework) -> list[Check]:
     pair = pair_study(study, framework)
     # Runs of any framework may have trained on the cores of this pair.
     among_all = replace(pair, headers=study.headers, epochs=study.epochs)
-    made = {name: (_OF_HEADERS | OF_TABLES)[name](among_all if name == ALONE else pair) for name in OF_A_PAIR}
+    every = {**_OF_HEADERS, **OF_TABLES}
+    made = {name: every[name](among_all if name == ALONE else pair) for name in OF_A_PAIR}
     return [replace(check, framework=framework) for check in _named(made, study)]
 
 
