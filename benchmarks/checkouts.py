@@ -41,7 +41,7 @@ def arms(root: Path, part: str, other: Path, options: argparse.Namespace) -> lis
     height, width = SIZES[options.size]
     folder = indents(root, 3 * options.batch, height, width)
     config = reference_config(folder, height, width, options.batch, data=data)
-    further = {"variant": {}} if module == step.MODULE else {}
+    further: Mapping[str, object] = {"variant": {}} if module == step.MODULE else {}
     return [
         Arm(
             name,
