@@ -1,0 +1,39 @@
+"""Print the peak memory, in bytes, of a process that makes one map of 1024 x 768 pixels.
+
+python -m tests.peak_memory_of_maps METHOD MASKS FOLDER_OF_IMAGES
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from tests.studies import make_point
+from tests.xaitk_maps import map_maker
+from unet_scaling.measure.cpu_counters import peak_memory_bytes
+from unet_scaling.model import UNet
+
+HEIGHT, WIDTH = 768, 1024
+
+
+def main() -> None:
+    method, masks, folder = sys.argv[1:]
+    # Windows of so many pixels from one to the next give about so many masks.
+    stride = max(1, round((HEIGHT * WIDTH / int(masks)) ** 0.5))
+    options = {"method": method, "masks": int(masks), "window": 50, "stride": stride, "batch": 4}
+    config = make_point(Path(folder), image_height=HEIGHT, image_width=WIDTH, width=1, depth=2, **options)
+    with tempfile.TemporaryDirectory() as run:
+        maker = map_maker(config, Path(run))
+        assert isinstance(maker.model, UNet)
+        with torch.no_grad():
+            assert maker.model.head.bias is not None
+            maker.model.head.bias += 10
+        clean = maker.clean(0)
+        assert not clean.is_empty
+        maker.saliency(clean)
+        print(maker.masks.count, peak_memory_bytes())
+
+
+if __name__ == "__main__":
+    main()
