@@ -22,7 +22,7 @@ def main() -> None:
     # Windows of so many pixels from one to the next give about so many masks.
     stride = max(1, round((HEIGHT * WIDTH / int(masks)) ** 0.5))
     options = {"method": method, "masks": int(masks), "window": 50, "stride": stride, "batch": 4}
-    config = make_point(Path(folder), image_height=HEIGHT, image_width=WIDTH, width=1, depth=2, **options)
+    config = make_point(Path(folder), image_height=HEIGHT, image_width=WIDTH, width=1, depth=1, **options)
     with tempfile.TemporaryDirectory() as run:
         maker = map_maker(config, Path(run))
         assert isinstance(maker.model, UNet)

@@ -340,3 +340,19 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     with pytest.raises(UserError, match=r"environment/install\.sh --with xaitk") as refused:
         single_worker().run_on_all(explain._require_package)
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("method", ["rise", "sliding_window"])
+def test_more_masks_of_large_images_take_little_more_memory(method: str, images: Path) -> None:
+    counts, peaks = zip(*(map_of_large_image(method, masks, images) for masks in (50, 400)), strict=True)
+    assert counts[1] - counts[0] >= 350
+    assert peaks[1] - peaks[0] < 100 * 2**20
+
+
+def map_of_large_image(method: str, masks: int, images: Path) -> tuple[int, int]:
+    """The number of masks, and the peak memory in bytes of the process that used them."""
+    program = [sys.executable, "-m", "tests.peak_memory_of_maps", method, str(masks), str(images)]
+    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=True)
+    count, peak = map(int, done.stdout.split())
+    return count, peak

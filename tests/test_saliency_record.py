@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from slurm import preflight
 from tests.records import digest, make_epochs, make_header, make_point, make_result
+from tests.tasks import POINTS
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import Record, RecordWriter, read_record
@@ -182,3 +183,13 @@ def test_a_study_with_maps_needs_the_package(monkeypatch: pytest.MonkeyPatch) ->
     assert "no-such-package" not in " ".join(preflight.unverified_inputs([make_point()]))
     (said,) = preflight.unverified_inputs([point()])
     assert "no-such-package, which is not installed; run environment/install.sh --with xaitk" in said
+
+
+def test_a_task_of_its_own_is_no_segmentation_to_explain(tmp_path: Path) -> None:
+    (tmp_path / "my_task.py").write_text(POINTS)
+    path = tmp_path / "maps.toml"
+    own = '[task]\nfile = "my_task.py"\n[training]\nepochs = 2\n[saliency]\nmethod = "rise"\n'
+    path.write_text(f"workers = [1]\n{own}")
+    with pytest.raises(UserError, match=r"saliency\.method: is for the built-in U-Net") as refused:
+        read_study(path).configs()
+    assert refused.value.exit_code == 2
