@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from unet_scaling.study.options import CRITERIA_OF_OWN_TASK
 from unet_scaling.study.texts import score_title
@@ -14,37 +15,12 @@ _CRITERIA = {built_in: own for own, built_in in CRITERIA_OF_OWN_TASK.items()}
 BUILT_IN_COLUMNS = frozenset(
     ("dice", "image_iou", "true_positive", "false_positive", "false_negative", "true_negative")
 )
-# What columns, files, figures and keys of a report are called besides those named for the score.
-TAKEN_NAMES = frozenset(
-    """
-    answer answers application at_stake best budget busy_share bytes_per_second check checks compare
-    comparison comparisons compute confidence contended cores_per_worker cost cost_ms costs counted
-    coverage criteria data_wait deviation devices diagnosis difference dilation disturbed diverged
-    doubts efficiency efficiency_common emulated_by epoch epochs epochs_per_second epochs_to_target
-    epochs_used equal_within_margin error evaluation_scores evaluations evidence fact fairness
-    fastest_worker_seconds file finding first_epoch fits fitted_on floor_seconds framework frameworks
-    gpu gradient_bytes held_out held_out_error held_out_points horovod_knobs host hosts
-    hosts_floor_seconds images images_per_epoch images_per_second imbalance inside interval_score
-    joules_per_image kind knobs largest_term largest_term_share last_efficiency_error last_epoch latency
-    latency_seconds launches launches_needed learning_rate left_out linear linear_error
-    linear_interval_score link_rate loss mark measured measured_for medium memory_bytes model models
-    native_knobs network node_efficiency node_hours node_hours_per_epoch node_hours_to_target
-    node_speedup nodes noise noise_scale noise_scale_images noise_scale_workers non_inferior notes
-    only_in optimizer options other_host outcome p_adjusted pairs pareto pareto_of peak_memory_bytes
-    ping_pong plan played played_runs played_workers points power_watts predicted prediction
-    prediction_scores predictions provenance quality ratio ratio_of_medians reason recommendations
-    repeat repeats repeats_needed report request rest rest_of_step rule run runs runs_to_target
-    same_weights sampled_steps scaling schema_version scores seconds seconds_per_epoch seconds_to_target
-    seed seeds seeds_paired signal source speed speedup speedup_common stage stalled stalls started_utc
-    startup state step_ms step_seconds steps steps_per_epoch study summary task_scores test_images
-    throughput throughput_unit training_seconds transfer transfer_between_nodes try_next unequal_work
-    unknown unscored utilization verdict verdicts warmup waterfall weight weights_sha256 why wire
-    wire_seconds withholds worker_hours worker_hours_per_epoch worker_hours_to_target workers
-    written_utc
-    """.split()  # noqa: SIM905
-)
+# What columns, files, figures and keys of a report are called besides those named for the score; written by
+# python -m analysis.report.columns --write.
+TAKEN_NAMES_FILE = Path(__file__).with_name("taken_names.txt")
+TAKEN_NAMES = frozenset(TAKEN_NAMES_FILE.read_text().split())
 # What such a name may end in.
-_ENDS = re.compile(r"_(low|high|a|b)$")
+ENDS = re.compile(r"_(low|high|a|b)$")
 _NAMED_FOR_IOU = re.compile(rf"(?<![a-z]){BUILT_IN_SCORE}(?![a-z])")
 
 
@@ -77,7 +53,7 @@ class Score:
     @property
     def column(self) -> str:
         """Its column in outputs: its name, or "loss_score" where "loss" is the name of something else."""
-        taken = {self.name, _ENDS.sub("", self.name)} & TAKEN_NAMES
+        taken = {self.name, ENDS.sub("", self.name)} & TAKEN_NAMES
         return f"{self.name}_score" if taken else self.name
 
     def has(self, column: str) -> bool:
