@@ -19,9 +19,9 @@ BEGIN = "<!-- tables: written by python -m analysis.report.columns --write -->\n
 END = "<!-- end of tables -->\n"
 # Of summary.json, compare.csv, and files that are no tables.
 FURTHER_NAMES = (
-    "answers", "application", "checks", "compare", "criteria", "doubts", "launches", "launches_needed", "notes",
-    "only_in", "points", "provenance", "recommendations", "report", "schema_version", "seeds_paired", "study",
-    "throughput", "throughput_unit", "verdicts",
+    "answers", "application", "checks", "compare", "criteria", "doubts", "launches", "launches_needed",
+    "notes", "only_in", "points", "provenance", "recommendations", "report", "schema_version", "seeds_paired",
+    "study", "throughput", "throughput_unit", "verdicts",
 )  # fmt: skip
 
 
