@@ -13,7 +13,7 @@ from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.records import make_workers, write_run
-from unet_scaling.study.config import PROJECT, Framework
+from unet_scaling.study.config import PROJECT, WRAPPERS, Framework
 from unet_scaling.study.record_lines import WorkerFacts
 
 BUSY_HELPER = {"communication": 0.05}
@@ -162,6 +162,16 @@ def _slow_one(repeat: int) -> Steps:
             {"framework": "pytorch_native"},
             "20 ms a step",
             "why_bucket.toml",
+        ),
+        *(
+            (
+                "wire above its floor",
+                Steps(sync=0.02, wire=0.02),
+                {"framework": wrapper},
+                "20 ms a step",
+                f"{wrapper}.bucket_cap_mb",
+            )
+            for wrapper in WRAPPERS
         ),
         (
             "negotiation",

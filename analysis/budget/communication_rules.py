@@ -1,10 +1,12 @@
 """Rules of the diagnosis about waiting: for other workers, for the wire, for Horovod's own cycle."""
 
 import math
+from collections.abc import Mapping
 
 from analysis.budget.causes import EXPLAINS, Cause, milliseconds, significant
 from analysis.budget.point_facts import PointFacts, Straggler
 from analysis.text import percent
+from unet_scaling.study.config import Framework
 
 # Ratio of the wire to its floor, one message of all gradients. Several messages and the gaps between them
 # cost up to about this; beyond it the way a library splits and schedules them is worth tuning.
@@ -13,9 +15,11 @@ FAR_ABOVE_FLOOR = 2.0
 NEGOTIATION_ALONE = 0.01
 # Of worker time. A wire near its floor is a property of the network: named only where it costs a tenth.
 LITTLE_WORK = 0.10
-WIRE_KNOBS = {
+WIRE_KNOBS: Mapping[Framework, str] = {
     "horovod": "horovod.fusion_threshold_mb (why_fusion.toml), cycle_time_ms (why_cycle_time.toml)",
     "pytorch_native": "pytorch_native.bucket_cap_mb (why_bucket.toml)",
+    "lightning": "lightning.bucket_cap_mb",
+    "accelerate": "accelerate.bucket_cap_mb",
 }
 
 
