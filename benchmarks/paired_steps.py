@@ -55,7 +55,7 @@ class JoinedStep:
 def joined_step(folder: Path) -> JoinedStep:
     """Join the group of the run in this folder, as a worker of it."""
     config = read_config(folder / "config.json")
-    program = _twin(config.framework)
+    program = twin(config.framework)
     group = program.join_group(config)
     task = load_task(config)
     data = task.load_data(group)
@@ -68,7 +68,7 @@ def joined_step(folder: Path) -> JoinedStep:
     return JoinedStep(config, group, replica, step, batches)
 
 
-def _twin(framework: str) -> ModuleType:
+def twin(framework: str) -> ModuleType:
     """Import the training program of a framework, whose folder is no package."""
     path = PROJECT / framework / "train.py"
     spec = importlib.util.spec_from_file_location("twin", path)

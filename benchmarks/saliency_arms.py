@@ -1,0 +1,278 @@
+"""The ways to make the saliency maps of some images that benchmarks/saliency.py compares, on one worker each.
+
+Each way is a function of the worker's inputs: it sets up what a program sets up once, and returns what makes
+all maps once more. All but the last hand the maps to xaitk's generators, in memory; ours writes its files.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from accelerate import Accelerator
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.strategies import DDPStrategy as FabricStrategy
+from lightning.pytorch.strategies import DDPStrategy as TrainerStrategy
+from numpy.typing import NDArray
+from smqtk_classifier import ClassifyImage
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from xaitk_saliency import PerturbImage
+from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.occlusion_based import PerturbationOcclusion
+from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.rise import RISEStack
+
+from benchmarks.wrappers import QUIET
+from unet_scaling.data.image_data import ImageData
+from unet_scaling.explain.blackbox import CleanImage, clean_image
+from unet_scaling.explain.map_files import MapFiles
+from unet_scaling.explain.maps import MapMaker, make_maps
+from unet_scaling.explain.masks import MaskStore
+from unet_scaling.explain.perturbers import mask_chunks, method_of
+from unet_scaling.explain.phase_seconds import PhaseSeconds
+from unet_scaling.explain.weighting import Weighting
+from unet_scaling.group.group import Group, single_worker
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.saliency import SCORES
+
+# By the position of the image: [scores, height, width].
+Maps = dict[int, NDArray[Any]]
+Arm = Callable[[], Maps]
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What one worker explains: these test images of `data`, by this network; its files go into `folder`."""
+
+    config: RunConfig
+    group: Group
+    data: ImageData
+    model: nn.Module
+    positions: Sequence[int]
+    folder: Path
+
+    def clean(self, position: int, model: nn.Module) -> CleanImage:
+        """Return a test image with the network's prediction."""
+        return clean_image(model, self.data.test_sample(position), self.config.training.channels_last)
+
+
+class BlackBox(ClassifyImage):  # type: ignore[misc]
+    """The network as xaitk takes it: the scores of images against the clean one are its two classes."""
+
+    def __init__(self, clean: CleanImage, batch: int) -> None:
+        self.clean = clean
+        self.batch = batch
+
+    def get_labels(self) -> Sequence[Hashable]:
+        return SCORES
+
+    def classify_images(self, images: Iterable[NDArray[np.float32]]) -> Iterator[dict[Hashable, float]]:
+        rest = iter(images)
+        while some := list(islice(rest, self.at_a_time)):
+            for scores in self.scores(some):
+                yield dict(zip(SCORES, scores.tolist(), strict=True))
+
+    @property
+    def at_a_time(self) -> int:
+        """How many images `scores` takes."""
+        return self.batch
+
+    def scores(self, images: list[NDArray[np.float32]]) -> NDArray[np.float64]:
+        """Return the scores [n, 2] of these images."""
+        return self.clean.scores_of(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2))
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+class SharedBlackBox(BlackBox):
+    """The same, shared out by Fabric: of as many batches as there are workers, each scores one."""
+
+    def __init__(self, clean: CleanImage, batch: int, fabric: Fabric) -> None:
+        super().__init__(clean, batch)
+        self.fabric = fabric
+
+    @property
+    def at_a_time(self) -> int:
+        return self.batch * int(self.fabric.world_size)
+
+    def scores(self, images: list[NDArray[np.float32]]) -> NDArray[np.float64]:
+        begin = self.batch * self.fabric.global_rank
+        own = images[begin : begin + self.batch]
+        scores = np.zeros((len(images), len(SCORES)))
+        if own:
+            scores[begin : begin + len(own)] = super().scores(own)
+        every: NDArray[np.float64] = self.fabric.all_reduce(torch.from_numpy(scores), reduce_op="sum").numpy()
+        return every
+
+
+class MadeOnce(PerturbImage):  # type: ignore[misc]
+    """Masks of a perturber, made for the first image alone: all are of one size."""
+
+    def __init__(self, perturber: PerturbImage) -> None:
+        self.perturber = perturber
+        self.masks: NDArray[np.bool_] | None = None
+
+    def perturb(self, ref_image: NDArray[Any]) -> NDArray[np.bool_]:
+        if self.masks is None:
+            self.masks = self.perturber.perturb(ref_image)
+        return self.masks
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+def explained(inputs: Inputs, generator: Any, position: int, model: nn.Module) -> NDArray[Any]:  # noqa: ANN401
+    """Return the map that a generator of xaitk makes of a test image."""
+    clean = inputs.clean(position, model)
+    return generated(generator, BlackBox(clean, inputs.config.saliency.batch))
+
+
+def generated(generator: Any, black_box: BlackBox) -> NDArray[Any]:  # noqa: ANN401, xaitk has no types
+    image = np.ascontiguousarray(black_box.clean.batch.images[0].permute(1, 2, 0).numpy())
+    saliency: NDArray[Any] = generator.generate(image, black_box)
+    return saliency
+
+
+def best_generator(inputs: Inputs) -> PerturbationOcclusion:
+    """Return xaitk's generator with masks that it makes once."""
+    method = method_of(inputs.config.saliency)
+    return PerturbationOcclusion(MadeOnce(method.perturber), method.generator)
+
+
+def stack(inputs: Inputs) -> Arm:
+    """Return xaitk's own stack of perturber and generator, image by image."""
+    options = inputs.config.saliency
+    generator = RISEStack(
+        options.masks, options.grid, options.p1, options.seed, threads=0, debiased=options.debiased
+    )
+    return lambda: {place: explained(inputs, generator, place, inputs.model) for place in inputs.positions}
+
+
+def loop(inputs: Inputs) -> Arm:
+    """Return the same loop, with masks made once."""
+
+    def arm() -> Maps:
+        generator = best_generator(inputs)
+        return {place: explained(inputs, generator, place, inputs.model) for place in inputs.positions}
+
+    return arm
+
+
+class Explainer(lightning.LightningModule):  # type: ignore[misc]
+    """Explains an image in a predict step."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__()
+        self.model = inputs.model
+        self.inputs = inputs
+        self.generator = best_generator(inputs)
+
+    def predict_step(self, positions: Tensor) -> Maps:
+        return {
+            place: explained(self.inputs, self.generator, place, self.model) for place in positions.tolist()
+        }
+
+
+def high_level(inputs: Inputs) -> Arm:
+    """Return a Trainer whose predict step explains an image; it shares out the images."""
+    devices = [CPU] * inputs.group.size
+    strategy = TrainerStrategy(parallel_devices=devices, cluster_environment=TorchElasticEnvironment())
+    trainer = lightning.Trainer(strategy=strategy, default_root_dir=inputs.folder, **QUIET)
+
+    def arm() -> Maps:
+        found = trainer.predict(Explainer(inputs), DataLoader(list(inputs.positions)))
+        return {place: saliency for maps in found for place, saliency in maps.items()}
+
+    return arm
+
+
+def low_level(inputs: Inputs) -> Arm:
+    """Return xaitk's generator on every worker, whose black box Fabric shares out: its batches of masks."""
+    devices = [CPU] * inputs.group.size
+    strategy = FabricStrategy(None, devices, TorchElasticEnvironment(), broadcast_buffers=False)
+    fabric = Fabric(strategy=strategy)
+    fabric.launch()
+    model = fabric.setup_module(inputs.model)
+
+    def arm() -> Maps:
+        generator = best_generator(inputs)
+        maps = {}
+        for place in inputs.positions:
+            box = SharedBlackBox(inputs.clean(place, model), inputs.config.saliency.batch, fabric)
+            maps[place] = generated(generator, box)
+        # All have all of them; they count as one worker's.
+        return maps if inputs.group.rank == 0 else {}
+
+    return arm
+
+
+def accelerate(inputs: Inputs) -> Arm:
+    """Return the loop over the images that Accelerate gives each worker."""
+    accelerator = Accelerator(cpu=True)
+    model = accelerator.prepare_model(inputs.model, evaluation_mode=True)
+
+    def arm() -> Maps:
+        generator = best_generator(inputs)
+        with accelerator.split_between_processes(list(inputs.positions)) as own:
+            return {place: explained(inputs, generator, place, model) for place in own}
+
+    return arm
+
+
+def ours(inputs: Inputs, split: str) -> Arm:
+    """Return what a run with [saliency] does, masks and files included."""
+    files = MapFiles(inputs.folder)
+
+    def arm() -> Maps:
+        clock = PhaseSeconds(CPU)
+        method = method_of(inputs.config.saliency)
+        data = inputs.config.data
+        masks = MaskStore(mask_chunks(method.perturber, data.image_height, data.image_width))
+        maker = MapMaker(inputs.config, inputs.model, inputs.data, masks, Weighting(method.generator), files)
+        make_maps(maker, inputs.positions, split, clock, lambda: None)
+        return {place: files.read_map(place) for place in maker.own(inputs.positions)}
+
+    files.prepare({})
+    return arm
+
+
+def ours_alone(inputs: Inputs) -> Arm:
+    """Return what a run of one worker does, within a larger group."""
+    group = single_worker()
+    return ours(replace(inputs, group=group, data=replace(inputs.data, group=group)), "images")
+
+
+def on_one_worker(make: Callable[[Inputs], Arm]) -> Callable[[Inputs], Arm]:
+    """Return the arm in which worker 0 makes all maps, and the others none."""
+
+    def made(inputs: Inputs) -> Arm:
+        return make(inputs) if inputs.group.rank == 0 else dict
+
+    return made
+
+
+STACK = "xaitk's stack"
+LOOP = "xaitk, masks made once"
+HIGH_LEVEL = "Lightning, high level"
+LOW_LEVEL = "Lightning, low level"
+ACCELERATE = "Accelerate"
+OURS = "ours"
+OURS_BY_MASKS = "ours, masks shared out"
+ON_ONE = ", on one"
+
+
+def arms_of(workers: int) -> dict[str, Callable[[Inputs], Arm]]:
+    """Return the arms of a group of so many workers by their names, those of xaitk alone first."""
+    shared = {HIGH_LEVEL: high_level, LOW_LEVEL: low_level, ACCELERATE: accelerate}
+    by_images = {OURS: partial(ours, split="images")}
+    if workers == 1:
+        return {STACK: stack, LOOP: loop, **shared, **by_images}
+    alone = {LOOP + ON_ONE: on_one_worker(loop), OURS + ON_ONE: on_one_worker(ours_alone)}
+    return {**alone, **shared, **by_images, OURS_BY_MASKS: partial(ours, split="masks")}
