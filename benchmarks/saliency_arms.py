@@ -4,10 +4,9 @@ Each way is a function of the worker's inputs: it sets up what a program sets up
 all maps once more. All but the last hand the maps to xaitk's generators, in memory; ours writes its files.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from lightning.fabric.strategies import DDPStrategy as FabricStrategy
 from lightning.pytorch.strategies import DDPStrategy as TrainerStrategy
 from numpy.typing import NDArray
-from smqtk_classifier import ClassifyImage
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from xaitk_saliency import PerturbImage
 from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.occlusion_based import PerturbationOcclusion
 from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.rise import RISEStack
 
+from benchmarks.black_boxes import BlackBox, MadeOnce, SharedBlackBox
 from benchmarks.wrappers import QUIET
 from unet_scaling.data.image_data import ImageData
 from unet_scaling.explain.blackbox import CleanImage, clean_image
@@ -38,7 +36,6 @@ from unet_scaling.explain.phase_seconds import PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
 from unet_scaling.group.group import Group, single_worker
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.saliency import SCORES
 
 # By the position of the image: [scores, height, width].
 Maps = dict[int, NDArray[Any]]
@@ -60,72 +57,6 @@ class Inputs:
     def clean(self, position: int, model: nn.Module) -> CleanImage:
         """Return a test image with the network's prediction."""
         return clean_image(model, self.data.test_sample(position), self.config.training.channels_last)
-
-
-class BlackBox(ClassifyImage):  # type: ignore[misc]
-    """The network as xaitk takes it: the scores of images against the clean one are its two classes."""
-
-    def __init__(self, clean: CleanImage, batch: int) -> None:
-        self.clean = clean
-        self.batch = batch
-
-    def get_labels(self) -> Sequence[Hashable]:
-        return SCORES
-
-    def classify_images(self, images: Iterable[NDArray[np.float32]]) -> Iterator[dict[Hashable, float]]:
-        rest = iter(images)
-        while some := list(islice(rest, self.at_a_time)):
-            for scores in self.scores(some):
-                yield dict(zip(SCORES, scores.tolist(), strict=True))
-
-    @property
-    def at_a_time(self) -> int:
-        """How many images `scores` takes."""
-        return self.batch
-
-    def scores(self, images: list[NDArray[np.float32]]) -> NDArray[np.float64]:
-        """Return the scores [n, 2] of these images."""
-        return self.clean.scores_of(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2))
-
-    def get_config(self) -> dict[str, Any]:
-        return {}
-
-
-class SharedBlackBox(BlackBox):
-    """The same, shared out by Fabric: of as many batches as there are workers, each scores one."""
-
-    def __init__(self, clean: CleanImage, batch: int, fabric: Fabric) -> None:
-        super().__init__(clean, batch)
-        self.fabric = fabric
-
-    @property
-    def at_a_time(self) -> int:
-        return self.batch * int(self.fabric.world_size)
-
-    def scores(self, images: list[NDArray[np.float32]]) -> NDArray[np.float64]:
-        begin = self.batch * self.fabric.global_rank
-        own = images[begin : begin + self.batch]
-        scores = np.zeros((len(images), len(SCORES)))
-        if own:
-            scores[begin : begin + len(own)] = super().scores(own)
-        every: NDArray[np.float64] = self.fabric.all_reduce(torch.from_numpy(scores), reduce_op="sum").numpy()
-        return every
-
-
-class MadeOnce(PerturbImage):  # type: ignore[misc]
-    """Masks of a perturber, made for the first image alone: all are of one size."""
-
-    def __init__(self, perturber: PerturbImage) -> None:
-        self.perturber = perturber
-        self.masks: NDArray[np.bool_] | None = None
-
-    def perturb(self, ref_image: NDArray[Any]) -> NDArray[np.bool_]:
-        if self.masks is None:
-            self.masks = self.perturber.perturb(ref_image)
-        return self.masks
-
-    def get_config(self) -> dict[str, Any]:
-        return {}
 
 
 def explained(inputs: Inputs, generator: Any, position: int, model: nn.Module) -> NDArray[Any]:  # noqa: ANN401
@@ -187,7 +118,8 @@ def high_level(inputs: Inputs) -> Arm:
     trainer = lightning.Trainer(strategy=strategy, default_root_dir=inputs.folder, **QUIET)
 
     def arm() -> Maps:
-        found = trainer.predict(Explainer(inputs), DataLoader(list(inputs.positions)))
+        places: Any = list(inputs.positions)
+        found = trainer.predict(Explainer(inputs), DataLoader(places))
         return {place: saliency for maps in found for place, saliency in maps.items()}
 
     return arm
