@@ -45,6 +45,8 @@ class Made:
     without_map: Sequence[int] = ()
     # Images whose map deletes no faster than random order, and the same of freshly drawn weights.
     worse: Sequence[int] = ()
+    # Images whose map deletes faster by less than can be seen.
+    slight: Sequence[int] = ()
     untrained: int = 2
     untrained_worse: Sequence[int] = (0, 1)
     correlation: float | None = 0.1
@@ -139,6 +141,8 @@ def _of_map(
     np.save(content, np.stack([saliency, saliency**2]) + len(made.maps_seed))
     overlay = overlay_png(pixels[..., None], saliency)
     curves = _curves(position in made.worse, 0.02 * position)
+    if position in made.slight:
+        curves = _slightly_better()
     untrained = UntrainedMap(
         correlation=dict.fromkeys(SCORES, made.correlation),
         faithfulness=dict.fromkeys(SCORES, _curves(position in made.untrained_worse, 0.0)),
@@ -160,6 +164,18 @@ def _curves(worse: bool, height: float) -> Faithfulness:
     return Faithfulness(
         deletion=quick.tolist(),
         insertion=(1 - quick)[:].tolist(),
+        random_deletion=(1 - steps).tolist(),
+        random_insertion=steps.tolist(),
+    )
+
+
+def _slightly_better() -> Faithfulness:
+    """Curves of which the areas differ from those of random order by less than 0.01."""
+    steps = np.array(SHARES)
+    slightly = 0.02 * steps * (1 - steps)
+    return Faithfulness(
+        deletion=(1 - steps - slightly).tolist(),
+        insertion=(steps + slightly).tolist(),
         random_deletion=(1 - steps).tolist(),
         random_insertion=steps.tolist(),
     )

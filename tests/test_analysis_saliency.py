@@ -15,7 +15,7 @@ from analysis.saliency.findings import SaliencyFindings, saliency_findings
 from tests.records import digest
 from tests.report_studies import write_study
 from tests.saliency_records import Made, write_explained, write_scaling
-from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_MANIFEST_NAME
+from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_MANIFEST_NAME, SaliencyPhases
 
 MANIFEST = f"{SALIENCY_FOLDER}/{SALIENCY_MANIFEST_NAME}"
 
@@ -70,14 +70,15 @@ def test_the_parts_of_the_time_add_up(scaling: Path) -> None:
     )
 
 
-def test_the_slowest_worker_counts(tmp_path: Path) -> None:
-    made = Made(maps_per_second=2.0)
-    folder = write_explained(tmp_path / "maps", workers=1, made=made)
-    assert folder.is_dir()
+def test_the_slowest_worker_and_the_largest_memory_count(tmp_path: Path) -> None:
+    phases = [
+        dict.fromkeys(SaliencyPhases.model_fields, 0.0) | {"forward": seconds} for seconds in (2.0, 3.0)
+    ]
+    changes = {"seconds": 3.0, "worker_seconds": [2.0, 3.0], "phases": phases, "peak_bytes": [2**29, 2**28]}
+    write_explained(tmp_path / "maps", workers=2, made=Made(changes=changes))
     (row,) = findings(tmp_path / "maps").runs.to_dict("records")
-    assert row["seconds"] == 3.0
     assert row["maps_per_second"] == 2.0
-    assert row["peak_bytes"] == 2**28
+    assert row["peak_bytes"] == 2**29
 
 
 def test_a_resumed_run_counts_for_no_speed_and_is_named(tmp_path: Path) -> None:
@@ -130,6 +131,13 @@ def test_faithfulness_counts_images_with_its_exact_interval(tmp_path: Path) -> N
     assert row["deletion_area"] < row["random_deletion_area"] == pytest.approx(0.5)
     assert (row["untrained_better"], row["untrained_maps"]) == (1, 4)
     assert row["untrained_correlation"] == 0.1
+
+
+def test_a_difference_that_cannot_be_seen_does_not_count(tmp_path: Path) -> None:
+    study = tmp_path / "maps"
+    write_explained(study, made=Made(images=10, slight=(2, 5)))
+    row = findings(study).faithful.query("score == 'iou'").iloc[0]
+    assert (row["deletion_better"], row["insertion_better"]) == (8, 8)
 
 
 def test_one_repeat_gives_no_verdict_on_others(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ SALIENCY_TABLES = (
             "images": "with deletion and insertion curves",
             _AREAS: "areas under the curves in the map's order and in random order, means over the images",
             "deletion_better, deletion_share ±": "images whose deletion area is smaller than that of random "
-            "order; their share, with its exact interval over the images (Clopper and Pearson)",
-            "insertion_better, insertion_share ±": "images whose insertion area is larger",
+            "order by 0.01 at least; their share, with its exact interval (Clopper and Pearson)",
+            "insertion_better, insertion_share ±": "images whose insertion area is larger by 0.01 at least",
             "untrained_images, untrained_maps": "explained with freshly drawn weights, too; how many of them "
             "have a map then",
             "untrained_better, untrained_share ±": "deletion as above, of these maps and weights",

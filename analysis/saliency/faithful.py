@@ -1,8 +1,11 @@
 """How faithful saliency maps are: on how many images deleting in the map's order beats random order.
 
-An image counts where the area under its deletion curve is smaller than that under the mean of random orders
-(for insertion: larger). Intervals of a share of images are exact (Clopper and Pearson, 1934): the images are
-the sample of one trained network. What other trainings give, only other runs can tell.
+An image counts where the area under its deletion curve is smaller by LEAST_GAIN than that under the mean of
+random orders; for insertion, larger. Without a least difference, maps of freshly drawn weights would count
+too: they are faithful to a network whose score hardly changes, by some 0.0001.
+
+Intervals of a share of images are exact (Clopper and Pearson, 1934): the images are the sample of one trained
+network. What other trainings give, only other runs can tell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +21,8 @@ from unet_scaling.study.saliency import ExplainedImage, Faithfulness, SaliencySc
 
 AREAS = ("deletion_area", "random_deletion_area", "insertion_area", "random_insertion_area")
 _KINDS = ("deletion", "insertion")
+# Of an area; scores and areas are at most 1. A difference that is smaller cannot be seen in a curve.
+LEAST_GAIN = 0.01
 FAITHFUL_COLUMNS = (
     "run", *POINT, "repeat", "score", "images", *AREAS,
     *(f"{kind}_{name}" for kind in _KINDS for name in ("better", "share", "share_low", "share_high")),
@@ -96,7 +101,7 @@ def _columns(explained: Explained, score: SaliencyScore) -> Mapping[str, object]
 
 def _better(kind: str, gains: Sequence[float]) -> Mapping[str, float]:
     """Return on how many images the map's order is better, their share, and its exact interval."""
-    better = sum(gain > 0 for gain in gains)
+    better = sum(gain >= LEAST_GAIN for gain in gains)
     share, low, high = share_with_interval(better, len(gains))
     return {
         f"{kind}_better": better, f"{kind}_share": share, f"{kind}_share_low": low, f"{kind}_share_high": high

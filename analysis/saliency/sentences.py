@@ -101,9 +101,9 @@ def _alike(score: str, rows: pd.DataFrame) -> str:
     correlations = zip(similar["run"], similar["untrained_correlation"], strict=True)
     runs = [f"{run} ({correlation:.2f})" for run, correlation in correlations]
     return (
-        f"the maps of {score_title(score)} rank the pixels as those of freshly drawn weights do, so that "
-        "they tell of the method or the images, not of the training: size of Spearman's correlation in "
-        f"{first_of(runs, 'run', _MOST_NAMED)}"
+        f"the maps of {score_title(score)} rank the pixels much as those of freshly drawn weights do: which "
+        "pixels come first says in part what hiding does to these images, whatever was learned (size of "
+        f"Spearman's correlation in {first_of(runs, 'run', _MOST_NAMED)})"
     )
 
 
