@@ -1,6 +1,7 @@
 """One run's maps from its configuration to the line of its record. Imports xaitk."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 from unet_scaling.data.image_data import ImageData
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.data.run_data import RunData
+from unet_scaling.explain.blackbox import Doubles
 from unet_scaling.explain.checks import MapChecks, trial_of
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.maps import MapMaker, make_maps
@@ -66,27 +68,31 @@ class ExplainedRun:
         peaks = self._group.gather_numbers(peak_memory_bytes())
         began = synchronized_seconds(self._group.device)
         images = self._check(maker)
-        check_seconds = max(self._group.gather_numbers(synchronized_seconds(self._group.device) - began))
+        check_seconds = self._group.gather_numbers(synchronized_seconds(self._group.device) - began)
         manifest_sha256 = self._group.gather_strings(self._write_manifest(images))[0]
-        maps = [image.position for image in images if image.map]
         self._record.explained(
             Saliency(
-                epochs=len(self._record.epochs),
-                weights_sha256=self._weights_sha256,
                 manifest_sha256=manifest_sha256,
-                split=self._split(),
                 configuration=json.loads(json.dumps(self._method.configuration())),
-                images=len(self._positions),
-                maps=len(maps),
-                maps_made_here=len(set(maps) & set(missing)),
                 masks=maker.masks.count,
                 seconds=max(each.total() for each in phases),
                 worker_seconds=[each.total() for each in phases],
                 phases=phases,
                 peak_bytes=[int(peak) for peak in peaks],
-                check_seconds=check_seconds,
+                check_seconds=max(check_seconds),
+                **self._counts({image.position for image in images if image.map}, missing),
             )
         )
+
+    def _counts(self, maps: set[int], missing: Sequence[int]) -> dict[str, Any]:
+        return {
+            "epochs": len(self._record.epochs),
+            "weights_sha256": self._weights_sha256,
+            "split": self._split(),
+            "images": len(self._positions),
+            "maps": len(maps),
+            "maps_made_here": len(maps & set(missing)),
+        }
 
     def _split(self) -> Literal["images", "masks"]:
         split = self._config.saliency.split
@@ -99,13 +105,17 @@ class ExplainedRun:
         digests = self._group.gather_strings(self._weights_sha256)
         assert len(set(digests)) == 1, f"workers have different weights: {digests}"
         self._group.run_on_all(self._prepare)
+        is_there = self._group.gather_array(self._found()).sum(axis=0)
+        return [position for position in self._positions if not is_there[position]]
+
+    def _found(self) -> Doubles:
+        """Return 1 for each image of this worker that has its map already, and 0 for all others."""
         data = self._config.data
         shape = (len(SCORES), data.image_height, data.image_width)
         found = np.zeros(len(self._positions))
         for position in self._positions[self._group.rank :: self._group.size]:
             found[position] = self._files.has_map(position, shape)
-        is_there = self._group.gather_array(found).sum(axis=0)
-        return [position for position in self._positions if not is_there[position]]
+        return found
 
     def _prepare(self) -> None:
         if self._group.rank == 0:
@@ -119,21 +129,21 @@ class ExplainedRun:
             "configuration": self._method.configuration(),
         }
 
-    def _make(self, missing: list[int]) -> tuple[MapMaker, list[SaliencyPhases]]:
+    def _make(self, missing: Sequence[int]) -> tuple[MapMaker, list[SaliencyPhases]]:
         """Make the missing maps; return what makes them, and the seconds of all workers."""
         self._group.wait_for_all()
         clock = PhaseSeconds(self._group.device)
         with clock.phase("masks"):
             masks = self._group.run_on_all(self._masks)
-        maker = MapMaker(
-            self._config, self._model, self._data, masks, Weighting(self._method.generator), self._files
-        )
+        weighting = Weighting(self._method.generator)
+        maker = MapMaker(self._config, self._model, self._data, masks, weighting, self._files)
         if missing:
             make_maps(maker, missing, self._split(), clock, self._record.visit_safe_point)
-        own = list(clock.stop().model_dump().values())
-        rows = self._group.gather_array(np.array(own)).tolist()
-        phases = [SaliencyPhases(**dict(zip(PHASE_NAMES, row, strict=True))) for row in rows]
-        return maker, phases
+        return maker, self._of_all(clock.stop())
+
+    def _of_all(self, own: SaliencyPhases) -> list[SaliencyPhases]:
+        rows = self._group.gather_array(np.array([getattr(own, name) for name in PHASE_NAMES]))
+        return [SaliencyPhases(**dict(zip(PHASE_NAMES, row, strict=True))) for row in rows.tolist()]
 
     def _masks(self) -> MaskStore:
         data = self._config.data

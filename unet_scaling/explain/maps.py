@@ -93,30 +93,41 @@ def _make_alone(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
 
 
 def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
-    group = maker.data.group
     with clock.phase("forward"):
         clean = maker.clean(position)
-        scores = np.zeros((maker.masks.count, len(SCORES)))
-        if not clean.is_empty:
-            scores = maker.scores(clean, group.rank, group.size)
+        own_scores = _own_scores(maker, clean)
     with clock.phase("sum"):
         # Workers on unlike devices may differ on the last pixel of a region: what one calls empty, all do.
-        *perturbed, empty = _sum(maker, np.vstack([scores, np.full(len(SCORES), float(clean.is_empty))]))
+        *perturbed, empty = _sum(maker, np.vstack([own_scores, np.full(len(SCORES), float(clean.is_empty))]))
     if empty.any():
         return
-    top, bottom = (maker.masks.height * rank // group.size for rank in (group.rank, group.rank + 1))
     with clock.phase("weighting"):
-        rows = maker.masks.rows(top, bottom)
-        own = maker.weighting.sum_rows(rows, clean.reference, np.array(perturbed))
-        sums = np.zeros((len(own), maker.masks.height, maker.masks.width))
-        sums[:, top:bottom] = own
+        own_rows = _own_rows(maker, clean.reference, np.array(perturbed))
     with clock.phase("sum"):
-        sums = _sum(maker, sums)
-    if position in maker.own([position]):
+        sums = _sum(maker, own_rows)
+    if maker.own([position]):
         with clock.phase("weighting"):
             saliency = maker.weighting.finish(sums)
         with clock.phase("files"):
             maker.files.write_map(position, saliency)
+
+
+def _own_scores(maker: MapMaker, clean: CleanImage) -> Doubles:
+    """Return [masks, scores] with those of this worker's batches, and zeros elsewhere."""
+    if clean.is_empty:
+        return np.zeros((maker.masks.count, len(SCORES)))
+    return maker.scores(clean, maker.data.group.rank, maker.data.group.size)
+
+
+def _own_rows(maker: MapMaker, reference: Doubles, perturbed: Doubles) -> Doubles:
+    """Return the weighted sums [planes, height, width] in the rows of this worker, and zeros elsewhere."""
+    group = maker.data.group
+    height = maker.masks.height
+    top, bottom = (height * rank // group.size for rank in (group.rank, group.rank + 1))
+    own = maker.weighting.sum_rows(maker.masks.rows(top, bottom), reference, perturbed)
+    sums = np.zeros((len(own), height, maker.masks.width))
+    sums[:, top:bottom] = own
+    return sums
 
 
 def _sum(maker: MapMaker, own: Doubles) -> Doubles:

@@ -124,7 +124,7 @@ class Recorder:
         self._resumed_lines = progress.lines()
         self.epochs = list(progress.epochs)
         self.results = list(progress.results)
-        self._print(f"resuming in epoch {progress.epoch + 1} after {progress.step} steps")
+        self._print(f"resuming {self._words(Position(progress.epoch, progress.step))}")
 
     def _require_same_facts(self, progress: Progress) -> None:
         """Raise UserError where worker 0 finds that this attempt may not go on; print what else differs."""
@@ -143,7 +143,12 @@ class Recorder:
         )
         self._require_same_images(self._data.verification.verify_changed)
         save_checkpoint(self._run.path, self._group, trained, progress, so_far)
-        self._print(f"saved in epoch {position.epoch + 1} after {position.step} steps")
+        self._print(f"saved {self._words(position)}")
+
+    def _words(self, position: Position) -> str:
+        if position.epoch == self._run.config.training.epochs:
+            return "after the last epoch"
+        return f"in epoch {position.epoch + 1} after {position.step} steps"
 
     def start_meter(self, replica: nn.Module, data: RunData) -> Meter:
         """Return what measures the epochs; with the budget, the network is probed first, outside the clock.
