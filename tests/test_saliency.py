@@ -43,7 +43,8 @@ def weights(images: Path, trained_run: TrainedRuns) -> Path:
 
 
 def few_masks(**changes: Any) -> SaliencyOptions:
-    return SaliencyOptions(**{"method": "rise", "masks": 20, "grid": 4, "window": 9, "stride": 4} | changes)
+    few = {"method": "rise", "masks": 20, "grid": 4, "window": 9, "stride": 4}
+    return SaliencyOptions.model_validate(few | changes)
 
 
 def stored(options: SaliencyOptions, height: int, width: int) -> MaskStore:
@@ -224,7 +225,8 @@ def test_an_image_on_which_nothing_is_predicted_has_no_score_and_says_so(
     assert entry.no_map is not None
     assert "nothing is predicted" in entry.no_map
     assert entry.foreground == 0
-    assert entry.overlays == entry.faithfulness == {}
+    assert not entry.overlays
+    assert not entry.faithfulness
     assert set(entry.pictures) == {"image", "truth"}
 
 

@@ -13,11 +13,12 @@ from slurm.local import launch
 from tests.explain_product import LINE_NAME, METHODS, SPLITS
 from tests.studies import make_point, make_run, train
 from tests.trained import TrainedRuns
-from tests.xaitk_maps import clean_images, explained_point, xaitk_map
+from tests.xaitk_maps import clean_images, explained_point, xaitk_map, xaitk_stack
 from unet_scaling.run.interruption import STOP_AT_VARIABLE
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_RESUME
 from unet_scaling.study.files import checksum_path
+from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.record import Record, read_record
 from unet_scaling.study.saliency import SCORES, Saliency, SaliencyManifest
 
@@ -135,7 +136,8 @@ def test_training_is_followed_by_maps_in_one_run(images: Path, tmp_path: Path) -
     assert record.saliency is not None
     assert record.saliency.epochs == len(record.epochs) == TRAINED_EPOCHS
     assert record.saliency.weights_sha256 == record.results[-1].weights_sha256
-    assert record.saliency.configuration["perturber"]["type"].endswith("sliding_window.SlidingWindow")
+    configuration = xaitk_stack(SaliencyOptions(method="sliding_window", window=9, stride=4))._po.get_config()
+    assert record.saliency.configuration == configuration
     manifest = manifest_of(tmp_path / "run")
     content = (tmp_path / "run" / "saliency" / "manifest.json").read_bytes()
     assert hashlib.sha256(content).hexdigest() == record.saliency.manifest_sha256
