@@ -20,9 +20,6 @@ LARGEST_CLOCK_DIFFERENCE = 0.05
 # So many hosts of a single set are listed in full.
 MOST_HOSTS_LISTED = 9
 
-# Of both arms of a study.
-Names = tuple[str, str]
-
 
 def check_hosts(study: Study) -> Check:
     """Check that runs of equal worker count ran on the same hosts, and each framework as often on each.
@@ -52,7 +49,7 @@ def are_on_one_machine(runs: pd.DataFrame) -> bool:
     return bool((runs["dilation"] > 1).all())
 
 
-def _hosts_apart(both: Sides, names: Names) -> str:
+def _hosts_apart(both: Sides, names: tuple[str, str]) -> str:
     """Return which hosts served one framework and not the other, in words; else nothing."""
     first, second = map(_launches_of_hosts, both)
     if _shared_use(first, second) <= TOO_FEW_SHARED_HOSTS:
@@ -116,7 +113,7 @@ def _equal_clocks(points: int, recorded: "pd.Series[float]") -> Check:
     return yes(f"at {count(points, 'point')} the medians are within {bound}")
 
 
-def _both_clocks(mhz: tuple[float, float], names: Names) -> str:
+def _both_clocks(mhz: tuple[float, float], names: tuple[str, str]) -> str:
     return f"the runs of {names[0]} had {mhz[0]:,.0f} MHz, those of {names[1]} {mhz[1]:,.0f} MHz"
 
 
