@@ -56,6 +56,8 @@ def _of_images(rows: pd.DataFrame, kind: str) -> str:
 def _of_repeats(nets: pd.DataFrame, kind: str) -> str:
     """Return the median over repeats, each the mean of its trainings, with its interval if there is one."""
     shares = nets.groupby("repeat")[f"{kind}_share"].mean().dropna().to_numpy(dtype=np.float64)
+    if nets["repeat"].nunique() == 1:
+        return f"{percent(float(shares[0]), 0)} of the images (mean of {len(nets)} trainings)"
     ((low, high),) = median_intervals([shares], SHARE)
     level = percent(coverage(len(shares)), 0)
     interval = f", {level} interval {_percent_interval(low, high)}" if low < high else ""
@@ -78,11 +80,13 @@ def _of_untrained(nets: pd.DataFrame) -> str:
 
 
 def warnings(table: pd.DataFrame) -> Iterator[str]:
-    """Yield which maps are not shown to be better than random, or as good where nothing was learned."""
-    for (options, score), rows in table.groupby(["options", "score"], sort=False):
-        for text in (_not_better(str(score), rows), _alike(str(score), rows)):
-            if text:
-                yield labelled(str(options), text)
+    """Yield which maps are not shown to be better than random, or rank pixels as untrained weights do.
+
+    Of runs of equal weights the first one is named.
+    """
+    for score, rows in table.groupby("score", sort=False):
+        nets = rows.drop_duplicates("weights_sha256")
+        yield from filter(None, (_not_better(str(score), nets), _alike(str(score), nets)))
 
 
 def _not_better(score: str, rows: pd.DataFrame) -> str:
