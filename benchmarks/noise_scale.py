@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.arms import Estimate
 from benchmarks.paired_steps import (
     WARMUP_PAIRS,
     Seconds,
@@ -26,7 +27,6 @@ from benchmarks.paired_steps import (
     launched,
     leave_result,
     measured_in_turn,
-    median_with_ends,
     run_benchmark,
 )
 from unet_scaling.group.group import Group
@@ -89,8 +89,7 @@ def _line(framework: Framework, result: dict[str, Any], every: int) -> str:
 
 def _share(ratios: NDArray[np.float64], every: int) -> str:
     """Return the share of a step where one in `every` is sampled, with its interval, per cent."""
-    ends = [100 * (ratio - 1) / every for ratio in median_with_ends(ratios)]
-    return "{:.2f} % [{:.2f}, {:.2f}]".format(*ends)
+    return f"{Estimate.of(100 * (ratios - 1) / every):.2f} %"
 
 
 def main() -> None:

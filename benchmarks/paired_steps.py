@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
 from torch import nn
 
+from benchmarks.arms import Estimate
 from benchmarks.scenes import indents, make_run_folder, reference_config
 from slurm.local import launch
 from unet_scaling.data.image_source import Batch
 from unet_scaling.group.group import Group
 from unet_scaling.measure.phases import NO_CLOCK
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig
+from unet_scaling.study.files import write_atomically
 from unet_scaling.study.study_file import read_config
 from unet_scaling.task.loading import load_task
 from unet_scaling.training import Step, build_model, build_optimizer
@@ -92,7 +93,7 @@ def measured_in_turn(seconds_of: Callable[[bool], Seconds], pairs: int) -> list[
 def leave_result(folder: Path, group: Group, result: object) -> None:
     """Write what worker 0 found, before any worker ends."""
     if group.rank == 0:
-        (folder / RESULT).write_text(json.dumps(result))
+        write_atomically(folder / RESULT, json.dumps(result))
     group.wait_for_all()
 
 
@@ -115,15 +116,21 @@ def launched(root: Path, module: str, config: RunConfig, pairs: int) -> Any:  # 
     folder = make_run_folder(root / config.run, config)
     program = ["-m", module, "--pairs", str(pairs), "--worker", str(folder)]
     cores = max(1, len(os.sched_getaffinity(0)) // MOST_WORKERS)
-    if launch(program, config.workers, folder / "output.log", cores) != 0:
-        sys.exit((folder / "output.log").read_text())
+    return launched_in(folder, program, config.workers, cores)
+
+
+def launched_in(folder: Path, program: Sequence[str], workers: int, cores_each: int) -> Any:  # noqa: ANN401
+    """Launch workers of `python PROGRAM...` on a new run folder; return the result that they leave there.
+
+    Nothing is lost to a worker that fails as it leaves: the result is written after all that is measured.
+    """
+    output = folder / "output.log"
+    code = launch(program, workers, output, cores_each)
+    if not (folder / RESULT).exists():
+        sys.exit(f"{output.read_text()}no result, exit code {code}")
+    if code != 0:
+        print(f"{output.read_text()}the workers ended with {code}, after their result", file=sys.stderr)
     return json.loads((folder / RESULT).read_text())
-
-
-def median_with_ends(ratios: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the median and its 95 % interval, a bootstrap over the pairs."""
-    interval = stats.bootstrap((ratios,), np.median, method="percentile", rng=1).confidence_interval
-    return float(np.median(ratios)), float(interval.low), float(interval.high)
 
 
 def ratio_lines(
@@ -149,7 +156,7 @@ def _ratio_line(framework: Framework, workers: int, pairs: NDArray[np.float64]) 
 
 
 def _shown(ratios: NDArray[np.float64]) -> str:
-    return "{:.4f} [{:.4f}, {:.4f}]".format(*median_with_ends(ratios))
+    return f"{Estimate.of(ratios):.4f}"
 
 
 def run_benchmark(

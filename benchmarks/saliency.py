@@ -1,6 +1,6 @@
 """Saliency maps in the ways of xaitk, Lightning and Accelerate, and in ours: seconds an image, and ratios.
 
-    .venv/bin/python -m benchmarks.saliency [--images 4] [--masks 200] [--rounds 5]
+    .venv/bin/python -m benchmarks.saliency [--images 4] [--masks 200] [--rounds 6]
 
 RISE over the same network and test images, one core to each worker, first with one worker, then with two. The
 arms take turns, in another order each round, and each round's maps are compared: where one differs from those
@@ -14,11 +14,11 @@ of xaitk's stack by more than 1e-6, there is no result. The first round does not
     ours                    what a run with [saliency] does, with its files; images shared out, or masks
 
 A ratio is that of the seconds of the same round, xaitk's better way over the arm: its median, and a 95 %
-interval (a bootstrap over the rounds). Needs environment/install.sh --with lightning,accelerate,xaitk.
+interval (a bootstrap over the rounds, none over fewer than six).
+Needs environment/install.sh --with lightning,accelerate,xaitk.
 """
 
 import argparse
-import json
 import logging
 import os
 import sys
@@ -33,16 +33,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.paired_steps import RESULT, leave_result, median_with_ends, twin
+from benchmarks.arms import FEWEST_ROUNDS, Estimate
+from benchmarks.paired_steps import launched_in, leave_result, twin
 from benchmarks.saliency_arms import LOOP, ON_ONE, OURS, STACK, Arm, Inputs, Maps, arms_of, loop
 from benchmarks.scenes import SIZES, indents, make_run_folder, reference_config
-from slurm.local import launch
 from unet_scaling.data.image_data import ImageData
 from unet_scaling.explain.blackbox import logits_of
 from unet_scaling.group.group import Group
 from unet_scaling.group.torchrun import announce_group
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import run_worker
 from unet_scaling.study.saliency import SCORES
 from unet_scaling.study.study_file import read_config
 from unet_scaling.task.loading import load_task
@@ -155,9 +156,7 @@ def measured(root: Path, workers: int, options: argparse.Namespace) -> Seconds:
     config = config_of(root, workers, options)
     folder = make_run_folder(root / config.run, config)
     program = ["-m", "benchmarks.saliency", "--rounds", str(options.rounds), "--worker", str(folder)]
-    if launch(program, workers, folder / "output.log", cores_each=1) != 0:
-        sys.exit((folder / "output.log").read_text())
-    seconds: Seconds = json.loads((folder / RESULT).read_text())
+    seconds: Seconds = launched_in(folder, program, workers, cores_each=1)
     return seconds
 
 
@@ -169,7 +168,7 @@ def lines(seconds: Seconds, workers: int, images: int) -> Iterator[str]:
     yield f"{workers} worker{'s' * (workers > 1)}, a core each; times as fast as: {'; '.join(bases)}"
     yield f"{'':>{NAME_WIDTH}}  seconds an image"
     for name, values in named.items():
-        ratios = (f"{shown(named[base] / values):>17}" for base in bases)
+        ratios = (f"{shown(named[base] / values):>18}" for base in bases)
         yield "  ".join([f"{name:>{NAME_WIDTH}}", f"{np.median(values) / images:16.3f}", *ratios])
 
 
@@ -177,7 +176,7 @@ def shown(ratios: NDArray[np.float64]) -> str:
     """Return the median of the ratios with its interval over the rounds."""
     if np.all(ratios == 1):
         return "1"
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*median_with_ends(ratios))
+    return f"{Estimate.of(ratios):.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -186,7 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--masks", type=int, default=200, help="of each image")
-    parser.add_argument("--rounds", type=int, default=5, help="2 or more: an interval is over them")
+    parser.add_argument(
+        "--rounds", type=int, default=FEWEST_ROUNDS, help=f"fewer than {FEWEST_ROUNDS} give no interval"
+    )
     parser.add_argument("--batch", type=int, default=16, help="masks of a forward pass")
     parser.add_argument("--width", type=int, default=8, help="of the U-Net's first level; depth is 5")
     parser.add_argument("--size", choices=SIZES, default="128x96", help="of the images")
@@ -203,4 +204,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_worker(main)

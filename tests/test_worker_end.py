@@ -36,3 +36,14 @@ def test_a_launch_is_aborted_only_when_the_error_text_has_been_read() -> None:
         assert worker.stderr.readline() == "error: what to mend\n"
         assert launcher.recv(100) == b"cmd=abort exitcode=2\n"
         assert worker.wait() == 2
+
+
+def test_a_worker_that_exits_with_a_sentence_prints_it_and_fails() -> None:
+    program = "from unet_scaling.study.errors import run_worker; import sys; run_worker(lambda: sys.exit(%s))"
+    ends = {}
+    for given in ("'a map differs'", "", "3"):
+        ended = subprocess.run(
+            [sys.executable, "-c", program % given], cwd=PROJECT, capture_output=True, text=True, check=False
+        )
+        ends[given] = (ended.returncode, ended.stderr)
+    assert ends == {"'a map differs'": (1, "a map differs\n"), "": (0, ""), "3": (3, "")}

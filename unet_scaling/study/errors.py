@@ -111,11 +111,19 @@ def run_worker(main: Callable[[], int | None]) -> None:
     try:
         code = _exit_code(main)
     except SystemExit as leaving:
-        code = leaving.code if isinstance(leaving.code, int) else EXIT_OK
+        code = _code_of(leaving)
     except BaseException:
         traceback.print_exc()
         code = EXIT_BUG
     leave(code)
+
+
+def _code_of(leaving: SystemExit) -> int:
+    """Return the code that Python would end with; as it does, print what was given in place of a code."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return leaving.code or EXIT_OK
+    print(leaving.code, file=sys.stderr)
+    return EXIT_BUG
 
 
 def leave(code: int) -> NoReturn:
