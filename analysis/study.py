@@ -1,7 +1,7 @@
 """The tables of a study, as every other module of the analysis takes them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -171,7 +171,7 @@ class Study:
                  study's unit, `linear` is what N times one worker would give
     gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
     saliency     how long the saliency maps of a run took, of each of these runs that has some
-    explained    their manifests, where they fit the record
+    explained    their manifests, where they fit the record, and those of `maps_only`
     headers      the header of each of these runs; none for logs in the older layout, nor for scripts
     scripts      instead of it, that of each run of a script; a study has runs of scripts or others
     unknown_attempts  those of these runs that were resumed and do not tell all their attempts' facts
@@ -186,6 +186,8 @@ class Study:
     provenance_known  whether the logs say which code, data and machine they are of
     played       the runs that trained as other workers than they had, as a study of their own; None where
                  there is none. Its `workers` are those played, and no time or speed of it is known
+    maps_only    the runs with saliency maps and without an epoch to time, as a study of their own; None where
+                 there is none
     """
 
     name: str
@@ -216,6 +218,7 @@ class Study:
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None
     played: "Study | None" = None
+    maps_only: "Study | None" = None
     scripts: Mapping[str, ScriptHeader] = field(default_factory=dict)
     saliency: Mapping[str, Saliency] = field(default_factory=dict)
     explained: Mapping[str, Explained] = field(default_factory=dict)
@@ -232,8 +235,23 @@ class Study:
 
     @property
     def subject(self) -> "Study":
-        """The part whose runs a report is about: the played ones where there are no others."""
-        return self.played if self.played is not None and self.runs.empty else self
+        """The part that a report is about: where no run has a speed, the played ones, or those of maps."""
+        parts = (self, self.played, self.maps_only)
+        return next((part for part in parts if part is not None and len(part.runs)), self)
+
+    @property
+    def with_maps(self) -> "Study":
+        """The study with the runs that tell of their saliency maps only among its runs."""
+        if self.maps_only is None:
+            return self
+        others = self.maps_only
+        tables = [each.runs for each in (self, others) if len(each.runs)]
+        return replace(
+            self,
+            runs=pd.concat(tables, ignore_index=True),
+            headers={**self.headers, **others.headers},
+            saliency={**self.saliency, **others.saliency},
+        )
 
     @property
     def all_left_out(self) -> pd.DataFrame:

@@ -51,6 +51,7 @@ class Made:
     untrained_worse: Sequence[int] = (0, 1)
     correlation: float | None = 0.1
     maps_seed: str = ""
+    epochs: int = 3
     changes: Mapping[str, object] = field(default_factory=dict)
     manifest_changes: Mapping[str, object] = field(default_factory=dict)
 
@@ -65,7 +66,7 @@ def write_explained(
 ) -> Path:
     """Write the folder of a complete run with maps; returns it. Options are those of `[saliency]`."""
     label = "".join(f"-{name}={value}" for name, value in saliency.items())
-    options = {"saliency": {"method": "rise", "masks": 64} | saliency}
+    options = {"saliency": {"method": "rise", "masks": 64} | saliency, "training": {"epochs": made.epochs}}
     point = make_point(framework, workers, repeat, options=options, label=label)
     folder = study / point.run
     folder.mkdir(parents=True)
@@ -94,7 +95,7 @@ def make_line(made: Made, workers: int, split: str, manifest_sha256: str) -> Sal
         }
     )
     fields: dict[str, Any] = {
-        "epochs": 3, "weights_sha256": digest(made.weights), "manifest_sha256": manifest_sha256,
+        "epochs": made.epochs, "weights_sha256": digest(made.weights), "manifest_sha256": manifest_sha256,
         "split": split, "configuration": {"perturber": {"n": 64}}, "images": made.images, "maps": maps,
         "maps_made_here": maps, "masks": 64, "seconds": seconds, "worker_seconds": [seconds] * workers,
         "phases": [phases] * workers, "peak_bytes": [2**28] * workers, "check_seconds": 0.5,

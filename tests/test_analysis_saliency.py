@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from analysis.__main__ import main
+from analysis.compare.sides import read_side
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.files import IMAGES_NAME
@@ -18,6 +19,7 @@ from analysis.saliency.findings import SaliencyFindings, saliency_findings
 from tests.records import digest
 from tests.report_studies import write_study
 from tests.saliency_records import Made, write_explained, write_scaling
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_MANIFEST_NAME, SaliencyPhases
 
 MANIFEST = f"{SALIENCY_FOLDER}/{SALIENCY_MANIFEST_NAME}"
@@ -338,6 +340,55 @@ def test_tables_and_summary_hold_the_same_numbers(report: Path, scaling: Path) -
     assert len(pd.read_csv(report / "saliency_faithfulness.csv")) == 24 * 2
     assert len(pd.read_csv(report / "saliency_runs.csv")) == 24
     assert len(pd.read_csv(report / "saliency_curves.csv")) == 2 * 2 * 2 * 5
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_runs_without_an_epoch_to_time_are_reported_by_their_maps(epochs: int, tmp_path: Path) -> None:
+    study = tmp_path / "maps"
+    for workers in (1, 2):
+        write_explained(study, workers=workers, made=Made(epochs=epochs, maps_per_second=4.0 * workers))
+    main([str(study)])
+    loaded = load_study(study)
+    assert loaded.runs.empty
+    found = findings(study)
+    assert found.points["efficiency"].to_list() == [1.0, 1.0]
+    assert set(found.faithful["run"]) == {"pytorch_native-w01-r1", "pytorch_native-w02-r1"}
+    assert "in 2 of 2 runs" in " ".join(found.sentences)
+    page = (study / "report" / "report.html").read_text()
+    assert "Where the network looks" in page
+    assert 'alt="cell0, map of IoU"' in page
+    assert 'href="saliency_speed.svg"' in page
+    assert "saliency maps only: native DDP on 1, 2 workers, 2 runs" in page
+    assert "every run is played" not in page
+    (note,) = (note for note in loaded.notes if "without an epoch after the warm-up" in note)
+    assert "2 runs" in note
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_runs_of_maps_only_stand_beside_timed_ones(epochs: int, tmp_path: Path) -> None:
+    study = tmp_path / "maps"
+    write_explained(study)
+    write_explained(study, "horovod", made=Made(epochs=epochs))
+    main([str(study)])
+    found = findings(study)
+    assert list(load_study(study).runs["framework"]) == ["pytorch_native"]
+    assert set(found.points["framework"]) == {"pytorch_native", "horovod"}
+    assert not findings(study).study.epochs["run"].str.contains("horovod").any()
+    assert "horovod-w01-r1" in (study / "report" / "report.html").read_text()
+
+
+def test_a_run_of_maps_only_is_no_side_of_a_comparison(tmp_path: Path) -> None:
+    write_explained(tmp_path / "maps", made=Made(epochs=0))
+    with pytest.raises(UserError, match="no run with an epoch after the warm-up"):
+        read_side("A", tmp_path / "maps")
+
+
+def test_a_damaged_manifest_of_maps_only_is_named(tmp_path: Path) -> None:
+    study = tmp_path / "maps"
+    torn(write_explained(study, made=Made(epochs=0)) / MANIFEST)
+    assert "pytorch_native-w01-r1: saliency/manifest.json is not used: its SHA-256" in notes(study)
+    main([str(study)])
+    assert "Where the network looks" in (study / "report" / "report.html").read_text()
 
 
 def test_a_report_without_saliency_has_no_trace_of_it(tmp_path: Path) -> None:

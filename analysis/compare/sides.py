@@ -62,10 +62,9 @@ def read_side(letter: Letter, folder: Path) -> StudySide:
     """
     study = load_reference(folder) if _is_older_layout(folder) else load_study(folder)
     if study.runs.empty and len(study.subject.runs):
-        raise UserError(
-            f"{letter} = {folder} has played runs only (training.plays): they have no speed to compare",
-            EXIT_BAD_DATA,
-        )
+        played = study.played is not None
+        runs = "played runs only (training.plays)" if played else "no run with an epoch after the warm-up"
+        raise UserError(f"{letter} = {folder} has {runs}: there is no speed to compare", EXIT_BAD_DATA)
     if study.runs.empty:
         rows = study.left_out.iloc[:_MOST_REASONS].to_dict("records")
         reasons = "; ".join(f"{row['run']}: {row['reason']}" for row in rows)

@@ -86,7 +86,8 @@ def fairness_table(checks: Sequence[Check]) -> pd.DataFrame:
 def fairness_checks(study: Study) -> list[Check]:
     """Return the rows of the fairness table, from the headers and the tables of a study alone.
 
-    Where all runs are played, they are those of what decides an IoU; of scripts, arms are not proven equal.
+    Where all runs are played, they are those of what decides an IoU; where all tell of saliency maps only,
+    those of headers; of scripts, arms are not proven equal.
     Of a study with further frameworks, rows of a pair are those of native DDP and Horovod, where it has
     runs, then those of each other framework.
     """
@@ -96,6 +97,9 @@ def fairness_checks(study: Study) -> list[Check]:
     if study.runs.empty and study.played is not None:
         played = {name: _OF_HEADERS[name](study.played) for name in _OF_PLAYED if study.played.headers}
         return _named(played, study.played)
+    if study.runs.empty and study.maps_only is not None:
+        of_maps = study.maps_only
+        return _named({name: check(of_maps) for name, check in _OF_HEADERS.items()}, of_maps)
     found = _named(_checks_of_runs(study), study)
     native, horovod = (framework in set(study.runs["framework"]) for framework in COMPARED)
     if not study.wrappers or not native:

@@ -33,10 +33,12 @@ def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     `stalled`, so that one stall does not pass for the network or the computing of the whole run.
     `cores` and `frequency_mhz` are means, `peak_memory_bytes` is the highest. Where one of these epochs has
     no budget, phases and wire are NaN and `no_budget` says why: a part of the epochs would not sum to the
-    run's seconds.
+    run's seconds. Without an epoch to sum there is no row.
     """
     assert record.provenance is not None
     used = [epoch for epoch in record.epochs if not epoch.warmup and epoch.epoch not in stalled]
+    if not used:
+        return {name: np.array([]) for name in BUDGET_COLUMNS if name != "run"}
     workers = record.provenance.workers
     found = _of_the_run(used, len(workers)) | _phases(used, len(workers)) | _processor(used, len(workers))
     found |= gpu_columns(used, len(workers))

@@ -27,7 +27,7 @@ from analysis.loading.played import differing_from_real, split_played, without_t
 from analysis.loading.remarks import remarks
 from analysis.loading.rows import run_row, tidy
 from analysis.loading.runs import CompleteRun, Loaded, UnusableRun, name_of, read_run
-from analysis.loading.saliency import read_manifests
+from analysis.loading.saliency import read_manifests, split_untimed, with_maps_only
 from analysis.loading.scripts import ScriptRun, beside_others, script_study, split_scripts
 from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
@@ -88,7 +88,8 @@ def _with_other_files(study: Study, folder: Path) -> Study:
     steps, unreadable = read_steps(folder, study.epochs)
     profiles, damaged = read_compute_profiles(folder, study.headers)
     forecasts, changed = read_forecasts(folder, study)
-    explained, unexplained = read_manifests(folder, study.saliency, study.headers)
+    with_maps = study.with_maps
+    explained, unexplained = read_manifests(folder, with_maps.saliency, with_maps.headers)
     return replace(
         study,
         ping_pongs=ping_pongs,
@@ -134,7 +135,11 @@ def _studies(name: str, runs: Loaded, criteria: Criteria) -> Study:
     # Of both, so that a set of options has one name in all tables.
     axes = _axes([*real[0], *played[0]], [*real[1], *played[1]])
     runs_of_both = [*real[0], *played[0]]
-    study = _with_task(_study(name, real, criteria, axes), runs_of_both)
+    timed, maps_only = split_untimed(*real)
+    study = _with_task(_study(name, timed, criteria, axes), runs_of_both)
+    if maps_only:
+        of_maps = _with_task(_study(name, (maps_only, []), criteria, axes), runs_of_both)
+        study = with_maps_only(study, of_maps)
     if not any(played):
         return study
     of_played = _with_task(_study(name, played, criteria, axes), runs_of_both)

@@ -13,6 +13,12 @@ from analysis.loading.runs import CompleteRun
 from analysis.study import NAN, Run
 from unet_scaling.study.record_lines import Provenance
 
+# What the epochs in use say of a run.
+_SPEEDS = (
+    "images_per_second", "epochs_per_second", "seconds_per_epoch", "images_per_epoch", "steps_per_epoch",
+    "step_seconds", "loss",
+)  # fmt: skip
+
 
 def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
     """Return a run as a row of the table; `axes` are the options that vary in the study."""
@@ -30,7 +36,7 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
         **_quality(run),
         **machine_of(run.header),
         hosts=distinct(worker.host for facts in run.header.attempts() for worker in facts.workers),
-        peak_memory_bytes=float(run.budget["peak_memory_bytes"].astype(float).max()),
+        peak_memory_bytes=_peak_memory_bytes(run),
         busy_share=NAN if busy is None else busy,
         disturbed=run.disturbance.reason,
         stalls="; ".join(map(str, run.disturbance.stalls)),
@@ -40,8 +46,13 @@ def run_row(run: CompleteRun, axes: Sequence[str]) -> Run:
 
 
 def speed_of(epochs: Columns) -> dict[str, Any]:
-    """Return throughputs and times over the epochs in use, as sums over sums, and their last loss."""
+    """Return throughputs and times over the epochs in use, as sums over sums, and their last loss.
+
+    Without such an epoch they are NaN.
+    """
     used = ~epochs["warmup"].astype(bool) & ~epochs["stalled"].astype(bool)
+    if not used.any():
+        return dict.fromkeys(_SPEEDS, NAN) | {"epochs_used": 0}
     names = ("seconds", "images", "steps", "loss")
     seconds, images, steps, loss = (epochs[name][used].astype(float) for name in names)
     return {
@@ -54,6 +65,11 @@ def speed_of(epochs: Columns) -> dict[str, Any]:
         "step_seconds": seconds.sum() / steps.sum(),
         "loss": loss[-1].item(),
     }
+
+
+def _peak_memory_bytes(run: CompleteRun) -> float:
+    of_workers = run.budget["peak_memory_bytes"].astype(float)
+    return float(of_workers.max()) if len(of_workers) else NAN
 
 
 def _quality(run: CompleteRun) -> dict[str, Any]:

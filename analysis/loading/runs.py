@@ -31,7 +31,7 @@ OF_EPOCH = attrgetter(*RECORDED)
 
 @dataclass(frozen=True)
 class CompleteRun:
-    """A run whose record is complete and can give a throughput.
+    """A run whose record is complete and can give a throughput, or tells of saliency maps.
 
     `epochs`, `evaluations`, `scores`, `budget`, `probe`, `startup` and `norms` hold one array per column of
     the tables, without the run's name. `config` is the header's, with the operational options that all runs
@@ -53,6 +53,11 @@ class CompleteRun:
     score_name: str
     attempts_known: bool = True
     saliency: Saliency | None = None
+
+    @property
+    def has_throughput(self) -> bool:
+        """Return whether an epoch counts for speed; else the run is here for its saliency maps."""
+        return not self.epochs["warmup"].all()
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def _why_incomplete(state: RunState) -> str:
 
 def _unusable(record: Record) -> tuple[State | Exclusion, str] | None:
     """Return (state, reason) of a complete record that gives no throughput, or not that of its cluster."""
-    if all(epoch.warmup for epoch in record.epochs):
+    if all(epoch.warmup for epoch in record.epochs) and not _has_maps(record):
         reason = f"{len(record.epochs)} epochs, none after the warm-up: train at least 2 epochs"
         return "no throughput", reason
     problems = tuple(impossible_values(record))
@@ -152,10 +157,15 @@ def _unusable(record: Record) -> tuple[State | Exclusion, str] | None:
     return ("invalid", unfaithful) if unfaithful else None
 
 
+def _has_maps(record: Record) -> bool:
+    """Return whether a run without a throughput has saliency maps to tell of; a played one has no times."""
+    return record.saliency is not None and record.header is not None and not record.header.config.is_played
+
+
 def epoch_columns(epochs: Sequence[Epoch], stalled: frozenset[int]) -> Columns:
     """Return one row per epoch: EPOCH_COLUMNS without the run's name."""
     fastest = np.array([min(epoch.worker_seconds, default=NAN) for epoch in epochs])
-    columns = zip(*map(OF_EPOCH, epochs), strict=True)
+    columns = zip(*map(OF_EPOCH, epochs), strict=True) if epochs else ((),) * len(RECORDED)
     found = {name: np.array(column) for name, column in zip(RECORDED, columns, strict=True)}
     for name in ("loss", "learning_rate"):  # none of an emulated run, or of a script's: NaN
         found[name] = found[name].astype(float)

@@ -1,12 +1,13 @@
-"""The manifests of saliency maps beside the records, and why one cannot be used."""
+"""Runs with saliency maps: those without an epoch to time, and the manifests beside the records."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from analysis.loading.runs import name_of
-from analysis.study import Explained
-from analysis.text import count
+from analysis.loading.runs import CompleteRun, Loaded, UnusableRun, name_of
+from analysis.study import Explained, Study
+from analysis.text import count, first_of
 from unet_scaling.study.files import read_regular
 from unet_scaling.study.record_lines import Header
 from unet_scaling.study.saliency import (
@@ -19,7 +20,28 @@ from unet_scaling.study.saliency import (
 
 # Of a digest in a sentence.
 SHOWN_CHARACTERS = 12
+# Runs in a note.
+MOST_NAMED = 5
 _MANIFEST = f"{SALIENCY_FOLDER}/{SALIENCY_MANIFEST_NAME}"
+
+
+def split_untimed(
+    complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]
+) -> tuple[Loaded, list[CompleteRun]]:
+    """Return the runs with a throughput and those left out, and the runs that tell of their maps only."""
+    timed = [run for run in complete if run.has_throughput]
+    return (timed, list(left_out)), [run for run in complete if not run.has_throughput]
+
+
+def with_maps_only(study: Study, maps_only: Study) -> Study:
+    """Return a study with those of its runs that tell of their maps only, and a note on them."""
+    names = [str(run) for run in maps_only.runs["run"]]
+    note = (
+        f"{count(len(names), 'run')} without an epoch after the warm-up: of saliency maps alone, no table on "
+        f"training or IoU has {'it' if len(names) == 1 else 'them'}: {first_of(names, 'run', MOST_NAMED)}"
+    )
+    notes = dict.fromkeys([*study.notes, note, *maps_only.notes])
+    return replace(study, maps_only=maps_only, notes=tuple(notes))
 
 
 def read_manifests(

@@ -161,6 +161,8 @@ def _method(report: Report) -> Iterator[str]:
 
 
 def _what_is_measured(report: Report) -> str:
+    if report.study.runs.empty and report.study.played is None:
+        return "No run has an epoch after the warm-up: of saliency maps alone can be told."
     if report.study.runs.empty:
         score = report.study.score.title
         return f"Every run is played: of its {score} alone can be told, no time or speed is measured."

@@ -43,6 +43,7 @@ from analysis.prediction.request_sentences import request_sentences
 from analysis.prediction.scoring import score_table
 from analysis.processes import parallel_map
 from analysis.restriction import after, restriction_notes, restriction_words
+from analysis.saliency.answer import maps_answer
 from analysis.saliency.findings import SaliencyFindings, saliency_findings
 from analysis.study import Study
 from analysis.text import series_name
@@ -149,6 +150,8 @@ class Report:
             answers = script_answers(self.study, self.points)
         else:
             answers = with_played(answers_of(self.recommendations, self.checks), self.played)
+        if self.study.subject is self.study.maps_only:
+            answers = [maps_answer(self.saliency)]
         return as_restricted(answers, self.study)
 
     @property

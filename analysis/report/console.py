@@ -28,7 +28,7 @@ MOST_PRINTED = 4
 WITH_INTERVAL = ("speed-up", "difference to 1 worker")
 ANSWER_STYLES: Mapping[Kind, str] = {
     "scale": "green", "stay": "cyan", "undecided": "yellow", "unfair": "red", "played": "cyan",
-    "script": "cyan",
+    "script": "cyan", "maps": "cyan",
 }  # fmt: skip
 DOUBTS = "Not equal in this comparison"
 

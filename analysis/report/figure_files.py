@@ -18,7 +18,9 @@ from analysis.text import clean, sentence
 MAIN = "main"
 # Of figures and tables on what a training gives.
 LEARNED_SECTIONS = ("iou", "loss", "cost")
+SALIENCY_SECTION = "saliency"
 ONLY_PLAYED = "every run is played, so that no time or speed is measured"
+ONLY_MAPS = "no run has an epoch after the warm-up, so that no speed of training is measured"
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,11 @@ def draw_figures(report: Report) -> FigureFiles:
 
 def _why_missing(inputs: Inputs, name: str) -> str | None:
     """Return why a figure is not drawn: of played runs only the IoU is, of restricted studies the speed."""
-    if inputs.study.runs.empty and name != "quality":
-        return ONLY_PLAYED
+    if inputs.study.runs.empty and FIGURES[name].SECTION != SALIENCY_SECTION:
+        if inputs.study.played is None:
+            return ONLY_MAPS
+        if name != "quality":
+            return ONLY_PLAYED
     if FIGURES[name].SECTION in LEARNED_SECTIONS and (reason := not_learned(inputs.study)):
         return reason
     return FIGURES[name].missing(inputs)

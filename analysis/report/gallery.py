@@ -30,8 +30,9 @@ _CAPTION = (
 
 def gallery(report: Report) -> Gallery | None:
     """Return the pictures of the first run that has some of images with curves; None where no run has."""
-    for run in report.study.runs["run"]:
-        explained = report.study.explained.get(run)
+    study = report.saliency.study
+    for run in study.runs["run"]:
+        explained = study.explained.get(run)
         made = _gallery(str(run), explained) if explained else None
         if made and any(picture.source for _, pictures in made.rows for picture in pictures):
             return made

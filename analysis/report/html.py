@@ -33,6 +33,7 @@ KIND_WORDS: dict[Kind, str] = {
     "unfair": "No fair comparison",
     "played": "{score} only: played",
     "script": "Recorded in a script: not compared",
+    "maps": "Saliency maps only",
 }
 LIGHT_WORDS: dict[Light, str] = {
     "good": "good",
@@ -166,12 +167,15 @@ def _capital(text: str) -> str:
 
 
 def _measured(report: Report) -> str:
-    """Return frameworks, worker counts and repeats in a line, of real and of played runs."""
+    """Return frameworks, worker counts and repeats in a line, of real and of played runs, and of maps."""
     study = report.study
     parts = [_runs_line(study, report.points["repeats"])] if len(study.runs) else []
     if study.played is not None and len(study.played.runs):
         sizes = study.played.runs.groupby(POINT).size()
         parts.append(f"played: {_runs_line(study.played, sizes)}")
+    if study.maps_only is not None:
+        sizes = study.maps_only.runs.groupby(POINT).size()
+        parts.append(f"saliency maps only: {_runs_line(study.maps_only, sizes)}")
     return "; ".join(parts)
 
 

@@ -14,8 +14,8 @@ def run_links(report: Report, folder: Path) -> RunLinks:
     """Return the link of each run, used or left out, that lies beside the report's folder, by its name."""
     study = report.study
     names = {*study.runs["run"], *study.all_left_out["run"]}
-    if study.played is not None:
-        names |= {*study.played.runs["run"]}
+    for part in filter(None, (study.played, study.maps_only)):
+        names |= {*part.runs["run"]}
     return dict(_links(names, folder.resolve().parent))
 
 

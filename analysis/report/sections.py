@@ -65,19 +65,21 @@ def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
 
 
 def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
-    """Return what makes the sections; a study of played runs only has no speed to show.
+    """Return what makes the sections; a study of played runs only, or of maps, has no speed of training.
 
     Emulated runs have nothing else, and of scripts nothing is concluded.
     """
+    maps = () if report.saliency.is_empty else (saliency_section,)
     if report.study.runs.empty:
-        return (played_section, _fairness, played_runs_section)
+        played = report.study.played is not None
+        first, last = ((played_section,), (played_runs_section,)) if played else ((), ())
+        return (*first, *maps, _fairness, *last)
     if report.study.is_of_scripts:
         return (_points, _overhead, _fairness, _runs)
     wrappers = (_frameworks,) if len(report.wrappers) else ()
     if report.study.is_emulated:
         return (_points, _against, *wrappers, _overhead, _request, _prediction, _fairness, _runs)
     first = (_points, _against, *wrappers, _iou)
-    maps = () if report.saliency.is_empty else (saliency_section,)
     others = (*maps, _overhead, _cost, _loss, _request, _prediction, _fairness, _runs)
     if report.study.played is None:
         return (*first, *others)

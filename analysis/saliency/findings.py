@@ -52,6 +52,7 @@ class SaliencyFindings:
 
 def saliency_findings(study: Study) -> SaliencyFindings:
     """Return what a study shows of saliency maps. Pure: the manifests have been read."""
+    study = study.with_maps
     runs = saliency_runs(study)
     maps = maps_study(study, runs)
     return SaliencyFindings(study, maps, runs, saliency_points(maps, runs), faithful_table(study))
