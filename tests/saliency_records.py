@@ -52,6 +52,8 @@ class Made:
     correlation: float | None = 0.1
     maps_seed: str = ""
     epochs: int = 3
+    # Further options of training.
+    training: Mapping[str, object] = field(default_factory=dict)
     changes: Mapping[str, object] = field(default_factory=dict)
     manifest_changes: Mapping[str, object] = field(default_factory=dict)
 
@@ -65,8 +67,11 @@ def write_explained(
     **saliency: Any,
 ) -> Path:
     """Write the folder of a complete run with maps; returns it. Options are those of `[saliency]`."""
-    label = "".join(f"-{name}={value}" for name, value in saliency.items())
-    options = {"saliency": {"method": "rise", "masks": 64} | saliency, "training": {"epochs": made.epochs}}
+    label = "".join(f"-{name}={value}" for name, value in {**saliency, **made.training}.items())
+    options = {
+        "saliency": {"method": "rise", "masks": 64} | saliency,
+        "training": {"epochs": made.epochs} | dict(made.training),
+    }
     point = make_point(framework, workers, repeat, options=options, label=label)
     folder = study / point.run
     folder.mkdir(parents=True)

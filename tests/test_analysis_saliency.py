@@ -19,9 +19,11 @@ from analysis.saliency.findings import SaliencyFindings, saliency_findings
 from tests.records import digest
 from tests.report_studies import write_study
 from tests.saliency_records import Made, write_explained, write_scaling
+from unet_scaling.study.config import Framework
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_MANIFEST_NAME, SaliencyPhases
 
+OTHERS: tuple[Framework, ...] = ("horovod", "lightning", "accelerate")
 MANIFEST = f"{SALIENCY_FOLDER}/{SALIENCY_MANIFEST_NAME}"
 
 
@@ -200,7 +202,7 @@ def test_equal_weights_give_the_same_maps_or_the_difference_is_named(scaling: Pa
     write_explained(study)
     write_explained(study, "horovod", made=Made(maps_seed="other"))
     said = " ".join(findings(study).sentences)
-    assert "in 1 of 2 runs (1 set of weights)" in said
+    assert "in 0 of 2 runs (1 set of weights)" in said
     assert (
         "horovod-w01-r1 made other maps than pytorch_native-w01-r1 of the same weights on 6 of 6 images"
         in said
@@ -213,8 +215,41 @@ def test_maps_of_other_weights_are_not_compared(tmp_path: Path) -> None:
     write_explained(study, "horovod", made=Made(weights="b", maps_seed="other"))
     said = findings(study).sentences
     assert "no two runs have the same weights: no maps are compared" in said
-    assert "native DDP and Horovod trained other weights from 1 seed: their maps are not compared" in said
+    assert (
+        "from 1 seed, native DDP trained other weights than Horovod: maps of other weights are not compared"
+        in said
+    )
     assert "other maps than" not in " ".join(said)
+
+
+def test_the_one_run_with_other_maps_is_named_though_it_comes_first(tmp_path: Path) -> None:
+    study = tmp_path / "maps"
+    write_explained(study, made=Made(maps_seed="odd"))
+    for framework in OTHERS:
+        write_explained(study, framework)
+    said = " ".join(findings(study).sentences)
+    assert "in 3 of 4 runs (1 set of weights)" in said
+    assert "pytorch_native-w01-r1 made other maps than horovod-w01-r1 of the same weights on 6 of 6" in said
+    assert said.count("made other maps") == 1
+
+
+def test_frameworks_of_equal_weights_are_not_said_to_differ(tmp_path: Path) -> None:
+    study = tmp_path / "maps"
+    write_explained(study)
+    for framework in OTHERS:
+        write_explained(study, framework, made=Made(weights="b" if framework == "accelerate" else "weights"))
+    said = " ".join(findings(study).sentences)
+    assert "in 3 of 3 runs (1 set of weights)" in said
+    assert (
+        "from 1 seed, native DDP, Horovod and Lightning Fabric trained other weights than Accelerate:" in said
+    )
+
+
+def test_runs_that_may_round_otherwise_are_not_compared(tmp_path: Path) -> None:
+    study = tmp_path / "maps"
+    write_explained(study)
+    write_explained(study, made=Made(maps_seed="other", training={"channels_last": False}))
+    assert "no two runs have the same weights: no maps are compared" in findings(study).sentences
 
 
 def test_maps_of_other_options_are_not_compared(tmp_path: Path) -> None:
