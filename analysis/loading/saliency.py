@@ -21,7 +21,7 @@ from unet_scaling.study.saliency import (
 # Of a digest in a sentence.
 SHOWN_CHARACTERS = 12
 # Runs in a note.
-MOST_NAMED = 5
+_MOST_NAMED = 5
 _MANIFEST = f"{SALIENCY_FOLDER}/{SALIENCY_MANIFEST_NAME}"
 
 
@@ -38,7 +38,7 @@ def with_maps_only(study: Study, maps_only: Study) -> Study:
     names = [str(run) for run in maps_only.runs["run"]]
     note = (
         f"{count(len(names), 'run')} without an epoch after the warm-up: of saliency maps alone, no table on "
-        f"training or IoU has {'it' if len(names) == 1 else 'them'}: {first_of(names, 'run', MOST_NAMED)}"
+        f"training or IoU has {'it' if len(names) == 1 else 'them'}: {first_of(names, 'run', _MOST_NAMED)}"
     )
     notes = dict.fromkeys([*study.notes, note, *maps_only.notes])
     return replace(study, maps_only=maps_only, notes=tuple(notes))

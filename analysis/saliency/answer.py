@@ -5,9 +5,9 @@ from analysis.findings.tiles import COST_TITLE, Light, Tile
 from analysis.saliency.findings import SaliencyFindings
 from analysis.text import count
 
-NOT_MEASURED = "not measured"
-NO_EPOCH = "no epoch after the warm-up"
-TRAIN = "to compare speed and IoU, set training.epochs to 2 or more in a study of its own"
+_NOT_MEASURED = "not measured"
+_NO_EPOCH = "no epoch after the warm-up"
+_TRAIN = "to compare speed and IoU, set training.epochs to 2 or more in a study of its own"
 
 
 def maps_answer(found: SaliencyFindings) -> Answer:
@@ -17,9 +17,9 @@ def maps_answer(found: SaliencyFindings) -> Answer:
     detail = found.warnings[0] if found.warnings else ""
     trusted: Light = "caution" if detail else "unknown"
     tiles = (
-        Tile("Speed", NOT_MEASURED, NO_EPOCH, "unknown"),
-        Tile(found.study.score.heading, "not compared", NO_EPOCH, "unknown"),
-        Tile(COST_TITLE, NOT_MEASURED, NO_EPOCH, "unknown"),
+        Tile("Speed", _NOT_MEASURED, _NO_EPOCH, "unknown"),
+        Tile(found.study.score.heading, "not compared", _NO_EPOCH, "unknown"),
+        Tile(COST_TITLE, _NOT_MEASURED, _NO_EPOCH, "unknown"),
         Tile("Trust", f"{count(maps, 'map')} of {runs}", detail or "no warning", trusted),
     )
-    return Answer("", "maps", f"saliency maps only: {found.sentences[0]}", tiles, (TRAIN,))
+    return Answer("", "maps", f"saliency maps only: {found.sentences[0]}", tiles, (_TRAIN,))

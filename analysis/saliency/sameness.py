@@ -77,7 +77,8 @@ def _largest_class(explained: Mapping[str, Explained], runs: Sequence[str]) -> S
 
 def _difference(explained: Mapping[str, Explained], first: str, run: str) -> str:
     """Return on how many images a run made other maps than the first."""
-    expected, found = _digests(explained[first]), _digests(explained[run])
+    expected = _digests(explained[first])
+    found = _digests(explained[run])
     others = [image for image in {**expected, **found} if expected.get(image) != found.get(image)]
     images = f"{len(others)} of {count(len(found), 'image')}"
     return f"{run} made other maps than {first} of the same weights on {images}, the first {others[0]!r}"
