@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from analysis.__main__ import main
+from analysis.loading.load import load_study
+from analysis.saliency.findings import saliency_findings
 from slurm.local import launch
 from tests.explain_product import LINE_NAME, METHODS, SPLITS
 from tests.studies import make_point, make_run, train
@@ -162,6 +165,22 @@ def test_one_image_is_shared_by_three_workers(
         explained_point(images, weights, method="rise", batch=1000, images=1), tmp_path
     )
     assert stored_maps(tmp_path / "run") == other_batch
+
+
+def test_a_run_that_trains_nothing_is_reported_by_its_maps(
+    images: Path, weights: Path, tmp_path: Path
+) -> None:
+    config = explaining(images, weights, workers=1, images=2)
+    assert run_program(tmp_path / "study" / "run", config) == 0
+    main([str(tmp_path / "study")])
+    study = load_study(tmp_path / "study")
+    assert study.runs.empty
+    (row,) = saliency_findings(study).points.to_dict("records")
+    assert row["maps"] == 2
+    assert row["maps_per_second"] > 0
+    page = (tmp_path / "study" / "report" / "report.html").read_text()
+    assert "Where the network looks" in page
+    assert page.count('<img src="data:image/png;base64,') == 2 * 4
 
 
 @pytest.fixture(scope="module")
