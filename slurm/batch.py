@@ -43,7 +43,7 @@ class BatchJob:
         """Queue the script; return why it is not in the queue, or nothing.
 
         Where Slurm takes no more jobs, tries again for `limit_wait_seconds`. Raises CancelledError, with
-        nothing left in the queue, where the study is cancelled before or meanwhile.
+        nothing left in the queue or named if it is, where the study is cancelled before or meanwhile.
         """
 
         def announce(error: LimitError, pause: float) -> None:
@@ -68,8 +68,8 @@ class BatchJob:
             self._restore()
             raise
         self._note("queued", job=job)
-        cancellation.take_back(job)
         console.print(f"{self.label}: job {job}", markup=False)
+        cancellation.take_back(job)
         return ""
 
     def reject(self, reason: str) -> str:

@@ -18,11 +18,11 @@ MARK_NAME = ".cancelled"
 
 
 class CancelledError(UserError):
-    """The study was cancelled while a submission was at work on it."""
+    """The study was cancelled while a submission was at work on it. `left`: what that leaves to do, first."""
 
-    def __init__(self, study: Path) -> None:
+    def __init__(self, study: Path, left: str = "") -> None:
         super().__init__(
-            f"{study.name} was cancelled meanwhile ({PASTED} cancel {study.name}): nothing more is "
+            f"{left}{study.name} was cancelled meanwhile ({PASTED} cancel {study.name}): nothing more is "
             "submitted; the same command goes on",
             EXIT_RESUME,
         )
@@ -43,7 +43,7 @@ class Cancellation:
     def take_back(self, job: str) -> None:
         """Cancel a job just queued, and raise CancelledError, where the study was cancelled meanwhile.
 
-        Raises UserError where Slurm does not answer.
+        Where Slurm does not answer, the error names the job, which is still there.
         """
         try:
             self.require_none()
@@ -73,7 +73,8 @@ def _cancel_late(study: Path, job: str) -> None:
     try:
         cancel([job])
     except UnreachableError as error:
-        raise UserError(
-            f"{study.name} was cancelled while job {job} was queued, and Slurm does not answer now: {error}; "
-            f"cancel it again: {PASTED} cancel {study.name}"
+        raise CancelledError(
+            study,
+            f"job {job} was queued meanwhile and is still there, since Slurm does not answer now: {error}; "
+            f"cancel it again: {PASTED} cancel {study.name}\n",
         ) from None

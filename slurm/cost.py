@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm.cluster import Cluster, geometry
-from slurm.estimate import NOTHING, Basis, Images, Range, estimable, run_seconds, source_text, time_text
+from slurm.estimate import (
+    NOTHING,
+    Basis,
+    Images,
+    Range,
+    estimable,
+    estimable_with_maps,
+    run_seconds,
+    source_text,
+    time_text,
+)
 from slurm.estimate_basis import images_of_all
 from slurm.known_seconds import BY_ITS_OWN_RUNS
 from slurm.preflight import estimate, limit_node_hours
@@ -75,6 +85,8 @@ def _all_seconds(configs: Sequence[RunConfig], basis: Basis | None) -> tuple[lis
         return [], f"; not estimated: {BY_ITS_OWN_RUNS}"
     if not estimable(configs, basis):
         return [], f"; not estimated: {basis.source} is of another network (model.width, model.depth)"
+    if not estimable_with_maps(configs, basis):
+        return [], f"; not estimated: saliency maps, since {basis.source} made none with these options"
     images: dict[str, Images] | None = images_of_all(configs)
     if images is None:
         return [], "; not estimated: the number of images is not known, since they are not checked"

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from unet_scaling.study.disturbance import disturbance
-from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.record import set_launch_aside
 from unet_scaling.study.run_state import RecordedRun
 
 # A machine that stays busy disturbs each further launch as well: then more of them only cost time.
@@ -43,7 +43,5 @@ def kept_records(folder: Path) -> list[Path]:
 
 
 def set_disturbed_aside(folder: Path) -> Path:
-    """Keep the record of a disturbed launch under a name that says so, and let its run be launched again."""
-    kept = folder / f"run.disturbed{len(kept_records(folder)) + 1}.jsonl"
-    (folder / RECORD_NAME).rename(kept)
-    return kept
+    """Keep record and maps of a disturbed launch under a name that says so; its run is launched again."""
+    return set_launch_aside(folder, f"disturbed{len(kept_records(folder)) + 1}")

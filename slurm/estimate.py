@@ -8,6 +8,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import Epoch, Evaluation
+from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.texts import count, duration
 
 
@@ -52,7 +53,10 @@ class Images:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """The speeds of one run: pixels per second of all its workers. `framework` is None for a probe."""
+    """The speeds of one run: pixels per second of all its workers. `framework` is None for a probe.
+
+    `explained_per_second`: of the images with a saliency map; None where it made none, or not all at once.
+    """
 
     config: RunConfig
     framework: str | None
@@ -60,6 +64,7 @@ class MeasuredRun:
     trained_per_second: float
     evaluated_per_second: float
     startup_seconds: float
+    explained_per_second: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,15 @@ def measured_run(record: Record) -> MeasuredRun | None:
         trained_per_second=_pixels_per_second(config, _timed(record.epochs)),
         evaluated_per_second=_pixels_per_second(config, record.results),
         startup_seconds=_startup_seconds(record),
+        explained_per_second=_explained_per_second(config, record.saliency),
     )
+
+
+def _explained_per_second(config: RunConfig, made: Saliency | None) -> float | None:
+    """Return the speed of maps with their checks, of a run that made all of its own in one attempt."""
+    if made is None or made.maps == 0 or made.maps_made_here < made.maps:
+        return None
+    return made.maps * pixels_per_image(config) / (made.seconds + made.check_seconds)
 
 
 def _timed(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
@@ -112,7 +125,12 @@ def estimable(configs: Sequence[RunConfig], basis: Basis) -> bool:
 
     Emulated ones compute none.
     """
-    return all(_usable(config, basis.runs) and not config.is_emulated for config in configs)
+    return all(_of_network(config, basis.runs) and not config.is_emulated for config in configs)
+
+
+def estimable_with_maps(configs: Sequence[RunConfig], basis: Basis) -> bool:
+    """Return whether it also has runs with the saliency maps of those that make some."""
+    return all(_usable(config, basis.runs) for config in configs)
 
 
 def measures_all(configs: Sequence[RunConfig], basis: Basis) -> bool:
@@ -125,14 +143,22 @@ def run_seconds(config: RunConfig, basis: Basis, images: Images) -> Range:
     """Return how long a run takes from the start of its processes.
 
     Uses the runs of the nearest worker count, of the same framework and options where there are any.
-    Raises ValueError where the basis has no run of this network.
+    Raises ValueError where the basis has no run of this network, or none with such maps.
     """
     runs = _nearest(config, _usable(config, basis.runs))
     passes = config.data.passes_per_epoch * config.training.epochs
     trained = _work_seconds(config, runs, images.train * passes, [run.trained_per_second for run in runs])
     evaluations = images.test * _evaluations(config)
     evaluated = _work_seconds(config, runs, evaluations, [run.evaluated_per_second for run in runs])
-    return _start(runs) + trained + evaluated
+    return _start(runs) + trained + evaluated + _explained(config, runs, images.test)
+
+
+def _explained(config: RunConfig, runs: Sequence[MeasuredRun], test_images: int) -> Range:
+    """Return the seconds of saliency maps and their checks, as if every image had a map."""
+    if not config.is_explained:
+        return NOTHING
+    rates = [run.explained_per_second for run in runs if run.explained_per_second]
+    return _work_seconds(config, runs, min(test_images, config.saliency.images or test_images), rates)
 
 
 def _start(runs: Sequence[MeasuredRun]) -> Range:
@@ -169,8 +195,21 @@ def _worker_speed(config: RunConfig, run: MeasuredRun) -> Range:
 
 
 def _usable(config: RunConfig, runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
+    """Return the runs of the same network; for a run that makes saliency maps, those with such maps."""
+    runs = _of_network(config, runs)
+    if not config.is_explained:
+        return runs
+    return [run for run in runs if run.explained_per_second and _maps_of(run.config) == _maps_of(config)]
+
+
+def _of_network(config: RunConfig, runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs of the same network: how the seconds of another one compare is not known."""
     return [run for run in runs if run.config.model == config.model]
+
+
+def _maps_of(config: RunConfig) -> dict[str, object]:
+    """Return the options that decide the seconds of an image's map and of its checks."""
+    return config.saliency.model_dump(exclude={"images", "seed", "split"})
 
 
 def _nearest(config: RunConfig, runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:

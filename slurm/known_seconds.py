@@ -70,7 +70,9 @@ def recorded_seconds(record: Record) -> float:
     )
     trained = sum(epoch.seconds for epoch in record.epochs)
     evaluated = sum(result.seconds for result in record.results)
-    return sum(max(seconds) for seconds in startup) + trained + evaluated
+    made = record.saliency
+    explained = made.seconds + made.check_seconds if made else 0.0
+    return sum(max(seconds) for seconds in startup) + trained + evaluated + explained
 
 
 def point_of(config: RunConfig) -> str:

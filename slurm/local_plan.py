@@ -19,7 +19,7 @@ from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import set_record_aside
+from unet_scaling.study.record import set_launch_aside
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
 from unet_scaling.study.study_file import JOB_NAME
 from unet_scaling.study.texts import count
@@ -117,7 +117,7 @@ def take_over(
         missing.append(config)
         run_folder = folder.run_folder(config)
         if complete:
-            set_record_aside(run_folder)
+            set_launch_aside(run_folder)
         if (run_folder / JOB_NAME).exists():
             (run_folder / JOB_NAME).rename(run_folder / FORMER_JOB_NAME)
     return missing

@@ -136,7 +136,8 @@ class StudyProgress:
         return ", ".join(parts)
 
     def _seconds_left(self) -> float | None:
-        own = self._tail.seconds_left(self._config.training.epochs)
+        # Epochs do not tell how long the maps take that follow them.
+        own = None if self._config.is_explained else self._tail.seconds_left(self._config.training.epochs)
         if own is None:
             whole = self._known.foreseen([self._config])
             own = max(0.0, whole - self._elapsed()) if whole is not None else None

@@ -23,7 +23,7 @@ from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
 from slurm.submissions import Submission, read_submission, read_submissions, write_submission
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import set_record_aside
+from unet_scaling.study.record import set_launch_aside
 from unet_scaling.study.run_state import ACTIVE, IN_QUEUE, SUBMITTABLE
 from unet_scaling.study.texts import short_digest
 
@@ -159,7 +159,7 @@ class Submitter:
             require_sound_launch(self.cluster, workers, self.folder.path.parent, self.console)
         for run in wanted:
             if run.run.state.is_complete and run.name in self.force:
-                set_record_aside(run.folder)
+                set_launch_aside(run.folder)
             elif run.run.state.is_complete:
                 set_disturbed_aside(run.folder)
 

@@ -69,7 +69,7 @@ from unet_scaling.study.record_lines import (
     RecordLine,
     ScriptHeader,
 )
-from unet_scaling.study.saliency import Saliency
+from unet_scaling.study.saliency import SALIENCY_FOLDER, Saliency
 from unet_scaling.study.validation import StrictModel
 
 RECORD_NAME = "run.jsonl"
@@ -213,6 +213,18 @@ def earlier_attempts(folder: Path) -> int:
 def set_record_aside(folder: Path) -> None:
     """Number the record of the newest attempt, so that another attempt may begin. Raises OSError."""
     (folder / RECORD_NAME).rename(folder / f"run.attempt{earlier_attempts(folder) + 1}.jsonl")
+
+
+def set_launch_aside(folder: Path, name: str = "") -> Path:
+    """Keep record and saliency maps of a complete launch under a name, and let its run start from nothing.
+
+    The name is by default the number of an attempt. Returns the record. Raises OSError.
+    """
+    name = name or f"attempt{earlier_attempts(folder) + 1}"
+    # First: a record that is still there is set aside once more, and new maps are never taken for old ones.
+    if (folder / SALIENCY_FOLDER).exists():
+        (folder / SALIENCY_FOLDER).rename(folder / f"{SALIENCY_FOLDER}.{name}")
+    return (folder / RECORD_NAME).rename(folder / f"run.{name}.jsonl")
 
 
 def line_with_checksum(line: StrictModel) -> bytes:
