@@ -107,6 +107,8 @@ def sacct(arguments: list[str]) -> int:
 
 
 def scancel(arguments: list[str]) -> int:
+    if (HOME / "silent").exists():
+        return fail("scancel: error: Unable to contact slurm controller (connect failure)")
     jobs = load("jobs.json", {})
     assert isinstance(jobs, dict)
     if not arguments or not set(arguments) <= set(jobs):

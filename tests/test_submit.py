@@ -573,6 +573,25 @@ def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
     assert counted(submitter) == {"cancelled": 1, "waiting": 3}
 
 
+def test_a_job_that_cannot_be_taken_back_is_named_and_not_waited_for(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = slurm.scheduler.submit
+
+    def queue_beside_cancel(script: Path, token: str) -> str:
+        mark_cancelled(submitter.folder.path)
+        job = queue(script, token)
+        fake.be_silent()
+        return job
+
+    monkeypatch.setattr(slurm.batch, "submit", queue_beside_cancel)
+    text = io.StringIO()
+    with pytest.raises(CancelledError, match=r"^job 1000 .*still there.*; cancel it again: "):
+        slurm.commands.submit.submit_and_wait(replace(submitter, console=Console(file=text, width=200)))
+    assert "job 1000\n" in text.getvalue()
+    assert states_of_jobs(fake) == ["PENDING"]
+
+
 def test_a_cancelled_study_can_be_submitted_again(submitter: Submitter, fake: FakeSlurm) -> None:
     submitter.submit()
     cancel_sweep(submitter)

@@ -97,9 +97,10 @@ class FileTask(Task):
         verify_task(self, model, data)
 
     def missing_gradients(self) -> UserError | None:
-        """Return the error of passes that use fewer parameters than the verified one; None without any.
+        """Return the error of a step that uses fewer parameters than the verified pass; None without any.
 
-        DDP would end with an error of its own in the next pass, and Horovod go on.
+        DDP would end with an error of its own in the next step, and Horovod go on. A parameter that some
+        passes of the step use, and others do not, is not among them: it has a gradient.
         """
         without = [name for name, weight in self._trained.items() if weight.grad is None]
         return without_gradient(self.path, without) if without else None
