@@ -423,7 +423,9 @@ def test_a_damaged_manifest_of_maps_only_is_named(tmp_path: Path) -> None:
     torn(write_explained(study, made=Made(epochs=0)) / MANIFEST)
     assert "pytorch_native-w01-r1: saliency/manifest.json is not used: its SHA-256" in notes(study)
     main([str(study)])
-    assert "Where the network looks" in (study / "report" / "report.html").read_text()
+    page = (study / "report" / "report.html").read_text()
+    assert "Where the network looks" in page
+    assert "Saliency maps only: 6 maps of 1 run, none with deletion and insertion curves" in page
 
 
 def test_a_report_without_saliency_has_no_trace_of_it(tmp_path: Path) -> None:

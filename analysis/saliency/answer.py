@@ -15,11 +15,13 @@ def maps_answer(found: SaliencyFindings) -> Answer:
     maps = int(found.runs["maps"].sum())
     runs = count(len(found.runs), "run")
     detail = found.warnings[0] if found.warnings else ""
+    made = f"{count(maps, 'map')} of {runs}"
+    shown = found.sentences[0] if len(found.faithful) else f"{made}, none with deletion and insertion curves"
     trusted: Light = "caution" if detail else "unknown"
     tiles = (
         Tile("Speed", _NOT_MEASURED, _NO_EPOCH, "unknown"),
         Tile(found.study.score.heading, "not compared", _NO_EPOCH, "unknown"),
         Tile(COST_TITLE, _NOT_MEASURED, _NO_EPOCH, "unknown"),
-        Tile("Trust", f"{count(maps, 'map')} of {runs}", detail or "no warning", trusted),
+        Tile("Trust", made, detail or "no warning", trusted),
     )
-    return Answer("", "maps", f"saliency maps only: {found.sentences[0]}", tiles, (_TRAIN,))
+    return Answer("", "maps", f"saliency maps only: {shown}", tiles, (_TRAIN,))
