@@ -19,8 +19,8 @@ from unet_scaling.study.study_file import config_path, read_config
 IMAGES = Images(train=48, test=12)
 
 
-def explained(folder: Path, **saliency: object) -> tuple[RunConfig, Record]:
-    run = write_explained(folder, **saliency)
+def explained(folder: Path) -> tuple[RunConfig, Record]:
+    run = write_explained(folder)
     return read_config(config_path(run)), read_record(run / "run.jsonl")
 
 
