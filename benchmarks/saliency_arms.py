@@ -56,7 +56,7 @@ class Inputs:
 
     def clean(self, position: int, model: nn.Module) -> CleanImage:
         """Return a test image with the network's prediction."""
-        return clean_image(model, self.data.test_sample(position), self.config.training.channels_last)
+        return clean_image(model, self.data.test_sample(position), self.config)
 
 
 def explained(inputs: Inputs, generator: Any, position: int, model: nn.Module) -> NDArray[Any]:  # noqa: ANN401

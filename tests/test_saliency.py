@@ -72,6 +72,8 @@ def predict_half(maker: MapMaker) -> None:
         {"method": "rise", "batch": 100, "channels": 3, "image_height": 24, "image_width": 40},
         {"method": "sliding_window"},
         {"method": "sliding_window", "batch": 7, "channels_last": False, "image_height": 33},
+        {"method": "rise", "fill": "mean", "channels": 3, "image_height": 33, "image_width": 40},
+        {"method": "sliding_window", "fill": "mean"},
         {"method": "random_grid", "masks": 20},
         {"method": "sliding_radial"},
     ],

@@ -65,7 +65,12 @@ def xaitk_stack(options: SaliencyOptions) -> Any:
 def xaitk_map(clean: CleanImage, options: SaliencyOptions) -> NDArray[np.float64]:
     """The map [scores, height, width] that xaitk makes of an image, all by itself."""
     image = np.ascontiguousarray(clean.batch.images[0].permute(1, 2, 0).numpy())
-    saliency: NDArray[np.float64] = xaitk_stack(options).generate(image, ScoredNetwork(clean, options.batch))
+    stack = xaitk_stack(options)
+    if options.fill == "mean":
+        top, left, height, width = clean.box
+        pixels = image[top : top + height, left : left + width]
+        stack.fill = pixels.mean(axis=(0, 1), dtype=np.float64).tolist()
+    saliency: NDArray[np.float64] = stack.generate(image, ScoredNetwork(clean, options.batch))
     return saliency
 
 
@@ -84,8 +89,7 @@ def clean_images(config: RunConfig, folder: Path) -> list[CleanImage]:
     """The test images of a configuration, each with the prediction of its initial weights."""
     maker = map_maker(config, folder)
     count = config.saliency.images or maker.data.test_images
-    layout = config.training.channels_last
-    return [clean_image(maker.model, maker.data.test_sample(place), layout) for place in range(count)]
+    return [clean_image(maker.model, maker.data.test_sample(place), config) for place in range(count)]
 
 
 def explained_point(

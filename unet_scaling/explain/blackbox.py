@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from unet_scaling.data.image_data import CropBox, ImageBatch
 from unet_scaling.explain.faithfulness import Masks as KeptPixels
 from unet_scaling.explain.perturbers import MaskArray
+from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError
 
 Doubles = NDArray[np.float64]
@@ -19,12 +20,14 @@ Doubles = NDArray[np.float64]
 class CleanImage:
     """An image, and the region that the network predicts on it, both without its padding.
 
-    `region` is bool [height, width] on the device, `reference` the scores [2] of the image itself.
+    `region` is bool [height, width] on the device, `reference` the scores [2] of the image itself, `fill`
+    what hidden pixels become, float64 [channels, 1, 1]; None for black.
     """
 
     batch: ImageBatch
     region: Tensor
     reference: Doubles
+    fill: Tensor | None
     channels_last: bool
     model: nn.Module
 
@@ -46,10 +49,14 @@ class CleanImage:
     def scores(self, masks: MaskArray) -> Doubles:
         """Return the scores [n, 2] of the image under masks [n, height, width] of its padded size.
 
-        Hidden pixels become 0. One forward pass: its sums may depend on how many masks there are.
+        One forward pass: its sums may depend on how many masks there are.
         """
         kept = torch.from_numpy(np.ascontiguousarray(masks)).to(self.batch.images.device).unsqueeze(1)
-        return self.scores_of(self.batch.images * kept)
+        images = self.batch.images * kept
+        if self.fill is not None:
+            # In float64, as xaitk does.
+            images = (images.double() + (1 - kept.float()) * self.fill).float()
+        return self.scores_of(images)
 
     @torch.no_grad()
     def scores_of(self, images: Tensor) -> Doubles:
@@ -66,13 +73,21 @@ class CleanImage:
 
 
 @torch.no_grad()
-def clean_image(model: nn.Module, batch: ImageBatch, channels_last: bool) -> CleanImage:
+def clean_image(model: nn.Module, batch: ImageBatch, config: RunConfig) -> CleanImage:
     """Return what the network predicts on a test image; UserError (70) where that is not finite."""
+    channels_last = config.training.channels_last
     logits = batch.cropped(logits_of(model, batch.images, channels_last))
     if not bool(torch.isfinite(logits).all()):
         raise UserError("saliency: the network's prediction for a test image is not finite", EXIT_DIVERGED)
     region = logits[0] > 0
-    return CleanImage(batch, region, region_scores(logits, region)[0], channels_last, model)
+    fill = mean_colour(batch) if config.saliency.fill == "mean" else None
+    return CleanImage(batch, region, region_scores(logits, region)[0], fill, channels_last, model)
+
+
+def mean_colour(batch: ImageBatch) -> Tensor:
+    """Return the mean of an image without its padding, float64 [channels, 1, 1]."""
+    pixels: Tensor = batch.cropped(batch.images)
+    return pixels.mean(dim=(0, 2, 3), dtype=torch.float64)[:, None, None]
 
 
 def region_scores(logits: Tensor, region: Tensor) -> Doubles:

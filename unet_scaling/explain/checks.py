@@ -89,8 +89,7 @@ class MapChecks:
 
     def _untrained(self, trained: CleanImage, saliency: Reals) -> UntrainedMap:
         maker = dataclasses.replace(self.maker, model=self._untrained_model)
-        layout = self.maker.config.training.channels_last
-        clean = clean_image(self._untrained_model, trained.batch, layout)
+        clean = clean_image(self._untrained_model, trained.batch, self.maker.config)
         if clean.is_empty:
             return UntrainedMap(no_map=NOTHING_PREDICTED)
         other = clean.batch.cropped(torch.from_numpy(maker.saliency(clean).astype(np.float32))).numpy()

@@ -39,7 +39,7 @@ class MapMaker:
     def clean(self, position: int) -> CleanImage:
         """Return the test image at this position with the network's prediction."""
         batch = self.data.test_sample(position)
-        return clean_image(self.model, batch, self.config.training.channels_last)
+        return clean_image(self.model, batch, self.config)
 
     def saliency(self, clean: CleanImage) -> Doubles:
         """Return the map of an image, float64 [scores, height, width], made by this worker alone."""

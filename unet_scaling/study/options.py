@@ -246,6 +246,11 @@ class SaliencyOptions(StrictModel):
         50, description="side of the sliding window, radius of sliding_radial, side of a cell of random_grid"
     )
     stride: PixelCount = Field(20, description="pixels from one window or radial to the next")
+    fill: Literal["black", "mean"] = Field(
+        "black",
+        description="what hidden pixels become: black, as xaitk has it, or the mean colour of the image, "
+        "which hides dark objects, too",
+    )
     batch: Count = Field(16, description="masked images of one forward pass")
     split: Literal["auto", "images", "masks"] = Field(
         "auto",
