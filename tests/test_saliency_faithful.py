@@ -9,12 +9,20 @@ import pytest
 from analysis.loading.load import load_study
 from analysis.saliency.findings import saliency_findings
 from analysis.saliency.sentences import CHANCE_SHARE
-from tests.studies import make_point
+from tests.studies import make_point, single_config, train
 from tests.trained import TrainedRuns
+from unet_scaling.data.checking import check_folder
+from unet_scaling.data.manifest import write_manifest
+from unet_scaling.data.synthetic import make
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.study_file import read_study
 
 pytestmark = pytest.mark.slow
 # The acceptance of the maps: on so many of the test images deletion is faster than in random order.
 LEAST_SHARE = 0.9
+# Of `make demo`.
+DEMO_IMAGES = 160
+DEMO_PIXELS = 96
 
 
 def judged(study: Path) -> pd.DataFrame:
@@ -52,3 +60,26 @@ def judged_alone(folder: Path) -> pd.DataFrame:
     if not (study / folder.name).exists():
         (study / folder.name).symlink_to(folder)
     return judged(study)
+
+
+@pytest.mark.verify
+def test_the_demo_gives_faithful_maps(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    make(data, DEMO_IMAGES, DEMO_PIXELS, DEMO_PIXELS, seed=0)
+    write_manifest(check_folder(data, "nonzero"), data / "manifest.json")
+    config = read_study(PROJECT / "slurm" / "studies" / "demo.toml").configs()[0]
+    tables = config.model_dump(include={"data", "model", "training"})
+    tables["data"] |= {"folder": str(data)}
+    tables["training"] |= {"shared_devices": True}
+    # The indents are dark: hidden in black, what is hidden looks like one.
+    saliency = {
+        "method": "sliding_window",
+        "window": 16,
+        "stride": 8,
+        "fill": "mean",
+        "curve_steps": 16,
+        "untrained_check": 8,
+    }
+    demo = single_config("pytorch_native", 1, **tables, saliency=saliency)
+    train(tmp_path / "demo" / demo.run, demo)
+    require_faithful(judged(tmp_path / "demo"))
