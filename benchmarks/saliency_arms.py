@@ -168,7 +168,7 @@ def ours(inputs: Inputs, split: str) -> Arm:
         data = inputs.config.data
         masks = MaskStore(mask_chunks(method.perturber, data.image_height, data.image_width))
         maker = MapMaker(inputs.config, inputs.model, inputs.data, masks, Weighting(method.generator), files)
-        make_maps(maker, inputs.positions, split, clock, lambda: None)
+        make_maps(maker, inputs.positions, split, clock, lambda _done: None)
         return {place: files.read_map(place) for place in maker.own(inputs.positions)}
 
     files.prepare({})

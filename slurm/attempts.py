@@ -19,7 +19,7 @@ def may_be_tried_again(folder: Path, submissions: int = 0) -> bool:
 def gained(folder: Path) -> list[bool]:
     """Return for each attempt that left a record, in order, whether it got further than all before it."""
     gains = []
-    furthest = (0, 0)
+    furthest = (0, 0, 0)
     for path in [*attempt_records(folder), folder / RECORD_NAME]:
         if path.exists():
             reached = _reached(read_record(path))
@@ -28,8 +28,9 @@ def gained(folder: Path) -> list[bool]:
     return gains
 
 
-def _reached(record: Record) -> tuple[int, int]:
-    """Return the (epoch, step) up to which an attempt is known to have trained."""
-    recorded = (len(record.epochs), 0)
-    stopped = record.end.position if record.end and record.end.position else recorded
-    return max(recorded, stopped)
+def _reached(record: Record) -> tuple[int, int, int]:
+    """Return (epoch, step, step of the saliency maps) up to which an attempt is known to have come."""
+    recorded = (len(record.epochs), 0, 0)
+    if record.end is None or record.end.position is None:
+        return recorded
+    return max(recorded, (*record.end.position, record.end.explained or 0))

@@ -38,7 +38,10 @@ class OneOfMany:
     group: Group
     epochs: list[Epoch] = field(default_factory=list)
 
-    def visit_safe_point(self) -> None:
+    def begin_explaining(self) -> None:
+        pass
+
+    def visit_safe_point(self, explained: int) -> None:
         self.group.wait_for_all()
 
     def explained(self, line: Saliency) -> None:

@@ -15,7 +15,12 @@ from unet_scaling.study.record import RECORD_NAME, RecordWriter, set_record_asid
 from unet_scaling.study.record_lines import End, Resumed
 
 
-def stopped(folder: Path, position: tuple[int, int], resumed: tuple[int, int] = (0, 0)) -> None:
+def stopped(
+    folder: Path,
+    position: tuple[int, int],
+    resumed: tuple[int, int] = (0, 0),
+    explained: int | None = None,
+) -> None:
     """Write the record of an attempt that stopped in order at this position; the one before it is kept."""
     folder.mkdir(exist_ok=True)
     point = make_point()
@@ -25,7 +30,7 @@ def stopped(folder: Path, position: tuple[int, int], resumed: tuple[int, int] = 
     begun = Resumed(epoch=resumed[0], step=resumed[1]) if resumed != (0, 0) else None
     writer = RecordWriter(folder / RECORD_NAME)
     writer.write(make_header(point, resumed=begun))
-    writer.write(End(status="stopped", reason="for this test", position=position))
+    writer.write(End(status="stopped", reason="for this test", position=position, explained=explained))
     writer.close()
 
 
@@ -131,6 +136,13 @@ def test_a_run_that_gains_goes_on_and_one_that_does_not_is_given_up(tmp_path: Pa
     assert not may_be_tried_again(folder)
     assert after_run(folder, "--requeue").returncode == 75
     assert calls(folder) == []
+
+
+def test_a_run_that_stops_among_its_maps_gains_by_each_further_map(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for explained in (None, 2, 4, 4, 3, 5):
+        stopped(folder, (3, 0), explained=explained)
+    assert gained(folder) == [True, True, True, False, False, True]
 
 
 @pytest.mark.parametrize("fruitless", [MOST_FRUITLESS - 1, MOST_FRUITLESS])

@@ -14,6 +14,7 @@ from unet_scaling.explain.faithfulness import (
     random_priorities,
     rank_correlation,
 )
+from unet_scaling.study.random_streams import CURVE_STREAM
 
 SHAPE = (12, 16)
 SHARES = curve_shares(13)
@@ -31,8 +32,8 @@ def areas(curves: ScoreCurves) -> dict[str, float]:
     return {name: float(np.trapezoid(scores, SHARES)) for name, scores in vars(curves).items()}
 
 
-def curves_of(saliency: Reals, trial: Trial = TRIAL) -> ScoreCurves:
-    return faithfulness(np.stack([saliency, saliency[::-1]]), weighed, trial)[0]
+def curves_of(saliency: Reals, trial: Trial = TRIAL, image: int = 0) -> ScoreCurves:
+    return faithfulness(np.stack([saliency, saliency[::-1]]), weighed, trial, image)[0]
 
 
 def test_the_true_map_deletes_faster_and_inserts_faster_than_random_order() -> None:
@@ -48,10 +49,10 @@ def test_the_reversed_map_is_worse_than_random_order_both_ways() -> None:
 
 
 def test_each_score_is_judged_by_its_own_map() -> None:
-    both = faithfulness(np.stack([WEIGHTS, WEIGHTS[::-1]]), weighed, TRIAL)
+    both = faithfulness(np.stack([WEIGHTS, WEIGHTS[::-1]]), weighed, TRIAL, 0)
     assert both[0].deletion == pytest.approx(both[1].deletion)
     assert both[0].random_deletion != both[1].random_deletion
-    swapped = faithfulness(np.stack([WEIGHTS[::-1], WEIGHTS]), weighed, TRIAL)
+    swapped = faithfulness(np.stack([WEIGHTS[::-1], WEIGHTS]), weighed, TRIAL, 0)
     assert areas(swapped[0])["deletion"] > areas(both[0])["deletion"] + 0.05
 
 
@@ -70,7 +71,7 @@ def test_a_share_removes_exactly_the_most_salient_pixels() -> None:
         seen.extend(masks)
         return weighed(masks)
 
-    faithfulness(WEIGHTS[None], noted, Trial((0.0, 0.25, 1.0), seed=1))
+    faithfulness(WEIGHTS[None], noted, Trial((0.0, 0.25, 1.0), seed=1), 0)
     deleted, inserted = seen[-5], seen[-2]
     most_salient = np.sort(WEIGHTS, axis=None)[-48] <= WEIGHTS
     assert np.array_equal(deleted, ~most_salient)
@@ -89,8 +90,15 @@ def test_a_seed_gives_the_same_random_orders_and_another_gives_others() -> None:
     assert other.deletion == curves_of(WEIGHTS).deletion
 
 
+def test_each_image_has_random_orders_of_its_own() -> None:
+    """Intervals over the images are of independent ones: one order for all would be lucky for all."""
+    of_images = [curves_of(WEIGHTS, image=image) for image in range(3)]
+    assert len({curves.random_deletion for curves in of_images}) == 3
+    assert len({curves.deletion for curves in of_images}) == 1
+
+
 def test_a_constant_map_is_one_of_the_random_orders() -> None:
-    generator = np.random.default_rng(TRIAL.seed)
+    generator = np.random.default_rng([TRIAL.seed, 0, CURVE_STREAM])
     rival = random_priorities(SHAPE, TRIAL.cell, generator)
     constant = curves_of(np.zeros(SHAPE))
     assert constant.deletion == curves_of(rival).deletion

@@ -119,6 +119,18 @@ def test_a_lack_of_memory_is_reported_with_batch_image_size_and_peak(
     assert "out of memory with training.batch_per_worker = 1 images of 32 x 32, peak " in report["message"]
 
 
+def test_a_lack_of_memory_among_the_maps_names_their_batch(images: Path, tmp_path: Path) -> None:
+    def explain() -> None:
+        lack_device_memory()
+
+    def main() -> None:
+        with reporting_errors(tmp_path, fault_point(images, "pytorch_native"), 1):
+            explain()
+
+    with pytest.raises(UserError, match=r"with saliency\.batch = 16 .*choose a smaller saliency\.batch,"):
+        main()
+
+
 @pytest.mark.parametrize(("framework", "value"), [("pytorch_native", "nan"), ("horovod", "infinity")])
 def test_a_number_that_is_not_finite_on_one_worker_ends_all_as_diverged(
     framework: str, value: str, images: Path, tmp_path: Path

@@ -19,7 +19,7 @@ from tests.xaitk_maps import explained_point, map_maker, xaitk_map
 from unet_scaling.explain import explain, masks, perturbers
 from unet_scaling.explain.checks import MapChecks, trial_of, untrained
 from unet_scaling.explain.map_files import MapFiles
-from unet_scaling.explain.maps import MapMaker
+from unet_scaling.explain.maps import MapMaker, image_names, make_maps
 from unet_scaling.explain.masks import MaskStore
 from unet_scaling.explain.perturbers import mask_chunks, method_of
 from unet_scaling.explain.phase_seconds import PHASES, PhaseSeconds
@@ -142,7 +142,8 @@ def test_masks_without_room_name_the_folder_and_the_cure(monkeypatch: pytest.Mon
         stored(few_masks(masks=200), 33, 47)
     said = str(refused.value)
     assert tempfile.gettempdir() in said
-    assert "set TMPDIR to a folder with more room, or ask for fewer saliency.masks" in said
+    assert "set TMPDIR to a folder with more room, or ask for fewer masks: a smaller saliency.masks" in said
+    assert "with a sliding method a larger saliency.stride" in said
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -210,9 +211,46 @@ def test_a_prediction_that_is_not_finite_ends_the_run(images: Path, weights: Pat
     maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
     with torch.no_grad():
         next(maker.model.parameters()).fill_(torch.nan)
-    with pytest.raises(UserError, match="not finite") as refused:
-        maker.clean(0)
+    name = image_names(maker.config, maker.data)[1]
+    with pytest.raises(UserError, match=f"test image {name} is not finite") as refused:
+        maker.clean(1)
     assert refused.value.exit_code == 70
+    for split in ("images", "masks"):
+        done: list[int] = []
+        with pytest.raises(UserError, match="is not finite"):
+            make_maps(maker, [0, 1], split, PhaseSeconds(torch.device("cpu")), done.append)
+        # Workers that share out images come to the same safe points, whichever of them failed.
+        assert done == ([1, 2] if split == "images" else [])
+
+
+def test_what_is_known_of_a_map_is_found_out_once(images: Path, weights: Path, tmp_path: Path) -> None:
+    maker = map_maker(explained_point(images, weights, method="rise", curve_steps=2), tmp_path)
+    maker.files.prepare({})
+    maker.files.write_map(0, maker.saliency(maker.clean(0)))
+    entry = MapChecks(maker).image(0, "first")
+    picture = maker.files.folder / entry.pictures["image"].file
+    made = picture.stat().st_mtime_ns
+    assert MapChecks(maker).image(0, "first") == entry
+    assert picture.stat().st_mtime_ns == made
+    picture.write_bytes(b"damaged")
+    assert MapChecks(maker).image(0, "first") == entry
+    assert picture.stat().st_mtime_ns != made
+    maker.files.write_map(0, np.zeros_like(maker.files.read_map(0), np.float64))
+    other = MapChecks(maker).image(0, "first")
+    assert other.map != entry.map
+    maker.files.prepare({"weights": "others"})
+    assert maker.files.read_entry(0) is None
+
+
+def test_an_image_that_another_worker_called_empty_has_no_map(
+    images: Path, weights: Path, tmp_path: Path
+) -> None:
+    maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
+    maker.files.prepare({})
+    entry = MapChecks(maker).image(0, "first")
+    assert entry.foreground > 0
+    assert entry.map is None
+    assert not entry.overlays
 
 
 def test_an_image_on_which_nothing_is_predicted_has_no_score_and_says_so(
@@ -302,6 +340,12 @@ def test_map_files_are_whole_of_their_origin_or_made_again(tmp_path: Path) -> No
     files.prepare({"weights": "b"})
     assert not files.has_map(3, (2, 3, 4))
     assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.usefixtures("files_of_a_kibibyte")
+def test_a_disk_that_is_full_before_the_first_map_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"saliency could not be written.*make room"):
+        MapFiles(tmp_path).prepare({"configuration": "x" * 2000})
 
 
 @pytest.mark.usefixtures("files_of_a_kibibyte")

@@ -38,9 +38,18 @@ class MapChecks:
     maker: MapMaker
 
     def image(self, position: int, name: str) -> ExplainedImage:
-        """Return the manifest's entry of a test image; its pictures are written."""
+        """Return the manifest's entry of a test image, if need be an earlier attempt's; all is written."""
+        entry = self.maker.files.read_entry(position)
+        if entry is None:
+            entry = self._made(position, name)
+            self.maker.files.write_entry(entry)
+        return entry
+
+    def _made(self, position: int, name: str) -> ExplainedImage:
         clean = self.maker.clean(position)
         height, width = clean.batch.images.shape[-2:]
+        # Where this worker predicts something, another one may still have called the image empty.
+        is_mapped = not clean.is_empty and self.maker.files.is_mapped(position)
         entry = ExplainedImage(
             image=name,
             position=position,
@@ -48,8 +57,8 @@ class MapChecks:
             width=width,
             box=clean.box,
             foreground=clean.foreground,
-            map=None if clean.is_empty else self.maker.files.map_file(position),
-            no_map=NOTHING_PREDICTED if clean.is_empty else None,
+            map=self.maker.files.map_file(position) if is_mapped else None,
+            no_map=None if is_mapped else NOTHING_PREDICTED,
             pictures={
                 "image": self.maker.files.write_picture(
                     position, "image", picture_png(brighter(_pixels(clean)))
@@ -57,15 +66,15 @@ class MapChecks:
                 "truth": self.maker.files.write_picture(position, "truth", picture_png(_truth(clean))),
             },
         )
-        return entry if clean.is_empty else entry.model_copy(update=self._of_map(position, clean))
+        return entry.model_copy(update=self._of_map(position, clean)) if is_mapped else entry
 
     def _of_map(self, position: int, clean: CleanImage) -> dict[str, object]:
         saliency = clean.batch.cropped(torch.from_numpy(self.maker.files.read_map(position))).numpy()
         is_checked = position < self.maker.config.saliency.untrained_check
         return {
             "overlays": self._overlays(position, clean, saliency),
-            "faithfulness": self._faithfulness(clean, saliency),
-            "untrained": self._untrained(clean, saliency) if is_checked else None,
+            "faithfulness": self._faithfulness(position, clean, saliency),
+            "untrained": self._untrained(position, clean, saliency) if is_checked else None,
         }
 
     def _overlays(
@@ -77,17 +86,19 @@ class MapChecks:
             for score, of_score in zip(SCORES, saliency, strict=True)
         }
 
-    def _faithfulness(self, clean: CleanImage, saliency: Reals) -> dict[SaliencyScore, Faithfulness]:
+    def _faithfulness(
+        self, position: int, clean: CleanImage, saliency: Reals
+    ) -> dict[SaliencyScore, Faithfulness]:
         trial = trial_of(self.maker.config)
         if not trial.shares:
             return {}
-        curves = faithfulness(saliency, clean.scores_of_image, trial)
+        curves = faithfulness(saliency, clean.scores_of_image, trial, position)
         return {
             score: Faithfulness(**{name: list(values) for name, values in dataclasses.asdict(found).items()})
             for score, found in zip(SCORES, curves, strict=True)
         }
 
-    def _untrained(self, trained: CleanImage, saliency: Reals) -> UntrainedMap:
+    def _untrained(self, position: int, trained: CleanImage, saliency: Reals) -> UntrainedMap:
         maker = dataclasses.replace(self.maker, model=self._untrained_model)
         clean = clean_image(self._untrained_model, trained.batch, self.maker.config)
         if clean.is_empty:
@@ -98,7 +109,7 @@ class MapChecks:
                 score: rank_correlation(own, untrained)
                 for score, own, untrained in zip(SCORES, saliency, other, strict=True)
             },
-            faithfulness=self._faithfulness(clean, other),
+            faithfulness=self._faithfulness(position, clean, other),
         )
 
     @cached_property

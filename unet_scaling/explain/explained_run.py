@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -9,12 +10,11 @@ import torch
 from torch import nn
 
 from unet_scaling.data.image_data import ImageData
-from unet_scaling.data.manifest import read_manifest
 from unet_scaling.data.run_data import RunData
 from unet_scaling.explain.blackbox import Doubles
 from unet_scaling.explain.checks import MapChecks, trial_of
 from unet_scaling.explain.map_files import MapFiles
-from unet_scaling.explain.maps import MapMaker, make_maps
+from unet_scaling.explain.maps import MapMaker, image_names, make_maps, take_turns
 from unet_scaling.explain.masks import MaskStore
 from unet_scaling.explain.perturbers import Method, mask_chunks, method_of
 from unet_scaling.explain.phase_seconds import PhaseSeconds
@@ -138,7 +138,9 @@ class ExplainedRun:
         weighting = Weighting(self._method.generator)
         maker = MapMaker(self._config, self._model, self._data, masks, weighting, self._files)
         if missing:
-            make_maps(maker, missing, self._split(), clock, self._record.visit_safe_point)
+            self._record.begin_explaining()
+            before = len(self._positions) - len(missing)
+            make_maps(maker, missing, self._split(), clock, partial(self._visit_safe_point, before))
         return maker, self._of_all(clock.stop())
 
     def _of_all(self, own: SaliencyPhases) -> list[SaliencyPhases]:
@@ -151,19 +153,23 @@ class ExplainedRun:
 
     def _check(self, maker: MapMaker) -> list[ExplainedImage]:
         """Return the manifest's entries of all images, on every worker."""
-        names = self._names()
+        names = image_names(self._config, self._data)
         checks = MapChecks(maker)
-        own = [
-            checks.image(position, names[position]).model_dump_json()
-            for position in maker.own(self._positions)
-        ]
+        own: list[str] = []
+
+        def check(position: int) -> None:
+            own.append(checks.image(position, names[position]).model_dump_json())
+
+        turns = [partial(check, position) for position in maker.own(self._positions)]
+        self._record.begin_explaining()
+        after_each = partial(self._visit_safe_point, len(self._positions))
+        take_turns(self._group, turns, "checks", after_each)
         texts = self._group.gather_strings("\n".join(own))
         entries = [ExplainedImage.model_validate_json(line) for text in texts for line in text.splitlines()]
         return sorted(entries, key=lambda entry: entry.position)
 
-    def _names(self) -> list[str]:
-        pairs = read_manifest(self._config.data.manifest_path).pairs
-        return [pairs[number].stem for number in self._data.split.test]
+    def _visit_safe_point(self, before: int, done: int) -> None:
+        self._record.visit_safe_point(before + done)
 
     def _write_manifest(self, images: list[ExplainedImage]) -> str:
         """Write the manifest on worker 0; return its SHA-256 there, nothing elsewhere."""

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
+from unet_scaling.study.random_streams import CURVE_STREAM
+
 # Orders of which the random curves are the mean: one alone differs from another as much as from a map's.
 RANDOM_ORDERS = 5
 
@@ -52,12 +54,14 @@ def curve_shares(steps: int) -> tuple[float, ...]:
     return tuple(float(share) for share in np.linspace(0, 1, steps))
 
 
-def faithfulness(maps: Reals, score_masks: ScoreMasks, trial: Trial) -> list[ScoreCurves]:
+def faithfulness(maps: Reals, score_masks: ScoreMasks, trial: Trial, image: int) -> list[ScoreCurves]:
     """Return the curves of each score, whose map stands at its place in `maps` [scores, height, width].
 
+    Each image, by its number, has random orders of its own: one order that suits the network by chance would
+    count on every image otherwise.
     Among equally salient pixels a random order decides, so that a constant map is a random order.
     """
-    generator = np.random.default_rng(trial.seed)
+    generator = np.random.default_rng([trial.seed, image, CURVE_STREAM])
     rivals = [random_priorities(maps.shape[1:], trial.cell, generator) for _ in range(RANDOM_ORDERS)]
     random = np.mean([_scores_along(pixel_places(rival), score_masks, trial) for rival in rivals], axis=0)
     own = [_scores_along(pixel_places(saliency, rivals[0]), score_masks, trial) for saliency in maps]

@@ -23,14 +23,15 @@ from unet_scaling.study.files import (
 from unet_scaling.study.saliency import (
     SALIENCY_FOLDER,
     SALIENCY_MANIFEST_NAME,
+    SALIENCY_ORIGIN_NAME,
+    ExplainedImage,
     SaliencyFile,
     SaliencyManifest,
 )
 
 MAPS_FOLDER = "maps"
 PICTURES_FOLDER = "overlays"
-# Of what the maps here are: another content, and they are made again.
-ORIGIN_NAME = "origin.json"
+ENTRIES_FOLDER = "entries"
 
 
 class MapFiles:
@@ -40,16 +41,23 @@ class MapFiles:
         self.folder = run_folder / SALIENCY_FOLDER
 
     def prepare(self, origin: dict[str, Any]) -> None:
-        """Make the folders, and remove what is unfinished or of another origin. Called on one worker."""
+        """Make the folders, and remove what is unfinished or of another origin. Called on one worker.
+
+        Raises UserError (1) where that fails.
+        """
+        _or_stop(self.folder, lambda: self._prepare(origin))
+
+    def _prepare(self, origin: dict[str, Any]) -> None:
         text = json.dumps(origin, sort_keys=True)
-        for name in (MAPS_FOLDER, PICTURES_FOLDER):
+        for name in (MAPS_FOLDER, PICTURES_FOLDER, ENTRIES_FOLDER):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
             remove_unfinished(self.folder / name, "*")
         remove_unfinished(self.folder, "*")
-        named = self.folder / ORIGIN_NAME
+        named = self.folder / SALIENCY_ORIGIN_NAME
         if not named.exists() or named.read_text() != text:
-            for path in (self.folder / MAPS_FOLDER).iterdir():
-                path.unlink()
+            for name in (MAPS_FOLDER, ENTRIES_FOLDER):
+                for path in (self.folder / name).iterdir():
+                    path.unlink()
             write_atomically(named, text)
 
     def has_map(self, position: int, shape: tuple[int, ...]) -> bool:
@@ -82,12 +90,35 @@ class MapFiles:
         _or_stop(path, lambda: write_atomically(path, png))
         return self._file(path)
 
+    def write_entry(self, entry: ExplainedImage) -> None:
+        """Write what is known of a test image, for a later attempt. Raises UserError (1)."""
+        path = self._entry_path(entry.position)
+        _or_stop(path, lambda: write_verified(path, entry.model_dump_json().encode()))
+
+    def read_entry(self, position: int) -> ExplainedImage | None:
+        """Return what an earlier attempt found out, where its files are still as it left them."""
+        try:
+            entry = ExplainedImage.model_validate_json(read_verified(self._entry_path(position)))
+            named = [*entry.pictures.values(), *entry.overlays.values(), *([entry.map] if entry.map else [])]
+            is_current = all(self._file(self.folder / file.file) == file for file in named)
+        except (OSError, ValueError):
+            return None
+        is_mapped = entry.map is not None
+        return entry if is_current and is_mapped == self.is_mapped(position) else None
+
+    def is_mapped(self, position: int) -> bool:
+        """Return whether the map of a test image was written, by whichever worker."""
+        return self._map_path(position).exists()
+
     def write_manifest(self, manifest: SaliencyManifest) -> str:
         """Write the manifest; return its SHA-256. Raises UserError (1)."""
         content = manifest.model_dump_json(indent=1).encode() + b"\n"
         path = self.folder / SALIENCY_MANIFEST_NAME
         _or_stop(path, lambda: write_atomically(path, content))
         return hashlib.sha256(content).hexdigest()
+
+    def _entry_path(self, position: int) -> Path:
+        return self.folder / ENTRIES_FOLDER / f"{position:05d}.json"
 
     def _map_path(self, position: int) -> Path:
         return self.folder / MAPS_FOLDER / f"{position:05d}.npy"

@@ -14,15 +14,21 @@ import torch
 from torch import nn
 
 from unet_scaling.data.image_data import ImageData
+from unet_scaling.data.manifest import read_manifest
 from unet_scaling.explain.blackbox import CleanImage, Doubles, clean_image
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.masks import MaskStore
 from unet_scaling.explain.phase_seconds import PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
+from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import EXIT_DIVERGED, UserError
 from unet_scaling.study.progress import progress
 from unet_scaling.study.saliency import SCORES
+
+# Takes how many images all workers are done with.
+AfterEach = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,24 @@ class MapMaker:
     files: MapFiles
 
     def clean(self, position: int) -> CleanImage:
-        """Return the test image at this position with the network's prediction."""
+        """Return the test image at this position with the network's prediction.
+
+        Raises UserError (70) where that is not finite.
+        """
         batch = self.data.test_sample(position)
-        return clean_image(self.model, batch, self.config)
+        try:
+            return clean_image(self.model, batch, self.config)
+        except UserError as error:
+            if error.exit_code != EXIT_DIVERGED:
+                raise
+            raise self.not_finite(position) from None
+
+    def not_finite(self, position: int) -> UserError:
+        """Return the error that names the image."""
+        name = image_names(self.config, self.data)[position]
+        return UserError(
+            f"saliency: the network's prediction for the test image {name} is not finite", EXIT_DIVERGED
+        )
 
     def saliency(self, clean: CleanImage) -> Doubles:
         """Return the map of an image, float64 [scores, height, width], made by this worker alone."""
@@ -60,23 +81,52 @@ class MapMaker:
         return [position for position in positions if position % group.size == group.rank]
 
 
+def image_names(config: RunConfig, data: ImageData) -> list[str]:
+    """Return the names of the test images, by position."""
+    pairs = read_manifest(config.data.manifest_path).pairs
+    return [pairs[number].stem for number in data.split.test]
+
+
 def make_maps(
-    maker: MapMaker, positions: Sequence[int], split: str, clock: PhaseSeconds, after_each: Callable[[], None]
+    maker: MapMaker, positions: Sequence[int], split: str, clock: PhaseSeconds, after_each: AfterEach
 ) -> None:
     """Make the maps of these test images; all workers call `after_each` equally often.
 
     Raises UserError where a prediction is not finite (70), or a map cannot be written (1).
     """
-    if split == "masks":
-        turns = [partial(_make_together, maker, position, clock) for position in positions]
-        rounds = len(turns)
-    else:
+    group = maker.data.group
+    if split == "images":
         turns = [partial(_make_alone, maker, position, clock) for position in maker.own(positions)]
-        rounds = int(max(maker.data.group.gather_numbers(len(turns))))
-    for number in progress(range(rounds), rounds, "saliency", maker.data.group.rank == 0):
-        if number < len(turns):
-            turns[number]()
-        after_each()
+        take_turns(group, turns, "saliency", after_each)
+    else:
+        images = progress(positions, len(positions), "saliency", group.rank == 0)
+        for done, position in enumerate(images, 1):
+            _make_together(maker, position, clock)
+            after_each(done)
+
+
+def take_turns(group: Group, turns: Sequence[Callable[[], None]], title: str, after_each: AfterEach) -> None:
+    """Take this worker's turns; all workers call `after_each` equally often, with the turns of all so far.
+
+    A worker on which one raises UserError takes no more of them, since the others may wait for it. After
+    the last round all raise alike.
+    """
+    counts = group.gather_numbers(len(turns))
+    rounds = int(max(counts))
+    problem: UserError | None = None
+    for number in progress(range(rounds), rounds, title, group.rank == 0):
+        try:
+            if problem is None and number < len(turns):
+                turns[number]()
+        except UserError as error:
+            problem = error
+        after_each(int(sum(min(count, number + 1) for count in counts)))
+    group.run_on_all(partial(_raise, problem))
+
+
+def _raise(problem: UserError | None) -> None:
+    if problem is not None:
+        raise problem
 
 
 def _make_alone(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
@@ -94,11 +144,14 @@ def _make_alone(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
 
 def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
     with clock.phase("forward"):
-        clean = maker.clean(position)
+        clean = _clean_if_finite(maker, position)
         own_scores = _own_scores(maker, clean)
+        flags = np.repeat([[clean is None], [clean is not None and clean.is_empty]], len(SCORES), axis=1)
     with clock.phase("sum"):
-        # Workers on unlike devices may differ on the last pixel of a region: what one calls empty, all do.
-        *perturbed, empty = _sum(maker, np.vstack([own_scores, np.full(len(SCORES), float(clean.is_empty))]))
+        # Workers on unlike devices may differ: what one calls empty or not finite, all do.
+        *perturbed, not_finite, empty = _sum(maker, np.vstack([own_scores, flags]))
+    if clean is None or not_finite.any():
+        raise maker.not_finite(position)
     if empty.any():
         return
     with clock.phase("weighting"):
@@ -112,9 +165,18 @@ def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
             maker.files.write_map(position, saliency)
 
 
-def _own_scores(maker: MapMaker, clean: CleanImage) -> Doubles:
+def _clean_if_finite(maker: MapMaker, position: int) -> CleanImage | None:
+    try:
+        return maker.clean(position)
+    except UserError as error:
+        if error.exit_code != EXIT_DIVERGED:
+            raise
+        return None
+
+
+def _own_scores(maker: MapMaker, clean: CleanImage | None) -> Doubles:
     """Return [masks, scores] with those of this worker's batches, and zeros elsewhere."""
-    if clean.is_empty:
+    if clean is None or clean.is_empty:
         return np.zeros((maker.masks.count, len(SCORES)))
     return maker.scores(clean, maker.data.group.rank, maker.data.group.size)
 

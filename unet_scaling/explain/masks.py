@@ -77,7 +77,8 @@ class MaskStore:
         except OSError as error:
             raise UserError(
                 f"the saliency masks need a temporary file, but {tempfile.gettempdir()} cannot hold it: "
-                f"{error.strerror}; set TMPDIR to a folder with more room, or ask for fewer saliency.masks",
+                f"{error.strerror}; set TMPDIR to a folder with more room, or ask for fewer masks: "
+                "a smaller saliency.masks, or with a sliding method a larger saliency.stride",
                 EXIT_BUG,
             ) from None
         self._kept.clear()

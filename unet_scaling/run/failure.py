@@ -27,6 +27,8 @@ ERROR_DRAIN_SECONDS = 3.0
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 # What calls the parts of a run by name: the twin's main, and the loop over epochs (training_loop.py).
 CALLERS = ("main", "train_epochs")
+# As `main` calls what makes saliency maps.
+MAPS_PART = "explain"
 
 
 @contextmanager
@@ -40,9 +42,9 @@ def reporting_errors(folder: Path, config: RunConfig, attempt: int) -> Iterator[
     except StoppedError:
         raise
     except Exception as error:
-        explained = _out_of_memory(error, config)
-        stack = traceback.extract_tb(error.__traceback__)
-        _write(folder, config, attempt, explained or error, _part_of_run(stack), traceback.format_exc())
+        part = _part_of_run(traceback.extract_tb(error.__traceback__))
+        explained = _out_of_memory(error, config, part)
+        _write(folder, config, attempt, explained or error, part, traceback.format_exc())
         if explained is None:
             raise
         raise explained from error
@@ -110,16 +112,20 @@ def _rank() -> int:
         return 0
 
 
-def _out_of_memory(error: Exception, config: RunConfig) -> UserError | None:
+def _out_of_memory(error: Exception, config: RunConfig, part: str) -> UserError | None:
     """Return an error that names batch, image size and peak, if this is a lack of memory."""
     if not _is_out_of_memory(error):
         return None
     data = config.data
     size = "" if config.has_own_task else f" images of {data.image_height} x {data.image_width}"
+    batch = f"training.batch_per_worker = {config.training.batch_per_worker}"
+    cure = "choose a smaller batch with training.accumulate"
+    if part == MAPS_PART:
+        batch = f"saliency.batch = {config.saliency.batch}"
+        cure = "choose a smaller saliency.batch"
     return UserError(
-        f"out of memory with training.batch_per_worker = {config.training.batch_per_worker}{size}, "
-        f"peak {_peak_gibibytes():.2f} GiB: choose a smaller batch "
-        f"with training.accumulate, or fewer workers per node ({str(error).splitlines()[0]})"
+        f"out of memory with {batch}{size}, peak {_peak_gibibytes():.2f} GiB: {cure}, "
+        f"or fewer workers per node ({str(error).splitlines()[0]})"
     )
 
 

@@ -41,7 +41,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME,
 from unet_scaling.study.files import write_atomically, write_verified
 from unet_scaling.study.record import RecordWriter
 from unet_scaling.study.record_lines import End, Epoch, Evaluation, RecordLine, WorkerFacts
-from unet_scaling.study.saliency import Saliency
+from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, Saliency
 from unet_scaling.study.texts import score_title
 
 
@@ -223,18 +223,27 @@ class Recorder:
         self._require_same_images(self._data.verification.verify_all)
         if result is not None:
             self.result(result)
+        if self._group.rank == 0:
+            # Here, since an attempt that stops among its maps leaves none of its training to the next.
+            self._write_compute_profile()
         if self._run.config.is_explained:
-            self._save_trained(*self._after_training())
-            self._safe_points.begin_other_steps()
+            self._save_trained(*self._after_training(None))
 
-    def visit_safe_point(self) -> None:
-        """Stop after training where that is asked for, and it is time to look; alike on every worker."""
+    def begin_explaining(self) -> None:
+        """Let the next safe point come after one of the steps that follow, which have another length."""
+        self._safe_points.begin_other_steps()
+
+    def visit_safe_point(self, explained: int) -> None:
+        """Stop after training where that is asked for, and it is time to look; alike on every worker.
+
+        `explained` are the steps of the saliency maps that are done, on worker 0 at least.
+        """
         if self._safe_points.is_due():
-            self._safe_points.visit(*self._after_training(), diverged=False)
+            self._safe_points.visit(*self._after_training(explained), diverged=False)
 
-    def _after_training(self) -> tuple[Position, EpochSoFar]:
+    def _after_training(self, explained: int | None) -> tuple[Position, EpochSoFar]:
         nothing = EpochSoFar(torch.zeros((), device=self._group.device), 0.0)
-        return Position(len(self.epochs), 0), nothing
+        return Position(len(self.epochs), 0, explained), nothing
 
     def explained(self, line: Saliency) -> None:
         """Record the saliency maps. Raises as `end_training`: the maps are of images that were read again."""
@@ -253,7 +262,6 @@ class Recorder:
                 save_weights(model, self._run.path / WEIGHTS_NAME)
                 write_atomically(self._run.path / LOG_NAME, older_log(self.epochs, self.results[-1]))
             self._write_steps()
-            self._write_compute_profile()
             self._write(End(status="complete"))
             remove_checkpoints(self._run.path)
         # A worker that left earlier would have its launcher end worker 0 in the middle of this.
@@ -262,7 +270,8 @@ class Recorder:
     def _require_same_images(self, verify: Callable[[], None]) -> None:
         """Raise UserError on every worker alike where images have changed since the run began.
 
-        Since when training saw other images is not known, so no checkpoint is left to go on from.
+        Since when training saw other images is not known, so no checkpoint is left to go on from, and
+        what maps are of is forgotten, so that none is kept.
         """
         try:
             self._group.run_on_all(verify)
@@ -271,6 +280,7 @@ class Recorder:
                 raise
             if self._group.rank == 0:
                 remove_checkpoints(self._run.path)
+                (self._run.path / SALIENCY_FOLDER / SALIENCY_ORIGIN_NAME).unlink(missing_ok=True)
             # A worker that left earlier would have its launcher end worker 0 before all are removed.
             self._group.wait_for_all()
             problem = f"{error}. It changed while the run lasted: the next attempt trains from the start"
@@ -287,7 +297,8 @@ class Recorder:
 
     def _write_compute_profile(self) -> None:
         """Write how long the worker computed; training is complete without it, too."""
-        if self._compute is None:
+        trained_all_before = self._safe_points.is_first(self._run.config.training.epochs)
+        if self._compute is None or (trained_all_before and (self._run.path / COMPUTE_NAME).exists()):
             return
         profile = self._compute.profile(self._run.config, self._workers[0].device)
         if profile is None:
@@ -324,7 +335,7 @@ class Recorder:
 def _end(error: Exception) -> End | None:
     """Return the last line of a run that stopped in order or diverged; other failures leave none."""
     if isinstance(error, StoppedError):
-        return End(status="stopped", reason=str(error), position=error.position)
+        return End(status="stopped", reason=str(error), position=error.position, explained=error.explained)
     if isinstance(error, UserError) and error.exit_code == EXIT_DIVERGED:
         return End(status="diverged", reason=str(error))
     return None

@@ -24,10 +24,11 @@ POSITIVE_STEP_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class Position:
-    """So many steps of this epoch are done."""
+    """So many steps of this epoch are done; after the last epoch, so many of the saliency maps."""
 
     epoch: int
     step: int
+    explained: int | None = None
 
 
 Save = Callable[[Position, EpochSoFar], None]
@@ -97,12 +98,13 @@ class SafePoints:
                 f"the training diverged",
                 EXIT_DIVERGED,
             )
-        if any_stops or is_save_due:
+        # What was trained is saved before the first map, and no map changes it.
+        if any_stops or (is_save_due and position.explained is None):
             self._save(position, so_far)
             self._saved_at = clock_seconds()
         if any_stops:
             reasons = [text for text in self._group.gather_strings(reason) if text]
-            raise StoppedError(reasons[0], (position.epoch, position.step))
+            raise StoppedError(reasons[0], (position.epoch, position.step), position.explained)
 
     def _agree(self, stops: bool, diverged: bool) -> tuple[bool, bool, bool]:
         """Return whether any worker stops, whether any diverged, and whether worker 0's checkpoint is due.

@@ -54,12 +54,19 @@ class UserError(Exception):
 
 
 class StoppedError(UserError):
-    """A training that was asked to stop has saved its state at this (epoch, steps done)."""
+    """A run that was asked to stop has saved its state at this (epoch, steps done).
 
-    def __init__(self, reason: str, position: tuple[int, int]) -> None:
+    `explained` are the steps of its saliency maps that are done, where it stopped among these.
+    """
+
+    def __init__(self, reason: str, position: tuple[int, int], explained: int | None = None) -> None:
         epoch, step = position
-        super().__init__(f"{reason}; stopped in epoch {epoch + 1} after {step} steps", EXIT_RESUME)
+        where = f"in epoch {epoch + 1} after {step} steps"
+        if explained is not None:
+            where = f"after the last epoch, at step {explained} of its saliency maps"
+        super().__init__(f"{reason}; stopped {where}", EXIT_RESUME)
         self.position = position
+        self.explained = explained
 
 
 class WaitedTooLongError(Exception):

@@ -259,6 +259,10 @@ class End(StrictModel):
     position: tuple[NonNegativeInt, NonNegativeInt] | None = Field(
         None, description="epoch and its steps done, where a run stopped in order"
     )
+    explained: NonNegativeInt | None = Field(
+        None,
+        description="images mapped, and images checked, where it stopped among its saliency maps",
+    )
     scores: dict[str, FiniteFloat] | None = Field(
         None, description="by name, as a script reports them; none of the project's own runs"
     )

@@ -3,6 +3,7 @@
 RUN/saliency/manifest.json               which images have a map, and what is known of each
 RUN/saliency/maps/00003.npy              float32 [scores, height, width] of the fourth test image
 RUN/saliency/overlays/00003_iou.png      the map of one score over the image
+RUN/saliency/entries/00003.json          what is known of it, until the manifest says so
 
 Needs pydantic, but neither torch nor pandas.
 """
@@ -16,6 +17,8 @@ from unet_scaling.study.validation import Digest, StrictModel
 
 SALIENCY_FOLDER = "saliency"
 SALIENCY_MANIFEST_NAME = "manifest.json"
+# Of what the maps here are: another content, and they are made again.
+SALIENCY_ORIGIN_NAME = "origin.json"
 # In this order in every map; one forward pass gives both.
 SaliencyScore = Literal["foreground_probability", "iou"]
 SCORES: tuple[SaliencyScore, ...] = ("foreground_probability", "iou")
