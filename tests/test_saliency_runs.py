@@ -19,7 +19,7 @@ from tests.trained import TrainedRuns
 from tests.xaitk_maps import clean_images, explained_point, xaitk_map, xaitk_stack
 from unet_scaling.run.interruption import STOP_AT_VARIABLE
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, RunConfig
-from unet_scaling.study.errors import EXIT_DIVERGED, EXIT_RESUME
+from unet_scaling.study.errors import EXIT_RESUME
 from unet_scaling.study.files import checksum_path
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.record import Record, read_record
@@ -304,40 +304,6 @@ def test_a_run_that_is_to_stop_goes_on_with_its_maps(
     assert [entry.map for entry in manifest_of(folder).images] == [
         entry.map for entry in SaliencyManifest.model_validate_json(undisturbed["images"]).images
     ]
-
-
-def test_the_compute_profile_of_a_run_that_is_killed_among_its_maps_is_kept(
-    images: Path, tmp_path: Path
-) -> None:
-    config = make_point(
-        images, epochs=2, batch_per_worker=1, compute_profile="on", method="sliding_window", images=2,
-        window=9, stride=8, curve_steps=0, untrained_check=0,
-    )  # fmt: skip
-    folder = tmp_path / "run"
-    assert run_program(folder, config, "killed_explaining.py", "0", "0", "0.5") != 0
-    profile = (folder / "compute.json").read_bytes()
-    assert run_program(folder, config) == 0, (folder / "output.log").read_text()
-    complete(folder)
-    assert (folder / "compute.json").read_bytes() == profile
-    assert "warning: compute.json" not in (folder / "output.log").read_text()
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_a_prediction_that_is_not_finite_ends_all_workers_alike(
-    split: str, images: Path, weights: Path, tmp_path: Path
-) -> None:
-    """With one image, only one of two workers sees it where images are shared out."""
-    state = torch.load(weights, weights_only=True)
-    torch.save(
-        {name: torch.full_like(value, torch.nan) for name, value in state.items()}, tmp_path / "nan.pt"
-    )
-    config = explaining(images, tmp_path / "nan.pt", split=split, images=1)
-    folder = tmp_path / "run"
-    assert run_program(folder, config) == EXIT_DIVERGED, (folder / "output.log").read_text()
-    record = read_record(folder / "run.jsonl")
-    assert record.end is not None
-    assert record.end.status == "diverged"
-    assert "prediction for the test image" in record.end.reason
 
 
 def test_images_without_a_prediction_are_named_and_the_run_is_complete(images: Path, tmp_path: Path) -> None:
