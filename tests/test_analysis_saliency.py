@@ -412,6 +412,14 @@ def test_runs_of_maps_only_stand_beside_timed_ones(epochs: int, tmp_path: Path) 
     assert "horovod-w01-r1" in (study / "report" / "report.html").read_text()
 
 
+def test_a_timed_run_beside_a_played_one_that_is_left_out_has_a_report(tmp_path: Path) -> None:
+    study = tmp_path / "maps"
+    write_explained(study)
+    write_explained(study, made=Made(epochs=0, training={"plays": 2}))
+    main([str(study)])
+    assert not (study / "report" / "quality.svg").exists()
+
+
 def test_a_run_of_maps_only_is_no_side_of_a_comparison(tmp_path: Path) -> None:
     write_explained(tmp_path / "maps", made=Made(epochs=0))
     with pytest.raises(UserError, match="no run with an epoch after the warm-up"):

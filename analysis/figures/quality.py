@@ -51,11 +51,10 @@ def draw(inputs: Inputs) -> list[Panel]:
 
 def missing(inputs: Inputs) -> str | None:
     """Return why it cannot be drawn: no run is played, or none has an IoU."""
-    if inputs.played.empty:
+    rows = _drawn(inputs)
+    if rows.empty:
         return NO_PLAYED_RUN
-    return (
-        None if inputs.played["iou"].notna().any() else f"no played run has {inputs.study.score.with_article}"
-    )
+    return None if rows["iou"].notna().any() else f"no played run has {inputs.study.score.with_article}"
 
 
 def caption(inputs: Inputs) -> str:
@@ -100,6 +99,11 @@ def _options(inputs: Inputs) -> list[str]:
     return _with_played(inputs)[:MOST_OPTIONS]
 
 
+def _drawn(inputs: Inputs) -> pd.DataFrame:
+    """Return the rows of the drawn sets of options, their real runs included."""
+    return inputs.played[inputs.played["options"].isin(_options(inputs))]
+
+
 def _series(inputs: Inputs, options: str) -> list[DrawnSeries]:
     rows = inputs.played[inputs.played["options"] == options]
     return [
@@ -131,7 +135,7 @@ def _panel(inputs: Inputs, options: str, limits: tuple[float, float]) -> Panel:
 
 def _limits(inputs: Inputs) -> tuple[float, float]:
     """Return the ends of the axis, the same in all panels: they hold every value, interval and margin."""
-    rows = inputs.played[inputs.played["options"].isin(_options(inputs))]
+    rows = _drawn(inputs)
     margin = inputs.study.criteria.iou_margin
     alone = rows.loc[rows["workers"] == 1, "iou"].to_numpy(dtype=np.float64)
     shown = rows[["iou", "iou_low", "iou_high"]].to_numpy(dtype=np.float64).ravel()

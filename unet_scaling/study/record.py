@@ -34,7 +34,8 @@ Format history
        of an emulated run only: compute in the header, no loss in an epoch, and no line `result`;
        of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`;
        of a task that a Python file defines only: task in the configuration, and the line `scores`;
-       of a study with [saliency] only: saliency in the configuration, and the line `saliency`
+       of a study with [saliency] only: saliency in the configuration, the line `saliency`, and explained in
+       `end`
 
 Older formats are read too (older_records.py).
 
