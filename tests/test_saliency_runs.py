@@ -30,8 +30,9 @@ pytestmark = pytest.mark.slow
 IMAGES = 8
 TRAINED_EPOCHS = 4
 # 7 workers are more than there are images left over, batches of masks or rows to share out evenly.
-PRODUCT = [(framework, workers) for framework in ALL_FRAMEWORKS for workers in (1, 2, 3)]
-PRODUCT += [("pytorch_native", 7), ("horovod", 7)]
+# What the wrappers add to DDP shows at one number of workers.
+PRODUCT = [(framework, 3) for framework in ALL_FRAMEWORKS]
+PRODUCT += [("pytorch_native", 1), ("pytorch_native", 7), ("horovod", 7)]
 UNMARKED = [("pytorch_native", 2), ("horovod", 2)]
 
 Maps = dict[str, list[bytes]]
@@ -98,7 +99,7 @@ def manifest_of(folder: Path) -> SaliencyManifest:
 
 @pytest.mark.parametrize(
     ("framework", "workers"),
-    [pytest.param(*each, marks=() if each in UNMARKED else pytest.mark.verify) for each in PRODUCT],
+    [*UNMARKED, *(pytest.param(*each, marks=pytest.mark.verify) for each in PRODUCT)],
 )
 def test_every_map_is_xaitks_own_to_the_byte(
     framework: str, workers: int, images: Path, weights: Path, xaitk_maps: Maps, tmp_path: Path
@@ -199,21 +200,15 @@ def test_what_is_shared_out_shows_in_no_file(undisturbed: dict[str, bytes]) -> N
     assert undisturbed["images"] == undisturbed["masks"]
 
 
-# Of worker 0: its first file names the origin, then each map has a checksum and itself; pictures, manifest.
+# Of worker 0: its first file names the origin, then each map has a checksum and itself; then each image its
+# pictures, a checksum and its entry; the manifest is the last.
 KILLS = [
     ("images", 0, 2, 0.5),
     ("masks", 1, 1, 0.0),
-    ("images", 0, 0, 0.0),
     ("images", 0, 0, 2.0),
-    ("images", 0, 1, 0.5),
-    ("images", 0, 1, 2.0),
     ("images", 1, 1, 0.99),
-    ("images", 1, 3, 2.0),
-    ("masks", 0, 2, 0.5),
     ("masks", 0, 4, 2.0),
-    ("masks", 1, 6, 0.5),
     ("images", 0, 9, 0.5),
-    ("masks", 0, 13, 0.5),
     ("masks", 0, 13, 2.0),
 ]
 
