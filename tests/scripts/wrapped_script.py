@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from unet_scaling import record
+from unet_scaling.group.last_reference import hold_until_exit
 
 IMAGES = 64
 BATCH = 16
@@ -45,7 +46,9 @@ def main() -> None:
             backward.backward(nn.functional.mse_loss(model(inputs), targets))
             optimizer.step()
     run.finish()
-    # Left to the end of Python, Gloo's threads may end the process instead.
+    # Left to the end of Python, Gloo's threads may end the process instead; and where DDP is the last to hold the
+    # group, its end may wait for one of them for ever.
+    hold_until_exit(torch.distributed.group.WORLD)
     torch.distributed.destroy_process_group()
 
 

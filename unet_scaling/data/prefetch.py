@@ -9,14 +9,14 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 from functools import partial
-from multiprocessing import active_children, forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from unet_scaling.data.image_source import Batch, Indices, Source
 from unet_scaling.group.signals import STOP_SIGNALS
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import UserError, kill_loader_processes
 
 # Of each process, waiting to be taken while it works on the next one: torch's default.
 PREFETCHED_BATCHES = 2
@@ -101,12 +101,5 @@ def _start_forkserver_with_signals_blocked(signals: tuple[signal.Signals, ...]) 
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    atexit.unregister(_kill_loader_processes)
-    atexit.register(_kill_loader_processes)
-
-
-def _kill_loader_processes() -> None:
-    # multiprocessing would send SIGTERM, which they block, and wait for ever.
-    for process in active_children():
-        if process.daemon:
-            process.kill()
+    atexit.unregister(kill_loader_processes)
+    atexit.register(kill_loader_processes)

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing import active_children
 from typing import NoReturn
 
 EXIT_OK = 0
@@ -141,12 +142,24 @@ def leave(code: int) -> NoReturn:
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    kill_loader_processes()
     if code not in AGREED:
         with suppress(OSError, ValueError):
             _wait_until_read((sys.stdout.fileno(), sys.stderr.fileno()))
         with suppress(OSError, ValueError):
             _abort_launch(int(os.environ.get("PMI_FD", "-1")), code)
     os._exit(code)
+
+
+def kill_loader_processes() -> None:
+    """End the daemons of this process, those that load its batches: they would outlive a worker that leaves.
+
+    multiprocessing would send SIGTERM, which they block, and wait for ever. With the worker's output open in
+    them, its launcher would wait for ever, too.
+    """
+    for process in active_children():
+        if process.daemon:
+            process.kill()
 
 
 def _wait_until_read(descriptors: Sequence[int]) -> None:
