@@ -46,7 +46,7 @@ def main() -> None:
             backward.backward(nn.functional.mse_loss(model(inputs), targets))
             optimizer.step()
     run.finish()
-    # Left to the end of Python, Gloo's threads may end the process instead; and where DDP is the last to hold the
+    # Left to the end of Python, Gloo's threads may end the process instead; where DDP is the last to hold the
     # group, its end may wait for one of them for ever.
     hold_until_exit(torch.distributed.group.WORLD)
     torch.distributed.destroy_process_group()
