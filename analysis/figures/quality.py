@@ -51,10 +51,10 @@ def draw(inputs: Inputs) -> list[Panel]:
 
 def missing(inputs: Inputs) -> str | None:
     """Return why it cannot be drawn: no run is played, or none has an IoU."""
-    rows = _drawn(inputs)
-    if rows.empty:
+    if inputs.played.empty or not _with_played(inputs):
         return NO_PLAYED_RUN
-    return None if rows["iou"].notna().any() else f"no played run has {inputs.study.score.with_article}"
+    known = _drawn(inputs)["iou"].notna().any()
+    return None if known else f"no played run has {inputs.study.score.with_article}"
 
 
 def caption(inputs: Inputs) -> str:
