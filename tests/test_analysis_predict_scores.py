@@ -20,10 +20,11 @@ from analysis.loading.prediction_files import (
     write_prediction,
 )
 from analysis.prediction.forecast import predict_study
-from analysis.prediction.scoring import coverage_interval, interval_score, score_notes, score_table
+from analysis.prediction.scoring import interval_score, score_notes, score_table
 from analysis.report.assemble import make_report
 from analysis.report.figure_files import FigureFiles, inputs_of
 from analysis.report.sections import sections
+from analysis.statistics.intervals import share_interval
 from tests.predicted import LATER, make_step, write_launches, write_link, write_profile
 from tests.records import write_run
 from unet_scaling.study.files import CHECKSUM_KEY, write_json_with_checksum
@@ -177,8 +178,8 @@ def test_interval_scores_by_hand() -> None:
 
 def test_the_interval_of_a_coverage_is_exact() -> None:
     """Of 10 held 10: the lower end p solves p^10 = 0.025; of 0 held the upper one (1 - p)^10 = 0.025."""
-    assert coverage_interval(10, 10) == pytest.approx((0.025**0.1, 1.0))
-    assert coverage_interval(0, 10) == pytest.approx((0.0, 1 - 0.025**0.1))
+    assert share_interval(10, 10) == pytest.approx((0.025**0.1, 1.0))
+    assert share_interval(0, 10) == pytest.approx((0.0, 1 - 0.025**0.1))
 
 
 def scored(errors: list[float], inside: list[str]) -> pd.DataFrame:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -556,17 +557,25 @@ def test_a_submission_that_waits_for_room_in_the_queue_stops_once_the_study_is_c
     assert counted(submitter) == {"cancelled": 1, "waiting": 3}
 
 
-def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
-    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+def cancel_beside_queue(
+    submitter: Submitter, monkeypatch: pytest.MonkeyPatch, afterwards: Callable[[], None] = lambda: None
 ) -> None:
-    """`cancel` looked before the job was there."""
+    """Let `cancel` look before each job is there."""
     queue = slurm.scheduler.submit
 
     def queue_beside_cancel(script: Path, token: str) -> str:
         mark_cancelled(submitter.folder.path)
-        return queue(script, token)
+        job = queue(script, token)
+        afterwards()
+        return job
 
     monkeypatch.setattr(slurm.batch, "submit", queue_beside_cancel)
+
+
+def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancel_beside_queue(submitter, monkeypatch)
     with pytest.raises(CancelledError):
         submitter.submit()
     assert states_of_jobs(fake) == ["CANCELLED"]
@@ -576,15 +585,7 @@ def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
 def test_a_job_that_cannot_be_taken_back_is_named_and_not_waited_for(
     submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = slurm.scheduler.submit
-
-    def queue_beside_cancel(script: Path, token: str) -> str:
-        mark_cancelled(submitter.folder.path)
-        job = queue(script, token)
-        fake.be_silent()
-        return job
-
-    monkeypatch.setattr(slurm.batch, "submit", queue_beside_cancel)
+    cancel_beside_queue(submitter, monkeypatch, fake.be_silent)
     text = io.StringIO()
     with pytest.raises(CancelledError, match=r"^job 1000 .*still there.*; cancel it again: "):
         slurm.commands.submit.submit_and_wait(replace(submitter, console=Console(file=text, width=200)))

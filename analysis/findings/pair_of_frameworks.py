@@ -15,12 +15,12 @@ from unet_scaling.study.record_lines import Header
 def pair_study(study: Study, framework: Framework) -> Study:
     """Return the runs of native DDP and of this framework, as a study of native DDP and Horovod."""
     native, horovod = COMPARED
-    runs = study.runs[study.runs["framework"].isin([native, framework])]
+    runs = runs_of_pair(study.runs, framework)
     kept = set(runs["run"])
     headers = {run: header for run, header in study.headers.items() if run in kept}
     return replace(
         study,
-        runs=runs.assign(framework=runs["framework"].replace({framework: horovod})),
+        runs=runs,
         epochs=_of_runs(study.epochs, kept),
         evaluations=_of_runs(study.evaluations, kept),
         budgets=_of_runs(study.budgets, kept),
@@ -28,6 +28,13 @@ def pair_study(study: Study, framework: Framework) -> Study:
         unknown_attempts=tuple(run for run in study.unknown_attempts if run in kept),
         names={native: study.names[native], horovod: NAMES[framework]},
     )
+
+
+def runs_of_pair(runs: pd.DataFrame, framework: Framework) -> pd.DataFrame:
+    """Return the rows of native DDP and of this framework, which takes the place of Horovod."""
+    native, horovod = COMPARED
+    both = runs[runs["framework"].isin([native, framework])]
+    return both.assign(framework=both["framework"].replace({framework: horovod}))
 
 
 def _of_runs(table: pd.DataFrame, runs: set[str]) -> pd.DataFrame:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.comparison import HOROVOD_FASTER
+from analysis.findings.pair_of_frameworks import runs_of_pair
 from analysis.findings.pairs import PAIR, side_by_side
 from analysis.statistics.intervals import RECOMMENDED_REPEATS
 from analysis.statistics.timed import timed
@@ -50,12 +51,8 @@ def _of_pair(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in_horovods_place(runs: pd.DataFrame, framework: Framework) -> pd.DataFrame:
-    native, horovod = COMPARED
-    arms = runs[runs["framework"].isin([native, framework])]
-    return arms.assign(
-        framework=arms["framework"].replace({framework: horovod}),
-        options=[_label(framework, options) for options in arms["options"]],
-    )
+    arms = runs_of_pair(runs, framework)
+    return arms.assign(options=[_label(framework, options) for options in arms["options"]])
 
 
 def _renamed(left_out: pd.DataFrame, framework: Framework) -> pd.DataFrame:

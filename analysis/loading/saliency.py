@@ -57,21 +57,20 @@ def read_manifests(
     for run, line in lines.items():
         folder = folders[run] / SALIENCY_FOLDER
         try:
-            manifest = _manifest(folder / SALIENCY_MANIFEST_NAME, line)
+            manifest = _manifest(folder / SALIENCY_MANIFEST_NAME, line, headers[run])
         except (OSError, ValueError) as error:
             notes.append(f"{run}: {_MANIFEST} is not used: {str(error).splitlines()[0]}")
-            continue
-        misfits = list(_misfits(manifest, line, headers[run]))
-        if misfits:
-            notes.append(f"{run}: {_MANIFEST} is not used: {misfits[0]}")
-            continue
-        explained[run] = Explained(folder, manifest)
-        notes += _missing_maps(run, explained[run])
+        else:
+            explained[run] = Explained(folder, manifest)
+            notes += _missing_maps(run, explained[run])
     return explained, notes
 
 
-def _manifest(path: Path, line: Saliency) -> SaliencyManifest:
-    """Return the manifest that the record names. Raises OSError, and ValueError where it is another."""
+def _manifest(path: Path, line: Saliency, header: Header) -> SaliencyManifest:
+    """Return the manifest that the record names.
+
+    Raises OSError, and ValueError where it is another, or contradicts the record.
+    """
     content = read_regular(path)
     found = hashlib.sha256(content).hexdigest()
     if found != line.manifest_sha256:
@@ -79,7 +78,10 @@ def _manifest(path: Path, line: Saliency) -> SaliencyManifest:
         raise ValueError(
             f"its SHA-256 begins with {found[:SHOWN_CHARACTERS]}, that of the record with {recorded}"
         )
-    return SaliencyManifest.model_validate_json(content)
+    manifest = SaliencyManifest.model_validate_json(content)
+    for misfit in _misfits(manifest, line, header):
+        raise ValueError(misfit)
+    return manifest
 
 
 def _misfits(manifest: SaliencyManifest, line: Saliency, header: Header) -> Iterator[str]:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array
 from analysis.loading.forecasts import AVERAGE
-from analysis.statistics.intervals import CONFIDENCE
+from analysis.statistics.intervals import CONFIDENCE, share_interval
 from analysis.statistics.timed import timed
 from analysis.study import NAN, POINT, Study
 from analysis.text import count, number, number_with_interval, percent
@@ -122,7 +121,7 @@ def _coverage_text(counted: pd.DataFrame) -> Iterator[str]:
     if known.empty:
         return
     held = int((known["inside"] == "yes").sum())
-    low, high = coverage_interval(held, len(known))
+    low, high = share_interval(held, len(known))
     model, linear = (_numbers(known, name).mean() for name in ("interval_score", "linear_interval_score"))
     share = number_with_interval(held / len(known), low, high, ".0%")
     yield (
@@ -130,12 +129,6 @@ def _coverage_text(counted: pd.DataFrame) -> Iterator[str]:
         f"{percent(CONFIDENCE, 0)}; interval score {percent(model)} of the throughput, "
         f"that of linear scaling {percent(linear)}"
     )
-
-
-def coverage_interval(held: int, of: int) -> tuple[float, float]:
-    """Return the 95 % interval of Clopper and Pearson (1934) of a share."""
-    interval = stats.binomtest(held, of).proportion_ci(CONFIDENCE, method="exact")
-    return float(interval.low), float(interval.high)
 
 
 def _unscored_text(averages: pd.DataFrame) -> Iterator[str]:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.statistics.intervals import CONFIDENCE
+from analysis.statistics.intervals import share_interval
 from analysis.study import NAN, POINT, Explained, Study
 from unet_scaling.study.saliency import ExplainedImage, Faithfulness, SaliencyScore
 
@@ -102,18 +101,11 @@ def _columns(explained: Explained, score: SaliencyScore) -> Mapping[str, object]
 def _better(kind: str, gains: Sequence[float]) -> Mapping[str, float]:
     """Return on how many images the map's order is better, their share, and its exact interval."""
     better = sum(gain >= LEAST_GAIN for gain in gains)
-    share, low, high = share_with_interval(better, len(gains))
+    share = better / len(gains) if gains else NAN
+    low, high = share_interval(better, len(gains))
     return {
         f"{kind}_better": better, f"{kind}_share": share, f"{kind}_share_low": low, f"{kind}_share_high": high
     }  # fmt: skip
-
-
-def share_with_interval(some: int, of: int) -> tuple[float, float, float]:
-    """Return a share of images with its exact interval; NaN without an image."""
-    if not of:
-        return NAN, NAN, NAN
-    interval = stats.binomtest(some, of).proportion_ci(CONFIDENCE, "exact")
-    return some / of, float(interval.low), float(interval.high)
 
 
 def _untrained(explained: Explained, score: SaliencyScore) -> Mapping[str, float]:

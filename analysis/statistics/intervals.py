@@ -48,6 +48,14 @@ def coverage(repeats: int) -> float:
     return float(min(CONFIDENCE, 1 - 2.0 ** (1 - repeats)))
 
 
+def share_interval(some: int, of: int) -> Interval:
+    """Return the exact interval of a share, that of Clopper and Pearson (1934); unknown of none."""
+    if not of:
+        return UNKNOWN_INTERVAL
+    interval = stats.binomtest(some, of).proportion_ci(CONFIDENCE, method="exact")
+    return float(interval.low), float(interval.high)
+
+
 def median_intervals(samples: Sequence[Array], possible: Interval = ANY) -> list[Interval]:
     """Return the interval of the median of each sample, which holds one number per launch.
 

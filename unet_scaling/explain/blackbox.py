@@ -16,6 +16,13 @@ from unet_scaling.study.errors import EXIT_DIVERGED, UserError
 Doubles = NDArray[np.float64]
 
 
+class NotFiniteError(UserError):
+    """What the network predicts on a test image is not finite."""
+
+    def __init__(self, image: str = "a test image") -> None:
+        super().__init__(f"saliency: the network's prediction for {image} is not finite", EXIT_DIVERGED)
+
+
 @dataclass(frozen=True)
 class CleanImage:
     """An image, and the region that the network predicts on it, both without its padding.
@@ -74,11 +81,11 @@ class CleanImage:
 
 @torch.no_grad()
 def clean_image(model: nn.Module, batch: ImageBatch, config: RunConfig) -> CleanImage:
-    """Return what the network predicts on a test image; UserError (70) where that is not finite."""
+    """Return what the network predicts on a test image; NotFiniteError (70) where that is not finite."""
     channels_last = config.training.channels_last
     logits = batch.cropped(logits_of(model, batch.images, channels_last))
     if not bool(torch.isfinite(logits).all()):
-        raise UserError("saliency: the network's prediction for a test image is not finite", EXIT_DIVERGED)
+        raise NotFiniteError
     region = logits[0] > 0
     fill = mean_colour(batch) if config.saliency.fill == "mean" else None
     return CleanImage(batch, region, region_scores(logits, region)[0], fill, channels_last, model)

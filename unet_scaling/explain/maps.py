@@ -15,7 +15,7 @@ from torch import nn
 
 from unet_scaling.data.image_data import ImageData
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.explain.blackbox import CleanImage, Doubles, clean_image
+from unet_scaling.explain.blackbox import CleanImage, Doubles, NotFiniteError, clean_image
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.masks import MaskStore
 from unet_scaling.explain.phase_seconds import PhaseSeconds
@@ -23,7 +23,7 @@ from unet_scaling.explain.weighting import Weighting
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_DIVERGED, UserError
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.progress import progress
 from unet_scaling.study.saliency import SCORES
 
@@ -45,22 +45,17 @@ class MapMaker:
     def clean(self, position: int) -> CleanImage:
         """Return the test image at this position with the network's prediction.
 
-        Raises UserError (70) where that is not finite.
+        Raises NotFiniteError (70) where that is not finite.
         """
         batch = self.data.test_sample(position)
         try:
             return clean_image(self.model, batch, self.config)
-        except UserError as error:
-            if error.exit_code != EXIT_DIVERGED:
-                raise
+        except NotFiniteError:
             raise self.not_finite(position) from None
 
-    def not_finite(self, position: int) -> UserError:
+    def not_finite(self, position: int) -> NotFiniteError:
         """Return the error that names the image."""
-        name = image_names(self.config, self.data)[position]
-        return UserError(
-            f"saliency: the network's prediction for the test image {name} is not finite", EXIT_DIVERGED
-        )
+        return NotFiniteError(f"the test image {image_names(self.config, self.data)[position]}")
 
     def saliency(self, clean: CleanImage) -> Doubles:
         """Return the map of an image, float64 [scores, height, width], made by this worker alone."""
@@ -168,9 +163,7 @@ def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
 def _clean_if_finite(maker: MapMaker, position: int) -> CleanImage | None:
     try:
         return maker.clean(position)
-    except UserError as error:
-        if error.exit_code != EXIT_DIVERGED:
-            raise
+    except NotFiniteError:
         return None
 
 

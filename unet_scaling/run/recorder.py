@@ -104,10 +104,8 @@ class Recorder:
         self._write(self._header)
         self._startup.mark("distribution_seconds")
         seconds = 60 * self._run.config.training.checkpoint_minutes
-        self._save_trained = partial(self._save, trained)
-        self._safe_points = SafePoints(
-            self._group, start, self._run.interruption, self._save_trained, seconds
-        )
+        save = partial(self._save, trained)
+        self._safe_points = SafePoints(self._group, start, self._run.interruption, save, seconds)
         return self._safe_points
 
     def _start(self, trained: Trained) -> Start:
@@ -227,7 +225,7 @@ class Recorder:
             # Here, since an attempt that stops among its maps leaves none of its training to the next.
             self._write_compute_profile()
         if self._run.config.is_explained:
-            self._save_trained(*self._after_training(None))
+            self._safe_points.save(*self._after_training(None))
 
     def begin_explaining(self) -> None:
         """Let the next safe point come after one of the steps that follow, which have another length."""

@@ -82,6 +82,11 @@ class SafePoints:
         self._steps += 1
         return self._steps >= self._steps_apart
 
+    def save(self, position: Position, so_far: EpochSoFar) -> None:
+        """Save the state of training; all workers come here together."""
+        self._save(position, so_far)
+        self._saved_at = clock_seconds()
+
     def visit(self, position: Position, so_far: EpochSoFar, diverged: bool) -> None:
         """Save or stop where one of the workers has reason to; all workers come here together.
 
@@ -100,8 +105,7 @@ class SafePoints:
             )
         # What was trained is saved before the first map, and no map changes it.
         if any_stops or (is_save_due and position.explained is None):
-            self._save(position, so_far)
-            self._saved_at = clock_seconds()
+            self.save(position, so_far)
         if any_stops:
             reasons = [text for text in self._group.gather_strings(reason) if text]
             raise StoppedError(reasons[0], (position.epoch, position.step), position.explained)
