@@ -214,7 +214,7 @@ def test_maps_of_other_weights_are_not_compared(tmp_path: Path) -> None:
     write_explained(study, made=Made(weights="a"))
     write_explained(study, "horovod", made=Made(weights="b", maps_seed="other"))
     said = findings(study).sentences
-    assert "no two runs have the same weights: no maps are compared" in said
+    assert "no two runs have the same weights and settings: no maps are compared" in said
     assert (
         "from 1 seed, native DDP trained other weights than Horovod: maps of other weights are not compared"
         in said
@@ -249,14 +249,14 @@ def test_runs_that_may_round_otherwise_are_not_compared(tmp_path: Path) -> None:
     study = tmp_path / "maps"
     write_explained(study)
     write_explained(study, made=Made(maps_seed="other", training={"channels_last": False}))
-    assert "no two runs have the same weights: no maps are compared" in findings(study).sentences
+    assert "no two runs have the same weights and settings: no maps are compared" in findings(study).sentences
 
 
 def test_maps_of_other_options_are_not_compared(tmp_path: Path) -> None:
     study = tmp_path / "maps"
     write_explained(study, masks=64)
     write_explained(study, masks=128, made=Made(maps_seed="other"))
-    assert "no two runs have the same weights: no maps are compared" in findings(study).sentences
+    assert "no two runs have the same weights and settings: no maps are compared" in findings(study).sentences
 
 
 def torn(manifest: Path) -> None:

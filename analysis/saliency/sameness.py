@@ -49,7 +49,7 @@ def _rounding(header: Header) -> Hashable:
 
 def _compared(study: Study, groups: Sequence[Sequence[str]]) -> Iterator[str]:
     if not groups:
-        yield "no two runs have the same weights: no maps are compared"
+        yield "no two runs have the same weights and settings: no maps are compared"
         return
     largest = [_largest_class(study.explained, runs) for runs in groups]
     same = sum(len(runs) for runs in largest if len(runs) > 1)
