@@ -29,7 +29,7 @@ def record_contradictions(lines: Sequence[RecordLine]) -> Iterator[str]:
         yield from _faults_of_script(lines)
     elif not order and isinstance(header, Header):
         yield from _faults_of_header(header)
-        yield from _faults_of_evaluations(header, lines)
+        yield from _faults_of_training(header, lines)
 
 
 def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
@@ -70,29 +70,38 @@ def _faults_of_script(lines: Sequence[RecordLine]) -> Iterator[str]:
         yield f"the record of a script has no line {', '.join(foreign)}"
 
 
-def _faults_of_evaluations(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
+def _faults_of_training(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
+    epochs = [line for line in lines if isinstance(line, Epoch)]
     results = [line for line in lines if isinstance(line, Evaluated)]
-    if any(isinstance(line, Scores) != header.config.has_own_task for line in results):
-        yield f"task.file is {header.config.task.file!r}, the evaluations are of another task"
-    if header.is_emulated and results:
-        yield "an evaluation of an emulated run, which learns nothing"
-    for epoch in (line for line in lines if isinstance(line, Epoch)):
+    maps = [line for line in lines if isinstance(line, Saliency)]
+    yield from _faults_of_epochs(header, epochs)
+    yield from _faults_of_results(header, results)
+    for line in maps:
+        yield from _faults_of_saliency(header, line, results)
+    end = lines[-1]
+    if isinstance(end, End) and end.status == "complete":
+        if header.config.is_explained and not maps:
+            yield f"complete without maps, though saliency.method is {header.config.saliency.method!r}"
+        yield from _faults_of_completion(header, len(epochs), results)
+
+
+def _faults_of_epochs(header: Header, epochs: Sequence[Epoch]) -> Iterator[str]:
+    for epoch in epochs:
         if (epoch.loss is None) != header.is_emulated:
             found = "no loss" if epoch.loss is None else "a loss, but its workers waited and computed none"
             yield f"epoch {epoch.epoch} has {found}"
         if epoch.learning_rate is None:
             yield f"epoch {epoch.epoch} has no learning rate"
+
+
+def _faults_of_results(header: Header, results: Sequence[Evaluation]) -> Iterator[str]:
+    if any(isinstance(result, Scores) != header.config.has_own_task for result in results):
+        yield f"task.file is {header.config.task.file!r}, the evaluations are of another task"
+    if header.is_emulated and results:
+        yield "an evaluation of an emulated run, which learns nothing"
     for result in results:
         if result.images != header.test_images:
             yield f"{result.images} {header.config.sample}s evaluated, the test set has {header.test_images}"
-    for saliency in (line for line in lines if isinstance(line, Saliency)):
-        yield from _faults_of_saliency(header, saliency, results)
-    end = lines[-1]
-    if isinstance(end, End) and end.status == "complete":
-        if header.config.is_explained and not any(isinstance(line, Saliency) for line in lines):
-            yield f"complete without maps, though saliency.method is {header.config.saliency.method!r}"
-        trained = sum(isinstance(line, Epoch) for line in lines)
-        yield from _faults_of_completion(header, trained, results)
 
 
 def _faults_of_saliency(header: Header, line: Saliency, results: Sequence[Evaluation]) -> Iterator[str]:
