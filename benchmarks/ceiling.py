@@ -1,6 +1,6 @@
 """Highest rates of this machine, and the share of them that a training step of the project reaches.
 
-    .venv/bin/python -m benchmarks.ceiling [--size 256x192] [--batch 4] [--threads 1] [--rounds 5]
+    .venv/bin/python -m benchmarks.ceiling [--size 256x192] [--batch 4] [--threads 1] [--rounds 6]
 
 The ceiling is measured by a large matrix product, a large convolution and a large copy, in fp32, round by
 round with the step. The step's operations are those of its convolutions, a multiply and an add counted as
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks.arms import Estimate, Measured, column, in_rounds, parser_of, timed
+from benchmarks.arms import FEWEST_ROUNDS, Estimate, Measured, column, in_rounds, parser_of, timed
 from benchmarks.convolutions import convolutions_of
 from benchmarks.scenes import SIZES, indents, reference_config
 from benchmarks.step import OwnTraining, batches_of
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="256x192")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=FEWEST_ROUNDS)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -1,6 +1,6 @@
 """How well emulated workers stand for workers that compute: step times of both, launched in turn.
 
-    .venv/bin/python -m benchmarks.emulation [--rounds 5] [--size 128x96] [--batch 4] [--epochs 4]
+    .venv/bin/python -m benchmarks.emulation [--rounds 6] [--size 128x96] [--batch 4] [--epochs 4]
 
 In every round a run on 1 worker records the compute profile, so that a machine whose launches drift shows as
 noise and not as an error of the emulation. Then, for both frameworks on 1 and 2 workers of one core each, one
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.arms import Estimate
+from benchmarks.arms import FEWEST_ROUNDS, Estimate
 from benchmarks.scenes import SIZES, indents, make_run_folder, reference_config
 from slurm.local import launch
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
@@ -47,7 +47,7 @@ def main() -> None:
 
 def _command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=FEWEST_ROUNDS)
     parser.add_argument("--size", choices=SIZES, default="128x96")
     parser.add_argument("--batch", type=int, default=4, help="images of a step of one worker")
     parser.add_argument("--epochs", type=int, default=4, help="of each launch; the first warms up")

@@ -1,7 +1,7 @@
 """A whole run of one worker: images per second end to end, time to the first step, and peak memory.
 
     .venv/bin/python -m benchmarks.run [--size 256x192] [--files 1024x768] [--images 80] [--batch 8]
-        [--epochs 2] [--rounds 5] [--compile] [--json FILE]
+        [--epochs 2] [--rounds 6] [--compile] [--json FILE]
 
 Both arms train the same images of the same files for the same epochs from the same weights, each in a
 process that a round starts anew: the project's own program under its launcher, and reference mode. The
@@ -21,6 +21,7 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.arms import (
+    FEWEST_ROUNDS,
     OWN,
     PEAK,
     REFERENCE,
@@ -121,7 +122,7 @@ def measured_in_turn(root: Path, config: RunConfig, rounds: int) -> dict[str, li
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = options_parser(__doc__, size="256x192", rounds=5)
+    parser = options_parser(__doc__, size="256x192", rounds=FEWEST_ROUNDS)
     parser.add_argument("--files", choices=SIZES, default="1024x768", help="size of the pictures on disk")
     parser.add_argument("--images", type=int, default=80)
     parser.add_argument("--batch", type=int, default=8)
