@@ -35,10 +35,21 @@ from torch import nn
 
 from benchmarks.arms import FEWEST_ROUNDS, Estimate
 from benchmarks.paired_steps import launched_in, leave_result, twin
-from benchmarks.saliency_arms import LOOP, ON_ONE, OURS, STACK, Arm, Inputs, Maps, arms_of, loop
+from benchmarks.saliency_arms import (
+    LOOP,
+    ON_ONE,
+    OURS,
+    STACK,
+    Arm,
+    Inputs,
+    Maps,
+    arms_of,
+    as_it_comes,
+    loop,
+)
 from benchmarks.scenes import SIZES, indents, make_run_folder, reference_config
 from unet_scaling.data.image_data import ImageData
-from unet_scaling.explain.blackbox import logits_of
+from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.group import Group
 from unet_scaling.group.torchrun import announce_group
 from unet_scaling.model import UNet
@@ -71,6 +82,8 @@ def work(folder: Path, rounds: int) -> None:
     # Wrappers choose a number of their own.
     torch.set_num_threads(1)
     expected = gathered(inputs, loop(inputs)() if group.rank == 0 else {})
+    # As a run does after its first passes; all arms share this process and gain from it alike.
+    keep_memory()
     random = np.random.default_rng(1)
     seconds: Seconds = {name: [] for name in arms}
     for _ in range(1 + rounds):
@@ -90,7 +103,8 @@ def inputs_of(config: RunConfig, group: Group, folder: Path) -> Inputs:
     positions = range(config.saliency.images or 0)
     inputs = Inputs(config, group, data, model, positions, folder)
     predict_half(inputs)
-    empty = [place for place in positions if inputs.clean(place, model).is_empty]
+    network = as_it_comes(model)
+    empty = [place for place in positions if inputs.clean(place, network).is_empty]
     assert not empty, f"the network predicts nothing on the images {empty}"
     return inputs
 
@@ -101,7 +115,7 @@ def predict_half(inputs: Inputs) -> None:
     assert isinstance(inputs.model, UNet)
     assert inputs.model.head.bias is not None
     images = torch.cat([inputs.data.test_sample(place).images for place in inputs.positions])
-    inputs.model.head.bias -= logits_of(inputs.model, images, inputs.config.training.channels_last).median()
+    inputs.model.head.bias -= as_it_comes(inputs.model).logits(images).median()
 
 
 def timed(group: Group, arm: Arm) -> tuple[Maps, float]:

@@ -31,6 +31,7 @@ from unet_scaling.explain.blackbox import CleanImage, clean_image
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.maps import MapMaker, make_maps
 from unet_scaling.explain.masks import MaskStore
+from unet_scaling.explain.network import ExplainedNetwork, explained_network
 from unet_scaling.explain.perturbers import mask_chunks, method_of
 from unet_scaling.explain.phase_seconds import PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
@@ -45,7 +46,10 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What one worker explains: these test images of `data`, by this network; its files go into `folder`."""
+    """What one worker explains: these test images of `data`, by this network; its files go into `folder`.
+
+    The arms of others call the network as PyTorch has it: contiguous, with its batch norm.
+    """
 
     config: RunConfig
     group: Group
@@ -54,14 +58,19 @@ class Inputs:
     positions: Sequence[int]
     folder: Path
 
-    def clean(self, position: int, model: nn.Module) -> CleanImage:
+    def clean(self, position: int, network: ExplainedNetwork) -> CleanImage:
         """Return a test image with the network's prediction."""
-        return clean_image(model, self.data.test_sample(position), self.config)
+        return clean_image(network, self.data.test_sample(position), self.config)
 
 
-def explained(inputs: Inputs, generator: Any, position: int, model: nn.Module) -> NDArray[Any]:  # noqa: ANN401
+def as_it_comes(model: nn.Module) -> ExplainedNetwork:
+    """Return a network that takes images as PyTorch has them by default."""
+    return ExplainedNetwork(model, torch.contiguous_format)
+
+
+def explained(inputs: Inputs, generator: Any, position: int, network: ExplainedNetwork) -> NDArray[Any]:  # noqa: ANN401
     """Return the map that a generator of xaitk makes of a test image."""
-    clean = inputs.clean(position, model)
+    clean = inputs.clean(position, network)
     return generated(generator, BlackBox(clean, inputs.config.saliency.batch))
 
 
@@ -83,15 +92,24 @@ def stack(inputs: Inputs) -> Arm:
     generator = RISEStack(
         options.masks, options.grid, options.p1, options.seed, threads=0, debiased=options.debiased
     )
-    return lambda: {place: explained(inputs, generator, place, inputs.model) for place in inputs.positions}
+    network = as_it_comes(inputs.model)
+    return lambda: {place: explained(inputs, generator, place, network) for place in inputs.positions}
 
 
 def loop(inputs: Inputs) -> Arm:
     """Return the same loop, with masks made once."""
+    return _loop_over(inputs, as_it_comes(inputs.model))
 
+
+def loop_over_our_network(inputs: Inputs) -> Arm:
+    """Return that loop over the network as ours has it, so that only the code around it differs."""
+    return _loop_over(inputs, explained_network(inputs.model, inputs.config))
+
+
+def _loop_over(inputs: Inputs, network: ExplainedNetwork) -> Arm:
     def arm() -> Maps:
         generator = best_generator(inputs)
-        return {place: explained(inputs, generator, place, inputs.model) for place in inputs.positions}
+        return {place: explained(inputs, generator, place, network) for place in inputs.positions}
 
     return arm
 
@@ -106,9 +124,8 @@ class Explainer(lightning.LightningModule):  # type: ignore[misc]
         self.generator = best_generator(inputs)
 
     def predict_step(self, positions: Tensor) -> Maps:
-        return {
-            place: explained(self.inputs, self.generator, place, self.model) for place in positions.tolist()
-        }
+        network = as_it_comes(self.model)
+        return {place: explained(self.inputs, self.generator, place, network) for place in positions.tolist()}
 
 
 def high_level(inputs: Inputs) -> Arm:
@@ -131,13 +148,13 @@ def low_level(inputs: Inputs) -> Arm:
     strategy = FabricStrategy(None, devices, TorchElasticEnvironment(), broadcast_buffers=False)
     fabric = Fabric(strategy=strategy)
     fabric.launch()
-    model = fabric.setup_module(inputs.model)
+    network = as_it_comes(fabric.setup_module(inputs.model))
 
     def arm() -> Maps:
         generator = best_generator(inputs)
         maps = {}
         for place in inputs.positions:
-            box = SharedBlackBox(inputs.clean(place, model), inputs.config.saliency.batch, fabric)
+            box = SharedBlackBox(inputs.clean(place, network), inputs.config.saliency.batch, fabric)
             maps[place] = generated(generator, box)
         # All have all of them; they count as one worker's.
         return maps if inputs.group.rank == 0 else {}
@@ -148,12 +165,12 @@ def low_level(inputs: Inputs) -> Arm:
 def accelerate(inputs: Inputs) -> Arm:
     """Return the loop over the images that Accelerate gives each worker."""
     accelerator = Accelerator(cpu=True)
-    model = accelerator.prepare_model(inputs.model, evaluation_mode=True)
+    network = as_it_comes(accelerator.prepare_model(inputs.model, evaluation_mode=True))
 
     def arm() -> Maps:
         generator = best_generator(inputs)
         with accelerator.split_between_processes(list(inputs.positions)) as own:
-            return {place: explained(inputs, generator, place, model) for place in own}
+            return {place: explained(inputs, generator, place, network) for place in own}
 
     return arm
 
@@ -161,13 +178,14 @@ def accelerate(inputs: Inputs) -> Arm:
 def ours(inputs: Inputs, split: str) -> Arm:
     """Return what a run with [saliency] does, masks and files included."""
     files = MapFiles(inputs.folder)
+    network = explained_network(inputs.model, inputs.config)
 
     def arm() -> Maps:
         clock = PhaseSeconds(CPU)
         method = method_of(inputs.config.saliency)
         data = inputs.config.data
         masks = MaskStore(mask_chunks(method.perturber, data.image_height, data.image_width))
-        maker = MapMaker(inputs.config, inputs.model, inputs.data, masks, Weighting(method.generator), files)
+        maker = MapMaker(inputs.config, network, inputs.data, masks, Weighting(method.generator), files)
         make_maps(maker, inputs.positions, split, clock, lambda _done: None)
         return {place: files.read_map(place) for place in maker.own(inputs.positions)}
 
@@ -192,6 +210,7 @@ def on_one_worker(make: Callable[[Inputs], Arm]) -> Callable[[Inputs], Arm]:
 
 STACK = "xaitk's stack"
 LOOP = "xaitk, masks made once"
+LOOP_OVER_OURS = "the same, our network"
 HIGH_LEVEL = "Lightning, high level"
 LOW_LEVEL = "Lightning, low level"
 ACCELERATE = "Accelerate"
@@ -205,6 +224,6 @@ def arms_of(workers: int) -> dict[str, Callable[[Inputs], Arm]]:
     shared = {HIGH_LEVEL: high_level, LOW_LEVEL: low_level, ACCELERATE: accelerate}
     by_images = {OURS: partial(ours, split="images")}
     if workers == 1:
-        return {STACK: stack, LOOP: loop, **shared, **by_images}
+        return {STACK: stack, LOOP: loop, LOOP_OVER_OURS: loop_over_our_network, **shared, **by_images}
     alone = {LOOP + ON_ONE: on_one_worker(loop), OURS + ON_ONE: on_one_worker(ours_alone)}
     return {**alone, **shared, **by_images, OURS_BY_MASKS: partial(ours, split="masks")}

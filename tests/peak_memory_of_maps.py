@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 
 from tests.studies import make_point
-from tests.xaitk_maps import map_maker
+from tests.xaitk_maps import initial_network, map_maker
 from unet_scaling.measure.cpu_counters import peak_memory_bytes
-from unet_scaling.model import UNet
 
 HEIGHT, WIDTH = 768, 1024
 
@@ -24,11 +23,11 @@ def main() -> None:
     options = {"method": method, "masks": int(masks), "window": 50, "stride": stride, "batch": 4}
     config = make_point(Path(folder), image_height=HEIGHT, image_width=WIDTH, width=1, depth=1, **options)
     with tempfile.TemporaryDirectory() as run:
-        maker = map_maker(config, Path(run))
-        assert isinstance(maker.model, UNet)
+        model = initial_network(config)
         with torch.no_grad():
-            assert maker.model.head.bias is not None
-            maker.model.head.bias += 10
+            assert model.head.bias is not None
+            model.head.bias += 10
+        maker = map_maker(config, Path(run), model)
         clean = maker.clean(0)
         assert not clean.is_empty
         maker.saliency(clean)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tests.studies import make_point
 from tests.trained import TrainedRuns
-from tests.xaitk_maps import explained_point, map_maker, xaitk_map
+from tests.xaitk_maps import explained_point, initial_network, map_maker, xaitk_map
 from unet_scaling.explain import explain, masks, perturbers
 from unet_scaling.explain.checks import MapChecks, trial_of, untrained
 from unet_scaling.explain.map_files import MapFiles
@@ -59,9 +59,10 @@ def of_xaitk(options: SaliencyOptions, height: int, width: int) -> NDArray[Any]:
 @torch.no_grad()
 def predict_half(maker: MapMaker) -> None:
     """Let a network that has learned nothing predict foreground on about half of the first image."""
-    assert isinstance(maker.model, UNet)
-    assert maker.model.head.bias is not None
-    maker.model.head.bias -= maker.model(maker.data.test_sample(0).images).median()
+    model = maker.network.model
+    assert isinstance(model, UNet)
+    assert model.head.bias is not None
+    model.head.bias -= model(maker.data.test_sample(0).images).median()
 
 
 @pytest.mark.parametrize(
@@ -181,13 +182,13 @@ def test_scores_in_fixed_batches_add_up_whoever_makes_which(
 def test_scores_follow_from_what_is_predicted(images: Path, weights: Path, tmp_path: Path) -> None:
     maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
     clean = maker.clean(0)
-    probability = torch.sigmoid(maker.model(clean.batch.images))[0, 0]
+    probability = torch.sigmoid(maker.network.model(clean.batch.images))[0, 0]
     inside = probability[clean.region].double().mean().item()
     assert clean.reference == pytest.approx([inside, 1.0])
     assert clean.foreground == pytest.approx((probability > 0.5).double().mean().item())
     kept = np.ones((1, 32, 32), np.bool_)
     kept[:, :16] = False
-    hidden = maker.model(clean.batch.images * torch.from_numpy(kept))[0, 0]
+    hidden = maker.network.model(clean.batch.images * torch.from_numpy(kept))[0, 0]
     common = ((hidden > 0) & clean.region).sum() / ((hidden > 0) | clean.region).sum()
     assert clean.scores(kept)[0, 1] == pytest.approx(common.item())
     assert clean.scores_of_image(kept).tobytes() == clean.scores(kept).tobytes()
@@ -208,9 +209,11 @@ def test_padding_is_hidden_by_masks_and_counts_in_no_score(images: Path, tmp_pat
 
 
 def test_a_prediction_that_is_not_finite_ends_the_run(images: Path, weights: Path, tmp_path: Path) -> None:
-    maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
+    point = explained_point(images, weights, method="rise")
+    model = initial_network(point)
     with torch.no_grad():
-        next(maker.model.parameters()).fill_(torch.nan)
+        next(model.parameters()).fill_(torch.nan)
+    maker = map_maker(point, tmp_path, model)
     name = image_names(maker.config, maker.data)[1]
     with pytest.raises(UserError, match=f"test image {name} is not finite") as refused:
         maker.clean(1)
@@ -227,16 +230,16 @@ def test_what_is_known_of_a_map_is_found_out_once(images: Path, weights: Path, t
     maker = map_maker(explained_point(images, weights, method="rise", curve_steps=2), tmp_path)
     maker.files.prepare({})
     maker.files.write_map(0, maker.saliency(maker.clean(0)))
-    entry = MapChecks(maker).image(0, "first")
+    entry = MapChecks(maker, initial_network(maker.config)).image(0, "first")
     picture = maker.files.folder / entry.pictures["image"].file
     made = picture.stat().st_mtime_ns
-    assert MapChecks(maker).image(0, "first") == entry
+    assert MapChecks(maker, initial_network(maker.config)).image(0, "first") == entry
     assert picture.stat().st_mtime_ns == made
     picture.write_bytes(b"damaged")
-    assert MapChecks(maker).image(0, "first") == entry
+    assert MapChecks(maker, initial_network(maker.config)).image(0, "first") == entry
     assert picture.stat().st_mtime_ns != made
     maker.files.write_map(0, np.zeros_like(maker.files.read_map(0), np.float64))
-    other = MapChecks(maker).image(0, "first")
+    other = MapChecks(maker, initial_network(maker.config)).image(0, "first")
     assert other.map != entry.map
     maker.files.prepare({"weights": "others"})
     assert maker.files.read_entry(0) is None
@@ -247,7 +250,7 @@ def test_an_image_that_another_worker_called_empty_has_no_map(
 ) -> None:
     maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
     maker.files.prepare({})
-    entry = MapChecks(maker).image(0, "first")
+    entry = MapChecks(maker, initial_network(maker.config)).image(0, "first")
     assert entry.foreground > 0
     assert entry.map is None
     assert not entry.overlays
@@ -256,13 +259,14 @@ def test_an_image_that_another_worker_called_empty_has_no_map(
 def test_an_image_on_which_nothing_is_predicted_has_no_score_and_says_so(
     images: Path, weights: Path, tmp_path: Path
 ) -> None:
-    maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
-    assert isinstance(maker.model, UNet)
+    point = explained_point(images, weights, method="rise")
+    model = initial_network(point)
     with torch.no_grad():
-        assert maker.model.head.bias is not None
-        maker.model.head.bias -= 100
+        assert model.head.bias is not None
+        model.head.bias -= 100
+    maker = map_maker(point, tmp_path, model)
     maker.files.prepare({})
-    entry = MapChecks(maker).image(0, "first")
+    entry = MapChecks(maker, initial_network(maker.config)).image(0, "first")
     assert entry.map is None
     assert entry.no_map is not None
     assert "nothing is predicted" in entry.no_map
@@ -279,7 +283,7 @@ def test_an_entry_tells_all_that_is_known_of_a_map(images: Path, weights: Path, 
     entries = []
     for position in (0, 1):
         maker.files.write_map(position, maker.saliency(maker.clean(position)))
-        entries.append(MapChecks(maker).image(position, f"image{position}"))
+        entries.append(MapChecks(maker, initial_network(maker.config)).image(position, f"image{position}"))
     for entry in entries:
         named = [entry.map, *entry.overlays.values(), *entry.pictures.values()]
         assert len(named) == 5
@@ -291,7 +295,7 @@ def test_an_entry_tells_all_that_is_known_of_a_map(images: Path, weights: Path, 
     assert entries[0].untrained is not None
     assert set(entries[0].untrained.correlation) == set(SCORES) or entries[0].untrained.no_map
     assert entries[1].untrained is None
-    assert MapChecks(maker).image(0, "image0") == entries[0]
+    assert MapChecks(maker, initial_network(maker.config)).image(0, "image0") == entries[0]
 
 
 def test_cells_of_random_orders_are_those_of_the_masks(images: Path) -> None:
@@ -303,7 +307,7 @@ def test_cells_of_random_orders_are_those_of_the_masks(images: Path) -> None:
 def test_an_untrained_network_is_drawn_anew_and_leaves_the_other_alone(
     images: Path, weights: Path, tmp_path: Path
 ) -> None:
-    model = map_maker(explained_point(images, weights, method="rise"), tmp_path).model
+    model = initial_network(explained_point(images, weights, method="rise"))
     before = weights_sha256(model)
     torch.manual_seed(11)
     follows = torch.rand(3)
@@ -311,7 +315,7 @@ def test_an_untrained_network_is_drawn_anew_and_leaves_the_other_alone(
     one = untrained(model, 3)
     assert torch.equal(torch.rand(3), follows)
     assert weights_sha256(model) == before != weights_sha256(one)
-    fresh = map_maker(explained_point(images, None, method="rise"), tmp_path).model
+    fresh = initial_network(explained_point(images, None, method="rise"))
     assert weights_sha256(untrained(fresh, 3)) == weights_sha256(one)
     assert weights_sha256(untrained(model, 4)) != weights_sha256(one) != weights_sha256(fresh)
     assert all(not layer.training for layer in one.modules())

@@ -20,9 +20,11 @@ from unet_scaling.explain.blackbox import CleanImage, clean_image
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.maps import MapMaker
 from unet_scaling.explain.masks import MaskStore
+from unet_scaling.explain.network import explained_network
 from unet_scaling.explain.perturbers import mask_chunks, method_of
 from unet_scaling.explain.weighting import Weighting
 from unet_scaling.group.group import single_worker
+from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.options import SaliencyOptions
 from unet_scaling.study.saliency import SCORES
@@ -74,22 +76,28 @@ def xaitk_map(clean: CleanImage, options: SaliencyOptions) -> NDArray[np.float64
     return saliency
 
 
-def map_maker(config: RunConfig, folder: Path) -> MapMaker:
-    """What makes the maps of a configuration, on one worker without a framework."""
-    task = load_task(config)
-    data = task.load_data(single_worker())
+def initial_network(config: RunConfig) -> UNet:
+    """The network of a configuration with its initial weights, in evaluation mode."""
+    model = build_model(load_task(config), torch.device("cpu"), nn.SyncBatchNorm)
+    assert isinstance(model, UNet)
+    return model.eval()
+
+
+def map_maker(config: RunConfig, folder: Path, model: UNet | None = None) -> MapMaker:
+    """What makes the maps of a configuration, or of this network, on one worker without a framework."""
+    data = load_task(config).load_data(single_worker())
     assert isinstance(data, ImageData)
     method = method_of(config.saliency)
     masks = MaskStore(mask_chunks(method.perturber, config.data.image_height, config.data.image_width))
-    model = build_model(task, torch.device("cpu"), nn.SyncBatchNorm).eval()
-    return MapMaker(config, model, data, masks, Weighting(method.generator), MapFiles(folder))
+    network = explained_network(model or initial_network(config), config)
+    return MapMaker(config, network, data, masks, Weighting(method.generator), MapFiles(folder))
 
 
 def clean_images(config: RunConfig, folder: Path) -> list[CleanImage]:
     """The test images of a configuration, each with the prediction of its initial weights."""
     maker = map_maker(config, folder)
     count = config.saliency.images or maker.data.test_images
-    return [clean_image(maker.model, maker.data.test_sample(place), config) for place in range(count)]
+    return [clean_image(maker.network, maker.data.test_sample(place), config) for place in range(count)]
 
 
 def explained_point(

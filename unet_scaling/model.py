@@ -1,11 +1,14 @@
 """The reference U-Net: 487,145 parameters in 82 tensors at width 8 and depth 5."""
 
+import copy
 from collections.abc import Callable
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 Norm = Callable[[int], nn.Module]
 
@@ -24,6 +27,17 @@ class ConvolutionPair(nn.Module):
         # In place: no backward pass needs what the norm, or without one the convolution, gave.
         features = functional.relu_(self.norm1(self.convolution1(features)))
         return functional.relu_(self.norm2(self.convolution2(features)))
+
+    def fold_norms(self) -> None:
+        """Make batch norm in evaluation mode, which scales and shifts, a part of the convolutions."""
+        self.convolution1, self.norm1 = _folded(self.convolution1, self.norm1)
+        self.convolution2, self.norm2 = _folded(self.convolution2, self.norm2)
+
+
+def _folded(convolution: nn.Conv2d, norm: nn.Module) -> tuple[nn.Conv2d, nn.Module]:
+    if isinstance(norm, _BatchNorm):
+        return fuse_conv_bn_eval(convolution, norm), nn.Identity()
+    return convolution, norm
 
 
 def _convolution_pairs(channels: list[int], norm: Norm) -> nn.ModuleList:
@@ -62,6 +76,14 @@ class UNet(nn.Module):
             images = functional.pad(images, (left, right, top, bottom))
         logits: Tensor = self.head(self._features(images))
         return logits[..., top : top + height, left : left + width]
+
+    def for_inference(self) -> "UNet":
+        """Return a copy in evaluation mode without batch norm, whose logits differ by rounding alone."""
+        other = copy.deepcopy(self).eval()
+        for part in other.modules():
+            if isinstance(part, ConvolutionPair):
+                part.fold_norms()
+        return other
 
     def _features(self, features: Tensor) -> Tensor:
         levels = []

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from unet_scaling.data.image_data import CropBox, ImageBatch
 from unet_scaling.explain.faithfulness import Masks as KeptPixels
+from unet_scaling.explain.network import ExplainedNetwork
 from unet_scaling.explain.perturbers import MaskArray
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError
@@ -35,8 +36,7 @@ class CleanImage:
     region: Tensor
     reference: Doubles
     fill: Tensor | None
-    channels_last: bool
-    model: nn.Module
+    network: ExplainedNetwork
 
     @property
     def box(self) -> CropBox:
@@ -65,10 +65,9 @@ class CleanImage:
             images = (images.double() + (1 - kept.float()) * self.fill).float()
         return self.scores_of(images)
 
-    @torch.no_grad()
     def scores_of(self, images: Tensor) -> Doubles:
         """Return the scores [n, 2] of images [n, channels, height, width] that stand for the clean one."""
-        logits = self.batch.cropped(logits_of(self.model, images, self.channels_last))
+        logits = self.batch.cropped(self.network.logits(images))
         return region_scores(logits, self.region)
 
     def scores_of_image(self, kept: KeptPixels) -> Doubles:
@@ -79,16 +78,14 @@ class CleanImage:
         return self.scores(padded)
 
 
-@torch.no_grad()
-def clean_image(model: nn.Module, batch: ImageBatch, config: RunConfig) -> CleanImage:
+def clean_image(network: ExplainedNetwork, batch: ImageBatch, config: RunConfig) -> CleanImage:
     """Return what the network predicts on a test image; NotFiniteError (70) where that is not finite."""
-    channels_last = config.training.channels_last
-    logits = batch.cropped(logits_of(model, batch.images, channels_last))
+    logits = batch.cropped(network.logits(batch.images))
     if not bool(torch.isfinite(logits).all()):
         raise NotFiniteError
     region = logits[0] > 0
     fill = mean_colour(batch) if config.saliency.fill == "mean" else None
-    return CleanImage(batch, region, region_scores(logits, region)[0], fill, channels_last, model)
+    return CleanImage(batch, region, region_scores(logits, region)[0], fill, network)
 
 
 def mean_colour(batch: ImageBatch) -> Tensor:
@@ -110,12 +107,3 @@ def region_scores(logits: Tensor, region: Tensor) -> Doubles:
     scores = torch.stack([probability / region.sum(), common.double() / either], dim=1)
     found: Doubles = scores.cpu().numpy()
     return found
-
-
-def logits_of(model: nn.Module, images: Tensor, channels_last: bool) -> Tensor:
-    """Return float32 logits [n, height, width]."""
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    # Copied, since kernels are chosen by strides, and images of one channel have several that mean the same.
-    stored = torch.empty(images.shape, dtype=torch.float32, device=images.device, memory_format=layout)
-    logits: Tensor = model(stored.copy_(images))
-    return logits[:, 0].float()

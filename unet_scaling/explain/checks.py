@@ -16,6 +16,7 @@ from torch import nn
 from unet_scaling.explain.blackbox import CleanImage, clean_image
 from unet_scaling.explain.faithfulness import Reals, Trial, curve_shares, faithfulness, rank_correlation
 from unet_scaling.explain.maps import MapMaker
+from unet_scaling.explain.network import ExplainedNetwork, explained_network
 from unet_scaling.explain.overlay import brighter, overlay_png, picture_png
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.random_streams import UNTRAINED_STREAM
@@ -33,9 +34,10 @@ NOTHING_PREDICTED = "nothing is predicted on the image itself: there is no score
 
 @dataclass(frozen=True)
 class MapChecks:
-    """What checks the maps of this worker's images."""
+    """What checks the maps of this worker's images, made of the network `trained`."""
 
     maker: MapMaker
+    trained: nn.Module
 
     def image(self, position: int, name: str) -> ExplainedImage:
         """Return the manifest's entry of a test image, if need be an earlier attempt's; all is written."""
@@ -99,8 +101,8 @@ class MapChecks:
         }
 
     def _untrained(self, position: int, trained: CleanImage, saliency: Reals) -> UntrainedMap:
-        maker = dataclasses.replace(self.maker, model=self._untrained_model)
-        clean = clean_image(self._untrained_model, trained.batch, self.maker.config)
+        maker = dataclasses.replace(self.maker, network=self._untrained_network)
+        clean = clean_image(maker.network, trained.batch, self.maker.config)
         if clean.is_empty:
             return UntrainedMap(no_map=NOTHING_PREDICTED)
         other = clean.batch.cropped(torch.from_numpy(maker.saliency(clean).astype(np.float32))).numpy()
@@ -113,8 +115,9 @@ class MapChecks:
         )
 
     @cached_property
-    def _untrained_model(self) -> nn.Module:
-        return untrained(self.maker.model, self.maker.config.seed)
+    def _untrained_network(self) -> ExplainedNetwork:
+        config = self.maker.config
+        return explained_network(untrained(self.trained, config.seed), config)
 
 
 def trial_of(config: RunConfig) -> Trial:

@@ -16,9 +16,11 @@ from unet_scaling.explain.checks import MapChecks, trial_of
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.maps import MapMaker, image_names, make_maps, take_turns
 from unet_scaling.explain.masks import MaskStore
+from unet_scaling.explain.network import COMPUTED, explained_network
 from unet_scaling.explain.perturbers import Method, mask_chunks, method_of
 from unet_scaling.explain.phase_seconds import PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
+from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.group import Group
 from unet_scaling.measure.cpu_counters import peak_memory_bytes
 from unet_scaling.measure.timing import synchronized_seconds
@@ -40,6 +42,8 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
     """Make the maps that are missing, then check all of them, write the manifest and record both."""
     assert isinstance(data, ImageData)
     model.eval()
+    # Where nothing was trained, the evaluation was the first to allocate what lasts.
+    keep_memory()
     # Compiled code would be made again for each size of a batch.
     with torch.compiler.set_stance("force_eager"):
         ExplainedRun(config, model, data, group, record).explain()
@@ -127,6 +131,7 @@ class ExplainedRun:
             "weights_sha256": self._weights_sha256,
             "manifest_sha256": self._data.manifest_sha256,
             "configuration": self._method.configuration(),
+            "computed": COMPUTED,
         }
 
     def _make(self, missing: Sequence[int]) -> tuple[MapMaker, list[SaliencyPhases]]:
@@ -136,7 +141,8 @@ class ExplainedRun:
         with clock.phase("masks"):
             masks = self._group.run_on_all(self._masks)
         weighting = Weighting(self._method.generator)
-        maker = MapMaker(self._config, self._model, self._data, masks, weighting, self._files)
+        network = explained_network(self._model, self._config)
+        maker = MapMaker(self._config, network, self._data, masks, weighting, self._files)
         if missing:
             self._record.begin_explaining()
             before = len(self._positions) - len(missing)
@@ -154,7 +160,7 @@ class ExplainedRun:
     def _check(self, maker: MapMaker) -> list[ExplainedImage]:
         """Return the manifest's entries of all images, on every worker."""
         names = image_names(self._config, self._data)
-        checks = MapChecks(maker)
+        checks = MapChecks(maker, self._model)
         own: list[str] = []
 
         def check(position: int) -> None:

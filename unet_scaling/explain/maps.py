@@ -11,13 +11,13 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
 
 from unet_scaling.data.image_data import ImageData
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.explain.blackbox import CleanImage, Doubles, NotFiniteError, clean_image
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.masks import MaskStore
+from unet_scaling.explain.network import ExplainedNetwork
 from unet_scaling.explain.phase_seconds import PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
 from unet_scaling.group.group import Group
@@ -36,7 +36,7 @@ class MapMaker:
     """All that the maps of a run are made of, on one worker."""
 
     config: RunConfig
-    model: nn.Module
+    network: ExplainedNetwork
     data: ImageData
     masks: MaskStore
     weighting: Weighting
@@ -49,7 +49,7 @@ class MapMaker:
         """
         batch = self.data.test_sample(position)
         try:
-            return clean_image(self.model, batch, self.config)
+            return clean_image(self.network, batch, self.config)
         except NotFiniteError:
             raise self.not_finite(position) from None
 
