@@ -64,7 +64,7 @@ def test_a_machine_at_speed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv(DILATION_VARIABLE, raising=False)
     monkeypatch.delenv(LINK_RATE_VARIABLE, raising=False)
     assert (dilation(), dilated(300), link_rate()) == (1, 300, None)
-    assert enter_quota(FOURTH, 1) is None
+    assert enter_quota(FOURTH, 1, ()) is None
     environment = horovod_environment(make_point("horovod"))
     assert environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] == "330"
     assert "HOROVOD_CYCLE_TIME" not in environment
@@ -146,14 +146,14 @@ def test_a_worker_without_a_quota_says_what_is_missing(
     with pytest.raises(
         UserError, match=f"{QUOTA_FOLDER_VARIABLE}.*slurm/virtual_cluster up --dilate"
     ) as told:
-        enter_quota(FOURTH, 1)
+        enter_quota(FOURTH, 1, ())
     assert "\n" not in str(told.value)
 
 
 def test_a_machine_that_is_not_slow_enough_is_refused(slowed: None) -> None:
     processors = len(os.sched_getaffinity(0))
     with pytest.raises(UserError, match=f"which has {processors}; use .* with at least 100"):
-        enter_quota(FOURTH, 100 * processors)
+        enter_quota(FOURTH, 100 * processors, ())
 
 
 def test_a_folder_that_is_no_control_group_is_told_with_its_file(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ from unet_scaling.group.processor_quota import enter_quota
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 loader = get_context("fork").Process(target=time.sleep, args=[60], daemon=True)
 loader.start()
-quota = enter_quota(Identity(0, 1, 0, "none"), 1)
+quota = enter_quota(Identity(0, 1, 0, "none"), 1, ())
 inside = set(map(int, (quota.folder / "cgroup.procs").read_text().split()))
 loader.kill()
 begin, burnt = time.perf_counter(), time.process_time()
@@ -355,17 +355,64 @@ print(inside == {os.getpid(), loader.pid}, share, quota.throttled_seconds())
 
 def in_a_quota(folder: Path) -> tuple[str, float, float]:
     """Burn a second in the group of a worker slowed 4 times: is it in it, its share, seconds throttled."""
+    entered, share, throttled = ran_in(folder, IN_A_QUOTA).split()
+    return entered, float(share), float(throttled)
+
+
+def ran_in(folder: Path, program: str) -> str:
+    """What a program prints that runs in a cluster which is slowed 4 times."""
     variables = {DILATION_VARIABLE: "4", QUOTA_FOLDER_VARIABLE: str(folder)}
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_QUOTA],
+        [sys.executable, "-c", program],
         env=os.environ | variables,
         cwd=PROJECT,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    entered, share, throttled = done.stdout.split()
-    return entered, float(share), float(throttled)
+    return done.stdout
+
+
+TWO_CORES = """
+import hashlib
+import threading
+import time
+from unet_scaling.group.identity import Identity
+from unet_scaling.group.processor_quota import enter_quota
+from unet_scaling.measure.cpu_counters import thread_ids
+ended = threading.Event()
+def compute():
+    hashlib.sha256(bytes(100_000))  # without the interpreter's lock
+def poll():
+    while not ended.is_set():
+        compute()
+polling = threading.Thread(target=poll)
+polling.start()
+{ends}
+enter_quota(Identity(0, 1, 0, "none"), 2, thread_ids())
+begin = time.perf_counter()
+own_before = time.thread_time()
+others_before = time.process_time() - own_before
+while time.perf_counter() - begin < 1.5:
+    compute()
+seconds = time.perf_counter() - begin
+own = time.thread_time() - own_before
+others = time.process_time() - time.thread_time() - others_before
+ended.set()
+polling.join()
+print(own / seconds, others / seconds)
+"""
+
+
+@pytest.mark.parametrize("polls", [True, False])
+def test_no_thread_of_a_worker_with_two_cores_runs_faster_than_one_of_them(
+    polls: bool, quota_folder: Path
+) -> None:
+    ends = "" if polls else "ended.set(); polling.join()"
+    own, others = map(float, ran_in(quota_folder, TWO_CORES.replace("{ends}", ends)).split())
+    # Four times slower: of two cores it could have had a half of a processor.
+    assert own < LARGEST_EXCESS_FACTOR / 4 + 0.01
+    assert others < (LARGEST_EXCESS_FACTOR / 4 if polls else 0) + 0.01
 
 
 def test_a_quota_beyond_that_of_the_group_above_is_refused_with_its_file(quota_folder: Path) -> None:

@@ -7,17 +7,17 @@ from slurm.virtual.plan import Plan
 from slurm.virtual.processes import wait_until
 from unet_scaling.study.control_groups import (
     ProcessorHierarchy,
+    enable_below,
     make_quota_group,
     processor_hierarchy,
     quota_of_cores,
+    remove_group,
 )
 from unet_scaling.study.dilation import DILATION_VARIABLE, LINK_RATE_VARIABLE, QUOTA_FOLDER_VARIABLE
 from unet_scaling.study.errors import EXIT_BUG, UserError
 
 # A killed process leaves its group as soon as the kernel has removed it.
 LEAVE_SECONDS = 10.0
-# In version 2 a controller is there for the groups below a folder only if this file names it.
-ENABLED_CONTROLLERS = "cgroup.subtree_control"
 # Any user may submit: the workers make their own groups in this one.
 FOR_ALL_USERS = 0o1777
 
@@ -64,9 +64,7 @@ def remove_groups(state: Path) -> None:
 
 def _is_removed(folder: Path) -> bool:
     try:
-        for group in [path for path in folder.iterdir() if path.is_dir()]:
-            group.rmdir()
-        folder.rmdir()
+        remove_group(folder)
     except OSError:  # busy: a process has not left yet
         return False
     return True
@@ -84,4 +82,4 @@ def _try_quota(plan: Plan, folder: Path) -> None:
 
 def _enable_below(hierarchy: ProcessorHierarchy, folder: Path) -> None:
     if hierarchy.version == 2:
-        (folder / ENABLED_CONTROLLERS).write_text("+cpu")
+        enable_below(folder)

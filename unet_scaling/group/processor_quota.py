@@ -5,6 +5,7 @@ starts. It leaves by its end; `slurm/virtual_cluster down` removes the groups.
 """
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from unet_scaling.group.identity import CORES_VARIABLE, Identity
 from unet_scaling.study.control_groups import (
     enter_group,
+    enter_thread_group,
     make_quota_group,
     quota_of_cores,
     throttled_seconds,
@@ -61,10 +63,12 @@ def own_processors(identity: Identity, cores: int, processors: list[int]) -> lis
     return sorted({processors[(first + number) % len(processors)] for number in range(cores)})
 
 
-def enter_quota(identity: Identity, cores: int) -> ProcessorQuota | None:
+def enter_quota(identity: Identity, cores: int, threads: Collection[int]) -> ProcessorQuota | None:
     """Put this process and its loader processes under the quota of so many cores; None on a machine at speed.
 
-    Raises UserError where there is no group to make it in, or the kernel refuses it.
+    Where it has several, each of its `threads` gets at most one: under the quota of the worker alone, one
+    could run as fast as all its cores together. A thread that starts later shares the core of the one that
+    started it. Raises UserError where there is no group to make it in, or the kernel refuses it.
     """
     if not is_dilated():
         return None
@@ -74,6 +78,9 @@ def enter_quota(identity: Identity, cores: int) -> ProcessorQuota | None:
     make_quota_group(folder, quota_of_cores(cores / dilation(), processors))
     children = [child.pid for child in active_children() if child.pid is not None]
     enter_group(folder, [os.getpid(), *children])
+    if cores > 1:
+        for thread in threads:
+            enter_thread_group(folder, thread, quota_of_cores(1 / dilation(), processors=1))
     return ProcessorQuota(folder, cores, processors)
 
 

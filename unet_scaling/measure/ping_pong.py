@@ -25,6 +25,7 @@ from unet_scaling.group.identity import identify
 from unet_scaling.group.processor_quota import emulated_cores, enter_quota, own_processors
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.clock import clock_seconds
+from unet_scaling.measure.cpu_counters import thread_ids
 from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
@@ -189,7 +190,7 @@ def _take_quota() -> None:
     identity = identify(os.environ)
     cores = len(emulated_cores(identity))
     os.sched_setaffinity(0, own_processors(identity, cores, sorted(os.sched_getaffinity(0))))
-    enter_quota(identity, cores)
+    enter_quota(identity, cores, thread_ids())
 
 
 def measure_pairs(

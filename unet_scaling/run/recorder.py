@@ -158,7 +158,8 @@ class Recorder:
         self._startup.mark("warm_up_step_seconds")
         self._write_if_known(self._startup.startup(self._group))
         cores = len(self._workers[self._group.rank].cores)
-        quota = self._group.run_on_all(partial(enter_quota, self._group.identity, cores))
+        enter = partial(enter_quota, self._group.identity, cores, thread_ids())
+        quota = self._group.run_on_all(enter)
         if config.training.budget == "on":
             self._write_if_known(probe_network(self._group))
             steps = data.steps_per_epoch

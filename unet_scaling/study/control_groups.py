@@ -16,6 +16,11 @@ MOUNTS = Path("/proc/self/mounts")
 QUOTA_V1 = "cpu.cfs_quota_us"
 PERIOD_V1 = "cpu.cfs_period_us"
 QUOTA_V2 = "cpu.max"
+# In version 2 a controller is there for the groups below a folder only if this file names it.
+ENABLED_CONTROLLERS_V2 = "cgroup.subtree_control"
+# A thread enters a group by its number in the file: of version 1 and of version 2.
+THREADS_V1 = "tasks"
+THREADS_V2 = "cgroup.threads"
 # The kernel refuses shorter quotas and periods, and longer periods.
 SHORTEST_QUOTA_MICROSECONDS = 1_000
 LONGEST_PERIOD_MICROSECONDS = 1_000_000
@@ -84,6 +89,11 @@ def quota_of_cores(cores: float, processors: int) -> Quota:
     return Quota(max(SHORTEST_QUOTA_MICROSECONDS, round(period * cores)), period)
 
 
+def enable_below(folder: Path) -> None:
+    """Let the groups below a group of version 2 have quotas; those of version 1 always may."""
+    _write(folder / ENABLED_CONTROLLERS_V2, "+cpu")
+
+
 def make_quota_group(folder: Path, quota: Quota) -> None:
     """Make a group with this quota. Raises UserError with the reason where the kernel refuses it."""
     try:
@@ -108,10 +118,45 @@ def enter_group(folder: Path, processes: list[int]) -> None:
         for process in processes:
             _write(folder / "cgroup.procs", process)
     except OSError as error:
-        raise UserError(
-            f"no process may enter its quota: {error.filename}: {error.strerror}; with control groups of "
-            "version 2 only root may move its processes: submit as root"
-        ) from None
+        raise _not_entered(error) from None
+
+
+def enter_thread_group(group: Path, thread: int, quota: Quota) -> None:
+    """Move a thread of this group into one of its own below it, with this quota.
+
+    Raises UserError where the kernel refuses it. Nothing happens to a thread that has ended.
+    """
+    folder = group / f"thread{thread}"
+    is_version1 = (group / QUOTA_V1).exists()
+    try:
+        folder.mkdir(exist_ok=True)
+        if not is_version1:
+            # First, since only a group of threads may lie below one that has processes.
+            _write(folder / "cgroup.type", "threaded")
+            enable_below(group)
+    except OSError as error:
+        raise _not_entered(error) from None
+    make_quota_group(folder, quota)
+    try:
+        _write(folder / (THREADS_V1 if is_version1 else THREADS_V2), thread)
+    except ProcessLookupError:
+        return
+    except OSError as error:
+        raise _not_entered(error) from None
+
+
+def _not_entered(error: OSError) -> UserError:
+    return UserError(
+        f"no process may enter its quota: {error.filename}: {error.strerror}; with control groups of "
+        "version 2 only root may move its processes: submit as root"
+    )
+
+
+def remove_group(folder: Path) -> None:
+    """Remove a group with those below it. Raises OSError where a process has not left yet."""
+    for below in [path for path in folder.iterdir() if path.is_dir()]:
+        remove_group(below)
+    folder.rmdir()
 
 
 def _write(path: Path, value: object) -> None:
