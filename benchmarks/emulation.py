@@ -2,13 +2,16 @@
 
     .venv/bin/python -m benchmarks.emulation [--rounds 6] [--size 128x96] [--batch 4] [--epochs 4]
 
-In every round a run on 1 worker records the compute profile, so that a machine whose launches drift shows as
-noise and not as an error of the emulation. Then, for both frameworks on 1 and 2 workers of one core each, one
-launch computes and one waits by that profile. Printed: the median step of both, and the ratio emulated / real
-of the rounds with its 95 % interval (a bootstrap over the rounds), then both kinds against the launch that
-recorded: what emulated workers differ from it by is the emulation's own error, and what launches that compute
-differ from it by is what the machine does from launch to launch. At the end the ratio Horovod / native DDP of
-both kinds. Nothing is tuned to it. Needs a quiet machine with two cores.
+In every round runs on 1 worker record compute profiles, so that a machine whose launches drift shows as
+noise and not as an error of the emulation: one alone, and one beside another on the other core, since two
+workers share the machine's memory and caches whether they communicate or not. Then, for both frameworks
+on 1 and 2 workers of one core each, one launch computes and one waits by the profile that was recorded as
+busy as it will be. Printed: the median step of both, and the ratio emulated / real of the rounds with its
+95 % interval (a bootstrap over the rounds), then both kinds against the launch that recorded: what
+emulated workers on 1 worker differ from it by is the emulation's own error, and what launches that
+compute differ from it by is what the machine does from launch to launch and what recording costs. At the
+end the ratio Horovod / native DDP of both kinds. Nothing is tuned to it. Needs a quiet machine with two
+cores.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,7 @@ IMAGES = 160
 KINDS = ("real", "emulated")
 Launch = tuple[str, int, str]  # framework, workers, kind
 RECORDED: Launch = ("pytorch_native", 1, "recorded")
+RECORDED_BESIDE: Launch = ("pytorch_native", 1, "recorded beside another")
 StepSeconds = dict[Launch, list[float]]
 
 
@@ -67,11 +72,13 @@ def measured_steps(root: Path, options: argparse.Namespace) -> StepSeconds:
 
     seconds: StepSeconds = {}
     for number in range(options.rounds):
-        profile = root / f"profile-{number}"
-        recorded = _step_seconds(profile, config("pytorch_native", 1, "", compute_profile="on"))
-        seconds.setdefault(RECORDED, []).append(recorded)
+        recording = config("pytorch_native", 1, "", compute_profile="on")
+        alone, beside, other = (root / f"{name}-{number}" for name in ("alone", "beside", "other"))
+        seconds.setdefault(RECORDED, []).append(_step_seconds(alone, recording))
+        seconds.setdefault(RECORDED_BESIDE, []).append(_side_by_side([beside, other], recording)[0])
+        profiles = {1: str(alone), 2: str(beside)}
         for framework, workers, kind in _in_random_order(number):
-            place = "" if kind == "real" else str(profile)
+            place = "" if kind == "real" else profiles[workers]
             took = _step_seconds(
                 root / f"{framework}-{workers}-{kind}-{number}", config(framework, workers, place)
             )
@@ -95,6 +102,19 @@ def _step_seconds(folder: Path, config: RunConfig) -> float:
     return sum(epoch.seconds for epoch in epochs) / sum(epoch.steps for epoch in epochs)
 
 
+def _side_by_side(folders: Sequence[Path], config: RunConfig) -> list[float]:
+    """Launch a run in each folder at the same time, each on a core of its own; return their step seconds."""
+    cores = sorted(os.sched_getaffinity(0))[: len(folders)]
+    with ThreadPoolExecutor(len(folders)) as pool:
+        return list(pool.map(_step_seconds_on, cores, folders, itertools.repeat(config)))
+
+
+def _step_seconds_on(core: int, folder: Path, config: RunConfig) -> float:
+    # Of this thread alone; what it starts inherits it.
+    os.sched_setaffinity(0, {core})
+    return _step_seconds(folder, config)
+
+
 def emulation_lines(seconds: StepSeconds) -> Iterator[str]:
     """Yield the ratios emulated / real, those to the launch that recorded, and Horovod / native DDP."""
     for framework in FRAMEWORKS:
@@ -105,6 +125,8 @@ def emulation_lines(seconds: StepSeconds) -> Iterator[str]:
     for framework, kind in itertools.product(FRAMEWORKS, KINDS):
         ratio = _ratio(seconds[framework, 1, kind], seconds[RECORDED])
         yield f"{framework} on 1, {kind} / the launch that recorded: {ratio:.4f}"
+    beside = _ratio(seconds[RECORDED_BESIDE], seconds[RECORDED])
+    yield f"recorded beside another / alone: {beside:.4f}"
     for workers in WORKERS:
         pairs = {kind: [seconds[framework, workers, kind] for framework in FRAMEWORKS] for kind in KINDS}
         shown = [f"{kind} {_ratio(horovod, native):.4f}" for kind, (native, horovod) in pairs.items()]

@@ -91,6 +91,27 @@ def test_gradients_are_ready_in_the_recorded_order_and_not_before_their_time() -
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
 
 
+def test_what_follows_an_update_is_waited_for_once_and_no_more_of_it_than_the_optimizer_took() -> None:
+    model = EmulatedUNet(width=2, depth=2)
+    profile = of_model(model, list(range(len(list(model.parameters())))), 0.0)
+    step = profile.steps[0].model_copy(update={"optimizer_seconds": 0.05, "optimizer_cpu_seconds": 0.0})
+    emulated_compute.start(profile.model_copy(update={"steps": [step]}), seed=1, rank=0)
+    emulated_compute.begin_epoch(0, passes=4, first=0)
+
+    def seconds_between(pause: float) -> float:
+        emulated_compute.update()
+        time.sleep(pause)
+        emulated_compute.begin_pass()
+        return emulated_compute._waited_for.seconds
+
+    emulated_compute.begin_pass()
+    assert 0.01 <= seconds_between(0.01) <= 0.05
+    assert seconds_between(0.2) == 0.05
+    # The next pass of an accumulated step follows no update.
+    emulated_compute.begin_pass()
+    assert emulated_compute._waited_for.seconds == 0
+
+
 def test_every_worker_draws_its_own_steps_and_draws_them_again() -> None:
     model = EmulatedUNet(width=2, depth=2)
     count = len(list(model.parameters()))

@@ -49,6 +49,14 @@ class _Step:
     optimizer: _Part
 
 
+@dataclass(frozen=True)
+class _Instant:
+    """A moment of the monotonic clock, and the CPU seconds of this thread until then."""
+
+    seconds: float
+    cpu_seconds: float
+
+
 _NOTHING = _Part(0.0, 0.0)
 
 
@@ -58,6 +66,8 @@ class EmulatedCompute:
     def __init__(self) -> None:
         self._steps: list[_Step] = []
         self._optimizer = _NOTHING
+        self._waited_for = _NOTHING
+        self._update_ended: _Instant | None = None
 
     def start(self, profile: ComputeProfile, seed: int, rank: int) -> None:
         """Wait by this profile from now on."""
@@ -75,18 +85,17 @@ class EmulatedCompute:
     def begin_pass(self) -> None:
         """Begin the next pass; its data are waited for first."""
         self._step = next(self._drawn)
+        self._waited_for = self._since_update()
         self._optimizer = self._step.optimizer
-        self._began = time.perf_counter()
-        self._cpu_began = time.thread_time()
+        self._begin(self._waited_for)
 
     def load(self) -> None:
         """Wait as long as the batch took to be on the device."""
         self._wait_for(self._step.data)
 
     def skip_loading(self) -> None:
-        """Begin the forward pass now: the batch was really loaded."""
-        self._began = time.perf_counter()
-        self._cpu_began = time.thread_time()
+        """Begin the forward pass: the batch was really loaded."""
+        self._begin(self._waited_for)
 
     def order(self) -> tuple[int, ...]:
         """Return the parameters in the order in which their gradients get ready in this pass."""
@@ -105,9 +114,26 @@ class EmulatedCompute:
 
     def update(self) -> None:
         """Wait as long as the optimizer took; before any pass there is nothing to update."""
-        self._began = time.perf_counter()
-        self._cpu_began = time.thread_time()
+        self._begin(_NOTHING)
         self._wait_for(self._optimizer)
+        self._update_ended = _Instant(self._began, self._cpu_began)
+
+    def _begin(self, waited_for: _Part) -> None:
+        """Begin a part now, of which this much was waited for already."""
+        self._began = time.perf_counter() - waited_for.seconds
+        self._cpu_began = time.thread_time() - waited_for.cpu_seconds
+
+    def _since_update(self) -> _Part:
+        """Return what has passed since an update ended, at most as much as the optimizer took.
+
+        It was recorded with the optimizer, for a step clears the gradients first, and was waited for there.
+        """
+        ended, self._update_ended = self._update_ended, None
+        if ended is None:
+            return _NOTHING
+        seconds = min(time.perf_counter() - ended.seconds, self._optimizer.seconds)
+        cpu_seconds = min(time.thread_time() - ended.cpu_seconds, self._optimizer.cpu_seconds)
+        return _Part(seconds, cpu_seconds)
 
     def _wait_for(self, part: _Part) -> None:
         """Return when this part is over; the next one begins when it should have been, or now if later."""
