@@ -63,7 +63,7 @@ class Inputs:
         return clean_image(network, self.data.test_sample(position), self.config)
 
 
-def as_it_comes(model: nn.Module) -> ExplainedNetwork:
+def plain_network(model: nn.Module) -> ExplainedNetwork:
     """Return a network that takes images as PyTorch has them by default."""
     return ExplainedNetwork(model, torch.contiguous_format)
 
@@ -92,13 +92,13 @@ def stack(inputs: Inputs) -> Arm:
     generator = RISEStack(
         options.masks, options.grid, options.p1, options.seed, threads=0, debiased=options.debiased
     )
-    network = as_it_comes(inputs.model)
+    network = plain_network(inputs.model)
     return lambda: {place: explained(inputs, generator, place, network) for place in inputs.positions}
 
 
 def loop(inputs: Inputs) -> Arm:
     """Return the same loop, with masks made once."""
-    return _loop_over(inputs, as_it_comes(inputs.model))
+    return _loop_over(inputs, plain_network(inputs.model))
 
 
 def loop_over_our_network(inputs: Inputs) -> Arm:
@@ -124,7 +124,7 @@ class Explainer(lightning.LightningModule):  # type: ignore[misc]
         self.generator = best_generator(inputs)
 
     def predict_step(self, positions: Tensor) -> Maps:
-        network = as_it_comes(self.model)
+        network = plain_network(self.model)
         return {place: explained(self.inputs, self.generator, place, network) for place in positions.tolist()}
 
 
@@ -148,7 +148,7 @@ def low_level(inputs: Inputs) -> Arm:
     strategy = FabricStrategy(None, devices, TorchElasticEnvironment(), broadcast_buffers=False)
     fabric = Fabric(strategy=strategy)
     fabric.launch()
-    network = as_it_comes(fabric.setup_module(inputs.model))
+    network = plain_network(fabric.setup_module(inputs.model))
 
     def arm() -> Maps:
         generator = best_generator(inputs)
@@ -165,7 +165,7 @@ def low_level(inputs: Inputs) -> Arm:
 def accelerate(inputs: Inputs) -> Arm:
     """Return the loop over the images that Accelerate gives each worker."""
     accelerator = Accelerator(cpu=True)
-    network = as_it_comes(accelerator.prepare_model(inputs.model, evaluation_mode=True))
+    network = plain_network(accelerator.prepare_model(inputs.model, evaluation_mode=True))
 
     def arm() -> Maps:
         generator = best_generator(inputs)
@@ -210,13 +210,14 @@ def on_one_worker(make: Callable[[Inputs], Arm]) -> Callable[[Inputs], Arm]:
 
 STACK = "xaitk's stack"
 LOOP = "xaitk, masks made once"
-LOOP_OVER_OURS = "the same, our network"
+LOOP_OVER_OURS = "xaitk so, our network"
 HIGH_LEVEL = "Lightning, high level"
 LOW_LEVEL = "Lightning, low level"
 ACCELERATE = "Accelerate"
 OURS = "ours"
 OURS_BY_MASKS = "ours, masks shared out"
 ON_ONE = ", on one"
+OVER_OUR_NETWORK = {LOOP_OVER_OURS, OURS, OURS_BY_MASKS, OURS + ON_ONE}
 
 
 def arms_of(workers: int) -> dict[str, Callable[[Inputs], Arm]]:

@@ -11,6 +11,7 @@ import torch
 
 from tests.studies import make_point
 from tests.xaitk_maps import initial_network, map_maker
+from unet_scaling.group.allocator import keep_memory
 from unet_scaling.measure.cpu_counters import peak_memory_bytes
 
 HEIGHT, WIDTH = 768, 1024
@@ -28,6 +29,7 @@ def main() -> None:
             assert model.head.bias is not None
             model.head.bias += 10
         maker = map_maker(config, Path(run), model)
+        keep_memory()
         clean = maker.clean(0)
         assert not clean.is_empty
         maker.saliency(clean)

@@ -1,9 +1,11 @@
 """A machine that is slowed as a whole: what workers are told, their quotas, time-outs, clock and record."""
 
+import dataclasses
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +32,8 @@ from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
 from unet_scaling.study.control_groups import (
     Quota,
     enter_group,
+    enter_thread_group,
+    groups_of_threads,
     make_quota_group,
     processor_hierarchy,
     quota_of_cores,
@@ -185,6 +189,46 @@ def test_both_versions_are_written_as_they_read(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_thread_enters_a_group_of_its_own_in_both_versions(version: int, tmp_path: Path) -> None:
+    group = tmp_path / "worker0"
+    thread = group / "thread7"
+    thread.mkdir(parents=True)
+    existing = {
+        1: ("cpu.cfs_quota_us", "cpu.cfs_period_us", "tasks"),
+        2: ("cgroup.type", "cpu.max", "cgroup.threads"),
+    }
+    for name in existing[version]:
+        (thread / name).touch()
+    (group / {1: "cpu.cfs_quota_us", 2: "cgroup.subtree_control"}[version]).touch()
+    enter_thread_group(group, 7, Quota(1_000, 4_000))
+    written = {path.name: path.read_text() for path in thread.iterdir()}
+    if version == 1:
+        assert written == {"cpu.cfs_quota_us": "1000", "cpu.cfs_period_us": "4000", "tasks": "7"}
+    else:
+        assert written == {"cgroup.type": "threaded", "cpu.max": "1000 4000", "cgroup.threads": "7"}
+        assert (group / "cgroup.subtree_control").read_text() == "+cpu"
+
+
+def test_a_thread_that_has_ended_needs_no_quota(quota_folder: Path) -> None:
+    ended = threading.Thread(target=int)
+    ended.start()
+    ended.join()
+    assert ended.native_id is not None
+    worker = quota_folder / "worker0.0"
+    make_quota_group(worker, Quota(1_000, 4_000))
+    enter_thread_group(worker, ended.native_id, Quota(1_000, 4_000))
+    assert [path.name for path in groups_of_threads(worker)] == [f"thread{ended.native_id}"]
+
+
+def test_the_next_worker_removes_the_groups_of_one_that_has_ended(quota_folder: Path) -> None:
+    ran_in(quota_folder, TWO_CORES.replace("{ends}", ""))
+    (ended,) = quota_folder.glob("worker*")
+    in_a_quota(quota_folder)
+    (next_worker,) = quota_folder.glob("worker*")
+    assert next_worker != ended
+
+
 @pytest.mark.parametrize(
     "statistics", ["nr_periods 7\nthrottled_time 1500000000\n", "usage_usec 9\nthrottled_usec 1500000\n"]
 )
@@ -296,6 +340,31 @@ def test_a_thread_that_polls_is_throttled_all_the_time_and_rightly_so(tmp_path: 
     assert LARGEST_EXCESS_FACTOR * 0.75 < 1
 
 
+def test_a_thread_of_a_worker_with_two_cores_that_had_more_than_one_is_told(tmp_path: Path) -> None:
+    record = slowed_record(tmp_path, used_seconds=1.9, throttled_seconds=1.0, processors=2)
+    assert infidelity(with_cores(record, 2, training_share=1.2)) == ""
+    reason = "the training thread of worker 0 used .* CPU seconds in .* s, more than the one core"
+    assert re.match(reason, infidelity(with_cores(record, 2, training_share=1.5)))
+    # Polling on both cores, it is throttled for three quarters of the time on each.
+    assert (
+        infidelity(with_cores(slowed_record(tmp_path / "polls", used_seconds=2.0, throttled_seconds=1.5), 2))
+        == ""
+    )
+    lax = slowed_record(tmp_path / "lax", used_seconds=1.0, throttled_seconds=1.5)
+    assert re.match("worker 0 was throttled for", infidelity(with_cores(lax, 2)))
+
+
+def with_cores(record: Record, cores: int, training_share: float = 1.0) -> Record:
+    """The same run of a worker with so many cores, whose training thread had this share of one."""
+    epochs = []
+    for epoch in record.epochs:
+        assert epoch.cpu is not None
+        threads = {"training": training_share * epoch.seconds}
+        cpu = [facts.model_copy(update={"cores": cores, "thread_seconds": threads}) for facts in epoch.cpu]
+        epochs.append(epoch.model_copy(update={"cpu": cpu}))
+    return dataclasses.replace(record, epochs=tuple(epochs))
+
+
 def test_a_slowed_run_without_facts_of_its_quota_is_left_out_by_name(tmp_path: Path) -> None:
     write_budget_run(tmp_path, "pytorch_native")
     write_budget_run(tmp_path, "horovod", about={"dilation": 4.0})
@@ -360,7 +429,7 @@ def in_a_quota(folder: Path) -> tuple[str, float, float]:
 
 
 def ran_in(folder: Path, program: str) -> str:
-    """What a program prints that runs in a cluster which is slowed 4 times."""
+    """Run a program in a cluster that is slowed 4 times; return what it prints."""
     variables = {DILATION_VARIABLE: "4", QUOTA_FOLDER_VARIABLE: str(folder)}
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -438,6 +507,13 @@ def test_a_worker_gets_its_quota_and_is_throttled_for_the_rest(quota_folder: Pat
         _, share, throttled = in_a_quota(quota_folder)
     assert share == pytest.approx(0.25, rel=0.1)
     assert throttled == pytest.approx(0.75, rel=0.1)
+
+
+@pytest.mark.timing
+def test_two_threads_that_compute_get_a_core_each(quota_folder: Path) -> None:
+    with quiet_machine():
+        own, others = map(float, ran_in(quota_folder, TWO_CORES.replace("{ends}", "")).split())
+    assert [own, others] == pytest.approx([0.25, 0.25], rel=0.1)
 
 
 @pytest.mark.verify

@@ -23,7 +23,7 @@ from tests.compared_studies import compared
 from tests.records import write_run
 from tests.studies import make_point, train
 from tests.trained import TrainedRun, TrainedRuns, plain_config
-from unet_scaling.emulation import EmulatedUNet, parameter_bytes
+from unet_scaling.emulation import EmulatedAdam, EmulatedUNet, parameter_bytes
 from unet_scaling.measure.compute_recorder import ComputeRecorder
 from unet_scaling.measure.emulated_compute import emulated_compute
 from unet_scaling.measure.phases import NO_CLOCK
@@ -91,25 +91,32 @@ def test_gradients_are_ready_in_the_recorded_order_and_not_before_their_time() -
     assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
 
 
-def test_what_follows_an_update_is_waited_for_once_and_no_more_of_it_than_the_optimizer_took() -> None:
+def test_clearing_the_gradients_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = EmulatedUNet(width=2, depth=2)
     profile = of_model(model, list(range(len(list(model.parameters())))), 0.0)
-    step = profile.steps[0].model_copy(update={"optimizer_seconds": 0.05, "optimizer_cpu_seconds": 0.0})
+    step = profile.steps[0].model_copy(update={"data_seconds": 0.2})
     emulated_compute.start(profile.model_copy(update={"steps": [step]}), seed=1, rank=0)
-    emulated_compute.begin_epoch(0, passes=4, first=0)
+    emulated_compute.begin_epoch(0, passes=3, first=0)
+    optimizer = EmulatedAdam(model.parameters())
+    monkeypatch.setattr(torch.optim.Adam, "zero_grad", lambda *_: time.sleep(0.05))
+    slept: list[float] = []
+    monkeypatch.setattr(
+        "unet_scaling.measure.emulated_compute._sleep_until", lambda end, _: slept.append(end)
+    )
 
-    def seconds_between(pause: float) -> float:
-        emulated_compute.update()
-        time.sleep(pause)
+    def seconds_of_loading() -> float:
         emulated_compute.begin_pass()
-        return emulated_compute._waited_for.seconds
+        begun = time.perf_counter()
+        emulated_compute.load()
+        return slept[-1] - begun
 
-    emulated_compute.begin_pass()
-    assert 0.01 <= seconds_between(0.01) <= 0.05
-    assert seconds_between(0.2) == 0.05
-    # The next pass of an accumulated step follows no update.
-    emulated_compute.begin_pass()
-    assert emulated_compute._waited_for.seconds == 0
+    optimizer.zero_grad()
+    assert seconds_of_loading() <= 0.15
+    # The next pass of an accumulated step, and the first of an epoch, follow no clearing.
+    assert 0.15 < seconds_of_loading() <= 0.2
+    optimizer.zero_grad()
+    emulated_compute.begin_epoch(1, passes=1, first=0)
+    assert 0.15 < seconds_of_loading() <= 0.2
 
 
 def test_every_worker_draws_its_own_steps_and_draws_them_again() -> None:

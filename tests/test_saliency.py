@@ -1,5 +1,6 @@
 """Saliency maps in one process: every byte as xaitk's own, masks and files, and what checks the maps."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from unet_scaling.explain.masks import MaskStore
 from unet_scaling.explain.perturbers import mask_chunks, method_of
 from unet_scaling.explain.phase_seconds import PHASES, PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
+from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
 from unet_scaling.run.weights import weights_sha256
@@ -407,6 +409,7 @@ def test_more_masks_of_large_images_take_little_more_memory(method: str, images:
 def map_of_large_image(method: str, masks: int, images: Path) -> tuple[int, int]:
     """The number of masks, and the peak memory in bytes of the process that used them."""
     program = [sys.executable, "-m", "tests.peak_memory_of_maps", method, str(masks), str(images)]
-    done = subprocess.run(program, cwd=PROJECT, capture_output=True, text=True, check=True)
+    environment = os.environ | KEEP_MEMORY
+    done = subprocess.run(program, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True)
     count, peak = map(int, done.stdout.split())
     return count, peak

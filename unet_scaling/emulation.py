@@ -47,6 +47,10 @@ class _ReadyGradient(torch.autograd.Function):
 class EmulatedAdam(torch.optim.Adam):
     """Waits as long as an update took, and changes no weight."""
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        with emulated_compute.clearing():
+            super().zero_grad(set_to_none)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         emulated_compute.update()

@@ -34,6 +34,11 @@ class _WorkerSums:
     throttled_seconds: float
     idle_seconds: float
     most_throttled_seconds: float
+    training_seconds: float
+
+    @property
+    def has_several_cores(self) -> bool:
+        return self.quota_seconds > self.seconds
 
 
 def infidelity(record: Record, stalled: Collection[int] = ()) -> str:
@@ -53,7 +58,7 @@ def infidelity(record: Record, stalled: Collection[int] = ()) -> str:
 
 def _sums(worker: int, epochs: Sequence[Epoch], dilation: float) -> _WorkerSums | None:
     """Return the sums of a worker over these epochs; None where one of them does not say."""
-    total = [0.0] * 6
+    total = [0.0] * 7
     for epoch in epochs:
         facts = epoch.cpu[worker] if epoch.cpu else None
         if facts is None or facts.quota is None:
@@ -67,9 +72,16 @@ def _of_epoch(facts: CpuFacts, seconds: float, dilation: float) -> Sequence[floa
     """Return the fields of _WorkerSums after its first, for one epoch."""
     assert facts.quota is not None
     quota = facts.quota
-    most = quota.used_seconds * (quota.processors / facts.cores - 1 / dilation)
+    # Threads of a worker with several cores are throttled one by one, as one core on one processor is.
+    processors_of_a_core = 1 if facts.cores > 1 else quota.processors
+    most = quota.used_seconds * (processors_of_a_core - 1 / dilation)
     used = (quota.used_seconds, quota.throttled_seconds, quota.idle_share * seconds)
-    return (seconds, facts.cores * seconds, *used, most)
+    return (seconds, facts.cores * seconds, *used, most, facts.thread_seconds["training"])
+
+
+def _most_accepted(seconds: float) -> float:
+    """Return how many seconds are accepted where the quota gives so many."""
+    return LARGEST_EXCESS_FACTOR * seconds + TICK_SECONDS
 
 
 def _faults(workers: Sequence[_WorkerSums]) -> Iterator[str]:
@@ -80,12 +92,17 @@ def _faults(workers: Sequence[_WorkerSums]) -> Iterator[str]:
                 f"the machine was idle for {100 * idle:.1f} % of the time, and {100 * LEAST_IDLE_SHARE:.0f} "
                 "% are needed for its workers to have their parts of it: slow it more, or run nothing beside"
             )
-        if each.used_seconds > LARGEST_EXCESS_FACTOR * each.quota_seconds + TICK_SECONDS:
+        if each.used_seconds > _most_accepted(each.quota_seconds):
             yield (
                 f"worker {each.worker} used {each.used_seconds:.3g} CPU seconds, its quota gives "
                 f"{each.quota_seconds:.3g}, and up to {LARGEST_EXCESS_FACTOR:g} times as many are accepted"
             )
-        if each.throttled_seconds > LARGEST_EXCESS_FACTOR * each.most_throttled_seconds + TICK_SECONDS:
+        if each.has_several_cores and each.training_seconds > _most_accepted(each.seconds):
+            yield (
+                f"the training thread of worker {each.worker} used {each.training_seconds:.3g} CPU seconds "
+                f"in {each.seconds:.3g} s, more than the one core that a thread has"
+            )
+        if each.throttled_seconds > _most_accepted(each.most_throttled_seconds):
             yield (
                 f"worker {each.worker} was throttled for {each.throttled_seconds:.3g} s, and what it used "
                 f"explains {each.most_throttled_seconds:.3g}, of which up to {LARGEST_EXCESS_FACTOR:g} times "

@@ -16,7 +16,7 @@ from unet_scaling.explain.checks import MapChecks, trial_of
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.maps import MapMaker, image_names, make_maps, take_turns
 from unet_scaling.explain.masks import MaskStore
-from unet_scaling.explain.network import COMPUTED, explained_network
+from unet_scaling.explain.network import ARITHMETIC, explained_network
 from unet_scaling.explain.perturbers import Method, mask_chunks, method_of
 from unet_scaling.explain.phase_seconds import PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
@@ -42,8 +42,6 @@ def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group
     """Make the maps that are missing, then check all of them, write the manifest and record both."""
     assert isinstance(data, ImageData)
     model.eval()
-    # Where nothing was trained, the evaluation was the first to allocate what lasts.
-    keep_memory()
     # Compiled code would be made again for each size of a batch.
     with torch.compiler.set_stance("force_eager"):
         ExplainedRun(config, model, data, group, record).explain()
@@ -131,17 +129,19 @@ class ExplainedRun:
             "weights_sha256": self._weights_sha256,
             "manifest_sha256": self._data.manifest_sha256,
             "configuration": self._method.configuration(),
-            "computed": COMPUTED,
+            "arithmetic": ARITHMETIC,
         }
 
     def _make(self, missing: Sequence[int]) -> tuple[MapMaker, list[SaliencyPhases]]:
         """Make the missing maps; return what makes them, and the seconds of all workers."""
+        network = explained_network(self._model, self._config)
         self._group.wait_for_all()
         clock = PhaseSeconds(self._group.device)
         with clock.phase("masks"):
             masks = self._group.run_on_all(self._masks)
+        # What lasts is there now; where nothing was trained, no step has asked for this yet.
+        keep_memory()
         weighting = Weighting(self._method.generator)
-        network = explained_network(self._model, self._config)
         maker = MapMaker(self._config, network, self._data, masks, weighting, self._files)
         if missing:
             self._record.begin_explaining()

@@ -1,11 +1,12 @@
 """The quota of a worker of a dilated cluster: its cores, slowed, as a part of this machine's processors.
 
 The worker starts without it, since nothing of its imports is measured, and enters before the first clock
-starts. It leaves by its end; `slurm/virtual_cluster down` removes the groups.
+starts. It leaves by its end; the next worker, or `slurm/virtual_cluster down`, removes its groups.
 """
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
@@ -14,8 +15,10 @@ from unet_scaling.group.identity import CORES_VARIABLE, Identity
 from unet_scaling.study.control_groups import (
     enter_group,
     enter_thread_group,
+    groups_of_threads,
     make_quota_group,
     quota_of_cores,
+    remove_group,
     throttled_seconds,
 )
 from unet_scaling.study.dilation import DILATION_VARIABLE, QUOTA_FOLDER_VARIABLE, dilation, is_dilated
@@ -33,8 +36,12 @@ class ProcessorQuota:
     processors: int
 
     def throttled_seconds(self) -> float:
-        """Return for how long, by this machine's clock, it was used up; summed over its processors."""
-        return throttled_seconds(self.folder)
+        """Return for how long, by this machine's clock, it or that of a thread was used up.
+
+        Summed over processors and threads.
+        """
+        groups = [self.folder, *groups_of_threads(self.folder)]
+        return sum(map(throttled_seconds, groups))
 
 
 def emulated_cores(identity: Identity, wanted: int | None = None) -> list[int]:
@@ -74,7 +81,9 @@ def enter_quota(identity: Identity, cores: int, threads: Collection[int]) -> Pro
         return None
     processors = len(os.sched_getaffinity(0))
     _require_slow_enough(cores, processors)
-    folder = _folder_of_cluster() / f"worker{identity.rank}.{os.getpid()}"
+    cluster = _folder_of_cluster()
+    _remove_ended(cluster)
+    folder = cluster / f"worker{identity.rank}.{os.getpid()}"
     make_quota_group(folder, quota_of_cores(cores / dilation(), processors))
     children = [child.pid for child in active_children() if child.pid is not None]
     enter_group(folder, [os.getpid(), *children])
@@ -82,6 +91,14 @@ def enter_quota(identity: Identity, cores: int, threads: Collection[int]) -> Pro
         for thread in threads:
             enter_thread_group(folder, thread, quota_of_cores(1 / dilation(), processors=1))
     return ProcessorQuota(folder, cores, processors)
+
+
+def _remove_ended(cluster: Path) -> None:
+    """Remove the groups of workers that have ended, for a group of each thread adds up."""
+    for folder in cluster.glob("worker*.*"):
+        if not Path("/proc", folder.suffix[1:]).exists():
+            with suppress(OSError):  # another worker removes it, or it has a loader process yet
+                remove_group(folder)
 
 
 def _require_slow_enough(cores: int, processors: int) -> None:

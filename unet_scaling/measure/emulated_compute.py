@@ -8,6 +8,8 @@ times as long, and costs as many CPU seconds: its share of a core is k times sma
 
 import ctypes
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,14 +51,6 @@ class _Step:
     optimizer: _Part
 
 
-@dataclass(frozen=True)
-class _Instant:
-    """A moment of the monotonic clock, and the CPU seconds of this thread until then."""
-
-    seconds: float
-    cpu_seconds: float
-
-
 _NOTHING = _Part(0.0, 0.0)
 
 
@@ -66,8 +60,8 @@ class EmulatedCompute:
     def __init__(self) -> None:
         self._steps: list[_Step] = []
         self._optimizer = _NOTHING
+        self._cleared = _NOTHING
         self._waited_for = _NOTHING
-        self._update_ended: _Instant | None = None
 
     def start(self, profile: ComputeProfile, seed: int, rank: int) -> None:
         """Wait by this profile from now on."""
@@ -81,11 +75,13 @@ class EmulatedCompute:
         numbers = np.random.PCG64([*self._key, epoch, EMULATION_STREAM]).random_raw(passes)
         places: list[int] = (numbers % len(self._steps)).tolist()
         self._drawn = iter([self._steps[place] for place in places[first:]])
+        self._cleared = _NOTHING
 
     def begin_pass(self) -> None:
         """Begin the next pass; its data are waited for first."""
         self._step = next(self._drawn)
-        self._waited_for = self._since_update()
+        self._waited_for = self._cleared
+        self._cleared = _NOTHING
         self._optimizer = self._step.optimizer
         self._begin(self._waited_for)
 
@@ -116,24 +112,22 @@ class EmulatedCompute:
         """Wait as long as the optimizer took; before any pass there is nothing to update."""
         self._begin(_NOTHING)
         self._wait_for(self._optimizer)
-        self._update_ended = _Instant(self._began, self._cpu_began)
+
+    @contextmanager
+    def clearing(self) -> Iterator[None]:
+        """Count what runs inside as waited for by the pass that follows.
+
+        A step clears its gradients first. That was recorded with the optimizer, and waited for there.
+        """
+        began = time.perf_counter()
+        cpu_began = time.thread_time()
+        yield
+        self._cleared = _Part(time.perf_counter() - began, time.thread_time() - cpu_began)
 
     def _begin(self, waited_for: _Part) -> None:
         """Begin a part now, of which this much was waited for already."""
         self._began = time.perf_counter() - waited_for.seconds
         self._cpu_began = time.thread_time() - waited_for.cpu_seconds
-
-    def _since_update(self) -> _Part:
-        """Return what has passed since an update ended, at most as much as the optimizer took.
-
-        It was recorded with the optimizer, for a step clears the gradients first, and was waited for there.
-        """
-        ended, self._update_ended = self._update_ended, None
-        if ended is None:
-            return _NOTHING
-        seconds = min(time.perf_counter() - ended.seconds, self._optimizer.seconds)
-        cpu_seconds = min(time.thread_time() - ended.cpu_seconds, self._optimizer.cpu_seconds)
-        return _Part(seconds, cpu_seconds)
 
     def _wait_for(self, part: _Part) -> None:
         """Return when this part is over; the next one begins when it should have been, or now if later."""

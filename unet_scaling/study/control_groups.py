@@ -21,6 +21,8 @@ ENABLED_CONTROLLERS_V2 = "cgroup.subtree_control"
 # A thread enters a group by its number in the file: of version 1 and of version 2.
 THREADS_V1 = "tasks"
 THREADS_V2 = "cgroup.threads"
+# Begins the names of groups of single threads.
+THREAD_GROUP = "thread"
 # The kernel refuses shorter quotas and periods, and longer periods.
 SHORTEST_QUOTA_MICROSECONDS = 1_000
 LONGEST_PERIOD_MICROSECONDS = 1_000_000
@@ -126,7 +128,7 @@ def enter_thread_group(group: Path, thread: int, quota: Quota) -> None:
 
     Raises UserError where the kernel refuses it. Nothing happens to a thread that has ended.
     """
-    folder = group / f"thread{thread}"
+    folder = group / f"{THREAD_GROUP}{thread}"
     is_version1 = (group / QUOTA_V1).exists()
     try:
         folder.mkdir(exist_ok=True)
@@ -145,10 +147,15 @@ def enter_thread_group(group: Path, thread: int, quota: Quota) -> None:
         raise _not_entered(error) from None
 
 
+def groups_of_threads(group: Path) -> list[Path]:
+    """Return the groups of single threads below one of a worker."""
+    return list(group.glob(f"{THREAD_GROUP}*"))
+
+
 def _not_entered(error: OSError) -> UserError:
     return UserError(
-        f"no process may enter its quota: {error.filename}: {error.strerror}; with control groups of "
-        "version 2 only root may move its processes: submit as root"
+        f"no process or thread may enter its quota: {error.filename}: {error.strerror}; with control groups "
+        "of version 2 only root may move its processes: submit as root"
     )
 
 

@@ -88,7 +88,7 @@ class QuotaFacts(StrictModel):
 
     used_seconds: Duration = Field(description="CPU seconds of the worker and its loader processes")
     throttled_seconds: Duration = Field(
-        description="in which the quota was used up, summed over its processors"
+        description="in which the quota was used up, or with several cores that of a thread, summed over them"
     )
     processors: PositiveInt = Field(description="of this machine that the worker may run on")
     idle_share: Share = Field(description="of all processors of this machine")
