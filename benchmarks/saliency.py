@@ -8,7 +8,9 @@ than 1e-6 from those of xaitk for the same network, there is no result. The firs
 
     xaitk's stack           RISEStack, image by image: it makes its masks anew for each
     xaitk, masks made once  the same perturber and generator, the masks kept: xaitk's best use
-    xaitk so, our network   that, with the network as ours calls it
+    the same, by itself     that in a Python process as anyone starts it: all others share one that keeps the
+                            memory of a forward pass for the next, as the workers of a run do
+    the same, our network   that with the network as ours calls it
     Lightning, high level   a Trainer whose predict step runs that for an image; it shares out the images
     Lightning, low level    that on every worker, but Fabric shares out the masks that the network sees
     Accelerate              that for the images that Accelerate gives each worker
@@ -17,7 +19,7 @@ than 1e-6 from those of xaitk for the same network, there is no result. The firs
 Ours calls a copy of the network made for inference, all others the network itself. That rounds otherwise: by
 how much the maps of both differ is printed as well.
 
-A ratio is that of the seconds of the same round, xaitk's better way over the arm: its median, and a 95 %
+A ratio is that of the seconds of the same round, the way named over the arm: its median, and a 95 %
 interval (a bootstrap over the rounds, none over fewer than six).
 Needs environment/install.sh --with lightning,accelerate,xaitk.
 """
@@ -40,6 +42,7 @@ from torch import nn
 from benchmarks.arms import FEWEST_ROUNDS, Estimate
 from benchmarks.paired_steps import launched_in, leave_result, twin
 from benchmarks.saliency_arms import (
+    BY_ITSELF,
     LOOP,
     ON_ONE,
     OURS,
@@ -52,11 +55,12 @@ from benchmarks.saliency_arms import (
     loop,
     loop_over_our_network,
     plain_network,
+    serve_loop,
 )
 from benchmarks.scenes import SIZES, indents, make_run_folder, reference_config
 from unet_scaling.data.image_data import ImageData
 from unet_scaling.group.allocator import keep_memory
-from unet_scaling.group.group import Group
+from unet_scaling.group.group import Group, single_worker
 from unet_scaling.group.torchrun import announce_group
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
@@ -103,6 +107,14 @@ def work(folder: Path, rounds: int) -> None:
     measured = {name: values[1:] for name, values in seconds.items()}
     difference = float(np.abs(expected[True] - expected[False]).max())
     leave_result(folder, group, {"seconds": measured, "difference": difference})
+
+
+def serve(folder: Path) -> None:
+    """Be the process in which xaitk's loop runs by itself."""
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    serve_loop(inputs_of(read_config(folder / "config.json"), single_worker(), folder))
 
 
 def inputs_of(config: RunConfig, group: Group, folder: Path) -> Inputs:
@@ -186,10 +198,10 @@ def measured(root: Path, workers: int, options: argparse.Namespace) -> tuple[Sec
 
 
 def lines(seconds: Seconds, workers: int, images: int) -> Iterator[str]:
-    """Yield the table of one group: each arm against xaitk's better way, with two workers also ours."""
+    """Yield the table of one group: each arm against xaitk's better way and one more."""
     named = {name: np.array(values) for name, values in seconds.items()}
     xaitk = min(set(named) & {STACK, LOOP, LOOP + ON_ONE}, key=lambda name: float(np.median(named[name])))
-    bases = [xaitk, OURS + ON_ONE] if workers > 1 else [xaitk]
+    bases = [xaitk, OURS + ON_ONE if workers > 1 else BY_ITSELF]
     yield f"{workers} worker{'s' * (workers > 1)}, a core each; times as fast as: {'; '.join(bases)}"
     yield f"{'':>{NAME_WIDTH}}  seconds an image"
     for name, values in named.items():
@@ -217,9 +229,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--width", type=int, default=8, help="of the U-Net's first level; depth is 5")
     parser.add_argument("--size", choices=SIZES, default="128x96", help="of the images")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.images < MOST_WORKERS:
+        parser.error(f"--images {options.images}: Lightning needs one for each of {MOST_WORKERS} workers")
     if options.worker:
         work(options.worker, options.rounds)
+        return
+    if options.serve:
+        serve(options.serve)
         return
     with tempfile.TemporaryDirectory() as root:
         os.environ["UNET_SCALING_CACHE"] = f"{root}/cache"

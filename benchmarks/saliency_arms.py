@@ -4,6 +4,9 @@ Each way is a function of the worker's inputs: it sets up what a program sets up
 all maps once more. All but the last hand the maps to xaitk's generators, in memory; ours writes its files.
 """
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,13 +38,15 @@ from unet_scaling.explain.network import ExplainedNetwork, explained_network
 from unet_scaling.explain.perturbers import mask_chunks, method_of
 from unet_scaling.explain.phase_seconds import PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
+from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.group import Group, single_worker
-from unet_scaling.study.config import RunConfig
+from unet_scaling.study.config import PROJECT, RunConfig
 
 # By the position of the image: [scores, height, width].
 Maps = dict[int, NDArray[Any]]
 Arm = Callable[[], Maps]
 CPU = torch.device("cpu")
+BY_ITSELF_FILE = "by_itself.npy"
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,36 @@ def stack(inputs: Inputs) -> Arm:
 def loop(inputs: Inputs) -> Arm:
     """Return the same loop, with masks made once."""
     return _loop_over(inputs, plain_network(inputs.model))
+
+
+def loop_by_itself(inputs: Inputs) -> Arm:
+    """Return that loop in a Python process as anyone starts it: no launcher has set its allocator."""
+    environment = {name: value for name, value in os.environ.items() if name not in KEEP_MEMORY}
+    maps_file = inputs.folder / BY_ITSELF_FILE
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.saliency", "--serve", str(inputs.folder)],
+        cwd=PROJECT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def arm() -> Maps:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(file=process.stdin, flush=True)
+        # Libraries may print as well.
+        while (line := process.stdout.readline()).strip() != str(maps_file):
+            assert line, "the process of xaitk's loop has ended"
+        return dict(zip(inputs.positions, np.load(maps_file), strict=True))
+
+    return arm
+
+
+def serve_loop(inputs: Inputs) -> None:
+    """Make all maps for every line that comes in; print the name of the file that has them."""
+    arm = loop(inputs)
+    maps_file = inputs.folder / BY_ITSELF_FILE
+    for _ in sys.stdin:
+        np.save(maps_file, np.stack(list(arm().values())))
+        print(maps_file, flush=True)
 
 
 def loop_over_our_network(inputs: Inputs) -> Arm:
@@ -210,7 +245,8 @@ def on_one_worker(make: Callable[[Inputs], Arm]) -> Callable[[Inputs], Arm]:
 
 STACK = "xaitk's stack"
 LOOP = "xaitk, masks made once"
-LOOP_OVER_OURS = "xaitk so, our network"
+BY_ITSELF = "the same, by itself"
+LOOP_OVER_OURS = "the same, our network"
 HIGH_LEVEL = "Lightning, high level"
 LOW_LEVEL = "Lightning, low level"
 ACCELERATE = "Accelerate"
@@ -225,6 +261,13 @@ def arms_of(workers: int) -> dict[str, Callable[[Inputs], Arm]]:
     shared = {HIGH_LEVEL: high_level, LOW_LEVEL: low_level, ACCELERATE: accelerate}
     by_images = {OURS: partial(ours, split="images")}
     if workers == 1:
-        return {STACK: stack, LOOP: loop, LOOP_OVER_OURS: loop_over_our_network, **shared, **by_images}
+        return {
+            STACK: stack,
+            LOOP: loop,
+            BY_ITSELF: loop_by_itself,
+            LOOP_OVER_OURS: loop_over_our_network,
+            **shared,
+            **by_images,
+        }
     alone = {LOOP + ON_ONE: on_one_worker(loop), OURS + ON_ONE: on_one_worker(ours_alone)}
     return {**alone, **shared, **by_images, OURS_BY_MASKS: partial(ours, split="masks")}

@@ -44,7 +44,7 @@ def _rounding(header: Header) -> Hashable:
     """Return what decides how a forward pass rounds; versions and processors are equal in runs compared."""
     training = header.config.training
     workers = frozenset((worker.device, worker.threads) for worker in header.workers)
-    # On processors, maps are always made with channels last.
+    # On CPUs, maps are always made with channels last.
     has_gpu = any(worker.device != "cpu" for worker in header.workers)
     return has_gpu and training.channels_last, training.precision, workers
 
