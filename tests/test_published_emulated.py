@@ -68,7 +68,7 @@ def test_the_last_run_started_as_long_after_the_first_as_the_page_says(report: R
     (started,) = (origin for origin in origins(report.study) if origin.name == "started (UTC)")
     first, last = map(datetime.fromisoformat, started.values)
     minutes, seconds = divmod(int((last - first).total_seconds()), 60)
-    assert f"{minutes}:{seconds:02d} minutes after the first" in " ".join(page().split())
+    assert f"started {minutes}:{seconds:02d} minutes after the first" in " ".join(page().split())
 
 
 @pytest.mark.parametrize("k", [16, 28])

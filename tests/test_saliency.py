@@ -67,6 +67,10 @@ def predict_half(maker: MapMaker) -> None:
     model.head.bias -= model(maker.data.test_sample(0).images).median()
 
 
+def checks_of(maker: MapMaker) -> MapChecks:
+    return MapChecks(maker, initial_network(maker.config))
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -232,16 +236,16 @@ def test_what_is_known_of_a_map_is_found_out_once(images: Path, weights: Path, t
     maker = map_maker(explained_point(images, weights, method="rise", curve_steps=2), tmp_path)
     maker.files.prepare({})
     maker.files.write_map(0, maker.saliency(maker.clean(0)))
-    entry = MapChecks(maker, initial_network(maker.config)).image(0, "first")
+    entry = checks_of(maker).image(0, "first")
     picture = maker.files.folder / entry.pictures["image"].file
     made = picture.stat().st_mtime_ns
-    assert MapChecks(maker, initial_network(maker.config)).image(0, "first") == entry
+    assert checks_of(maker).image(0, "first") == entry
     assert picture.stat().st_mtime_ns == made
     picture.write_bytes(b"damaged")
-    assert MapChecks(maker, initial_network(maker.config)).image(0, "first") == entry
+    assert checks_of(maker).image(0, "first") == entry
     assert picture.stat().st_mtime_ns != made
     maker.files.write_map(0, np.zeros_like(maker.files.read_map(0), np.float64))
-    other = MapChecks(maker, initial_network(maker.config)).image(0, "first")
+    other = checks_of(maker).image(0, "first")
     assert other.map != entry.map
     maker.files.prepare({"weights": "others"})
     assert maker.files.read_entry(0) is None
@@ -252,7 +256,7 @@ def test_an_image_that_another_worker_called_empty_has_no_map(
 ) -> None:
     maker = map_maker(explained_point(images, weights, method="rise"), tmp_path)
     maker.files.prepare({})
-    entry = MapChecks(maker, initial_network(maker.config)).image(0, "first")
+    entry = checks_of(maker).image(0, "first")
     assert entry.foreground > 0
     assert entry.map is None
     assert not entry.overlays
@@ -268,7 +272,7 @@ def test_an_image_on_which_nothing_is_predicted_has_no_score_and_says_so(
         model.head.bias -= 100
     maker = map_maker(point, tmp_path, model)
     maker.files.prepare({})
-    entry = MapChecks(maker, initial_network(maker.config)).image(0, "first")
+    entry = checks_of(maker).image(0, "first")
     assert entry.map is None
     assert entry.no_map is not None
     assert "nothing is predicted" in entry.no_map
@@ -285,7 +289,7 @@ def test_an_entry_tells_all_that_is_known_of_a_map(images: Path, weights: Path, 
     entries = []
     for position in (0, 1):
         maker.files.write_map(position, maker.saliency(maker.clean(position)))
-        entries.append(MapChecks(maker, initial_network(maker.config)).image(position, f"image{position}"))
+        entries.append(checks_of(maker).image(position, f"image{position}"))
     for entry in entries:
         named = [entry.map, *entry.overlays.values(), *entry.pictures.values()]
         assert len(named) == 5
@@ -297,7 +301,7 @@ def test_an_entry_tells_all_that_is_known_of_a_map(images: Path, weights: Path, 
     assert entries[0].untrained is not None
     assert set(entries[0].untrained.correlation) == set(SCORES) or entries[0].untrained.no_map
     assert entries[1].untrained is None
-    assert MapChecks(maker, initial_network(maker.config)).image(0, "image0") == entries[0]
+    assert checks_of(maker).image(0, "image0") == entries[0]
 
 
 def test_cells_of_random_orders_are_those_of_the_masks(images: Path) -> None:

@@ -136,10 +136,7 @@ def enter_thread_group(group: Path, thread: int, quota: Quota) -> None:
             # First, since only a group of threads may lie below one that has processes.
             _write(folder / "cgroup.type", "threaded")
             enable_below(group)
-    except OSError as error:
-        raise _not_entered(error) from None
-    make_quota_group(folder, quota)
-    try:
+        make_quota_group(folder, quota)
         _write(folder / (THREADS_V1 if is_version1 else THREADS_V2), thread)
     except ProcessLookupError:
         return
