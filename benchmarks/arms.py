@@ -129,16 +129,17 @@ def with_peak_memory(measured: Measured) -> Measured:
     return measured | {PEAK: 1024 * float(status["VmHWM"].split()[0])}
 
 
-class _Process:
-    """The process of an arm; its stderr is this program's own."""
+class ArmProcess:
+    """The process of an arm, `python -m PROGRAM...` that calls `serve`; its stderr is this program's own."""
 
-    def __init__(self, arm: Arm) -> None:
-        command = [sys.executable, "-m", arm.module, "--arm", arm.arguments()]
+    def __init__(
+        self, name: str, program: Sequence[str], environment: Mapping[str, str], checkout: Path = PROJECT
+    ) -> None:
         self._process = subprocess.Popen(
-            command, cwd=arm.checkout, env=os.environ | dict(arm.environment), text=True,
+            [sys.executable, "-m", *program], cwd=checkout, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
-        self._name = arm.name
+        self._name = name
 
     def wait_until_ready(self) -> None:
         self._answer()
@@ -165,7 +166,7 @@ class _Process:
 
 def in_turn(arms: Sequence[Arm], rounds: int, warmups: int = 1) -> dict[str, list[Measured]]:
     """Return the measurements of every arm in every round, without rounds that only warm up."""
-    processes = {arm.name: _Process(arm) for arm in arms}
+    processes = {arm.name: _process_of(arm) for arm in arms}
     try:
         for process in processes.values():
             process.wait_until_ready()
@@ -173,6 +174,11 @@ def in_turn(arms: Sequence[Arm], rounds: int, warmups: int = 1) -> dict[str, lis
     finally:
         for process in processes.values():
             process.end()
+
+
+def _process_of(arm: Arm) -> ArmProcess:
+    program = [arm.module, "--arm", arm.arguments()]
+    return ArmProcess(arm.name, program, os.environ | dict(arm.environment), arm.checkout)
 
 
 def in_rounds(

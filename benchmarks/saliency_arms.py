@@ -5,8 +5,6 @@ all maps once more. All but the last hand the maps to xaitk's generators, in mem
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +25,7 @@ from torch.utils.data import DataLoader
 from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.occlusion_based import PerturbationOcclusion
 from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.rise import RISEStack
 
+from benchmarks.arms import ArmProcess, Measured, serve
 from benchmarks.black_boxes import BlackBox, MadeOnce, SharedBlackBox
 from benchmarks.wrappers import QUIET
 from unet_scaling.data.image_data import ImageData
@@ -40,7 +39,7 @@ from unet_scaling.explain.phase_seconds import PhaseSeconds
 from unet_scaling.explain.weighting import Weighting
 from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.group import Group, single_worker
-from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.config import RunConfig
 
 # By the position of the image: [scores, height, width].
 Maps = dict[int, NDArray[Any]]
@@ -109,31 +108,25 @@ def loop(inputs: Inputs) -> Arm:
 def loop_by_itself(inputs: Inputs) -> Arm:
     """Return that loop in a Python process as anyone starts it: no launcher has set its allocator."""
     environment = {name: value for name, value in os.environ.items() if name not in KEEP_MEMORY}
-    maps_file = inputs.folder / BY_ITSELF_FILE
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.saliency", "--serve", str(inputs.folder)],
-        cwd=PROJECT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = ArmProcess(BY_ITSELF, ["benchmarks.saliency", "--serve", str(inputs.folder)], environment)
+    process.wait_until_ready()
 
     def arm() -> Maps:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        print(file=process.stdin, flush=True)
-        # Libraries may print as well.
-        while (line := process.stdout.readline()).strip() != str(maps_file):
-            assert line, "the process of xaitk's loop has ended"
-        return dict(zip(inputs.positions, np.load(maps_file), strict=True))
+        process.work()
+        return dict(zip(inputs.positions, np.load(inputs.folder / BY_ITSELF_FILE), strict=True))
 
     return arm
 
 
 def serve_loop(inputs: Inputs) -> None:
-    """Make all maps for every line that comes in; print the name of the file that has them."""
+    """Make all maps for every line that comes in, into a file."""
     arm = loop(inputs)
-    maps_file = inputs.folder / BY_ITSELF_FILE
-    for _ in sys.stdin:
-        np.save(maps_file, np.stack(list(arm().values())))
-        print(maps_file, flush=True)
+
+    def work() -> Measured:
+        np.save(inputs.folder / BY_ITSELF_FILE, np.stack(list(arm().values())))
+        return {}
+
+    serve(work)
 
 
 def loop_over_our_network(inputs: Inputs) -> Arm:
