@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ from unet_scaling.study.control_groups import (
     enter_thread_group,
     groups_of_threads,
     make_quota_group,
+    prefer_group,
     processor_hierarchy,
     quota_of_cores,
     throttled_seconds,
@@ -186,6 +188,22 @@ def test_both_versions_are_written_as_they_read(
     for name in files:
         (tmp_path / name).touch()
     make_quota_group(tmp_path, Quota(1_000, 4_000))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
+
+
+@pytest.mark.parametrize(
+    ("files", "written"),
+    [
+        (("cpu.cfs_quota_us", "cpu.shares"), {"cpu.cfs_quota_us": "", "cpu.shares": "262144"}),
+        (("cpu.max", "cpu.weight"), {"cpu.max": "", "cpu.weight": "10000"}),
+    ],
+)
+def test_both_versions_let_the_workers_go_first(
+    files: tuple[str, ...], written: dict[str, str], tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    prefer_group(tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
 
 
@@ -422,6 +440,27 @@ print(inside == {os.getpid(), loader.pid}, share, quota.throttled_seconds())
 """
 
 
+WORKER_THAT_STARTS = """
+import os
+import time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    pass
+"""
+
+
+@contextmanager
+def workers_that_start(number: int) -> Iterator[None]:
+    """Processes, each in a session of its own as a task of Slurm is, that use what they get of the processor."""
+    with ExitStack() as ended:
+        for _ in range(number):
+            started = subprocess.Popen([sys.executable, "-c", WORKER_THAT_STARTS], start_new_session=True)
+            ended.enter_context(started)
+            ended.callback(started.kill)
+        yield
+
+
 def in_a_quota(folder: Path) -> tuple[str, float, float]:
     """Burn a second in the group of a worker slowed 4 times: is it in it, its share, seconds throttled."""
     entered, share, throttled = ran_in(folder, IN_A_QUOTA).split()
@@ -507,6 +546,13 @@ def test_a_worker_gets_its_quota_and_is_throttled_for_the_rest(quota_folder: Pat
         _, share, throttled = in_a_quota(quota_folder)
     assert share == pytest.approx(0.25, rel=0.1)
     assert throttled == pytest.approx(0.75, rel=0.1)
+
+
+def test_workers_that_start_take_no_quota_from_those_that_are_timed(quota_folder: Path) -> None:
+    with workers_that_start(9):
+        _, share, _ = in_a_quota(quota_folder)
+    # Without precedence it has a tenth of the processor beside nine others.
+    assert share > 0.2
 
 
 @pytest.mark.timing

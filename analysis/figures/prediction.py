@@ -129,7 +129,9 @@ def _filed(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
 def _shown(inputs: Inputs, series: DrawnSeries) -> pd.DataFrame:
     parts = [_held_out(inputs, series), _beyond(inputs, series), _filed(inputs, series)]
     columns = ["workers", "predicted", "predicted_low", "predicted_high"]
-    return pd.concat([part[columns] for part in parts if len(part)])
+    # Of a series that is not predicted, beside one that is, nothing is shown.
+    shown = [part for part in parts if len(part)] or parts[:1]
+    return pd.concat([part[columns] for part in shown])
 
 
 def _panel(inputs: Inputs, options: str, panel: Sequence[DrawnSeries]) -> Panel:

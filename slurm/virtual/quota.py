@@ -9,6 +9,7 @@ from unet_scaling.study.control_groups import (
     ProcessorHierarchy,
     enable_below,
     make_quota_group,
+    prefer_group,
     processor_hierarchy,
     quota_of_cores,
     remove_group,
@@ -32,6 +33,8 @@ def prepare_quotas(plan: Plan) -> None:
         _enable_below(hierarchy, hierarchy.root)
         folder.mkdir(exist_ok=True)
         _enable_below(hierarchy, folder)
+        # Workers that start side by side, without quotas, would take the processors from those that are timed.
+        prefer_group(folder)
         folder.chmod(FOR_ALL_USERS)
     except OSError as error:
         raise UserError(f"no control group for the workers: {error.filename}: {error.strerror}") from None

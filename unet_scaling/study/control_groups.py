@@ -16,6 +16,9 @@ MOUNTS = Path("/proc/self/mounts")
 QUOTA_V1 = "cpu.cfs_quota_us"
 PERIOD_V1 = "cpu.cfs_period_us"
 QUOTA_V2 = "cpu.max"
+# How large a part of a busy processor a group has beside others: the file and the largest value of each version.
+WEIGHT_V1 = ("cpu.shares", 262_144)
+WEIGHT_V2 = ("cpu.weight", 10_000)
 # In version 2 a controller is there for the groups below a folder only if this file names it.
 ENABLED_CONTROLLERS_V2 = "cgroup.subtree_control"
 # A thread enters a group by its number in the file: of version 1 and of version 2.
@@ -112,6 +115,12 @@ def make_quota_group(folder: Path, quota: Quota) -> None:
             "CONFIG_CFS_BANDWIDTH, a container that may write to /sys/fs/cgroup, and no smaller quota of the "
             "group above"
         ) from None
+
+
+def prefer_group(folder: Path) -> None:
+    """Let a group have processors before all others, up to its quotas. Raises OSError where it may not."""
+    name, largest = WEIGHT_V1 if (folder / QUOTA_V1).exists() else WEIGHT_V2
+    _write(folder / name, largest)
 
 
 def enter_group(folder: Path, processes: list[int]) -> None:
