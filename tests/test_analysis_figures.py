@@ -360,6 +360,14 @@ def test_only_the_pareto_set_is_filled_and_joined(drawn: dict[str, Figure], tabl
     assert len(values_of(joined)) == len(front)
 
 
+def test_an_arm_with_too_few_counts_is_drawn_without_predictions(tmp_path: Path) -> None:
+    tables = tables_of(write_study(tmp_path, skip=(("horovod", 4),)), predicted=True)
+    (axes,) = draw("prediction", tables).axes
+    beyond = [line for line in axes.lines if np.asarray(line.get_xdata())[-1] == 8]
+    assert [values_of(line)[-1] for line in beyond] == list(tables.predictions["predicted"])
+    assert set(tables.predictions["framework"]) == {"pytorch_native"}
+
+
 def test_predictions_are_drawn_open_and_the_extrapolation_dashed(tmp_path: Path) -> None:
     tables = tables_of(write_study(tmp_path, (1, 2, 3, 4, 6)), predicted=True)
     (axes,) = draw("prediction", tables).axes

@@ -452,7 +452,7 @@ while time.monotonic() < end:
 
 @contextmanager
 def workers_that_start(number: int) -> Iterator[None]:
-    """Processes, each in a session of its own as a task of Slurm is, that use what they get of the processor."""
+    """Processes, each in a session of its own as tasks of Slurm are, that use what they get."""
     with ExitStack() as ended:
         for _ in range(number):
             started = subprocess.Popen([sys.executable, "-c", WORKER_THAT_STARTS], start_new_session=True)

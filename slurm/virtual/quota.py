@@ -33,7 +33,7 @@ def prepare_quotas(plan: Plan) -> None:
         _enable_below(hierarchy, hierarchy.root)
         folder.mkdir(exist_ok=True)
         _enable_below(hierarchy, folder)
-        # Workers that start side by side, without quotas, would take the processors from those that are timed.
+        # Runs that start have no quota yet: they would take the processors from those that are timed.
         prefer_group(folder)
         folder.chmod(FOR_ALL_USERS)
     except OSError as error:

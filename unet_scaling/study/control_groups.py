@@ -16,7 +16,7 @@ MOUNTS = Path("/proc/self/mounts")
 QUOTA_V1 = "cpu.cfs_quota_us"
 PERIOD_V1 = "cpu.cfs_period_us"
 QUOTA_V2 = "cpu.max"
-# How large a part of a busy processor a group has beside others: the file and the largest value of each version.
+# The part of a busy processor that a group has beside others: file and largest value of each version.
 WEIGHT_V1 = ("cpu.shares", 262_144)
 WEIGHT_V2 = ("cpu.weight", 10_000)
 # In version 2 a controller is there for the groups below a folder only if this file names it.
