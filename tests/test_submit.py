@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -707,6 +708,21 @@ def test_a_forced_run_is_submitted_once_by_a_submission_that_waits(
     monkeypatch.setattr(slurm.commands.submit, "wait_for_active", finish)
     slurm.commands.submit.submit_and_wait(forced)
     assert len(fake.jobs()) == 1
+
+
+def test_a_submission_that_waits_tells_each_run_as_it_ends(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(seconds: float) -> None:
+        if seconds >= LEAST_PAUSE_SECONDS and "COMPLETED" not in states_of_jobs(fake):
+            complete_all(submitter)
+            fake.set_all("COMPLETED")
+
+    monkeypatch.setattr("time.sleep", pause)
+    text = io.StringIO()
+    slurm.commands.submit.submit_and_wait(replace(submitter, console=Console(file=text, width=200)))
+    told = re.findall(r"^\[4/4\] (.*) \.\.\. complete; \d+\.\d images/s$", text.getvalue(), re.MULTILINE)
+    assert sorted(told) == sorted(config.run for config in submitter.folder.study.configs())
 
 
 def test_status_tells_runs_that_the_study_no_longer_has(submitter: Submitter, fake: FakeSlurm) -> None:

@@ -91,7 +91,9 @@ def _add_estimate(parser: CommandLine) -> None:
 def add_queue(parser: CommandLine) -> None:
     """Add what only jobs of Slurm can do."""
     parser.add_argument(
-        "--wait", action="store_true", help="stay until all is done; resubmit what was interrupted"
+        "--wait",
+        action="store_true",
+        help="stay until all is done, and tell each run as it ends; resubmit what was interrupted",
     )
     parser.add_argument(
         "--one-allocation", action="store_true", help="all runs in one job, one after the other"

@@ -3,10 +3,13 @@
 import argparse
 import sys
 import time
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm.cancellation import Cancellation, CancelledError, next_cancellation
+from rich.console import Console
+
+from slurm.cancellation import CancelledError, next_cancellation
 from slurm.cluster import read_cluster
 from slurm.commands.options import (
     add_launch,
@@ -17,7 +20,7 @@ from slurm.commands.options import (
     study_folder,
 )
 from slurm.render import Places
-from slurm.status import REFRESH_SECONDS, show_status, study_rows
+from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
 from slurm.submit import Submitter
 from unet_scaling.study.command_line import PASTED, CommandLine
 from unet_scaling.study.config import PROJECT
@@ -103,9 +106,9 @@ def _submit_until_done(submitter: Submitter) -> None:
         except CancelledError:
             raise
         except UserError:
-            wait_for_active(submitter.folder.path, submitter.cancellation)
+            wait_for_active(submitter)
             raise
-        if not wait_for_active(submitter.folder.path, submitter.cancellation) and not queued:
+        if not wait_for_active(submitter) and not queued:
             break
 
 
@@ -118,12 +121,35 @@ def _require_complete(submitter: Submitter) -> None:
         raise UserError(f"{incomplete} of {len(states)} runs are not complete")
 
 
-def wait_for_active(folder: Path, cancellation: Cancellation) -> bool:
-    """Wait until no run is queued or running; return whether any was. Raises CancelledError."""
-    waited = False
-    while any(row.state in ACTIVE for row in study_rows(folder)):
-        cancellation.require_none()
-        waited = True
+def wait_for_active(submitter: Submitter) -> bool:
+    """Wait until no run is queued or running, and print each as it ends; return whether any was active.
+
+    Raises CancelledError.
+    """
+    rows = study_rows(submitter.folder.path)
+    active = _active_runs(rows)
+    waited = bool(active)
+    while active:
+        submitter.cancellation.require_none()
         time.sleep(REFRESH_SECONDS)
-    cancellation.require_none()
+        rows = study_rows(submitter.folder.path)
+        before, active = active, _active_runs(rows)
+        _print_ended(submitter.console, rows, before - active)
+    submitter.cancellation.require_none()
     return waited
+
+
+def _active_runs(rows: Sequence[StatusRow]) -> set[str]:
+    return {row.run for row in rows if row.state in ACTIVE}
+
+
+def _print_ended(console: Console, rows: Sequence[StatusRow], ended: Container[str]) -> None:
+    """Print how these runs ended, and how many of the study are complete."""
+    wanted = [row for row in rows if not row.surplus]
+    complete = sum(row.state == "complete" for row in wanted)
+    for row in rows:
+        if row.run in ended:
+            speed = "" if row.images_per_second is None else f"{row.images_per_second:.1f} images/s"
+            facts = speed if row.state == "complete" else row.reason
+            told = "; ".join(filter(None, (row.state, facts)))
+            console.print(f"[{complete}/{len(wanted)}] {row.run} ... {told}", markup=False)
