@@ -21,7 +21,13 @@ from analysis.loading.prediction_files import (
     series_sha256,
     write_prediction,
 )
-from analysis.prediction.averaging import LUCKY_ERROR_SHARE, Predictor, skill_weights
+from analysis.prediction.averaging import (
+    LUCKY_ERROR_SHARE,
+    ModelForecast,
+    Predictor,
+    expected_weights,
+    skill_weights,
+)
 from analysis.prediction.command import counts_to_predict
 from analysis.prediction.forecast import predict_study
 from analysis.prediction.scaling_laws import Counts
@@ -221,7 +227,8 @@ def test_a_timeline_knows_the_knee_that_small_counts_do_not_show(tmp_path: Path)
     low, high = forecast.interval
     assert low <= truth <= high
     assert forecast.held_out == 0
-    assert [model.weight for model in forecast.models] == [0.5, 0.5]
+    # Neither was seen to err: what the timeline expects to err by is far less, and not believed to the end.
+    assert 0.5 < timeline.weight < 0.9
 
 
 def test_the_model_that_was_right_at_a_held_out_count_weighs_more(tmp_path: Path) -> None:
@@ -237,8 +244,16 @@ def test_the_model_that_was_right_at_a_held_out_count_weighs_more(tmp_path: Path
 def test_weights_are_one_over_the_mean_squared_error() -> None:
     errors = np.array([[0.03, 0.0], [0.04, 0.01]])
     square = np.array([(0.03**2 + 0.04**2) / 2, 0.01**2 / 2]) + LUCKY_ERROR_SHARE**2
-    assert skill_weights(errors, 2) == pytest.approx(1 / square / (1 / square).sum())
-    assert skill_weights(np.empty((0, 3)), 3).tolist() == [1 / 3] * 3
+    assert skill_weights(errors) == pytest.approx(1 / square / (1 / square).sum())
+
+
+def test_a_model_that_expects_to_be_far_off_weighs_little_and_no_model_weighs_all() -> None:
+    def model(spread: float) -> ModelForecast:
+        return ModelForecast("", 1.0, np.exp(spread * np.array([-1.0, 1.0])))
+
+    assert expected_weights([model(0.01), model(0.01)]) == pytest.approx([0.5, 0.5])
+    assert expected_weights([model(0.01), model(0.05)])[0] == pytest.approx(0.5, abs=0.02)
+    assert expected_weights([model(0.1), model(1.0)])[0] > 0.95
 
 
 def test_a_timeline_is_held_against_counts_that_it_did_not_see(tmp_path: Path) -> None:
@@ -249,14 +264,17 @@ def test_a_timeline_is_held_against_counts_that_it_did_not_see(tmp_path: Path) -
     alone = tmp_path / "wrong" / "pytorch_native-w01-r1"
     write_profile(alone, [make_step(READY)] * 5)
     write_link(alone, link.latency_seconds, link.bytes_per_second)
-    widths = []
+    widths, weights = [], []
     for name in ("right", "wrong"):
         predictor = predictor_of(tmp_path / name)
         (timeline,) = predictor.at(count_at(predictor.counts, 8)).models[1:]
         low, high = timeline.interval
         widths.append(high / low)
+        weights.append(timeline.weight)
     assert widths[0] < 1.01
     assert widths[1] > 2
+    # With no count held out, a model weighs by what it expects of itself.
+    assert weights[1] < 0.3 < weights[0]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,12 @@ def _models(point: PredictedPoint) -> str:
         f"{model.model} {number(model.weight, '.0%')}: {_with_ends(model.step_seconds)} s"
         for model in point.models
     ]
-    return f"{'; '.join(parts)} (weights by skill at {count(point.held_out, 'held-out count')})"
+    basis = (
+        f"skill at {count(point.held_out, 'held-out count')}"
+        if point.held_out
+        else "the error that each expects, since no count could be held out"
+    )
+    return f"{'; '.join(parts)} (weights by {basis})"
 
 
 def _with_ends(estimate: Estimate) -> str:
