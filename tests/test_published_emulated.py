@@ -4,10 +4,12 @@ import statistics
 from datetime import datetime
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.loading.fidelity import infidelity
 from analysis.loading.load import load_study
+from analysis.prediction.scoring import score_table
 from analysis.report.assemble import Report, make_report
 from analysis.report.provenance import origins
 from unet_scaling.study.config import PROJECT
@@ -22,7 +24,10 @@ ARMS = {
     "published_emulated": (NATIVE, POLLS, YIELDS),
     "published_emulated_mpich": (NATIVE, HOROVOD),
 }
-COUNTS = (1, 2, 14)
+COUNTS = {"published_emulated": (1, 2, 4, 8, 14), "published_emulated_mpich": (1, 2, 14)}
+# Up to which workers the published logs that tests may read go.
+PUBLISHED_COUNTS = (1, 2, 4, 8)
+REFERENCE = PROJECT.parent / "shared" / "reference" / "v100"
 REPEATS = 3
 
 
@@ -37,11 +42,12 @@ def page() -> str:
 
 def test_the_page_says_what_the_records_say(report: Report) -> None:
     arms = ARMS[report.study.name]
-    assert (len(report.study.runs), len(report.study.left_out)) == (REPEATS * len(arms) * len(COUNTS), 0)
+    counts = COUNTS[report.study.name]
+    assert (len(report.study.runs), len(report.study.left_out)) == (REPEATS * len(arms) * len(counts), 0)
     points = {
         (row["framework"], row["knobs"], row["workers"]): row for row in report.points.to_dict("records")
     }
-    for workers in COUNTS:
+    for workers in counts:
         cells = []
         for arm in arms:
             point = points[*arm, workers]
@@ -49,6 +55,44 @@ def test_the_page_says_what_the_records_say(report: Report) -> None:
             interval = f" [{low:.2f}, {high:.2f}]" if workers > 1 else ""
             cells += [f"{point['images_per_second']:.2f}", f"{point['efficiency']:.2f}{interval}"]
         assert f"| {workers} | {' | '.join(cells)} |" in page()
+
+
+def test_the_page_holds_horovod_against_native_ddp_as_the_records_do(report: Report) -> None:
+    if report.study.name != "published_emulated":
+        return
+    counts = COUNTS["published_emulated"]
+    speed = report.points.set_index(["framework", "knobs", "workers"])["images_per_second"]
+    for name, arm in (("MPI polls", POLLS), ("MPI yields", YIELDS)):
+        shares = [f"{speed[*arm, workers] / speed[*NATIVE, workers]:.0%}" for workers in counts]
+        assert f"| emulated, {name} | {' | '.join(shares)} |".replace("%", " %") in page()
+
+
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason=f"{REFERENCE} is absent")
+def test_the_page_holds_horovod_against_native_ddp_as_the_published_logs_do() -> None:
+    seconds = [
+        [
+            pd.read_csv(REFERENCE / f"{log}_{workers}.csv")["time_per_epoch"][1:].median()
+            for workers in PUBLISHED_COUNTS
+        ]
+        for log in ("log", "log_hvd")
+    ]
+    shares = [f"{native / horovod:.0%}" for native, horovod in zip(*seconds, strict=True)]
+    assert f"| published, V100 GPUs | {' | '.join(shares)} |".replace("%", " %") in page()
+
+
+def test_predictions_were_written_before_the_runs_and_the_page_says_how_far_off_they_were(
+    report: Report,
+) -> None:
+    if report.study.name != "published_emulated":
+        return
+    scores = score_table(report.study)
+    counted = scores[scores["counted"]]
+    assert list(counted["inside"]) == ["yes"] * 6
+    text = (PROJECT / "docs" / "prediction.md").read_text()
+    for row in counted.to_dict("records"):
+        interval = f"{row['predicted']:.1f} [{row['predicted_low']:.1f}, {row['predicted_high']:.1f}]"
+        cells = f"{interval} | {row['measured']:.1f} | {row['error']:+.1%} |".replace("%", " %")
+        assert f"on {row['workers']} | {cells}" in text
 
 
 def test_nothing_in_the_fairness_table_is_no(report: Report) -> None:
@@ -61,7 +105,7 @@ def test_threads_that_compete_for_the_core_are_named_where_mpi_polls_and_only_th
         assert not found
         return
     assert {(each.knobs, each.workers) for each in found} == {(POLLS[1], 14)}
-    assert "communication threads use 56.7 % of the cores' time" in found[0].evidence
+    assert "communication threads use 57.2 % of the cores' time" in found[0].evidence
 
 
 def test_the_last_run_started_as_long_after_the_first_as_the_page_says(report: Report) -> None:

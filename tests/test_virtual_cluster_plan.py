@@ -99,6 +99,13 @@ def test_a_slowed_link_has_its_rate_divided_and_a_small_burst() -> None:
     assert network.bits_per_second("100kbit") == 100_000
 
 
+@pytest.mark.parametrize(("rate", "expected"), [("10mbit", 1_514_000), ("1gbit", 6_250_000)])
+def test_the_queue_of_a_link_holds_as_much_as_an_interface_of_linux_and_50_ms(
+    rate: str, expected: int
+) -> None:
+    assert network.queue_bytes(rate) == expected
+
+
 def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
     plan = Plan(STATE, dilation=14, link_rate="10gbit")
     assert "TaskProlog=/run/somewhere/task_prolog\n" in configuration.slurm_conf(plan)

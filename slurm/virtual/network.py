@@ -17,7 +17,9 @@ BITS_PER_UNIT = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 SMALLEST_BURST_BYTES = 128 * 1024
 # Of a slowed link: a burst of two of these is 2 % of the reference network's gradients.
 DILATED_SEGMENT_BYTES = 16 * 1024
-QUEUE_MILLISECONDS = 50
+QUEUE_SECONDS = 0.05
+# What an interface of Linux holds at least (txqueuelen) before it drops: 1000 frames.
+SMALLEST_QUEUE_BYTES = 1000 * 1514
 
 
 @contextlib.contextmanager
@@ -99,8 +101,16 @@ def _bucket(plan: Plan, rate: str) -> list[str]:
     A slowed link has a small burst: what the bucket holds passes at once, however slow the link.
     """
     burst = 2 * DILATED_SEGMENT_BYTES if plan.is_dilated else burst_bytes(rate)
-    queue = f"{QUEUE_MILLISECONDS * plan.dilation:g}ms"
-    return ["rate", slowed_rate(rate, plan.dilation), "burst", str(burst), "latency", queue]
+    limit = burst + queue_bytes(rate)
+    return ["rate", slowed_rate(rate, plan.dilation), "burst", str(burst), "limit", str(limit)]
+
+
+def queue_bytes(rate: str) -> int:
+    """Return what waits at most for a link, beyond the bucket: its bytes of 50 ms, and at least 1000 frames.
+
+    With less, TCP loses what its own host sends, and a slow link takes half as long again.
+    """
+    return max(SMALLEST_QUEUE_BYTES, round(bits_per_second(rate) / 8 * QUEUE_SECONDS))
 
 
 def burst_bytes(rate: str) -> int:
