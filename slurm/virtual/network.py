@@ -18,6 +18,9 @@ SMALLEST_BURST_BYTES = 128 * 1024
 # Of a slowed link: a burst of two of these is 2 % of the reference network's gradients.
 DILATED_SEGMENT_BYTES = 16 * 1024
 QUEUE_SECONDS = 0.05
+# The default of Linux, whatever this machine uses: BBR sends as fast as it believes a link to be, by timers that
+# are not slowed, and took up to 1.4 times what the link needs.
+CONGESTION_CONTROL = "cubic"
 # What an interface of Linux holds at least (txqueuelen) before it drops: 1000 frames.
 SMALLEST_QUEUE_BYTES = 1000 * 1514
 
@@ -84,6 +87,9 @@ def _connect_host(plan: Plan, host: Host) -> None:
     )
     commands = ["link set lo up", f"address add {host.address}/24 dev eth0", "link set eth0 up"]
     _ip(*commands, inside=enter(plan, host.name))
+    route = f"route change 10.77.{plan.network}.0/24 dev eth0 proto kernel scope link src {host.address}"
+    # Of routes, since only this machine as a whole may allow another one for the sockets of a namespace.
+    attempt([*enter(plan, host.name), "ip", *route.split(), "congctl", CONGESTION_CONTROL])
 
 
 def _limit_rate(plan: Plan, node: Host, rate: str) -> None:
