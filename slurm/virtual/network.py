@@ -18,8 +18,8 @@ SMALLEST_BURST_BYTES = 128 * 1024
 # Of a slowed link: a burst of two of these is 2 % of the reference network's gradients.
 DILATED_SEGMENT_BYTES = 16 * 1024
 QUEUE_SECONDS = 0.05
-# The default of Linux, whatever this machine uses: BBR sends as fast as it believes a link to be, by timers that
-# are not slowed, and took up to 1.4 times what the link needs.
+# The default of Linux, whatever this machine uses. BBR sends as fast as it believes a link to be, by timers
+# that are not slowed, and took up to 1.4 times what the link needs.
 CONGESTION_CONTROL = "cubic"
 # What an interface of Linux holds at least (txqueuelen) before it drops: 1000 frames.
 SMALLEST_QUEUE_BYTES = 1000 * 1514
