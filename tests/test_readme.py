@@ -36,6 +36,7 @@ NOT_RUN: Mapping[str, str] = {
     ".venv/bin/unet-scaling submit slurm/studies/emulated_scaling.toml": "needs the virtual cluster",
     ".venv/bin/python -m unet_scaling.data make data/published": "test_data_main.py runs it: 280 images",
     ".venv/bin/unet-scaling submit slurm/studies/published_emulated.toml": "needs the virtual cluster",
+    ".venv/bin/unet-scaling predict logs/published_emulated": "test_published_emulated.py scores its file",
     ".venv/bin/unet-scaling report logs/published_emulated": "test_published_emulated.py reads these records",
     "sudo make emulation": "half an hour on the virtual cluster: docs/emulation.md shows what came of it",
     ".venv/bin/unet-scaling report logs/emulated_scaling": "needs the runs of the line above",

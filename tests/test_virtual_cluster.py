@@ -63,6 +63,11 @@ if MPI.COMM_WORLD.rank == 0:
 """
 
 
+def known_congestion_controls() -> list[str]:
+    path = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    return path.read_text().split() if path.exists() else []
+
+
 def test_every_host_has_a_name_and_an_address_of_its_own(virtual_cluster: VirtualCluster) -> None:
     lines = virtual_cluster.run("srun", "-N7", "sh", "-c", 'echo "$(hostname) $(hostname -I)"').splitlines()
     addresses = dict(line.split() for line in lines)
@@ -74,6 +79,11 @@ def test_every_host_has_a_name_and_an_address_of_its_own(virtual_cluster: Virtua
 def test_hosts_reach_each_other_by_name(virtual_cluster: VirtualCluster) -> None:
     done = virtual_cluster.inside("node3", "python3", "-c", REACH, *NODES)
     assert done.stdout.split() == NODES, done.stderr
+
+
+@pytest.mark.skipif("cubic" not in known_congestion_controls(), reason="this kernel has no TCP cubic")
+def test_hosts_send_as_linux_does_by_default(virtual_cluster: VirtualCluster) -> None:
+    assert "congctl cubic" in virtual_cluster.inside("node1", "ip", "route").stdout
 
 
 def test_shared_memory_is_shared_inside_a_host_only(virtual_cluster: VirtualCluster) -> None:

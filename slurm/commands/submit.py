@@ -133,8 +133,9 @@ def wait_for_active(submitter: Submitter) -> bool:
         submitter.cancellation.require_none()
         time.sleep(REFRESH_SECONDS)
         rows = study_rows(submitter.folder.path)
-        before, active = active, _active_runs(rows)
-        _print_ended(submitter.console, rows, before - active)
+        still_active = _active_runs(rows)
+        _print_ended(submitter.console, rows, active - still_active)
+        active = still_active
     submitter.cancellation.require_none()
     return waited
 
