@@ -114,7 +114,7 @@ def _bucket(plan: Plan, rate: str) -> list[str]:
 def queue_bytes(rate: str) -> int:
     """Return what waits at most for a link, beyond the bucket: its bytes of 50 ms, and at least 1000 frames.
 
-    With less, TCP loses what its own host sends, and a slow link takes half as long again.
+    With less, TCP loses what its own host sends.
     """
     return max(SMALLEST_QUEUE_BYTES, round(bits_per_second(rate) / 8 * QUEUE_SECONDS))
 
