@@ -16,7 +16,7 @@ import pytest
 from analysis.loading.fidelity import LARGEST_EXCESS_FACTOR, infidelity
 from analysis.loading.load import load_study
 from analysis.loading.remarks import remarks
-from slurm.virtual.plan import Plan
+from slurm.virtual.plan import Plan, load
 from slurm.virtual.quota import prepare_quotas, remove_groups
 from slurm.virtual.quota import quota_folder as group_of
 from tests.budgets import write_budget_run
@@ -573,7 +573,7 @@ def test_a_slowed_cluster_trains_both_frameworks_and_its_records_say_so(images: 
         done = sweep.submit("--wait")
         assert done.returncode == 0, done.stdout + done.stderr
         # Those of the run before were removed by the workers of the next one.
-        groups = processor_hierarchy().root.glob("vc*/worker*")
+        groups = group_of(load(cluster.state), processor_hierarchy()).glob("worker*")
         assert sorted(group.stem for group in groups) == ["worker0", "worker1"]
     records = [read_record(folder / "run.jsonl") for folder in sweep.run_folders()]
     assert {record.header.config.framework for record in records if record.header} == set(FRAMEWORKS)

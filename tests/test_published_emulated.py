@@ -115,16 +115,25 @@ def test_the_last_run_started_as_long_after_the_first_as_the_page_says(report: R
     assert f"started {minutes}:{seconds:02d} minutes after the first" in " ".join(page().split())
 
 
-@pytest.mark.parametrize("k", [16, 28])
-def test_the_page_says_what_the_records_of_two_cores_say(k: int) -> None:
-    folder = PROJECT / "logs" / f"two_cores_k{k}"
-    cells = [*of_two_cores(folder, "pytorch_native"), *of_two_cores(folder, "horovod")]
-    assert f"| {k} | 14 | {' | '.join(cells)} |" in page()
+@pytest.mark.parametrize(
+    ("study", "k", "workers"),
+    [
+        ("two_cores_k16_few", 16, 1),
+        ("two_cores_k16_few", 16, 2),
+        ("two_cores_k16", 16, 14),
+        ("two_cores_k28", 28, 14),
+    ],
+)
+def test_the_page_says_what_the_records_of_two_cores_say(study: str, k: int, workers: int) -> None:
+    folder = PROJECT / "logs" / study
+    cells = [cell for name in ("pytorch_native", "horovod") for cell in of_two_cores(folder, name, workers)]
+    assert f"| {k} | {workers} | {' | '.join(cells)} |" in page()
 
 
-def of_two_cores(folder: Path, framework: str) -> list[str]:
+def of_two_cores(folder: Path, framework: str, workers: int) -> list[str]:
     """Return images per second, and seconds of data wait and wire of a step: medians of the launches."""
-    records = [read_record(path) for path in folder.glob(f"{framework}-*/run.jsonl")]
+    runs = folder.glob(f"{framework}-w{workers:02d}-*/run.jsonl")
+    records = [read_record(path) for path in runs]
     assert len(records) == REPEATS
     speeds, waits, wires = [], [], []
     for record in records:
