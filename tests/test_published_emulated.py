@@ -2,18 +2,17 @@
 
 import statistics
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from analysis.loading.fidelity import infidelity
 from analysis.loading.load import load_study
-from analysis.prediction.scoring import score_table
 from analysis.report.assemble import Report, make_report
 from analysis.report.provenance import origins
+from tests.committed import LAUNCHES, assert_page_tells_predictions, faithful_launches
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.record import read_record
 
 NATIVE = ("pytorch_native", "")
 POLLS = ("horovod", "yield_when_idle=False")
@@ -28,12 +27,16 @@ COUNTS = {"published_emulated": (1, 2, 4, 8, 14), "published_emulated_mpich": (1
 # Up to which workers the published logs that tests may read go.
 PUBLISHED_COUNTS = (1, 2, 4, 8)
 REFERENCE = PROJECT.parent / "shared" / "reference" / "v100"
-REPEATS = 3
 
 
-@pytest.fixture(scope="module", params=ARMS)
+@cache
+def report_of(study: str) -> Report:
+    return make_report(load_study(PROJECT / "logs" / study))
+
+
+@pytest.fixture(params=ARMS)
 def report(request: pytest.FixtureRequest) -> Report:
-    return make_report(load_study(PROJECT / "logs" / request.param))
+    return report_of(request.param)
 
 
 def page() -> str:
@@ -43,7 +46,7 @@ def page() -> str:
 def test_the_page_says_what_the_records_say(report: Report) -> None:
     arms = ARMS[report.study.name]
     counts = COUNTS[report.study.name]
-    assert (len(report.study.runs), len(report.study.left_out)) == (REPEATS * len(arms) * len(counts), 0)
+    assert (len(report.study.runs), len(report.study.left_out)) == (LAUNCHES * len(arms) * len(counts), 0)
     points = {
         (row["framework"], row["knobs"], row["workers"]): row for row in report.points.to_dict("records")
     }
@@ -57,9 +60,8 @@ def test_the_page_says_what_the_records_say(report: Report) -> None:
         assert f"| {workers} | {' | '.join(cells)} |" in page()
 
 
-def test_the_page_holds_horovod_against_native_ddp_as_the_records_do(report: Report) -> None:
-    if report.study.name != "published_emulated":
-        return
+def test_the_page_holds_horovod_against_native_ddp_as_the_records_do() -> None:
+    report = report_of("published_emulated")
     counts = COUNTS["published_emulated"]
     speed = report.points.set_index(["framework", "knobs", "workers"])["images_per_second"]
     for name, arm in (("MPI polls", POLLS), ("MPI yields", YIELDS)):
@@ -80,19 +82,10 @@ def test_the_page_holds_horovod_against_native_ddp_as_the_published_logs_do() ->
     assert f"| published, V100 GPUs | {' | '.join(shares)} |".replace("%", " %") in page()
 
 
-def test_predictions_were_written_before_the_runs_and_the_page_says_how_far_off_they_were(
-    report: Report,
-) -> None:
-    if report.study.name != "published_emulated":
-        return
-    scores = score_table(report.study)
-    counted = scores[scores["counted"]]
-    assert list(counted["inside"]) == ["yes"] * 6
+def test_predictions_were_written_before_the_runs_and_the_page_says_how_far_off_they_were() -> None:
+    report = report_of("published_emulated")
     text = (PROJECT / "docs" / "prediction.md").read_text()
-    for row in counted.to_dict("records"):
-        interval = f"{row['predicted']:.1f} [{row['predicted_low']:.1f}, {row['predicted_high']:.1f}]"
-        cells = f"{interval} | {row['measured']:.1f} | {row['error']:+.1%} |".replace("%", " %")
-        assert f"on {row['workers']} | {cells}" in text
+    assert_page_tells_predictions(report.study, text, counted=6, digits=1)
 
 
 def test_nothing_in_the_fairness_table_is_no(report: Report) -> None:
@@ -132,13 +125,8 @@ def test_the_page_says_what_the_records_of_two_cores_say(study: str, k: int, wor
 
 def of_two_cores(folder: Path, framework: str, workers: int) -> list[str]:
     """Return images per second, and seconds of data wait and wire of a step: medians of the launches."""
-    runs = folder.glob(f"{framework}-w{workers:02d}-*/run.jsonl")
-    records = [read_record(path) for path in runs]
-    assert len(records) == REPEATS
     speeds, waits, wires = [], [], []
-    for record in records:
-        assert record.complete
-        assert not infidelity(record)
+    for record in faithful_launches(folder, framework, workers):
         assert record.header is not None
         assert {len(worker.cores) for worker in record.header.workers} == {2}
         (epoch,) = (epoch for epoch in record.epochs if not epoch.warmup)

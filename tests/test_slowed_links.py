@@ -7,25 +7,20 @@ import statistics
 
 import pytest
 
-from analysis.loading.fidelity import infidelity
-from unet_scaling.study.config import PROJECT
-from unet_scaling.study.record import Record, read_record
+from analysis.study import COMPARED, NAMES
+from tests.committed import faithful_launches
+from unet_scaling.study.config import PROJECT, Framework
+from unet_scaling.study.record import Record
 
 BYTES_PER_SECOND = {"10mbit": 10e6 / 8, "100mbit": 100e6 / 8}
 MEASURED = [("10mbit", 2), ("100mbit", 2), ("100mbit", 4)]
-FRAMEWORKS = {"pytorch_native": "native DDP", "horovod": "Horovod"}
-LAUNCHES = 3
 # Of a frame of 1514 bytes 1448 are the message's, the rest headers of Ethernet, IP, and TCP with its stamps.
 FRAME = 1514 / 1448
 
 
 def records(rate: str, framework: str, workers: int) -> list[Record]:
-    runs = (PROJECT / "logs" / f"link_{rate}").glob(f"{framework}-w{workers:02d}-*/run.jsonl")
-    found = [read_record(path) for path in runs]
-    assert len(found) == LAUNCHES
+    found = faithful_launches(PROJECT / "logs" / f"link_{rate}", framework, workers)
     for record in found:
-        assert record.complete
-        assert not infidelity(record)
         assert record.header is not None
         assert record.header.link_rate == rate
         assert len({worker.host for worker in record.header.workers}) == workers
@@ -54,8 +49,8 @@ def of_step(record: Record, rate: str, workers: int) -> float:
 
 
 @pytest.mark.parametrize(("rate", "workers"), MEASURED)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_an_all_reduce_takes_what_the_closed_form_says(framework: str, rate: str, workers: int) -> None:
+@pytest.mark.parametrize("framework", COMPARED)
+def test_an_all_reduce_takes_what_the_closed_form_says(framework: Framework, rate: str, workers: int) -> None:
     launches = records(rate, framework, workers)
     message = statistics.median(of_message(record, rate, workers) for record in launches)
     step = statistics.median(of_step(record, rate, workers) for record in launches)
@@ -63,4 +58,4 @@ def test_an_all_reduce_takes_what_the_closed_form_says(framework: str, rate: str
     # The first gradients travel while the backward pass goes on.
     assert step < message
     text = (PROJECT / "docs" / "dilation.md").read_text()
-    assert f"| {rate} | {workers} | {FRAMEWORKS[framework]} | {message:.3f} | {step:.3f} |" in text
+    assert f"| {rate} | {workers} | {NAMES[framework]} | {message:.3f} | {step:.3f} |" in text

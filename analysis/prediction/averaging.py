@@ -1,7 +1,7 @@
 """The average of the step-time models of a series, each as heavy as its skill at held-out counts allows.
 
-Weights are those of Bates and Granger (1969) without correlations: one over the mean squared error. While no
-count can be held out, it is what the model itself expects, and what none of them knows of itself. The
+Weights are those of Bates and Granger (1969) without correlations: one over the mean squared error. Where no
+count can be held out, it is the error that a model's own draws expect, and an allowance for the rest. The
 average is the weighted geometric mean of the models; its interval is that of a draw from one of them, taken
 as often as its weight says, so that models which disagree make it wide.
 """
@@ -25,8 +25,8 @@ BUCKET_TIMELINE = "bucket timeline"
 UNTIMED_LINK = "no probe or ping-pong timed the link that so many workers need, or none of the counts known"
 # A share. Launches vary by about as much: at one held-out count a smaller error is luck.
 LUCKY_ERROR_SHARE = 0.01
-# A share, too: what a model may err by beyond what it expects, where no count was held out to see it. Those
-# of the emulated curve in docs/prediction.md erred by up to this.
+# A share, too: what a model is taken to err by beyond what it expects, where no count was held out to see it.
+# A choice between the 7 and 36 % by which timelines of the emulated curve in docs/prediction.md did.
 UNSEEN_ERROR_SHARE = 0.2
 
 
@@ -151,16 +151,16 @@ def skill_weights(errors: Array) -> Array:
 
     `errors`: logarithms of predicted over measured, [held-out counts, models].
     """
-    return _inverse(np.mean(errors**2, axis=0) + LUCKY_ERROR_SHARE**2)
+    return _inverse_shares(np.mean(errors**2, axis=0) + LUCKY_ERROR_SHARE**2)
 
 
 def expected_weights(models: Sequence[ModelForecast]) -> Array:
     """Return the weights of models, which sum to 1, by what they expect to err by themselves."""
     squares = [np.mean(np.log(model.draws / model.seconds) ** 2) for model in models]
-    return _inverse(np.array(squares) + UNSEEN_ERROR_SHARE**2)
+    return _inverse_shares(np.array(squares) + UNSEEN_ERROR_SHARE**2)
 
 
-def _inverse(squares: Array) -> Array:
+def _inverse_shares(squares: Array) -> Array:
     return np.asarray((1 / squares) / (1 / squares).sum())
 
 

@@ -93,7 +93,7 @@ def add_queue(parser: CommandLine) -> None:
     parser.add_argument(
         "--wait",
         action="store_true",
-        help="stay until all is done, and tell each run as it ends; resubmit what was interrupted",
+        help="stay until all is done, and report each run as it ends; resubmit what was interrupted",
     )
     parser.add_argument(
         "--one-allocation", action="store_true", help="all runs in one job, one after the other"

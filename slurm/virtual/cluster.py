@@ -133,7 +133,7 @@ def _connect_hosts(plan: Plan) -> None:
     namespaces.make_bridge_host(plan)
     for host in plan.inner_hosts:
         namespaces.make_host(plan, host)
-    _print_step(f"network: 10.77.{plan.network}.0/24, link rate {plan.link_rate or 'not limited'}")
+    _print_step(f"network: {plan.subnet}, link rate {plan.link_rate or 'not limited'}")
     network.connect(plan)
 
 

@@ -18,10 +18,10 @@ SMALLEST_BURST_BYTES = 128 * 1024
 # Of a slowed link: a burst of two of these is 2 % of the reference network's gradients.
 DILATED_SEGMENT_BYTES = 16 * 1024
 QUEUE_SECONDS = 0.05
-# The default of Linux, whatever this machine uses. BBR sends as fast as it believes a link to be, by timers
-# that are not slowed, and took up to 1.4 times what the link needs.
+# The default of Linux, whatever this machine uses: BBR paces by its own estimate of a link's bandwidth, with
+# timers that are not slowed, and leaves slow links idle.
 CONGESTION_CONTROL = "cubic"
-# What an interface of Linux holds at least (txqueuelen) before it drops: 1000 frames.
+# What an interface of Linux queues by default (txqueuelen): 1000 frames.
 SMALLEST_QUEUE_BYTES = 1000 * 1514
 
 
@@ -87,8 +87,8 @@ def _connect_host(plan: Plan, host: Host) -> None:
     )
     commands = ["link set lo up", f"address add {host.address}/24 dev eth0", "link set eth0 up"]
     _ip(*commands, inside=enter(plan, host.name))
-    route = f"route change 10.77.{plan.network}.0/24 dev eth0 proto kernel scope link src {host.address}"
-    # Of routes, since only this machine as a whole may allow another one for the sockets of a namespace.
+    route = f"route change {plan.subnet} dev eth0 proto kernel scope link src {host.address}"
+    # The sysctl of a namespace takes only what the whole machine allows; and not every kernel has cubic.
     attempt([*enter(plan, host.name), "ip", *route.split(), "congctl", CONGESTION_CONTROL])
 
 
@@ -114,7 +114,7 @@ def _bucket(plan: Plan, rate: str) -> list[str]:
 def queue_bytes(rate: str) -> int:
     """Return what waits at most for a link, beyond the bucket: its bytes of 50 ms, and at least 1000 frames.
 
-    With less, TCP loses what its own host sends.
+    With less, a sending host drops packets in its own queue.
     """
     return max(SMALLEST_QUEUE_BYTES, round(bits_per_second(rate) / 8 * QUEUE_SECONDS))
 

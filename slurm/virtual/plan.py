@@ -88,6 +88,10 @@ class Plan:
     def hosts_file(self) -> Path:
         return self.state / "hosts"
 
+    @property
+    def subnet(self) -> str:
+        return f"{self.address(0)}/24"
+
     def address(self, number: int) -> str:
         return f"10.77.{self.network}.{number}"
 
