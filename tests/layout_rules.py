@@ -7,14 +7,13 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 
-from tests.code_metrics import duplicate_names, quantile
+from tests.code_metrics import duplicate_names
 from tests.source import (
     Module,
     cycles,
     functions,
     internal_imports,
     modules,
-    node_count,
     parallel_assignments,
     product,
     public_names,
@@ -72,8 +71,8 @@ CONTRACT_NAMES = {
     "caption",
     "alternative",
 }
-MEDIAN_NODES = 50
-P90_NODES = 150
+MOST_LINES_OF_FUNCTION = 60
+MOST_LINES_OF_FILE = 600
 UNITS = re.compile(
     r"(^|_)(SECONDS|MINUTES|HOURS|DAYS|MILLISECONDS|BYTES|MEBIBYTES|MEGABYTES|GIBIBYTES|BITS|STEPS|EPOCHS|"
     r"RUNS|REPEATS|WORKERS|CORES|HOSTS|IMAGES|PIXELS|POINTS|INCHES|CHARACTERS|COLUMNS|ROWS|LINES|ATTEMPTS|"
@@ -298,16 +297,18 @@ def no_parallel_assignments() -> list[str]:
     return parallel_assignments(product())
 
 
-def functions_are_small() -> list[str]:
-    """Half of the functions have at most 50 nodes in their syntax trees, nine in ten at most 150."""
-    too_large = []
-    for folder in ("unet_scaling", "slurm", "analysis"):
-        sizes = [node_count(function) for _, function in functions(modules(folder))]
-        limits = {"median": (0.5, MEDIAN_NODES), "90th percentile": (0.9, P90_NODES)}
-        too_large += [
-            f"{folder}: {name}" for name, (share, most) in limits.items() if quantile(sizes, share) > most
-        ]
-    return too_large
+def functions_and_files_are_short() -> list[str]:
+    """No function has more than 60 lines, no file more than 600."""
+    files = [
+        f"{module.file}: {lines} lines"
+        for module in product()
+        if (lines := module.text.count("\n")) > MOST_LINES_OF_FILE
+    ]
+    return files + [
+        f"{module.file}: {function.name} has {lines} lines"
+        for module, function in functions(product())
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > MOST_LINES_OF_FUNCTION
+    ]
 
 
 def no_private_words() -> list[str]:
@@ -336,7 +337,7 @@ RULES: Sequence[Callable[[], list[str]]] = (
     recorded_fields_are_read,
     numbers_are_explained,
     no_parallel_assignments,
-    functions_are_small,
+    functions_and_files_are_short,
     no_private_words,
 )
 

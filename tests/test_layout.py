@@ -12,9 +12,7 @@ from tests.source import cycles, levels, modules, product
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
 
 # Breaches of a rule that are still there: to be lowered with each one that is mended, and deleted at 0.
-BREACHES_LEFT = {
-    "functions_are_small": 3,
-}
+BREACHES_LEFT: dict[str, int] = {}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
