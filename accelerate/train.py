@@ -81,7 +81,7 @@ def main() -> None:
             model = build_model(task, group.device, SyncBatchNorm)
             optimizer = build_optimizer(task, model)
             task.verify(model, data)
-            record.begin(data, model)
+            record.begin(data, model, optimizer)
             with blocking:
                 replica, optimizer = distribute(model, optimizer, run.config)
             step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, task)

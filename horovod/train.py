@@ -34,7 +34,6 @@ def join_group(config: RunConfig) -> Group:
 def distribute(model: nn.Module, optimizer: Optimizer, config: RunConfig) -> tuple[nn.Module, Optimizer]:
     """Give every worker the weights of worker 0; from now on, average gradients over all workers."""
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     compression = getattr(hvd.Compression, config.training.gradient_compression)
     knobs = {"backward_passes_per_step": config.passes_per_step} | config.wrapper_arguments()
     return model, hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression, **knobs)
@@ -73,7 +72,7 @@ def main() -> None:
             model = build_model(task, group.device, SyncBatchNorm)
             optimizer = build_optimizer(task, model)
             task.verify(model, data)
-            record.begin(data, model)
+            record.begin(data, model, optimizer)
             with blocking:
                 replica, optimizer = distribute(model, optimizer, run.config)
             step = Step(replica, optimizer, hold_gradients, wait_for_gradients, update, task)

@@ -15,11 +15,11 @@ from unet_scaling.group.identity import Identity
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,
-    Trained,
     load_checkpoint,
     remove_checkpoints,
     save_checkpoint,
 )
+from unet_scaling.run.training_state import Trained, generators, seed_generators
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import PAUSES_SECONDS, write_verified
 
@@ -43,7 +43,7 @@ def trained(steps: int) -> Trained:
         optimizer.zero_grad()
         model(torch.randn(2, 1, 8, 8)).square().mean().backward()
         optimizer.step()
-    return Trained(model, optimizer)
+    return Trained(model, optimizer, [generators()])
 
 
 def progress(epoch: int, step: int = 0) -> Progress:
@@ -72,9 +72,10 @@ def _tensors(state: dict[str, dict[int, dict[str, Tensor]]]) -> list[Tensor]:
 
 def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     saved = trained(5)
-    random = torch.get_rng_state()
+    seed_generators(1, 2)
+    drawn, of_player = str(generators()), str(saved.played_generators)
     save(tmp_path, saved, 2, step=7)
-    torch.manual_seed(99)
+    seed_generators(99, 0)
     fresh = trained(0)
     found = load_checkpoint(tmp_path, GROUP, fresh, POINT)
     assert found is not None
@@ -82,7 +83,8 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert found[1].loss.item() == pytest.approx(0.7)
     assert found[1].seconds == 10.5
     assert same(fresh, saved)
-    assert torch.equal(torch.get_rng_state(), random)
+    assert str(generators()) == drawn
+    assert str(fresh.played_generators) == of_player
 
 
 def test_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds
-from unet_scaling.played import live_buffers, played_statistics
+from unet_scaling.played import buffers_that_differ, copies_of_buffers
+from unet_scaling.run.training_state import leaving_no_trace
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.record_lines import Epoch, Evaluated, Evaluation
 from unet_scaling.task.task import Task
@@ -20,10 +21,11 @@ def evaluate(task: Task, model: nn.Module, data: RunData, group: Group, epochs: 
     Samples pass through the network one by one, so that neither a sample's neighbours in a batch
     nor the number of workers can change a count by rounding.
     """
-    average_batch_norm(model, group)
+    average_buffers(model, group)
     group.wait_for_all()
     begin = synchronized_seconds(group.device)
-    counts = _counts_of_all(task, model, data, group)
+    with leaving_no_trace(model):
+        counts = _counts_of_all(task, model, data, group)
     seconds = max(group.gather_numbers(synchronized_seconds(group.device) - begin))
     evaluated = Evaluated(
         epochs=len(epochs),
@@ -35,22 +37,26 @@ def evaluate(task: Task, model: nn.Module, data: RunData, group: Group, epochs: 
     return task.result(counts, evaluated)
 
 
-def average_batch_norm(model: nn.Module, group: Group) -> None:
-    """Give all workers, real and played, the mean of their running statistics; counters are equal."""
-    played = played_statistics(model)
-    statistics = [buffer for buffer in live_buffers(model) if buffer.is_floating_point()]
-    workers = group.size * (played.players if played else 1)
-    if workers == 1 or not statistics:
+def average_buffers(model: nn.Module, group: Group) -> None:
+    """Give all workers, real and played, the mean of the buffers of floats in which they differ.
+
+    Such are the running statistics of batch norm. Raises UserError, on every worker alike, where they differ
+    in one that has no mean: one state would not have one score.
+    """
+    names = buffers_that_differ(model, group)
+    if not names:
         return
-    # In float64 the mean of equal float32 numbers is that number, however many workers there are.
-    sums = played.sums() if played else [buffer.double() for buffer in statistics]
+    copies = copies_of_buffers(model)
+    # In float64, whose rounding the result in float32 does not show.
+    sums = [copies[name].double().sum(dim=0) for name in names]
     with blocking:
         total = group.sum_over_workers(torch.cat([each.flatten() for each in sums]))
+    workers = group.size * len(copies[names[0]])
     means = torch.split(total / workers, [each.numel() for each in sums])
-    for buffer, mean in zip(statistics, means, strict=True):
-        buffer.copy_(mean.view_as(buffer))
-    if played:
-        played.take_over()
+    for name, mean in zip(names, means, strict=True):
+        buffer = model.get_buffer(name)
+        for each in (buffer, copies[name]):
+            each.copy_(mean.view_as(buffer))
 
 
 def _counts_of_all(task: Task, model: nn.Module, data: RunData, group: Group) -> Tensor:

@@ -1,7 +1,8 @@
-"""One worker that trains as several: each worker that it plays has running statistics of its own.
+"""One worker that trains as several: each worker that it plays has buffers and generators of its own.
 
 The gradients of their passes add up to those that as many real workers would average. What a real worker has
-for itself besides are the buffers of its network: the running statistics of batch norm.
+for itself besides are the buffers of its network, such as the running statistics of batch norm, and the
+generators that its passes draw from, as dropout does.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,20 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from unet_scaling.data.sample_data import sample_sha256
+from unet_scaling.group.group import Group
+from unet_scaling.run.training_state import (
+    Generators,
+    buffer_places,
+    generators,
+    names_that_differ,
+    seed_generators,
+    set_generators,
+    some_of,
+)
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
 
 PLAYED_STATISTICS = "played_statistics"
 
@@ -18,50 +33,77 @@ class PlayedStatistics(nn.Module):
 
     def __init__(self, model: nn.Module, players: int) -> None:
         super().__init__()
-        self.live = list(model.buffers())
-        self.players = players
-        for number, buffer in enumerate(self.live):
+        self.generators = [generators() for _ in range(players)]
+        self._places = buffer_places(model)
+        for number, place in enumerate(self._places):
+            buffer = place.tensor()
             copies = buffer.expand(players, *buffer.shape).clone()
             self.register_buffer(f"of_buffer{number}", copies, persistent=False)
-        self._own = [[copies[player] for copies in self.buffers()] for player in range(players)]
 
     @contextmanager
     def acting(self, player: int) -> Iterator[None]:
-        """Let the network have the buffers of this player, and keep what becomes of them."""
-        torch._foreach_copy_(self.live, self._own[player])
+        """Let the network have the buffers and generators of this player; keep what becomes of them."""
+        # Not kept: a framework may move the model, and put other tensors into it.
+        own = [copies[player] for copies in self.buffers()]
+        self._copy(own, self._live())
+        set_generators(self.generators[player])
         yield
-        torch._foreach_copy_(self._own[player], self.live)
+        self.generators[player] = generators()
+        self._copy(self._live(), own)
 
-    @torch.no_grad()
-    def sums(self) -> list[Tensor]:
-        """Return the sum over the players of each buffer of floats, in float64."""
-        return [copies.double().sum(dim=0) for copies in self.buffers() if copies.is_floating_point()]
+    def _live(self) -> list[Tensor]:
+        return [place.tensor() for place in self._places]
 
-    @torch.no_grad()
-    def take_over(self) -> None:
-        """Give every player the floats that the network has, and the network the first one's counters."""
-        for live, copies in zip(self.live, self.buffers(), strict=True):
-            if live.is_floating_point():
-                copies.copy_(live.expand_as(copies))
-            else:
-                live.copy_(copies[0])
+    def _copy(self, of: list[Tensor], to: list[Tensor]) -> None:
+        if of:
+            torch._foreach_copy_(to, of)
+
+    def copies(self) -> dict[str, Tensor]:
+        """Return the buffers of all players, [players, ...] each, by their names in the network."""
+        return {place.name: copies for place, copies in zip(self._places, self.buffers(), strict=True)}
 
 
 def add_played_statistics(model: nn.Module, players: int) -> None:
-    """Add statistics of so many players to a network that is on its device and has its first weights.
-
-    One without batch norm has no buffers, and its players nothing of their own.
-    """
-    if players > 1 and next(model.buffers(), None) is not None:
+    """Add buffers of so many players to a network that is on its device and has its first weights."""
+    if players > 1:
         model.add_module(PLAYED_STATISTICS, PlayedStatistics(model, players))
-
-
-def live_buffers(model: nn.Module) -> list[Tensor]:
-    """Return the buffers that the network computes with."""
-    played = played_statistics(model)
-    return played.live if played else list(model.buffers())
 
 
 def played_statistics(model: nn.Module) -> PlayedStatistics | None:
     """Return the statistics of the workers that a network or its replica plays; None where it is one."""
     return next((part for part in model.modules() if isinstance(part, PlayedStatistics)), None)
+
+
+def seed_workers(model: nn.Module, config: RunConfig, rank: int) -> list[Generators]:
+    """Seed the generators of this worker, and return those of each that it plays: by seed and rank alone."""
+    players = config.plays_per_worker
+    played = played_statistics(model)
+    of_players = played.generators if played else []
+    for player in range(len(of_players)):
+        seed_generators(config.seed, rank * players + player)
+        of_players[player] = generators()
+    seed_generators(config.seed, rank * players)
+    return of_players
+
+
+def copies_of_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return each buffer by its name, [players, ...]: as every worker has it that is played here, or one."""
+    played = played_statistics(model)
+    return played.copies() if played else {name: buffer[None] for name, buffer in model.named_buffers()}
+
+
+def buffers_that_differ(model: nn.Module, group: Group) -> list[str]:
+    """Return the names of buffers that are not equal on all workers, real and played: they can be averaged.
+
+    Raises UserError, on every worker alike, where one of them holds no floats.
+    """
+    copies = copies_of_buffers(model)
+    digests = {name: {sample_sha256(each) for each in of_workers} for name, of_workers in copies.items()}
+    differing = names_that_differ(digests, group)
+    others = [f"{name} ({copies[name].dtype})" for name in differing if not copies[name].is_floating_point()]
+    if others:
+        raise UserError(
+            f"buffer {some_of(others)}: workers differ in it, and only floats are averaged to evaluate; "
+            "keep it in floats, or let it depend on no sample"
+        )
+    return differing

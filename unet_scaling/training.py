@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -16,13 +16,20 @@ from torch.optim import Optimizer
 
 from unet_scaling.data.image_source import Batch
 from unet_scaling.data.run_data import RunData
+from unet_scaling.data.sample_data import sample_sha256
 from unet_scaling.divergence import NonFiniteGradientGuard
 from unet_scaling.emulation import EmulatedAdam
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.phases import NO_CLOCK, Clock
 from unet_scaling.model import Norm
-from unet_scaling.played import PlayedStatistics, add_played_statistics, played_statistics
+from unet_scaling.played import (
+    PlayedStatistics,
+    add_played_statistics,
+    buffers_that_differ,
+    played_statistics,
+)
+from unet_scaling.run.training_state import buffer_places, leaving_no_trace, some_of
 from unet_scaling.run.weights import load_weights
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -117,9 +124,56 @@ def _name_strides_as_gradients_will(model: nn.Module) -> None:
 
 
 def build_optimizer(task: Task, model: nn.Module) -> Optimizer:
-    """Return Adam, fused: one pass over the weights, and one that can leave a step out (divergence.py)."""
-    adam = EmulatedAdam if task.config.is_emulated else torch.optim.Adam
-    return adam(task.parameters(model), lr=learning_rate(task.config, 0), fused=True)
+    """Return the optimizer of the task at the rate of the first epoch.
+
+    Raises UserError for one that not all frameworks would take in the same way.
+    """
+    if task.config.is_emulated:
+        return EmulatedAdam(task.parameters(model), lr=learning_rate(task.config, 0), fused=True)
+    optimizer = task.optimizer(model)
+    _require_guarded(optimizer)
+    _require_all_trained(optimizer, model)
+    set_learning_rate(optimizer, learning_rate(task.config, 0))
+    return optimizer
+
+
+def _require_guarded(optimizer: Optimizer) -> None:
+    """Raise UserError unless the optimizer can leave a step out on the device (divergence.py)."""
+    kind = type(optimizer)
+    name = kind.__name__
+    # Of these classes alone: Horovod makes another object of the class, of which it passes on the groups.
+    if kind not in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
+        raise UserError(
+            f"task.file: optimizer gives {name}; use Adam, AdamW or SGD of torch.optim, with fused=True"
+        )
+    if not all(group["fused"] for group in optimizer.param_groups):
+        raise UserError(
+            f"task.file: optimizer gives {name} without fused=True, by which a step is left out whose "
+            "gradients are not finite; add it"
+        )
+    if optimizer.param_groups[0]["lr"] <= 0:
+        raise UserError(f"task.file: optimizer gives {name} with lr=0 in the first group; use a positive one")
+
+
+def _require_all_trained(optimizer: Optimizer, model: nn.Module) -> None:
+    """Raise UserError where a parameter has gradients and no optimizer: DDP averages it, Horovod does not."""
+    given = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    left_out = [name for name, weight in trained.items() if id(weight) not in given]
+    if left_out:
+        raise UserError(
+            f"task.file: the optimizer does not have {some_of(left_out)}; give it all parameters, or set "
+            "requires_grad_(False) in build_model"
+        )
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Give the first group of parameters this rate, and the others rates in the ratio they were made with."""
+    groups = optimizer.param_groups
+    for group in groups:
+        group.setdefault("initial_lr", float(group["lr"]))
+    for group in groups:
+        group["lr"] = rate * (group["initial_lr"] / groups[0]["initial_lr"])
 
 
 @dataclass(frozen=True)
@@ -152,17 +206,29 @@ class Step:
     def warm_up_step(self, data: RunData) -> None:
         """Take a step without its update, and restore the state: memory that lacks shows before any epoch.
 
+        So does a buffer that would make a score depend on more than the weights on disk: UserError, on every
+        worker alike.
+
         DDP also rearranges its buckets after a first step, and does so in a resumed run too. What a first
         step allocates for good is there now, so memory is kept from here on.
         """
         if self.config.training.epochs == 0:
             return
-        statistics = [buffer.clone() for buffer in self.model.buffers()]
-        self.model.train()
-        self._average_gradients(next(data.steps(0, NO_CLOCK)), NO_CLOCK)
+        of_players = list(self._played.generators) if self._played else []
+        unsaved = {
+            place: sample_sha256(place.tensor())
+            for place in buffer_places(self.model)
+            if not (place.is_saved or isinstance(place.part, PlayedStatistics))
+        }
+        with leaving_no_trace(self.model):
+            self.model.train()
+            self._average_gradients(next(data.steps(0, NO_CLOCK)), NO_CLOCK)
+            buffers_that_differ(self.model, data.group)
+            written = [place.name for place in unsaved if sample_sha256(place.tensor()) != unsaved[place]]
+        data.group.run_on_all(partial(_require_saved, written))
         self.optimizer.zero_grad()
-        for buffer, before in zip(self.model.buffers(), statistics, strict=True):
-            buffer.copy_(before)
+        if self._played:
+            self._played.generators[:] = of_players
         keep_memory()
 
     def take(self, batches: Iterable[Batch], clock: Clock) -> Tensor:
@@ -212,6 +278,14 @@ class Step:
         with torch.autocast(self._device_type, torch.bfloat16, enabled=half):
             loss = self.task.loss(self.model, batch)
         return with_zero_gradients(loss, self.model) if self.config.task.find_unused_parameters else loss
+
+
+def _require_saved(written: list[str]) -> None:
+    if written:
+        raise UserError(
+            f"buffer {some_of(written)}: a training pass writes it, and the weights on disk lack it; "
+            "register it with persistent=True"
+        )
 
 
 def local_step(model: nn.Module, optimizer: Optimizer, task: Task) -> Step:

@@ -8,13 +8,15 @@ from unet_scaling.data.run_data import RunData
 from unet_scaling.evaluation import evaluate
 from unet_scaling.group.group import Group
 from unet_scaling.measure.epoch_meter import Meter
-from unet_scaling.run.checkpoint import EpochSoFar, Trained
+from unet_scaling.played import seed_workers
+from unet_scaling.run.checkpoint import EpochSoFar
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.safe_points import Position, SafePoints
+from unet_scaling.run.training_state import Trained, require_unchanged, state_digests
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError
 from unet_scaling.study.progress import progress
 from unet_scaling.study.record_lines import Epoch
-from unet_scaling.training import Step, learning_rate
+from unet_scaling.training import Step, learning_rate, set_learning_rate
 
 
 def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:
@@ -24,8 +26,12 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
 
     `model` is the network itself, `step` trains its replica. Raises what `train_epoch` does.
     """
-    safe_points = record.resume(Trained(model, step.optimizer))
+    record.require_as_built(Trained(model, step.optimizer))
+    trained = Trained(model, step.optimizer, seed_workers(model, step.config, group.rank))
+    safe_points = record.resume(trained)
+    before = state_digests(trained)
     step.warm_up_step(data)
+    require_unchanged(before, trained, group, "the warm-up step")
     meter = record.start_meter(step.model, data)
     for epoch in record.epochs_left():
         if record.evaluation_is_due(epoch):
@@ -43,7 +49,7 @@ def train_epoch(
     Raises UserError (70) where a loss or gradient is not finite, and StoppedError where the run was asked to
     stop: on every worker alike.
     """
-    rate = _set_learning_rate(step, epoch)
+    set_learning_rate(step.optimizer, learning_rate(step.config, epoch))
     step.model.train()
     loss = _train_steps(step, data, epoch, meter, safe_points, group.rank == 0)
     own_seconds = meter.end()
@@ -56,18 +62,10 @@ def train_epoch(
         images=data.images_per_epoch,
         steps=data.steps_per_epoch,
         loss=mean_loss,
-        learning_rate=rate,
+        learning_rate=float(step.optimizer.param_groups[0]["lr"]),
         warmup=safe_points.is_first(epoch),
         **vars(meter.measures(epoch, own_seconds)),
     )
-
-
-def _set_learning_rate(step: Step, epoch: int) -> float:
-    """Set the rate of this epoch; return the one that the optimizer has then."""
-    groups = step.optimizer.param_groups
-    for parameters in groups:
-        parameters["lr"] = learning_rate(step.config, epoch)
-    return float(groups[0]["lr"])
 
 
 def _train_steps(

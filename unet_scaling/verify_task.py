@@ -14,7 +14,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_program
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.task.verification import TaskFacts, require_alike, require_all_used, task_facts
-from unet_scaling.training import build_model
+from unet_scaling.training import build_model, build_optimizer
 
 
 def main() -> None:
@@ -23,6 +23,7 @@ def main() -> None:
     group = single_worker()
     data = task.load_data(group)
     model = build_model(task, group.device, nn.BatchNorm2d)
+    build_optimizer(task, model)
     task.require_options_read()
     own = task_facts(task, model, data)
     first = TaskFacts.model_validate_json(sys.argv[1]) if sys.argv[1] else own

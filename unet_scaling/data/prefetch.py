@@ -12,6 +12,7 @@ from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from unet_scaling.data.image_source import Batch, Indices, Source
@@ -41,6 +42,8 @@ class Prefetcher:
             prefetch_factor=PREFETCHED_BATCHES,
             persistent_workers=True,
             multiprocessing_context="forkserver",
+            # Of its own: each epoch draws a number that no loader process uses.
+            generator=torch.Generator(),
         )
 
     def batches(self, order: Iterable[Indices]) -> Iterator[Batch]:

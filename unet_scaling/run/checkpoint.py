@@ -1,7 +1,7 @@
 """Checkpoints: all that a run needs to go on exactly where it stopped. Tensors and JSON only.
 
 `checkpoint-EPOCH-STEP.pt` in the run folder, with its SHA-256 beside it; the newest two are kept. Weights
-and optimizer are equal on all workers and stored once; running statistics, random numbers, the sum of
+and optimizer are equal on all workers and stored once; buffers, generators, the sum of
 losses and the seconds of a begun epoch are each worker's own. The order of the images is a function of
 (seed, epoch), so that the position is all there is to say of it.
 """
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from unet_scaling.group.group import Group
+from unet_scaling.run.training_state import Trained, generators, set_generators
 from unet_scaling.run.weights import one_line, unpack_state
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
@@ -68,14 +68,6 @@ class EpochSoFar:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The state that training changes: network and optimizer."""
-
-    model: nn.Module
-    optimizer: Optimizer
-
-
 def save_checkpoint(
     folder: Path, group: Group, trained: Trained, progress: Progress, begun: EpochSoFar
 ) -> None:
@@ -83,7 +75,7 @@ def save_checkpoint(
 
     Raises UserError on every worker alike where it cannot be written; the earlier ones are still there.
     """
-    workers = group.gather_bytes(_packed(_own_state(trained.model, begun)))
+    workers = group.gather_bytes(_packed(_own_state(trained, begun)))
     problem = ""
     if group.rank == 0:
         state = {
@@ -135,12 +127,14 @@ def remove_checkpoints(folder: Path) -> None:
         _remove(path)
 
 
-def _own_state(model: nn.Module, begun: EpochSoFar) -> dict[str, Any]:
-    random = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        random["cuda"] = torch.cuda.get_rng_state()
-    buffers = {name: buffer.cpu() for name, buffer in model.named_buffers()}
-    return {"buffers": buffers, "random": random, "loss": begun.loss.cpu(), "seconds": begun.seconds}
+def _own_state(trained: Trained, begun: EpochSoFar) -> dict[str, Any]:
+    return {
+        "buffers": {name: buffer.cpu() for name, buffer in trained.model.named_buffers()},
+        "random": generators(),
+        "played_random": trained.played_generators,
+        "loss": begun.loss.cpu(),
+        "seconds": begun.seconds,
+    }
 
 
 def _restored(
@@ -163,10 +157,9 @@ def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Pro
     trained.model.load_state_dict(state["model"])
     _restore_buffers(trained.model, own["buffers"])
     trained.optimizer.load_state_dict(state["optimizer"])
-    random = own["random"]
-    torch.set_rng_state(random["cpu"])
-    if "cuda" in random:
-        torch.cuda.set_rng_state(random["cuda"])
+    set_generators(own["random"])
+    # An earlier version had none of them: then no player has drawn anything that counts.
+    trained.played_generators[:] = own.get("played_random", trained.played_generators)
     progress = _progress(state)
     return progress, EpochSoFar(own["loss"].to(group.device), own["seconds"])
 

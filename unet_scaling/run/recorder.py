@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
@@ -23,7 +24,6 @@ from unet_scaling.run.attempt import LOG_NAME, new_record, take_run_folder
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,
-    Trained,
     load_checkpoint,
     remove_checkpoints,
     save_checkpoint,
@@ -35,6 +35,7 @@ from unet_scaling.run.older_log import older_log
 from unet_scaling.run.run_claim import RunClaim
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.run.safe_points import Position, SafePoints, Start
+from unet_scaling.run.training_state import Trained, require_unchanged, state_digests
 from unet_scaling.run.weights import WEIGHTS_NAME, save_weights
 from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
@@ -90,13 +91,18 @@ class Recorder:
         if self._group.rank == 0:
             self._claim.release()
 
-    def begin(self, data: RunData, model: nn.Module) -> None:
+    def begin(self, data: RunData, model: nn.Module, optimizer: Optimizer) -> None:
         """Make the header, before any worker gets another's weights; UserError where these differ already."""
         self._data = data
         self._model = model
+        self._built = state_digests(Trained(model, optimizer))
         self._startup.mark("data_seconds", data.opened)
         self._header = first_header(self._run, self._group, self._workers, data, model)
         self._startup.mark("model_seconds")
+
+    def require_as_built(self, trained: Trained) -> None:
+        """Raise UserError on every worker alike where the framework has changed anything since `begin`."""
+        require_unchanged(self._built, trained, self._group, "distribute")
 
     def resume(self, trained: Trained) -> SafePoints:
         """Go back to the newest checkpoint, if there is one, and write the header."""

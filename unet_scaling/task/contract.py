@@ -15,10 +15,11 @@ OptionValues = Mapping[str, Scalar]
 class TaskFile(Protocol):
     """The functions that a file has to define.
 
-    It may define three more. `collate(samples)` makes a batch of a list of samples; without it torch's
+    It may define four more. `collate(samples)` makes a batch of a list of samples; without it torch's
     default_collate does. `transform(batch, seeds)` prepares a batch on its device: `seeds` is int64 [batch],
     a number for each training sample and epoch from which to draw what is random, and None for test samples.
-    `parameters(model)` returns parameters, or groups of them as torch's optimizers take them.
+    `optimizer(model)` returns Adam, AdamW or SGD of torch.optim with fused=True. Without it,
+    `parameters(model)` returns parameters for Adam, or groups of them as torch's optimizers take them.
     """
 
     def build_model(self, options: OptionValues) -> nn.Module:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
 from unet_scaling.data.batches import Split
@@ -75,6 +76,11 @@ class FileTask(Task):
         parameters = self._optional.get("parameters", nn.Module.parameters)
         chosen: Iterable[Any] = parameters(model)
         return chosen
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        make = self._optional.get("optimizer", super().optimizer)
+        optimizer: Optimizer = make(model)
+        return optimizer
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._functions.loss(model, batch)

@@ -4,7 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
@@ -56,6 +58,10 @@ class Task(ABC):
         every pass of the built-in task uses all of its parameters.
         """
         return None
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Return the optimizer, fused; its rates count by their ratio to that of the first group."""
+        return torch.optim.Adam(self.parameters(model), lr=self.config.training.learning_rate, fused=True)
 
     def parameters(self, model: nn.Module) -> Iterable[Any]:
         """Return the parameters to train, or groups of them as torch's optimizers take them."""

@@ -1,0 +1,359 @@
+"""Equal arms: whatever the model and its optimizer, all frameworks train the same bytes.
+
+On one worker and on two, played and real, resumed and undisturbed. From three workers on, frameworks add
+gradients in different orders: docs/statistics.md says by how much results then differ.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from tests.faults import Fault, attempt
+from tests.studies import launched
+from tests.tasks import POINTS, points_config, task_config
+from tests.trained import TrainedRun, TrainedRuns, plain_config
+from tests.wrappers import each_other_framework, framework_parameter
+from unet_scaling.divergence import NonFiniteGradientGuard
+from unet_scaling.group.group import single_worker
+from unet_scaling.run.training_state import (
+    Trained,
+    leaving_no_trace,
+    require_unchanged,
+    seed_generators,
+    state_digests,
+)
+from unet_scaling.study.config import WRAPPERS, RunConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.record import Record, read_record
+from unet_scaling.task.file_task import FileTask
+from unet_scaling.training import build_model, build_optimizer, set_learning_rate
+
+NATIVE = "pytorch_native"
+EVERY_STEP = 1e-6  # minutes between checkpoints
+# All that a model may have which frameworks treat differently: dropout, buffers of every type, written by
+# training or not, in place or by another tensor, read by the evaluation; groups with decay and their own rates.
+NETWORK = """
+class Network(nn.Module):
+    def __init__(self, width, optimizer):
+        super().__init__()
+        self.chosen = optimizer
+        self.hidden = nn.Linear(8, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.dropout = nn.Dropout(0.25)
+        self.head = nn.Linear(width, 2)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int32))
+        self.register_buffer("small", torch.arange(3, dtype=torch.uint8))
+        self.register_buffer("mask", torch.tensor([True, False]), persistent=False)
+        self.register_buffer("thirds", torch.ones(7, dtype=torch.float64) / 3)
+        self.register_buffer("center", torch.zeros(width))
+        self.register_buffer("drawn", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, places):
+        hidden = functional.relu(self.norm(self.hidden(places)))
+        if self.training:
+            self.passes += 1
+            self.center = 0.9 * self.center + 0.1 * hidden.detach().mean(dim=0)
+            self.drawn = self.drawn + torch.rand(())
+        return self.head(self.dropout(hidden - self.center * (self.passes > 3)))
+
+
+def build_model(options):
+    return Network(options["width"], options["optimizer"])
+
+
+def optimizer(model):
+    weights = [weight for weight in model.parameters() if weight.dim() > 1]
+    others = [weight for weight in model.parameters() if weight.dim() <= 1]
+    groups = [{"params": weights, "lr": 0.02, "weight_decay": 0.3}, {"params": others, "lr": 0.01}]
+    if model.chosen == "sgd":
+        return torch.optim.SGD(groups, momentum=0.9, nesterov=True, fused=True)
+    if model.chosen == "amsgrad":
+        return torch.optim.Adam(model.parameters(), weight_decay=0.3, amsgrad=True, fused=True)
+    return torch.optim.AdamW(groups, fused=True)
+"""
+BEGIN, END = POINTS.index("class Network"), POINTS.index("def datasets")
+SOURCE = f"{POINTS[:BEGIN]}{NETWORK}\n\n{POINTS[END:]}"
+
+
+@pytest.fixture(scope="session")
+def source(session_folder: Path) -> Path:
+    path = session_folder / "equal.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def equal_config(
+    source: Path, framework: str, workers: int, optimizer: str = "groups", **training: Any
+) -> RunConfig:
+    """Six steps of 8 samples to an epoch, in two passes of every worker."""
+    options = {"width": 6, "optimizer": optimizer}
+    table = {
+        "epochs": 4,
+        "batch_per_worker": 4 // workers,
+        "accumulate": 2,
+        "evaluate_every": 1,
+        "learning_rate": 0.02,
+    }
+    return task_config(source, options, framework, workers, **(table | training))
+
+
+def learned(record: Record) -> list[object]:
+    """Return all that equal training has in common: weights and scores after every epoch."""
+    assert record.complete, record.problems
+    return [result.model_dump(exclude={"seconds", "training_seconds"}) for result in record.results]
+
+
+def losses(record: Record) -> list[float | None]:
+    return [epoch.loss for epoch in record.epochs]
+
+
+def weights(run: TrainedRun) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = torch.load(run.folder / "weights.pt", weights_only=True)
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "workers", "optimizer"),
+    [
+        *(
+            framework_parameter(name, workers, "groups")
+            for name in ("horovod", *WRAPPERS)
+            for workers in (1, 2)
+        ),
+        ("horovod", 2, "sgd"),
+        ("horovod", 2, "amsgrad"),
+    ],
+)
+def test_frameworks_train_the_same_bytes(
+    framework: str, workers: int, optimizer: str, source: Path, trained_run: TrainedRuns
+) -> None:
+    native, other = (
+        trained_run(equal_config(source, name, workers, optimizer)).record for name in (NATIVE, framework)
+    )
+    assert len(set(losses(native))) == 4
+    assert losses(other) == losses(native)
+    assert learned(other) == learned(native)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+@each_other_framework
+def test_the_built_in_network_is_trained_to_the_same_bytes(
+    framework: str, workers: int, images: Path, trained_run: TrainedRuns
+) -> None:
+    native, other = (trained_run(plain_config(images, name, workers)).record for name in (NATIVE, framework))
+    assert sum(epoch.steps for epoch in native.epochs) >= 20
+    assert losses(other) == losses(native)
+    assert learned(other) == learned(native)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "workers"),
+    [
+        (NATIVE, 1),
+        ("horovod", 2),
+        framework_parameter("lightning", 2),
+        framework_parameter("accelerate", 1),
+    ],
+)
+def test_played_killed_and_stopped_runs_train_what_two_real_workers_do(
+    framework: str, workers: int, source: Path, tmp_path: Path, trained_run: TrainedRuns
+) -> None:
+    """Of one worker that plays two, and of two: each is killed, goes on, is stopped, and goes on.
+
+    In one pass each: of more, the gradients are added in another order.
+    """
+    batch = {"accumulate": 1, "batch_per_worker": 4}
+    real = trained_run(equal_config(source, NATIVE, 2, **batch)).record
+    config = equal_config(source, framework, workers, plays=2, checkpoint_minutes=EVERY_STEP, **batch)
+    killed = attempt(tmp_path / "run", config, Fault("kill", 8, worker=workers - 1, every_step_is_safe=True))
+    assert not killed.record.complete
+    stopped = attempt(tmp_path / "run", config, Fault("SIGTERM", 8, worker=0, every_step_is_safe=True))
+    assert set(stopped.codes.values()) == {75}
+    resumed = attempt(tmp_path / "run", config).record
+    assert resumed.header is not None
+    assert resumed.header.resumed is not None
+    assert losses(resumed) == pytest.approx(losses(real), rel=1e-6), "float32, added in another order"
+    assert learned(resumed) == learned(real)
+
+
+@pytest.mark.slow
+def test_one_state_has_one_score_at_any_number_of_workers(source: Path, trained_run: TrainedRuns) -> None:
+    trained = trained_run(equal_config(source, NATIVE, 2))
+    (*_, expected) = trained.record.results
+    weights_file = str(trained.folder / "weights.pt")
+    for framework, workers in (("horovod", 1), (NATIVE, 3)):
+        config = equal_config(source, framework, workers, epochs=0, initial_weights=weights_file)
+        (found,) = trained_run(config).record.results
+        assert (found.score, found.weights_sha256) == (expected.score, expected.weights_sha256), framework
+
+
+@pytest.mark.slow
+def test_workers_draw_other_numbers_and_constants_stay(source: Path, trained_run: TrainedRuns) -> None:
+    one, two = (weights(trained_run(equal_config(source, NATIVE, workers))) for workers in (1, 2))
+    assert one["passes"] == two["passes"], "equally many draws of every worker"
+    assert one["drawn"] != two["drawn"], "the mean over two workers is what one has drawn alone"
+    assert torch.equal(two["thirds"], torch.ones(7, dtype=torch.float64) / 3)
+
+
+REFUSED = {
+    "histogram": ("passes", "self.passes += 1", "self.passes += int(places[0, 0] > 0)"),
+    "mask": ("mask", "self.passes += 1", "self.mask = self.mask ^ (places[0, :2] > 0)"),
+    "not saved": ("small", "dtype=torch.uint8)", "dtype=torch.uint8), persistent=False"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_buffer_that_makes_one_state_have_two_scores_is_refused_by_name(
+    name: str, workers: int, tmp_path: Path
+) -> None:
+    """Before the first epoch, on real workers and on one that plays them."""
+    buffer, right, wrong = REFUSED[name]
+    text = SOURCE.replace(right, wrong)
+    assert text != SOURCE
+    if name == "not saved":
+        text = text.replace("self.passes += 1", "self.small += 1")
+    (tmp_path / "equal.py").write_text(text)
+    config = equal_config(tmp_path / "equal.py", NATIVE, workers, plays=2)
+    code, output = launched(config, tmp_path / "run", cores_each=1)
+    assert code == 2
+    assert f"buffer {buffer}" in output.replace("module.", "")
+    assert not read_record(tmp_path / "run" / "run.jsonl").epochs
+
+
+def small_training() -> Trained:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    model(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return Trained(model, optimizer)
+
+
+def zero_gradient(trained: Trained) -> None:
+    weight = trained.model.get_parameter("0.bias")
+    weight.grad = torch.zeros_like(weight)
+
+
+# What a framework has been seen to do, or could: what it is called in the error, and how it is done.
+DISTURBANCES: dict[str, Callable[[Trained], object]] = {
+    "weight 0.weight": lambda trained: trained.model.get_parameter("0.weight").data.mul_(0.9),
+    "weight 2.bias": lambda trained: trained.model.get_parameter("2.bias").requires_grad_(False),
+    "weight 0.bias": zero_gradient,
+    "buffer 1.running_mean": lambda trained: trained.model.get_buffer("1.running_mean").add_(1),
+    "buffer 1.num_batches_tracked": lambda trained: trained.model.get_buffer("1.num_batches_tracked").add_(1),
+    "optimizer group 0": lambda trained: trained.optimizer.param_groups[0].update(weight_decay=0.1),
+    "optimizer state of 0.weight": lambda trained: trained.optimizer.state.clear(),
+    "optimizer hooks": lambda trained: trained.optimizer.register_step_pre_hook(lambda *_: None),
+    "generator cpu": lambda _: torch.rand(1),
+    "generator python": lambda _: random.random(),
+    "generator numpy": lambda _: np.random.rand(),
+    "setting threads": lambda _: torch.set_num_threads(torch.get_num_threads() + 1),
+    "setting deterministic algorithms": lambda _: torch.use_deterministic_algorithms(True, warn_only=True),
+    "setting cudnn.benchmark": lambda _: setattr(torch.backends.cudnn, "benchmark", True),
+}
+
+
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_what_a_framework_changes_before_the_first_step_is_refused_by_name(name: str) -> None:
+    threads = torch.get_num_threads()
+    trained = small_training()
+    before = state_digests(trained)
+    require_unchanged(before, trained, single_worker(), "nothing")
+    try:
+        DISTURBANCES[name](trained)
+        with pytest.raises(UserError, match=f"distribute .*: {name}"):
+            require_unchanged(before, trained, single_worker(), "distribute")
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.benchmark = False
+
+
+def test_a_computation_leaves_no_trace_in_buffers_and_generators() -> None:
+    trained = small_training()
+    before = state_digests(trained)
+    with leaving_no_trace(trained.model):
+        trained.model(torch.randn(5, 3))
+        norm = trained.model.get_submodule("1")
+        norm.running_mean = torch.rand(4) + random.random() + np.random.rand()
+    assert state_digests(trained) == before
+
+
+def test_workers_are_seeded_by_seed_and_rank_in_every_generator() -> None:
+    drawn = set()
+    for seed, rank in ((3, 0), (3, 1), (4, 0), (3, 0)):
+        seed_generators(seed, rank)
+        drawn |= {torch.rand(1).item(), random.random(), np.random.rand()}
+    assert len(drawn) == 9
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
+    "adam": lambda weights: Adam(weights, weight_decay=0.1, fused=True),
+    "amsgrad": lambda weights: Adam(weights, amsgrad=True, fused=True),
+    "adamw": lambda weights: AdamW([{"params": weights[:1]}, {"params": weights[1:]}], fused=True),
+    "momentum": lambda weights: SGD(weights, momentum=0.9, weight_decay=0.1, fused=True),
+    "plain": lambda weights: SGD(weights, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_gradient_that_is_not_finite_reaches_no_weight_under_any_optimizer(name: str) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = OPTIMIZERS[name](list(model.parameters()))
+    guard = NonFiniteGradientGuard(model, optimizer)
+    moved = []
+    for value in (1.0, float("nan"), 1.0):
+        optimizer.zero_grad()
+        before = model.weight.detach().clone()
+        model(torch.full((1, 3), value)).sum().backward()
+        guard.check()
+        optimizer.step()
+        moved.append(not torch.equal(model.weight, before))
+    assert moved == [True, False, False]
+    assert guard.triggered()
+
+
+def optimizer_of(folder: Path, function: str) -> Optimizer:
+    task = FileTask(points_config(folder, f"{POINTS}\n\ndef {function}\n"))
+    return build_optimizer(task, build_model(task, torch.device("cpu"), nn.BatchNorm2d))
+
+
+REFUSED_OPTIMIZERS = {
+    "RMSprop": "optimizer(model): return torch.optim.RMSprop(model.parameters())",
+    "fused=True": "optimizer(model): return torch.optim.SGD(model.parameters())",
+    "lr=0": "optimizer(model): return torch.optim.SGD(model.parameters(), lr=0.0, fused=True)",
+    "does not have head.weight, head.bias": "parameters(model): return list(model.parameters())[:-2]",
+}
+
+
+@pytest.mark.parametrize("said", REFUSED_OPTIMIZERS)
+def test_an_optimizer_that_frameworks_would_take_in_different_ways_is_refused(
+    said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        optimizer_of(tmp_path, REFUSED_OPTIMIZERS[said])
+    assert refused.value.exit_code == 2
+
+
+def test_the_rate_of_the_study_is_that_of_the_first_group_and_the_others_keep_their_ratio(
+    tmp_path: Path,
+) -> None:
+    groups = "[{'params': weights[:1], 'lr': 0.4}, {'params': weights[1:], 'lr': 0.1}]"
+    body = f"    weights = list(model.parameters())\n    return torch.optim.SGD({groups}, fused=True)"
+    made = optimizer_of(tmp_path, f"optimizer(model):\n{body}")
+    for rate in (1e-3, 0.003, 0.7):
+        set_learning_rate(made, rate)
+        assert [group["lr"] for group in made.param_groups] == [rate, rate * 0.25]

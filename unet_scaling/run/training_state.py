@@ -1,0 +1,191 @@
+"""All that a step can read or change in this process: weights, buffers, optimizer, generators and settings.
+
+It is kept over what is no part of the training, and compared by digest where nothing may have changed it.
+"""
+
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unet_scaling.data.sample_data import sample_sha256
+from unet_scaling.group.group import Group
+from unet_scaling.study.errors import EXIT_BUG, UserError
+from unet_scaling.study.random_streams import WORKER_STREAM
+
+# By name, the state of each generator: tensors, numbers and tuples of them.
+Generators = dict[str, Any]
+# Of a digest, to tell two states apart.
+COMPARED_CHARACTERS = 16
+MOST_NAMED = 5
+# What a framework may set for the whole process, and what changes the result or the speed of a step.
+SETTINGS: Mapping[str, Callable[[], object]] = {
+    "threads": torch.get_num_threads,
+    "default dtype": torch.get_default_dtype,
+    "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
+    "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    "cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    "cudnn.enabled": lambda: torch.backends.cudnn.enabled,
+    "mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,
+    "fp32_precision": lambda: [
+        torch.backends.fp32_precision,  # type: ignore[attr-defined]
+        torch.backends.cuda.matmul.fp32_precision,
+    ],
+    "gradients": torch.is_grad_enabled,
+    "autocast": lambda: [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The state that training changes: network, optimizer, and the generators of each played worker."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    played_generators: list[Generators] = field(default_factory=list)
+
+
+def generators() -> Generators:
+    """Return the state of every generator that a step may draw from: torch's, Python's and numpy's."""
+    _, key, *rest = np.random.get_state()
+    state = {
+        "cpu": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (torch.from_numpy(np.asarray(key, dtype=np.int64)), *rest),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_generators(state: Generators) -> None:
+    """Set those generators that `state` names: a checkpoint of an earlier version has torch's alone."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+    if "python" in state:
+        random.setstate(state["python"])
+        key, *rest = state["numpy"]
+        np.random.set_state(("MT19937", key.numpy().astype(np.uint32), *rest))
+
+
+def seed_generators(seed: int, rank: int) -> None:
+    """Seed all generators for one worker: a function of the seed of the run and the rank."""
+    numbers = np.random.SeedSequence((seed, rank, WORKER_STREAM)).generate_state(3, np.uint64).tolist()
+    torch.manual_seed(numbers[0])
+    random.seed(numbers[1])
+    np.random.seed(numbers[2] % 2**32)
+
+
+@dataclass(frozen=True)
+class BufferPlace:
+    """Where a network has a buffer: a forward pass may write into the tensor, or put another one there."""
+
+    name: str
+    part: nn.Module
+    key: str
+
+    def tensor(self) -> Tensor:
+        """Return the tensor that is there now."""
+        return self.part.get_buffer(self.key)
+
+    @property
+    def is_saved(self) -> bool:
+        """Return whether the buffer is part of the weights on disk."""
+        return self.key not in self.part._non_persistent_buffers_set
+
+
+def buffer_places(model: nn.Module) -> list[BufferPlace]:
+    """Return where the network has its buffers, each once."""
+    paths = ((name, *name.rpartition(".")[::2]) for name, _ in model.named_buffers())
+    return [BufferPlace(name, model.get_submodule(parent), key) for name, parent, key in paths]
+
+
+@contextmanager
+def leaving_no_trace(model: nn.Module) -> Iterator[None]:
+    """Restore the buffers of the model and all generators at the end."""
+    drawn = generators()
+    kept = [(place, place.tensor(), place.tensor().clone()) for place in buffer_places(model)]
+    try:
+        yield
+    finally:
+        set_generators(drawn)
+        with torch.no_grad():
+            for place, buffer, before in kept:
+                place.part._buffers[place.key] = buffer.copy_(before)
+
+
+def state_digests(trained: Trained) -> dict[str, str]:
+    """Return a digest of every part of the state of training, by a name that tells a reader what it is."""
+    model = trained.model
+    digests = {}
+    for name, weight in model.named_parameters():
+        facts = (weight, weight.requires_grad, weight.grad is None)
+        digests[f"weight {name}"] = sample_sha256(facts)
+    for name, buffer in model.named_buffers():
+        digests[f"buffer {name}"] = sample_sha256(buffer)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    optimizer = trained.optimizer
+    state = optimizer.state_dict()
+    for number, group in enumerate(state["param_groups"]):
+        weights = [names.get(id(weight), "?") for weight in optimizer.param_groups[number]["params"]]
+        options = {key: group[key] for key in sorted(group) if key != "params"}
+        digests[f"optimizer group {number}"] = sample_sha256((weights, options))
+        for name, index in zip(weights, group["params"], strict=True):
+            if index in state["state"]:
+                digests[f"optimizer state of {name}"] = sample_sha256(state["state"][index])
+    raw: Any = getattr(optimizer, "optimizer", optimizer)
+    hooks = (raw._optimizer_step_pre_hooks, raw._optimizer_step_post_hooks)
+    digests["optimizer hooks"] = sample_sha256([len(each) for each in hooks])
+    for place, states in enumerate([generators(), *trained.played_generators]):
+        whose = f" of played worker {place - 1}" if place else ""
+        digests |= {f"generator {name}{whose}": sample_sha256(each) for name, each in states.items()}
+    digests |= {f"setting {name}": sample_sha256(value()) for name, value in SETTINGS.items()}
+    return digests
+
+
+def require_unchanged(before: Mapping[str, str], trained: Trained, group: Group, by: str) -> None:
+    """Raise UserError on every worker alike where the state on any of them is not what it was `before`.
+
+    `by` tells what was done in between. So do weights or optimizer that differ between workers after it.
+    """
+    after = state_digests(trained)
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    group.run_on_all(lambda: _refuse(changed, f"{by} has changed on worker {group.rank}"))
+    shared = {name: {after[name]} for name in sorted(after) if name.startswith(("weight ", "optimizer "))}
+    if len(set(group.gather_strings(sample_sha256(list(shared.values()))))) > 1:
+        _refuse(names_that_differ(shared, group), f"after {by} workers differ in")
+
+
+def _refuse(names: Collection[str], what: str) -> None:
+    if names:
+        raise UserError(
+            f"{what}: {some_of(names)}; frameworks would not train the same: remove what writes it",
+            EXIT_BUG,
+        )
+
+
+def names_that_differ(own: Mapping[str, Collection[str]], group: Group) -> list[str]:
+    """Return the names that have more than one digest over all workers; `own` are those of this worker.
+
+    All workers have the same names, in one order.
+    """
+    texts = group.gather_strings(
+        " ".join(",".join(digest[:COMPARED_CHARACTERS] for digest in digests) for digests in own.values())
+    )
+    of_names = zip(*(text.split() for text in texts), strict=True)
+    return [
+        name for name, found in zip(own, of_names, strict=True) if len(set(",".join(found).split(","))) > 1
+    ]
+
+
+def some_of(names: Collection[str]) -> str:
+    """Return the first of these names as text, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(list(names)[:MOST_NAMED])}{more}"
