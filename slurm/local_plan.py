@@ -58,14 +58,21 @@ def _print_plan(name: str, runs: int, wanted: Sequence[RunConfig], cores: int, c
 
 
 def cores_per_worker(study: StudyConfig, cores: int) -> int:
-    """Return what the largest worker count leaves to each worker: equal at every count. Raises UserError."""
+    """Return what the largest worker count leaves to each worker: equal at every count. Raises UserError.
+
+    Played runs have what real workers of the largest played number would: on other threads sums are added in
+    another order. A study that sets training.cores_per_worker takes those instead.
+    """
     largest = max(study.workers)
     if largest > cores:
         raise UserError(
             f"study {study.name}: workers = {largest} need {largest} cores, this machine gives {cores}; "
             f"the largest worker count here is {cores}"
         )
-    return cores // largest
+    plays = study.training.get("plays")
+    if plays is None or study.training.get("cores_per_worker") is not None:
+        return cores // largest
+    return max(1, cores // max(largest, *(plays if isinstance(plays, list) else [plays])))
 
 
 def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:

@@ -140,6 +140,16 @@ def test_played_and_real_runs_of_one_seed_are_held_against_each_other(tmp_path: 
     report = report_of(write_all_played(tmp_path, {1: near(0.8), 2: near(0.8, seed=2)}))
     assert "played and real runs agree: the largest difference of their IoU is 0.0000" in report.notes[-1]
     assert "(10 pairs of one seed)" in report.notes[-1]
+    assert not any("cores per worker" in note for note in report.notes)
+
+
+def test_played_runs_on_other_cores_than_real_ones_are_not_comparable_seed_by_seed(tmp_path: Path) -> None:
+    write_real(tmp_path, 1, near(0.8), 100)
+    for repeat, iou in enumerate(near(0.8), start=1):
+        write_played(tmp_path, 1, repeat, iou, header={"workers": make_workers(1, cores_each=2)})
+    assert any(
+        "played runs had 2 cores per worker, real ones 1" in note for note in report_of(tmp_path).notes
+    )
 
 
 def test_runs_of_other_epochs_are_another_set_of_options(tmp_path: Path) -> None:

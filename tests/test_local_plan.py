@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm.commands.run import command_line, run_on_this_machine
+from slurm.local_plan import cores_per_worker
 from tests.records import write_record
 from tests.studies import TINY_STUDY, make_images, make_run
 from unet_scaling.study.study_file import read_study
@@ -31,6 +32,26 @@ def dry_run(study: Path, printed: pytest.CaptureFixture[str], *options: str) -> 
     words = [str(study), "--dry-run", "--logs", str(study.parent), *options]
     run_on_this_machine(command_line().parse_args(words))
     return printed.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("workers", "training", "cores", "each"),
+    [
+        ([1, 2, 4], "", 8, 2),
+        ([1], "plays = [1, 2, 4]", 8, 2),
+        ([1], "plays = 2", 8, 4),
+        ([1, 2], "plays = 2", 8, 4),
+        ([1], "plays = [1, 14]", 2, 1),
+        ([1], "plays = [1, 4]\ncores_per_worker = 6", 8, 8),
+        ([1], "plays = [1, 4]\ncores_per_worker = [1, 6]", 8, 8),
+    ],
+)
+def test_a_played_worker_has_the_cores_of_a_real_one(
+    workers: list[int], training: str, cores: int, each: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY_STUDY.format(data=tmp_path, workers=workers, epochs=2) + training)
+    assert cores_per_worker(read_study(path), cores) == each
 
 
 def test_without_complete_runs_the_time_is_not_known(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
