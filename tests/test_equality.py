@@ -348,6 +348,25 @@ def test_an_optimizer_that_frameworks_would_take_in_different_ways_is_refused(
     assert refused.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("member", "kind"),
+    [
+        ("register_buffer('of_kind', {})", "int16"),
+        ("register_buffer('of_kind', {})", "bfloat16"),
+        ("register_buffer('of_kind', {}, persistent=False)", "complex64"),
+        ("of_kind = nn.Parameter({})", "bfloat16"),
+    ],
+)
+def test_a_type_that_not_every_framework_sends_is_refused_by_name(
+    member: str, kind: str, tmp_path: Path
+) -> None:
+    held = member.format(f"torch.zeros(3, dtype=torch.{kind})")
+    head = "self.head = nn.Linear(width, 2)"
+    task = FileTask(points_config(tmp_path, POINTS.replace(head, f"{head}\n        self.{held}")))
+    with pytest.raises(UserError, match=f"of_kind is torch.{kind}"):
+        build_model(task, torch.device("cpu"), nn.BatchNorm2d)
+
+
 def test_the_rate_of_the_study_is_that_of_the_first_group_and_the_others_keep_their_ratio(
     tmp_path: Path,
 ) -> None:

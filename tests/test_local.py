@@ -67,6 +67,20 @@ def test_pairs_start_from_the_same_weights_and_data(done: tuple[Path, Path, str]
     assert len({header.manifest_sha256 for header in headers if header}) == 1
 
 
+def test_a_played_run_is_to_the_byte_the_real_one_at_the_default_cores(
+    done: tuple[Path, Path, str], images: Path, tmp_path: Path
+) -> None:
+    text = TINY_STUDY.replace("[training]", "[training]\nplays = 2")
+    study = tmp_path / "tiny.toml"
+    study.write_text(text.format(data=images, workers=[1], epochs=2))
+    outcome = submit(study, tmp_path / "logs", "--set", "frameworks=['pytorch_native']")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    of_two = done[1] / "tiny" / "pytorch_native-w02-r1" / "run.jsonl"
+    (played,) = tmp_path.glob("logs/tiny/*/run.jsonl")
+    real_result, played_result = (read_record(path).results[-1] for path in (of_two, played))
+    assert played_result.weights_sha256 == real_result.weights_sha256
+
+
 def test_the_older_log_has_one_row_per_epoch(done: tuple[Path, Path, str]) -> None:
     _, logs, _ = done
     rows = next(logs.glob("tiny/horovod-w02*/log.csv")).read_text().splitlines()

@@ -39,6 +39,11 @@ from unet_scaling.task.unused import with_zero_gradients
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
+# Of int16, bfloat16 and complex numbers either DDP with Gloo or Horovod sends none.
+SENT_TYPES = (
+    torch.float16, torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8, torch.int32,
+    torch.int64,
+)  # fmt: skip
 
 
 def learning_rate(config: RunConfig, epoch: int) -> float:
@@ -77,6 +82,7 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
     model = task.build_model(synchronized_norm)
     if training.initial_weights is not None:
         load_weights(model, Path(training.initial_weights))
+    _require_types(model)
     model.to(device)
     if training.channels_last:
         _name_strides_as_gradients_will(model)
@@ -92,6 +98,15 @@ def _require_norm(config: RunConfig, device: torch.device) -> None:
         raise UserError(
             "model.batch_norm = 'sync': the frameworks have it for GPUs only; use 'local' or 'off'"
         )
+
+
+def _require_types(model: nn.Module) -> None:
+    """Raise UserError for a weight or buffer that one of the frameworks could not send, and others could."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.dtype not in SENT_TYPES:
+            raise UserError(
+                f"task.file: {name} is {tensor.dtype}, which not every framework sends; use float32 or int64"
+            )
 
 
 def _choose_fp32_precision(precision: str) -> None:
