@@ -72,7 +72,8 @@ def cores_per_worker(study: StudyConfig, cores: int) -> int:
     plays = study.training.get("plays")
     if plays is None or study.training.get("cores_per_worker") is not None:
         return cores // largest
-    return max(1, cores // max(largest, *(plays if isinstance(plays, list) else [plays])))
+    played: list[int] = plays if isinstance(plays, list) else [plays]
+    return max(1, cores // max(largest, *played))
 
 
 def require_ready(folder: StudyFolder, configs: Sequence[RunConfig]) -> None:

@@ -172,7 +172,7 @@ def test_played_killed_and_stopped_runs_train_what_two_real_workers_do(
 
     In one pass each: of more, the gradients are added in another order.
     """
-    batch = {"accumulate": 1, "batch_per_worker": 4}
+    batch: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4}
     real = trained_run(equal_config(source, NATIVE, 2, **batch)).record
     config = equal_config(source, framework, workers, plays=2, checkpoint_minutes=EVERY_STEP, **batch)
     killed = attempt(tmp_path / "run", config, Fault("kill", 8, worker=workers - 1, every_step_is_safe=True))

@@ -11,7 +11,6 @@ from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.record_lines import Evaluation
 
-LEAST_STEPS = 20
 # Batch normalisation sees one pass of one worker: without it, how a batch is shared does not matter.
 SHARED: dict[str, Any] = {"batch_norm": "off", "learning_rate": 1e-4}
 pytestmark = pytest.mark.slow
@@ -26,14 +25,6 @@ def relative_difference(one: TrainedRun, other: TrainedRun) -> float:
     """Largest, over all tensors, of |a - b| / |b| in the Euclidean norm."""
     pairs = [(weights(one)[name].double(), tensor.double()) for name, tensor in weights(other).items()]
     return max(float((a - b).norm() / b.norm()) for a, b in pairs if b.norm() > 0)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_frameworks_agree_after_twenty_steps(workers: int, images: Path, trained_run: TrainedRuns) -> None:
-    native, horovod = (trained_run(plain_config(images, name, workers)) for name in FRAMEWORKS)
-    assert sum(epoch.steps for epoch in native.record.epochs) >= LEAST_STEPS
-    assert native.losses == pytest.approx(horovod.losses, rel=1e-6)
-    assert relative_difference(native, horovod) < 1e-6
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.faults import Fault, attempt, fault_point, trained
 from tests.studies import make_point
-from tests.test_parity import counts, weights
+from tests.test_parity import weights
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from unet_scaling.played import PLAYED_STATISTICS
 from unet_scaling.study.config import FRAMEWORKS
@@ -22,28 +21,12 @@ from unet_scaling.training import build_model
 FOUR: dict[str, Any] = {
     "cores_per_worker": 1, "learning_rate": 1e-4, "passes_per_epoch": 4, "batch_per_worker": 4,
 }  # fmt: skip
-EVERY_STEP = 1e-6  # minutes between checkpoints
-both_frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
 def played_config(images: Path, framework: str, plays: int, workers: int = 1, **options: Any) -> Any:
     """Return the configuration of `plain_config` for as many workers as are played."""
     batch = plain_config(images, framework, plays, **options).training.batch_per_worker
     return plain_config(images, framework, workers, **(options | {"plays": plays, "batch_per_worker": batch}))
-
-
-@pytest.mark.slow
-@both_frameworks
-def test_two_played_workers_are_two_real_ones_to_the_bit(
-    framework: str, images: Path, trained_run: TrainedRuns
-) -> None:
-    real = trained_run(plain_config(images, framework, 2))
-    played = trained_run(played_config(images, framework, 2))
-    assert sum(epoch.steps for epoch in real.record.epochs) >= 20
-    # Losses of float32 are added in another order.
-    assert played.losses == pytest.approx(real.losses, rel=1e-6)
-    assert equal(weights(played), weights(real))
-    assert counts(played.record.results[-1]) == counts(real.record.results[-1])
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -79,22 +62,6 @@ def test_passes_of_one_worker_without_played_statistics_are_something_else(
     real = trained_run(plain_config(images, workers=2))
     passes = trained_run(plain_config(images, workers=1, batch_per_worker=2, accumulate=2))
     assert difference(passes, real) > 0.01
-
-
-@pytest.mark.slow
-@both_frameworks
-def test_a_played_run_that_was_killed_goes_on_to_the_same_bits(
-    framework: str, images: Path, tmp_path: Path, trained_run: TrainedRuns
-) -> None:
-    """Two passes to each of two played workers, and a checkpoint at every step."""
-    config = fault_point(images, framework, workers=1, plays=2, checkpoint_minutes=EVERY_STEP)
-    undisturbed = trained(trained_run(config).record)
-    killed = attempt(tmp_path / "run", config, Fault("kill", 6, worker=0, every_step_is_safe=True))
-    assert not killed.record.complete
-    resumed = attempt(tmp_path / "run", config)
-    assert resumed.record.header is not None
-    assert resumed.record.header.resumed is not None
-    assert trained(resumed.record) == undisturbed
 
 
 def test_what_is_kept_for_played_workers_is_no_part_of_the_weights(tmp_path: Path) -> None:

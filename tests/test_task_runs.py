@@ -12,7 +12,6 @@ from analysis.__main__ import main as report
 from tests.studies import launched
 from tests.tasks import EXAMPLES, MISTAKES_OF_WORKERS, POINTS, example, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns
-from tests.wrappers import each_wrapper
 from unet_scaling.study.config import FRAMEWORKS, RunConfig
 from unet_scaling.study.record_lines import Scores
 
@@ -45,17 +44,6 @@ def test_frameworks_train_an_example_to_the_same_bytes(name: str, trained_run: T
     assert native.losses[-1] < native.losses[0]
     assert all(torch.equal(tensor, weights(horovod)[key]) for key, tensor in weights(native).items())
     assert last_scores(native).counts == last_scores(horovod).counts
-
-
-@each_wrapper
-def test_a_wrapper_of_ddp_trains_an_example_to_the_same_bytes(
-    framework: str, trained_run: TrainedRuns
-) -> None:
-    native, wrapped = (
-        trained_run(example_config("volume_unet", each, 2)) for each in ("pytorch_native", framework)
-    )
-    assert native.losses == wrapped.losses
-    assert all(torch.equal(tensor, weights(wrapped)[key]) for key, tensor in weights(native).items())
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

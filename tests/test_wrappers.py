@@ -10,32 +10,17 @@ import pytest
 from slurm import preflight
 from slurm.mpi import launch_environment
 from slurm.preflight import check_inputs
-from tests.faults import Fault, attempt, checkpoints, fault_point, steps_done, trained
+from tests.faults import Fault, attempt, checkpoints, fault_point
 from tests.studies import make_point, make_run
 from tests.trained import TrainedRuns, plain_config
-from tests.wrappers import each_other_framework, each_wrapper
+from tests.wrappers import each_wrapper
 from unet_scaling.group.provenance import speed_variables
 from unet_scaling.group.torchrun import require_all_workers
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 
 NATIVE = "pytorch_native"
-LEAST_STEPS = 20
 EVERY_STEP_MINUTES = 1e-6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-@each_other_framework
-def test_weights_are_those_of_native_ddp_to_the_byte(
-    framework: str, workers: int, images: Path, trained_run: TrainedRuns
-) -> None:
-    native, other = (
-        trained_run(plain_config(images, name, workers)) for name in ("pytorch_native", framework)
-    )
-    assert sum(epoch.steps for epoch in native.record.epochs) >= LEAST_STEPS
-    assert other.losses == native.losses
-    assert other.record.results[-1].weights_sha256 == native.record.results[-1].weights_sha256
 
 
 @pytest.mark.slow
@@ -59,21 +44,6 @@ def test_a_nan_on_one_worker_ends_all_as_diverged_and_never_reaches_the_weights(
     assert set(diverged.codes.values()) == {70}
     assert diverged.state.state == "diverged"
     assert checkpoints(run) == [f"checkpoint-00000-000000{step}.pt" for step in (3, 4)]
-
-
-@pytest.mark.slow
-@each_wrapper
-def test_a_killed_worker_costs_one_interval_and_the_next_attempt_trains_what_native_ddp_does(
-    framework: str, images: Path, tmp_path: Path, trained_run: TrainedRuns
-) -> None:
-    """The state of the optimizer goes through the wrapper, out of a checkpoint and into it."""
-    point = fault_point(images, framework, checkpoint_minutes=EVERY_STEP_MINUTES)
-    killed = attempt(tmp_path / "run", point, Fault("kill", 6, every_step_is_safe=True))
-    assert killed.state.state == "failed"
-    resumed = attempt(tmp_path / "run", point)
-    assert steps_done(resumed) == 5
-    native = trained_run(fault_point(images, NATIVE))
-    assert trained(resumed.record) == trained(native.record)
 
 
 @pytest.mark.slow
