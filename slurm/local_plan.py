@@ -60,8 +60,8 @@ def _print_plan(name: str, runs: int, wanted: Sequence[RunConfig], cores: int, c
 def cores_per_worker(study: StudyConfig, cores: int) -> int:
     """Return what the largest worker count leaves to each worker: equal at every count. Raises UserError.
 
-    Played runs have what real workers of the largest played number would: on other threads sums are added in
-    another order. A study that sets training.cores_per_worker takes those instead.
+    Played runs have what so many real workers would, on whose threads sums are added in the same order, but
+    where the study sets training.cores_per_worker.
     """
     largest = max(study.workers)
     if largest > cores:

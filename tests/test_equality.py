@@ -208,7 +208,7 @@ def test_workers_draw_other_numbers_and_constants_stay(source: Path, trained_run
 REFUSED = {
     "histogram": ("passes", "self.passes += 1", "self.passes += int(1000 * places[0, 0])"),
     "mask": ("mask", "self.passes += 1", "self.mask = self.mask ^ (places[0, :2] > 0)"),
-    "not saved": ("small", "dtype=torch.uint8)", "dtype=torch.uint8), persistent=False"),
+    "not saved": ("center", "torch.zeros(width))", "torch.zeros(width), persistent=False)"),
 }
 
 
@@ -222,8 +222,6 @@ def test_a_buffer_that_makes_one_state_have_two_scores_is_refused_by_name(
     buffer, right, wrong = REFUSED[name]
     text = SOURCE.replace(right, wrong)
     assert text != SOURCE
-    if name == "not saved":
-        text = text.replace("self.passes += 1", "self.small += 1")
     (tmp_path / "equal.py").write_text(text)
     config = equal_config(tmp_path / "equal.py", NATIVE, workers, plays=2)
     code, output = launched(config, tmp_path / "run", cores_each=1)
@@ -262,7 +260,7 @@ DISTURBANCES: dict[str, Callable[[Trained], object]] = {
     "generator numpy": lambda _: np.random.rand(),
     "setting threads": lambda _: torch.set_num_threads(torch.get_num_threads() + 1),
     "setting deterministic algorithms": lambda _: torch.use_deterministic_algorithms(True, warn_only=True),
-    "setting cudnn.benchmark": lambda _: setattr(torch.backends.cudnn, "benchmark", True),
+    "setting cudnn": lambda _: setattr(torch.backends.cudnn, "benchmark", True),
 }
 
 
@@ -274,7 +272,7 @@ def test_what_a_framework_changes_before_the_first_step_is_refused_by_name(name:
     require_unchanged(before, trained, single_worker(), "nothing")
     try:
         DISTURBANCES[name](trained)
-        with pytest.raises(UserError, match=f"distribute .*: {name}"):
+        with pytest.raises(UserError, match=f"distribute has changed .*{name}"):
             require_unchanged(before, trained, single_worker(), "distribute")
     finally:
         torch.set_num_threads(threads)
@@ -333,8 +331,8 @@ def optimizer_of(folder: Path, function: str) -> Optimizer:
 
 REFUSED_OPTIMIZERS = {
     "RMSprop": "optimizer(model): return torch.optim.RMSprop(model.parameters())",
-    "fused=True": "optimizer(model): return torch.optim.SGD(model.parameters())",
-    "lr=0": "optimizer(model): return torch.optim.SGD(model.parameters(), lr=0.0, fused=True)",
+    "SGD; use .* fused=True": "optimizer(model): return torch.optim.SGD(model.parameters())",
+    "lr above 0": "optimizer(model): return torch.optim.SGD(model.parameters(), lr=0.0, fused=True)",
     "does not have head.weight, head.bias": "parameters(model): return list(model.parameters())[:-2]",
 }
 
@@ -346,25 +344,6 @@ def test_an_optimizer_that_frameworks_would_take_in_different_ways_is_refused(
     with pytest.raises(UserError, match=said) as refused:
         optimizer_of(tmp_path, REFUSED_OPTIMIZERS[said])
     assert refused.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("member", "kind"),
-    [
-        ("register_buffer('of_kind', {})", "int16"),
-        ("register_buffer('of_kind', {})", "bfloat16"),
-        ("register_buffer('of_kind', {}, persistent=False)", "complex64"),
-        ("of_kind = nn.Parameter({})", "bfloat16"),
-    ],
-)
-def test_a_type_that_not_every_framework_sends_is_refused_by_name(
-    member: str, kind: str, tmp_path: Path
-) -> None:
-    held = member.format(f"torch.zeros(3, dtype=torch.{kind})")
-    head = "self.head = nn.Linear(width, 2)"
-    task = FileTask(points_config(tmp_path, POINTS.replace(head, f"{head}\n        self.{held}")))
-    with pytest.raises(UserError, match=f"of_kind is torch.{kind}"):
-        build_model(task, torch.device("cpu"), nn.BatchNorm2d)
 
 
 def test_the_rate_of_the_study_is_that_of_the_first_group_and_the_others_keep_their_ratio(

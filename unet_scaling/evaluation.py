@@ -61,7 +61,8 @@ def average_buffers(model: nn.Module, group: Group) -> None:
 
 def _counts_of_all(task: Task, model: nn.Module, data: RunData, group: Group) -> Tensor:
     """Return the counts of every test sample, int64 [test samples, k], on every worker."""
-    own = _counts_of_own_share(task, model, data)
+    model.eval()
+    own = {position: task.count(model, batch) for position, batch in data.test_share()}
     length = max(map(int, group.gather_numbers(max(map(len, own.values()), default=0))))
     # The first column counts how often a sample was evaluated.
     table = torch.zeros(data.test_images, 1 + length, dtype=torch.int64, device=group.device)
@@ -72,8 +73,3 @@ def _counts_of_all(task: Task, model: nn.Module, data: RunData, group: Group) ->
         table = group.sum_over_workers(table).cpu()
     assert bool((table[:, 0] == 1).all()), f"test samples were evaluated {table[:, 0].tolist()} times"
     return table[:, 1:]
-
-
-def _counts_of_own_share(task: Task, model: nn.Module, data: RunData) -> dict[int, Tensor]:
-    model.eval()
-    return {position: task.count(model, batch) for position, batch in data.test_share()}

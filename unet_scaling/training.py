@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from unet_scaling.data.image_source import Batch
 from unet_scaling.data.run_data import RunData
-from unet_scaling.data.sample_data import sample_sha256
 from unet_scaling.divergence import NonFiniteGradientGuard
 from unet_scaling.emulation import EmulatedAdam
 from unet_scaling.group.allocator import keep_memory
@@ -29,7 +28,7 @@ from unet_scaling.played import (
     buffers_that_differ,
     played_statistics,
 )
-from unet_scaling.run.training_state import buffer_places, leaving_no_trace, some_of
+from unet_scaling.run.training_state import leaving_no_trace, some_of
 from unet_scaling.run.weights import load_weights
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -39,11 +38,6 @@ from unet_scaling.task.unused import with_zero_gradients
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
-# Of int16, bfloat16 and complex numbers either DDP with Gloo or Horovod sends none.
-SENT_TYPES = (
-    torch.float16, torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8, torch.int32,
-    torch.int64,
-)  # fmt: skip
 
 
 def learning_rate(config: RunConfig, epoch: int) -> float:
@@ -57,14 +51,10 @@ def learning_rate(config: RunConfig, epoch: int) -> float:
     factor = factors[training.rate_scaling]
     if epoch < training.warmup_epochs:
         factor = 1 + (factor - 1) * (epoch + 1) / (training.warmup_epochs + 1)
-    return training.learning_rate * factor / _divisor(config, epoch)
-
-
-def _divisor(config: RunConfig, epoch: int) -> int:
-    if config.training.schedule == "constant":
-        return 1
-    passed = [divisor for share, divisor in REFERENCE_STAGES if epoch >= share * config.training.epochs]
-    return passed[-1] if passed else 1
+    divisor = 1
+    if training.schedule != "constant":
+        divisor = max((by for share, by in REFERENCE_STAGES if epoch >= share * training.epochs), default=1)
+    return training.learning_rate * factor / divisor
 
 
 def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn.Module:
@@ -76,13 +66,16 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
     """
     config = task.config
     training = config.training
-    _require_norm(config, device)
-    _choose_fp32_precision(training.precision)
+    if config.model.batch_norm == "sync" and device.type == "cpu":
+        raise UserError(
+            "model.batch_norm = 'sync': the frameworks have it for GPUs only; use 'local' or 'off'"
+        )
+    # fp32 means fp32: torch would otherwise allow TF32 in the convolutions of a GPU.
+    torch.backends.fp32_precision = "tf32" if training.precision == "tf32" else "ieee"  # type: ignore[attr-defined]
     torch.manual_seed(config.seed)
     model = task.build_model(synchronized_norm)
     if training.initial_weights is not None:
         load_weights(model, Path(training.initial_weights))
-    _require_types(model)
     model.to(device)
     if training.channels_last:
         _name_strides_as_gradients_will(model)
@@ -91,27 +84,6 @@ def build_model(task: Task, device: torch.device, synchronized_norm: Norm) -> nn
         _require_compiler()
         model.compile()
     return model
-
-
-def _require_norm(config: RunConfig, device: torch.device) -> None:
-    if config.model.batch_norm == "sync" and device.type == "cpu":
-        raise UserError(
-            "model.batch_norm = 'sync': the frameworks have it for GPUs only; use 'local' or 'off'"
-        )
-
-
-def _require_types(model: nn.Module) -> None:
-    """Raise UserError for a weight or buffer that one of the frameworks could not send, and others could."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.dtype not in SENT_TYPES:
-            raise UserError(
-                f"task.file: {name} is {tensor.dtype}, which not every framework sends; use float32 or int64"
-            )
-
-
-def _choose_fp32_precision(precision: str) -> None:
-    # fp32 means fp32: torch would otherwise allow TF32 in the convolutions of a GPU.
-    torch.backends.fp32_precision = "tf32" if precision == "tf32" else "ieee"  # type: ignore[attr-defined]
 
 
 def _require_compiler() -> None:
@@ -139,43 +111,31 @@ def _name_strides_as_gradients_will(model: nn.Module) -> None:
 
 
 def build_optimizer(task: Task, model: nn.Module) -> Optimizer:
-    """Return the optimizer of the task at the rate of the first epoch.
-
-    Raises UserError for one that not all frameworks would take in the same way.
-    """
+    """Return the optimizer of the task at the rate of the first epoch; UserError as `_require_equal_use`."""
     if task.config.is_emulated:
         return EmulatedAdam(task.parameters(model), lr=learning_rate(task.config, 0), fused=True)
     optimizer = task.optimizer(model)
-    _require_guarded(optimizer)
-    _require_all_trained(optimizer, model)
+    _require_equal_use(optimizer, model)
     set_learning_rate(optimizer, learning_rate(task.config, 0))
     return optimizer
 
 
-def _require_guarded(optimizer: Optimizer) -> None:
-    """Raise UserError unless the optimizer can leave a step out on the device (divergence.py)."""
-    kind = type(optimizer)
-    name = kind.__name__
-    # Of these classes alone: Horovod makes another object of the class, of which it passes on the groups.
-    if kind not in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD):
+def _require_equal_use(optimizer: Optimizer, model: nn.Module) -> None:
+    """Raise UserError for an optimizer that not all frameworks would take in the same way."""
+    groups = optimizer.param_groups
+    # Horovod makes another object of the class, of which it passes on the groups; fused, it can leave a step
+    # out on the device (divergence.py).
+    is_known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+    if not is_known or not all(group["fused"] for group in groups) or groups[0]["lr"] <= 0:
         raise UserError(
-            f"task.file: optimizer gives {name}; use Adam, AdamW or SGD of torch.optim, with fused=True"
+            f"task.file: optimizer gives {type(optimizer).__name__}; use Adam, AdamW or SGD of torch.optim, "
+            "with fused=True and a first lr above 0"
         )
-    if not all(group["fused"] for group in optimizer.param_groups):
-        raise UserError(
-            f"task.file: optimizer gives {name} without fused=True, by which a step is left out whose "
-            "gradients are not finite; add it"
-        )
-    if optimizer.param_groups[0]["lr"] <= 0:
-        raise UserError(f"task.file: optimizer gives {name} with lr=0 in the first group; use a positive one")
-
-
-def _require_all_trained(optimizer: Optimizer, model: nn.Module) -> None:
-    """Raise UserError where a parameter has gradients and no optimizer: DDP averages it, Horovod does not."""
-    given = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    left_out = [name for name, weight in trained.items() if id(weight) not in given]
+    given = {id(weight) for group in groups for weight in group["params"]}
+    trained = {name: id(weight) for name, weight in model.named_parameters() if weight.requires_grad}
+    left_out = [name for name, weight in trained.items() if weight not in given]
     if left_out:
+        # DDP would average their gradients, and Horovod would not.
         raise UserError(
             f"task.file: the optimizer does not have {some_of(left_out)}; give it all parameters, or set "
             "requires_grad_(False) in build_model"
@@ -211,18 +171,13 @@ class Step:
         return NonFiniteGradientGuard(self.model, self.optimizer)
 
     @cached_property
-    def _device_type(self) -> str:
-        return next(self.model.parameters()).device.type
-
-    @cached_property
     def _played(self) -> PlayedStatistics | None:
         return played_statistics(self.model)
 
     def warm_up_step(self, data: RunData) -> None:
         """Take a step without its update, and restore the state: memory that lacks shows before any epoch.
 
-        So does a buffer that would make a score depend on more than the weights on disk: UserError, on every
-        worker alike.
+        So does a buffer that cannot be averaged: UserError, on every worker alike.
 
         DDP also rearranges its buckets after a first step, and does so in a resumed run too. What a first
         step allocates for good is there now, so memory is kept from here on.
@@ -230,17 +185,10 @@ class Step:
         if self.config.training.epochs == 0:
             return
         of_players = list(self._played.generators) if self._played else []
-        unsaved = {
-            place: sample_sha256(place.tensor())
-            for place in buffer_places(self.model)
-            if not (place.is_saved or isinstance(place.part, PlayedStatistics))
-        }
         with leaving_no_trace(self.model):
             self.model.train()
             self._average_gradients(next(data.steps(0, NO_CLOCK)), NO_CLOCK)
             buffers_that_differ(self.model, data.group)
-            written = [place.name for place in unsaved if sample_sha256(place.tensor()) != unsaved[place]]
-        data.group.run_on_all(partial(_require_saved, written))
         self.optimizer.zero_grad()
         if self._played:
             self._played.generators[:] = of_players
@@ -264,7 +212,8 @@ class Step:
         for number, batch in zip(range(passes), batches, strict=True):
             is_last = number + 1 == passes
             held = nullcontext() if is_last else self.hold_gradients(self.model)
-            with held, self._statistics_of_player(number // self.config.training.accumulate):
+            player = number // self.config.training.accumulate
+            with held, self._played.acting(player) if self._played else nullcontext():
                 losses.append(self._forward_and_backward(batch, passes, clock))
             # The last backward pass marks its own end: what follows its last gradient is sync.
             if not is_last:
@@ -278,29 +227,18 @@ class Step:
         clock.mark(Phase.SYNC)
         return torch.stack(losses).sum()
 
-    def _statistics_of_player(self, player: int) -> AbstractContextManager[None]:
-        return self._played.acting(player) if self._played else nullcontext()
-
     def _forward_and_backward(self, batch: Batch, batches: int, clock: Clock) -> Tensor:
+        half = self.config.training.precision == "bf16"
+        device = next(self.model.parameters()).device.type
         with blocking:
-            loss = self._loss(batch) / batches
+            with torch.autocast(device, torch.bfloat16, enabled=half):
+                loss = self.task.loss(self.model, batch)
+            if self.config.task.find_unused_parameters:
+                loss = with_zero_gradients(loss, self.model)
+            loss = loss / batches
             clock.mark(Phase.FORWARD)
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
-
-    def _loss(self, batch: Batch) -> Tensor:
-        half = self.config.training.precision == "bf16"
-        with torch.autocast(self._device_type, torch.bfloat16, enabled=half):
-            loss = self.task.loss(self.model, batch)
-        return with_zero_gradients(loss, self.model) if self.config.task.find_unused_parameters else loss
-
-
-def _require_saved(written: list[str]) -> None:
-    if written:
-        raise UserError(
-            f"buffer {some_of(written)}: a training pass writes it, and the weights on disk lack it; "
-            "register it with persistent=True"
-        )
 
 
 def local_step(model: nn.Module, optimizer: Optimizer, task: Task) -> Step:

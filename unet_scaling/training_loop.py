@@ -26,8 +26,8 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
 
     `model` is the network itself, `step` trains its replica. Raises what `train_epoch` does.
     """
-    record.require_as_built(Trained(model, step.optimizer))
-    trained = Trained(model, step.optimizer, seed_workers(model, step.config, group.rank))
+    require_unchanged(record.built, Trained(model, step.optimizer), group, "distribute")
+    trained = Trained(model, step.optimizer, seed_workers(model, step.config.seed, group.rank))
     safe_points = record.resume(trained)
     before = state_digests(trained)
     step.warm_up_step(data)
@@ -83,17 +83,11 @@ def _train_steps(
         meter.clock.next_step()
         done += 1
         if safe_points.is_due() and done < data.steps_per_epoch:
-            _visit_safe_point(safe_points, Position(epoch, done), loss, meter, step)
+            # The clock is stopped while the workers agree whether to go on, and save where it is time.
+            so_far = EpochSoFar(loss, meter.pause())
+            safe_points.visit(Position(epoch, done), so_far, step.guard.triggered())
+            meter.resume()
     return loss
-
-
-def _visit_safe_point(
-    safe_points: SafePoints, position: Position, loss: Tensor, meter: Meter, step: Step
-) -> None:
-    """Stop the clock while the workers agree whether to go on, and save where it is time."""
-    so_far = EpochSoFar(loss, meter.pause())
-    safe_points.visit(position, so_far, step.guard.triggered())
-    meter.resume()
 
 
 def _mean_loss(step: Step, data: RunData, group: Group, epoch: int, loss: Tensor) -> float:

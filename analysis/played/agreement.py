@@ -9,19 +9,14 @@ from analysis.text import count
 
 
 def agreement_notes(study: Study) -> Iterator[str]:
-    """Yield by how much the IoU of played and real runs of equal workers and seed differs at most.
-
-    Before it, that they had other cores: on other threads sums are added in another order.
-    """
+    """Yield by how much the IoU of played and real runs of equal workers and seed differs at most."""
     both = list(_differences(points_of(study)))
     if not both or study.played is None:
         return
-    cores = [" and ".join(sorted(set(runs["cores_per_worker"]))) for runs in (study.played.runs, study.runs)]
-    if cores[0] != cores[1] and set(study.runs["devices"]) == {"cpu"}:
-        yield (
-            f"played runs had {cores[0]} cores per worker, real ones {cores[1]}: runs of one seed are not "
-            "comparable, their sums are added in another order; set training.cores_per_worker in both"
-        )
+    cores, real = (" and ".join(sorted(set(each.runs["cores_per_worker"]))) for each in (study.played, study))
+    if cores != real and set(study.runs["devices"]) == {"cpu"}:
+        # On other threads sums are added in another order.
+        yield f"played runs had {cores} cores per worker, real ones {real}: no seeds are comparable"
     difference, workers = max((max(apart), workers) for workers, apart in both)
     pairs = count(sum(len(apart) for _, apart in both), "pair")
     margin = study.criteria.iou_margin

@@ -42,8 +42,7 @@ class Prefetcher:
             prefetch_factor=PREFETCHED_BATCHES,
             persistent_workers=True,
             multiprocessing_context="forkserver",
-            # Of its own: each epoch draws a number that no loader process uses.
-            generator=torch.Generator(),
+            generator=torch.Generator(),  # each epoch draws a number, not from the one of dropout
         )
 
     def batches(self, order: Iterable[Indices]) -> Iterator[Batch]:

@@ -34,9 +34,22 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
     Raises UserError on every worker alike: two jobs that met on one port, a worker with another
     configuration or with other versions, two workers on one GPU, or two CPU workers on one core.
     """
-    introductions = _introductions(group, config, environment)
+    own = Introduction(
+        run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
+        facts=own_facts(group.identity, group.device, environment, config.training.cores_per_worker),
+        # Nodes of one cluster may differ in their driver.
+        versions={name: version for name, version in versions().items() if name != "driver"},
+    )
+    texts = group.gather_strings(own.model_dump_json())
+    introductions = [Introduction.model_validate_json(text) for text in texts]
     workers = [introduction.facts for introduction in introductions]
-    _require_one_run([introduction.run for introduction in introductions])
+    first = introductions[0].run
+    for rank, introduction in enumerate(introductions):
+        if introduction.run != first:
+            raise UserError(
+                f"workers 0 and {rank} do not belong to one run: {first} and {introduction.run}; "
+                f"did two jobs use one port?"
+            )
     differing = different_versions(workers, [introduction.versions for introduction in introductions])
     if differing:
         raise UserError(f"{'; '.join(differing)}: load the same environment on every node")
@@ -48,45 +61,19 @@ def verify_group(group: Group, config: RunConfig, environment: dict[str, str]) -
     return workers
 
 
-def _introductions(group: Group, config: RunConfig, environment: dict[str, str]) -> list[Introduction]:
-    own = Introduction(
-        run={"job": job_id(os.environ), "run": config.run, "config": config.digest()},
-        facts=own_facts(group.identity, group.device, environment, config.training.cores_per_worker),
-        # Nodes of one cluster may differ in their driver.
-        versions={name: version for name, version in versions().items() if name != "driver"},
-    )
-    return [Introduction.model_validate_json(text) for text in group.gather_strings(own.model_dump_json())]
-
-
-def _require_one_run(runs: list[dict[str, str]]) -> None:
-    for rank, run in enumerate(runs):
-        if run != runs[0]:
-            raise UserError(
-                f"workers 0 and {rank} do not belong to one run: {runs[0]} and {run}; "
-                f"did two jobs use one port?"
-            )
-
-
 def own_facts(
     identity: Identity, device: torch.device, environment: dict[str, str], cores: int | None = None
 ) -> WorkerFacts:
     """Return the facts of this worker, with the variables of its environment that decide speed."""
-    name, uuid = _device_name_and_uuid(device)
+    gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     return WorkerFacts(
         worker=identity.rank,
         host=socket.gethostname(),
         process=os.getpid(),
-        device=name,
-        device_uuid=uuid,
+        device=gpu.name if gpu else "cpu",
+        device_uuid=str(gpu.uuid) if gpu else "",
         cores=owned_cores(identity, cores),
         threads=torch.get_num_threads(),
         allocator=allocator_settings(),
         environment=environment,
     )
-
-
-def _device_name_and_uuid(device: torch.device) -> tuple[str, str]:
-    if device.type != "cuda":
-        return "cpu", ""
-    properties = torch.cuda.get_device_properties(device)
-    return properties.name, str(properties.uuid)

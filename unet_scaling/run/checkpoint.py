@@ -75,7 +75,14 @@ def save_checkpoint(
 
     Raises UserError on every worker alike where it cannot be written; the earlier ones are still there.
     """
-    workers = group.gather_bytes(_packed(_own_state(trained, begun)))
+    own = {
+        "buffers": {name: buffer.cpu() for name, buffer in trained.model.named_buffers()},
+        "random": generators(),
+        "played_random": trained.played_generators,
+        "loss": begun.loss.cpu(),
+        "seconds": begun.seconds,
+    }
+    workers = group.gather_bytes(_packed(own))
     problem = ""
     if group.rank == 0:
         state = {
@@ -127,22 +134,16 @@ def remove_checkpoints(folder: Path) -> None:
         _remove(path)
 
 
-def _own_state(trained: Trained, begun: EpochSoFar) -> dict[str, Any]:
-    return {
-        "buffers": {name: buffer.cpu() for name, buffer in trained.model.named_buffers()},
-        "random": generators(),
-        "played_random": trained.played_generators,
-        "loss": begun.loss.cpu(),
-        "seconds": begun.seconds,
-    }
-
-
 def _restored(
     path: Path, state: dict[str, Any], group: Group, trained: Trained
 ) -> tuple[Progress, EpochSoFar]:
-    """Return what `_restore` does; UserError (65) where the content does not fit the model after all."""
+    """Restore a checkpoint; raises UserError (65) where the content does not fit the model after all."""
+    own = state["workers"][group.rank]
     try:
-        return _restore(state, group, trained)
+        trained.model.load_state_dict(state["model"])
+        _restore_buffers(trained.model, own["buffers"])
+        trained.optimizer.load_state_dict(state["optimizer"])
+        set_generators(own["random"])
     except OF_THE_DEVICE:
         raise
     except UNFITTING as error:
@@ -150,18 +151,9 @@ def _restored(
             f"{path} does not fit this run: {one_line(error)}; remove it to go on from the one before it",
             EXIT_BAD_DATA,
         ) from None
-
-
-def _restore(state: dict[str, Any], group: Group, trained: Trained) -> tuple[Progress, EpochSoFar]:
-    own = state["workers"][group.rank]
-    trained.model.load_state_dict(state["model"])
-    _restore_buffers(trained.model, own["buffers"])
-    trained.optimizer.load_state_dict(state["optimizer"])
-    set_generators(own["random"])
     # An earlier version had none of them: then no player has drawn anything that counts.
     trained.played_generators[:] = own.get("played_random", trained.played_generators)
-    progress = _progress(state)
-    return progress, EpochSoFar(own["loss"].to(group.device), own["seconds"])
+    return _progress(state), EpochSoFar(own["loss"].to(group.device), own["seconds"])
 
 
 @torch.no_grad()
@@ -198,7 +190,10 @@ def _require_space(folder: Path, needed: int) -> None:
 def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] | None, str]:
     """Return the content of a checkpoint, or None and why it cannot be used."""
     try:
-        state = _read_parts(path)
+        state = unpack_state(read_verified(path))
+        _require_parts(state, CHECKPOINT_PARTS)
+        for worker in state["workers"]:
+            _require_parts(worker, WORKER_PARTS)
         progress = _progress(state)
     except (OSError, ValueError) as error:
         return None, f"{path} cannot be used: {one_line(error)}"
@@ -207,15 +202,6 @@ def _read(path: Path, config_sha256: str, workers: int) -> tuple[dict[str, Any] 
     if progress.config_sha256 != config_sha256:
         return None, f"{path} is of another configuration"
     return state, ""
-
-
-def _read_parts(path: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint that has all its parts. Raises OSError and ValueError."""
-    state = unpack_state(read_verified(path))
-    _require_parts(state, CHECKPOINT_PARTS)
-    for worker in state["workers"]:
-        _require_parts(worker, WORKER_PARTS)
-    return state
 
 
 def _progress(state: dict[str, Any]) -> Progress:

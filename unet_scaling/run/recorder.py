@@ -35,7 +35,7 @@ from unet_scaling.run.older_log import older_log
 from unet_scaling.run.run_claim import RunClaim
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.run.safe_points import Position, SafePoints, Start
-from unet_scaling.run.training_state import Trained, require_unchanged, state_digests
+from unet_scaling.run.training_state import Trained, state_digests
 from unet_scaling.run.weights import WEIGHTS_NAME, save_weights
 from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
@@ -95,40 +95,31 @@ class Recorder:
         """Make the header, before any worker gets another's weights; UserError where these differ already."""
         self._data = data
         self._model = model
-        self._built = state_digests(Trained(model, optimizer))
+        self.built = state_digests(Trained(model, optimizer))
         self._startup.mark("data_seconds", data.opened)
         self._header = first_header(self._run, self._group, self._workers, data, model)
         self._startup.mark("model_seconds")
 
-    def require_as_built(self, trained: Trained) -> None:
-        """Raise UserError on every worker alike where the framework has changed anything since `begin`."""
-        require_unchanged(self._built, trained, self._group, "distribute")
-
     def resume(self, trained: Trained) -> SafePoints:
         """Go back to the newest checkpoint, if there is one, and write the header."""
-        start = self._start(trained)
+        config = self._run.config
+        start = Start(Position(0, 0), EpochSoFar(torch.zeros((), device=self._group.device), 0.0))
+        checkpoint = load_checkpoint(self._run.path, self._group, trained, config.digest())
+        if checkpoint is not None:
+            progress, so_far = checkpoint
+            start = Start(Position(progress.epoch, progress.step), so_far)
+            self._header = resumed_header(self._header, progress)
+            self._group.run_on_all(partial(self._require_same_facts, progress))
+            self._resumed_lines = progress.lines()
+            self.epochs = list(progress.epochs)
+            self.results = list(progress.results)
+            self._print(f"resuming {self._words(start.position)}")
         self._write(self._header)
         self._startup.mark("distribution_seconds")
-        seconds = 60 * self._run.config.training.checkpoint_minutes
+        seconds = 60 * config.training.checkpoint_minutes
         save = partial(self._save, trained)
         self._safe_points = SafePoints(self._group, start, self._run.interruption, save, seconds)
         return self._safe_points
-
-    def _start(self, trained: Trained) -> Start:
-        checkpoint = load_checkpoint(self._run.path, self._group, trained, self._run.config.digest())
-        if checkpoint is None:
-            return Start(Position(0, 0), EpochSoFar(torch.zeros((), device=self._group.device), 0.0))
-        progress, so_far = checkpoint
-        self._go_on_from(progress)
-        return Start(Position(progress.epoch, progress.step), so_far)
-
-    def _go_on_from(self, progress: Progress) -> None:
-        self._header = resumed_header(self._header, progress)
-        self._group.run_on_all(partial(self._require_same_facts, progress))
-        self._resumed_lines = progress.lines()
-        self.epochs = list(progress.epochs)
-        self.results = list(progress.results)
-        self._print(f"resuming {self._words(Position(progress.epoch, progress.step))}")
 
     def _require_same_facts(self, progress: Progress) -> None:
         """Raise UserError where worker 0 finds that this attempt may not go on; print what else differs."""

@@ -1,7 +1,4 @@
-"""All that a step can read or change in this process: weights, buffers, optimizer, generators and settings.
-
-It is kept over what is no part of the training, and compared by digest where nothing may have changed it.
-"""
+"""All that a step can read or change in this process, to be restored or compared by digest."""
 
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -11,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.sample_data import sample_sha256
@@ -23,21 +20,16 @@ from unet_scaling.study.random_streams import WORKER_STREAM
 Generators = dict[str, Any]
 # Of a digest, to tell two states apart.
 COMPARED_CHARACTERS = 16
-MOST_NAMED = 5
+MOST_SHOWN_NAMES = 5
 # What a framework may set for the whole process, and what changes the result or the speed of a step.
-SETTINGS: Mapping[str, Callable[[], object]] = {
+PROCESS_SETTINGS: Mapping[str, Callable[[], object]] = {
     "threads": torch.get_num_threads,
     "default dtype": torch.get_default_dtype,
     "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
-    "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
-    "cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
-    "cudnn.enabled": lambda: torch.backends.cudnn.enabled,
-    "mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,
-    "fp32_precision": lambda: [
-        torch.backends.fp32_precision,  # type: ignore[attr-defined]
-        torch.backends.cuda.matmul.fp32_precision,
+    "cudnn": lambda: [
+        getattr(torch.backends.cudnn, key) for key in ("enabled", "benchmark", "deterministic")
     ],
-    "gradients": torch.is_grad_enabled,
+    "matmul precision": lambda: torch.backends.cuda.matmul.fp32_precision,
     "autocast": lambda: [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
 }
 
@@ -83,42 +75,27 @@ def seed_generators(seed: int, rank: int) -> None:
     np.random.seed(numbers[2] % 2**32)
 
 
-@dataclass(frozen=True)
-class BufferPlace:
-    """Where a network has a buffer: a forward pass may write into the tensor, or put another one there."""
+def buffer_places(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return the name of each buffer, the module that has it, and under which key.
 
-    name: str
-    part: nn.Module
-    key: str
-
-    def tensor(self) -> Tensor:
-        """Return the tensor that is there now."""
-        return self.part.get_buffer(self.key)
-
-    @property
-    def is_saved(self) -> bool:
-        """Return whether the buffer is part of the weights on disk."""
-        return self.key not in self.part._non_persistent_buffers_set
-
-
-def buffer_places(model: nn.Module) -> list[BufferPlace]:
-    """Return where the network has its buffers, each once."""
+    A forward pass may put another tensor there, and so may a framework.
+    """
     paths = ((name, *name.rpartition(".")[::2]) for name, _ in model.named_buffers())
-    return [BufferPlace(name, model.get_submodule(parent), key) for name, parent, key in paths]
+    return [(name, model.get_submodule(parent), key) for name, parent, key in paths]
 
 
 @contextmanager
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
     """Restore the buffers of the model and all generators at the end."""
     drawn = generators()
-    kept = [(place, place.tensor(), place.tensor().clone()) for place in buffer_places(model)]
+    kept = [(module, key, module.get_buffer(key)) for _, module, key in buffer_places(model)]
+    contents = [buffer.clone() for _, _, buffer in kept]
     try:
         yield
     finally:
         set_generators(drawn)
-        with torch.no_grad():
-            for place, buffer, before in kept:
-                place.part._buffers[place.key] = buffer.copy_(before)
+        for (module, key, buffer), content in zip(kept, contents, strict=True):
+            module._buffers[key] = buffer.copy_(content)
 
 
 def state_digests(trained: Trained) -> dict[str, str]:
@@ -126,8 +103,7 @@ def state_digests(trained: Trained) -> dict[str, str]:
     model = trained.model
     digests = {}
     for name, weight in model.named_parameters():
-        facts = (weight, weight.requires_grad, weight.grad is None)
-        digests[f"weight {name}"] = sample_sha256(facts)
+        digests[f"weight {name}"] = sample_sha256((weight, weight.requires_grad, weight.grad is None))
     for name, buffer in model.named_buffers():
         digests[f"buffer {name}"] = sample_sha256(buffer)
     names = {id(weight): name for name, weight in model.named_parameters()}
@@ -141,12 +117,12 @@ def state_digests(trained: Trained) -> dict[str, str]:
             if index in state["state"]:
                 digests[f"optimizer state of {name}"] = sample_sha256(state["state"][index])
     raw: Any = getattr(optimizer, "optimizer", optimizer)
-    hooks = (raw._optimizer_step_pre_hooks, raw._optimizer_step_post_hooks)
-    digests["optimizer hooks"] = sample_sha256([len(each) for each in hooks])
+    hooks = len(raw._optimizer_step_pre_hooks), len(raw._optimizer_step_post_hooks)
+    digests["optimizer hooks"] = sample_sha256(hooks)
     for place, states in enumerate([generators(), *trained.played_generators]):
         whose = f" of played worker {place - 1}" if place else ""
         digests |= {f"generator {name}{whose}": sample_sha256(each) for name, each in states.items()}
-    digests |= {f"setting {name}": sample_sha256(value()) for name, value in SETTINGS.items()}
+    digests |= {f"setting {name}": sample_sha256(value()) for name, value in PROCESS_SETTINGS.items()}
     return digests
 
 
@@ -157,35 +133,24 @@ def require_unchanged(before: Mapping[str, str], trained: Trained, group: Group,
     """
     after = state_digests(trained)
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    group.run_on_all(lambda: _refuse(changed, f"{by} has changed on worker {group.rank}"))
     shared = {name: {after[name]} for name in sorted(after) if name.startswith(("weight ", "optimizer "))}
-    if len(set(group.gather_strings(sample_sha256(list(shared.values()))))) > 1:
-        _refuse(names_that_differ(shared, group), f"after {by} workers differ in")
-
-
-def _refuse(names: Collection[str], what: str) -> None:
-    if names:
-        raise UserError(
-            f"{what}: {some_of(names)}; frameworks would not train the same: remove what writes it",
-            EXIT_BUG,
-        )
+    texts = group.gather_strings(some_of(changed))
+    if not any(texts) and len(set(group.gather_strings(sample_sha256(list(shared.values()))))) > 1:
+        texts = [f"{some_of(names_that_differ(shared, group))} (workers differ)"]
+    if any(texts):
+        found = next(filter(None, texts))
+        raise UserError(f"{by} has changed {found}: frameworks would not train the same", EXIT_BUG)
 
 
 def names_that_differ(own: Mapping[str, Collection[str]], group: Group) -> list[str]:
-    """Return the names that have more than one digest over all workers; `own` are those of this worker.
-
-    All workers have the same names, in one order.
-    """
-    texts = group.gather_strings(
-        " ".join(",".join(digest[:COMPARED_CHARACTERS] for digest in digests) for digests in own.values())
-    )
-    of_names = zip(*(text.split() for text in texts), strict=True)
-    return [
-        name for name, found in zip(own, of_names, strict=True) if len(set(",".join(found).split(","))) > 1
-    ]
+    """Return the names with more than one digest over all workers, who have the same names in one order."""
+    short = [",".join(digest[:COMPARED_CHARACTERS] for digest in digests) for digests in own.values()]
+    of_workers = [text.split() for text in group.gather_strings(" ".join(short))]
+    of_names = zip(own, *of_workers, strict=True)
+    return [name for name, *found in of_names if len(set(",".join(found).split(","))) > 1]
 
 
 def some_of(names: Collection[str]) -> str:
     """Return the first of these names as text, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(list(names)[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - MOST_SHOWN_NAMES} more" if len(names) > MOST_SHOWN_NAMES else ""
+    return f"{', '.join(list(names)[:MOST_SHOWN_NAMES])}{more}"

@@ -1,6 +1,6 @@
 """A task that a Python file defines."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,9 +78,8 @@ class FileTask(Task):
         return chosen
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        make = self._optional.get("optimizer", super().optimizer)
-        optimizer: Optimizer = make(model)
-        return optimizer
+        make: Callable[[nn.Module], Optimizer] = self._optional.get("optimizer", super().optimizer)
+        return make(model)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._functions.loss(model, batch)
