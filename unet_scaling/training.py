@@ -28,7 +28,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
 from unet_scaling.task.task import Task
-from unet_scaling.task.unused import with_zero_gradients
+from unet_scaling.task.weights import with_zero_gradients
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))

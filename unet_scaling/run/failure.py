@@ -114,7 +114,7 @@ def _rank() -> int:
 
 def _out_of_memory(error: Exception, config: RunConfig, part: str) -> UserError | None:
     """Return an error that names batch, image size and peak, if this is a lack of memory."""
-    if not _is_out_of_memory(error):
+    if not is_out_of_memory(error):
         return None
     data = config.data
     size = "" if config.has_own_task else f" images of {data.image_height} x {data.image_width}"
@@ -129,7 +129,8 @@ def _out_of_memory(error: Exception, config: RunConfig, part: str) -> UserError 
     )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory lacked, of the host or the device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from unet_scaling.data.run_data import RunData
@@ -12,6 +13,29 @@ from unet_scaling.model import Norm
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Evaluated, Evaluation
+
+# Stands in the place of each count of a sample whose outputs were not finite: no count reaches it.
+NOT_FINITE = torch.iinfo(torch.int64).min
+
+
+def counted(counts: Tensor, outputs: Iterable[Tensor]) -> Tensor:
+    """Return the counts of a sample, or `NOT_FINITE` where an output is NaN or infinite.
+
+    It does not wait for the device. Minus infinity is what a model may mean, of what it rules out.
+    """
+    for output in outputs:
+        counts = torch.where((output < torch.inf).all().to(counts.device), counts, NOT_FINITE)
+    return counts
+
+
+def not_finite(counts: Tensor, epochs: int) -> str:
+    """Return of counts [samples, k] for how many samples outputs were not finite; empty if none."""
+    found = (counts == NOT_FINITE).any(dim=1).nonzero()
+    if not len(found):
+        return ""
+    samples = f"{len(found)} of {len(counts)} test samples, first number {found[0].item()}"
+    cause = "the training diverged, or in evaluation mode the model divides by zero"
+    return f"after {epochs} epochs the outputs are NaN or infinite for {samples}: {cause}"
 
 
 class Task(ABC):
