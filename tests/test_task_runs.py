@@ -98,11 +98,13 @@ def test_outputs_that_are_not_finite_in_evaluation_end_a_run_as_diverged(tmp_pat
     """On all workers alike, though one of them alone has such a sample; after the verified passes."""
     text = "self.trained = self.trained + self.training\n        factor = torch.nan if not self.training and "
     source = changed(
-        {"        return self.head": f"        {text}self.trained > 6 and places[0, 0] > 1.5 else 1.0\n"
+        {"        return self.head": f"        {text}self.trained > 30 and places[0, 0] > 1.5 else 1.0\n"
          "        return factor * self.head",
          HIDDEN: HIDDEN + "        self.trained = 0\n"}
     )  # fmt: skip
-    code, output = launched(points_config(tmp_path / "task", source, "horovod", workers=2), tmp_path / "run")
+    code, output = launched(
+        points_config(tmp_path / "task", source, framework="horovod", workers=2), tmp_path / "run"
+    )
     assert code == 70, output
     state = run_state(tmp_path / "run")
     assert state.state == "diverged"

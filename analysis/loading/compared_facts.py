@@ -126,7 +126,7 @@ ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
 FACTS: tuple[Fact[Header], ...] = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
     Fact("task", task_words, any_run),
-    *(Fact(f"task.{name}", partial(task_switch, name), any_run) for name in TASK_SWITCHES),
+    *(Fact[Header](f"task.{name}", partial(task_switch, name), any_run) for name in TASK_SWITCHES),
     Fact("train_images", lambda header: str(header.train_images), same_options),
     Fact("test_images", lambda header: str(header.test_images), same_options),
     Fact("computing", lambda header: "emulated" if header.is_emulated else "real", any_run),

@@ -79,6 +79,13 @@ def _main_stack() -> traceback.StackSummary:
 
 def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part: str, trace: str) -> None:
     worker = _rank()
+    message = str(error)
+    if not isinstance(error, UserError | WaitedTooLongError | errors.NoSafePointError):
+        # Of a KeyError the text is the key alone, and a line of the user's says more than one of torch.
+        frames = list(traceback.extract_tb(error.__traceback__))
+        own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+        place = f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+        message = f"{type(error).__name__}{place}: {message}"
     report = FailureReport(
         attempt=attempt,
         worker=worker,
@@ -86,7 +93,7 @@ def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part
         host=socket.gethostname(),
         utc=datetime.now(UTC).isoformat(timespec="milliseconds"),
         error=type(error).__name__,
-        message=str(error),
+        message=message,
         during=part,
         traceback=trace,
     )

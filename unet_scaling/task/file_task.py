@@ -21,7 +21,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Scalar
 from unet_scaling.study.record_lines import Evaluated, Scores
 from unet_scaling.task.functions import TaskFunctions
-from unet_scaling.task.task import Task
+from unet_scaling.task.task import Task, require_finite
 from unet_scaling.task.verification import verify_task, without_gradient
 from unet_scaling.task.weights import require_all_trained, require_usable
 
@@ -78,11 +78,10 @@ class FileTask(TaskFunctions, Task):
         return groups
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        loss: Tensor = self.functions["loss"](model, batch)
-        return loss
+        return cast(Tensor, self.functions["loss"](model, batch))
 
     def result(self, counts: Tensor, evaluated: Evaluated) -> Scores:
-        self.require_finite(counts, evaluated.epochs)
+        require_finite(counts, evaluated.epochs, self.place("count"))
         total = counts.sum(dim=0)
         return Scores(**evaluated.model_dump(), counts=total.tolist(), scores=self.score(total))
 

@@ -16,17 +16,17 @@ from unet_scaling.data.image_source import Batch
 from unet_scaling.run.failure import is_out_of_memory
 from unet_scaling.run.weights import one_line
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_USAGE, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.task.importing import import_task_file, last_line
-from unet_scaling.task.task import counted, not_finite
+from unet_scaling.task.task import finite_counts
 
 # What torch says -> what helps. It names no cure, or one that is wrong here.
-CURES = {
+CURE_OF_MESSAGE = {
     "modified by an inplace operation": "take the operation that is not in place, such as relu for relu_",
     "backward through the graph a second time": "detach() what the model keeps from one pass for the next",
 }
 # What these make is compared between workers: they may seed any generator.
-COMPARED = ("build_model", "datasets")
+MAY_SEED = ("build_model", "datasets")
 
 
 class TaskFunctions:
@@ -41,15 +41,17 @@ class TaskFunctions:
         self._outputs: list[Tensor] = []
         self._counts = 0
 
-    def mistake(
-        self, name: str, text: str, code: int = EXIT_USAGE, error: Exception | None = None
-    ) -> UserError:
-        """Return the error that names a function of the file, and its line or that in which it failed."""
+    def place(self, name: str, error: Exception | None = None) -> str:
+        """Return file and line of a function, or the line in which it failed, and its name."""
         line = last_line(self.path, error) if error else None
         defined = getattr(unwrap(self.functions[name]), "__code__", None)
         if line is None and defined:
-            return UserError(f"{defined.co_filename}:{defined.co_firstlineno}: {name}: {text}", code)
-        return UserError(f"{self.path}:{line}: {name}: {text}", code)
+            return f"{defined.co_filename}:{defined.co_firstlineno}: {name}"
+        return f"{self.path}:{line}: {name}"
+
+    def mistake(self, name: str, text: str, code: int = EXIT_USAGE) -> UserError:
+        """Return the error that names a function of the file."""
+        return UserError(f"{self.place(name)}: {text}", code)
 
     @contextmanager
     def inside(self, name: str, watched: bool = True) -> Iterator[None]:
@@ -62,9 +64,9 @@ class TaskFunctions:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            cure = "".join(f"; {cure}" for words, cure in CURES.items() if words in str(error))
+            cure = "".join(f"; {cure}" for words, cure in CURE_OF_MESSAGE.items() if words in str(error))
             said = f"{type(error).__name__}: {one_line(error)}{cure}"
-            raise self.mistake(name, said, error=error) from error
+            raise UserError(f"{self.place(name, error)}: {said}") from error
         after = _generators(name) if before else {}
         moved = ", ".join(generator for generator in before if after[generator] != before[generator])
         if moved:
@@ -74,14 +76,14 @@ class TaskFunctions:
 
     def called(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401
         """Call a function of the file. Raises UserError as `inside`."""
-        with self.inside(name, watched=name not in COMPARED):
+        with self.inside(name, watched=name not in MAY_SEED):
             return self.functions[name](*arguments)
 
     def note_outputs(self, model: nn.Module, _inputs: object, outputs: object) -> None:
         """Note what the model gives in evaluation: a forward hook."""
         if not model.training:
-            leaves = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
-            self._outputs += [leaf for leaf in leaves if leaf.is_floating_point()]
+            tensors = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+            self._outputs += filter(torch.is_floating_point, tensors)
 
     def count(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the counts of a batch; UserError where they are not int64 [k], with k as in every call."""
@@ -94,15 +96,9 @@ class TaskFunctions:
         if len(counts) != self._counts:
             found = f"{self._counts} numbers for one batch, {len(counts)} for another"
             raise self.mistake("count", f"gives {found}; give as many for any samples")
-        counts = counted(counts, self._outputs)
+        counts = finite_counts(counts, self._outputs)
         self._outputs.clear()
         return counts
-
-    def require_finite(self, counts: Tensor, epochs: int) -> None:
-        """Raise UserError (70) where the model's outputs behind these counts [samples, k] were not finite."""
-        fault = not_finite(counts, epochs)
-        if fault:
-            raise self.mistake("count", fault, EXIT_DIVERGED)
 
     def score(self, counts: Tensor) -> dict[str, float | None]:
         """Return the scores that follow from int64 counts [k] of the whole test set.

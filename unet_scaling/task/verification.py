@@ -22,6 +22,7 @@ from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record_lines import SCORE_NAME
 from unet_scaling.task.functions import TaskFunctions
+from unet_scaling.task.task import require_finite
 from unet_scaling.task.weights import backward_nodes, named, where_kept
 
 # Of the small batches that are tried: halved, they are still more than one sample.
@@ -37,7 +38,7 @@ RANDOM_LOSS_TOLERANCE = 0.5
 # Of all counts: rounding may move a value that lies at a threshold.
 COUNT_TOLERANCE = 1e-3
 # Words in the names of scores of which less is better.
-LOSSES = re.compile(
+WORDS_OF_LOSSES = re.compile(
     r"(?<![a-z])(bp[cd]|brier|[ctw]er|cost|dist(ances?)?|divergence|entropy|err(ors?)?|fid|hausdorff|kl|nll|"
     r"loss(es)?|s?mape|mae|miss(es)?|r?msl?e|perplexity|ppl|regret|residuals?|risk)(?![a-z])"
 )
@@ -202,8 +203,9 @@ def _require_counts_that_add_up(task: TaskFunctions, model: nn.Module, data: Sam
             with task.inside("datasets"):
                 batch = data.batch(part)
             counts.append(task.count(model, batch).cpu())
-        task.require_finite(torch.stack(counts), 0)
-        whole, total = counts[0], torch.stack(counts[1:]).sum(dim=0)
+        require_finite(torch.stack(counts), 0, task.place("count"))
+        whole = counts[0]
+        total = torch.stack(counts[1:]).sum(dim=0)
         if (whole - total).abs().sum() > COUNT_TOLERANCE * total.abs().sum():
             found = f"{len(indices)} give {whole.tolist()}, one by one they sum to {total.tolist()}"
             cure = "count in integers sample by sample, and divide in score"
@@ -222,7 +224,7 @@ def _require_scores(task: TaskFunctions, counts: Tensor) -> None:
     name, judged = next(iter(scores.items()))
     if judged is not None and not 0 <= judged <= 1:
         raise task.mistake("score", f"{name} is {judged:g}; the first score, which is judged, is from 0 to 1")
-    if task.functions.get("HIGHER_IS_BETTER") not in (True, False) and LOSSES.search(name):
+    if task.functions.get("HIGHER_IS_BETTER") not in (True, False) and WORDS_OF_LOSSES.search(name):
         cure = "add the line HIGHER_IS_BETTER = False to the file (or True, if more is better)"
         raise task.mistake("score", f"{name} is judged, and seems to be better when lower: {cure}")
 

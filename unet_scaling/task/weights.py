@@ -14,11 +14,12 @@ from torch.utils._pytree import tree_leaves
 
 from unet_scaling.task.functions import TaskFunctions
 
+# More names hide the cure.
 MOST_NAMED = 5
 # What Horovod averages, and what it can give to the other workers.
 AVERAGED = (torch.float32, torch.float64, torch.float16)
 SENT = (*AVERAGED, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-CURES = {
+CURE_OF_TYPE = {
     torch.bool: "keep it as uint8, or register it with persistent=False",
     torch.bfloat16: "keep it as float32, and set training.precision = 'bf16'",
     torch.complex64: "keep real and imaginary part as float32",
@@ -54,7 +55,7 @@ def _fault(tensor: object, allowed: Sequence[torch.dtype]) -> str:
     if tensor.device.type != "cpu":
         return f"is on the device {tensor.device}: build the model on the CPU; each worker moves it"
     if tensor.dtype not in allowed:
-        cure = CURES.get(tensor.dtype, "keep it as float32")
+        cure = CURE_OF_TYPE.get(tensor.dtype, "keep it as float32")
         return f"is {str(tensor.dtype).removeprefix('torch.')}, which Horovod does not take: {cure}"
     if tensor.layout != torch.strided or not tensor.is_contiguous():
         return "is not contiguous, and Horovod takes no other: assign .contiguous() of it"
@@ -63,17 +64,13 @@ def _fault(tensor: object, allowed: Sequence[torch.dtype]) -> str:
 
 def require_all_trained(task: TaskFunctions, function: str, model: nn.Module, groups: Iterable[Any]) -> None:
     """Raise UserError unless groups, as torch's optimizers take them, have each weight that is trained."""
-    given = {id(leaf) for leaf in tree_leaves([[*_weights(group)] for group in groups])}
+    chosen = [group["params"] if isinstance(group, dict) else group for group in groups]
+    given = {id(each) for one in chosen for each in ([one] if isinstance(one, Tensor) else one)}
     trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     lacking = [name for name, weight in trained if id(weight) not in given]
     if lacking:
         cure = "no optimizer would train it; return it, or set requires_grad_(False)"
         raise task.mistake(function, f"leaves out {named(lacking)}: {cure}")
-
-
-def _weights(group: Any) -> Iterable[Any]:  # noqa: ANN401
-    chosen = group["params"] if isinstance(group, dict) else group
-    return [chosen] if isinstance(chosen, Tensor) else chosen
 
 
 def backward_nodes(loss: Tensor) -> Iterator[Any]:
