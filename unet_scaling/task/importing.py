@@ -26,19 +26,13 @@ def import_task_file(path: Path, sha256: str | None) -> ModuleType:
         raise UserError(f"task.file: {path} cannot be read ({error.strerror})") from None
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
-        raise UserError(
-            f"task.file: {path} has changed since the study was launched (SHA-256 {_short(found)}, expected "
-            f"{_short(str(sha256))}): its runs would not train the same; bring the file back, or give the "
-            "study another name",
-            EXIT_BAD_DATA,
-        )
+        digests = [f"{digest[:SHOWN_DIGEST_CHARACTERS]}..." for digest in (found, str(sha256))]
+        changed = f"has changed since the study was launched (SHA-256 {digests[0]}, expected {digests[1]})"
+        cure = "bring the file back, or give the study another name"
+        raise UserError(f"task.file: {path} {changed}: {cure}", EXIT_BAD_DATA)
     module = _module(path, content, found)
     _require_functions(path, module)
     return module
-
-
-def _short(sha256: str) -> str:
-    return f"{sha256[:SHOWN_DIGEST_CHARACTERS]}..."
 
 
 def _module(path: Path, content: bytes, sha256: str) -> ModuleType:

@@ -58,9 +58,7 @@ def verify_task(task: TaskFunctions, model: nn.Module, data: SampleData) -> None
     """Raise UserError on every worker alike, where one finds a mistake or two workers differ."""
     own = data.group.run_on_all(lambda: task_facts(task, model, data))
     texts = data.group.gather_strings(own.model_dump_json())
-    workers = [TaskFacts.model_validate_json(text) for text in texts]
-    require_alike(task, workers)
-    require_all_used(task, workers[0])
+    require_alike(task, [TaskFacts.model_validate_json(text) for text in texts])
 
 
 def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskFacts:
@@ -75,7 +73,7 @@ def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskF
 
 
 def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
-    """Raise UserError where two workers differ, 65 in a sample, 2 in a pass."""
+    """Raise UserError where two workers differ, 65 in a sample, or a pass leaves out a parameter."""
     first = workers[0]
     for rank, other in enumerate(workers):
         differing = [index for index, digest in first.samples.items() if other.samples.get(index) != digest]
@@ -89,12 +87,8 @@ def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
             found = f"gives workers 0 and {rank} different weights from the same seed"
             raise task.mistake("build_model", f"{found}: draw them from torch's generator alone")
         _require_same_pass(task, rank, first, other)
-
-
-def require_all_used(task: TaskFunctions, found: TaskFacts) -> None:
-    """Raise UserError where a parameter has no gradient after a pass, and the study does not allow it."""
-    if found.without_gradient and not task.config.task.find_unused_parameters:
-        raise without_gradient(task, found.without_gradient)
+    if first.without_gradient and not task.config.task.find_unused_parameters:
+        raise without_gradient(task, first.without_gradient)
 
 
 def without_gradient(task: TaskFunctions, names: Sequence[str]) -> UserError:
