@@ -235,8 +235,10 @@ def _require_all_complete(folder: StudyFolder, configs: Sequence[RunConfig]) -> 
     if incomplete:
         lines = [f"{run}: {state.state}: {state.reason}" for run, state in incomplete.items()]
         diverged = all(state.state == "diverged" for state in incomplete.values())
+        cure = "mend what is said of them, and run the same command again"
+        if diverged:  # from the same seed a run takes the same steps
+            cure = "they would diverge again: lower training.learning_rate, or raise training.warmup_epochs"
         raise UserError(
-            f"{len(incomplete)} of {len(configs)} runs did not complete; "
-            "run the same command again to retry them\n  " + "\n  ".join(lines),
+            f"{len(incomplete)} of {len(configs)} runs did not complete; {cure}\n  " + "\n  ".join(lines),
             EXIT_DIVERGED if diverged else EXIT_BUG,
         )

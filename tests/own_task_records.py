@@ -1,5 +1,6 @@
 """Records of a task that a file defines, written again from those of the built-in task: the same numbers."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.tasks import POINTS
@@ -14,7 +15,7 @@ OTHER_SCORE = "dice_score"
 
 
 def as_own_task(
-    study: Path, find_unused_parameters: bool = False, score: str = SCORE, **options: str | int
+    study: Path, score: str = SCORE, switches: Mapping[str, bool] | None = None, **options: str | int
 ) -> Path:
     """Write the runs of a study again as those of a task of their own, whose options are these.
 
@@ -22,12 +23,8 @@ def as_own_task(
     """
     task = study.parent / "my_task.py"
     task.write_text(POINTS)
-    table = TaskOptions(
-        file=str(task),
-        sha256=task_sha256(task, "task.file"),
-        options={**options},
-        find_unused_parameters=find_unused_parameters,
-    )
+    sha256 = task_sha256(task, "task.file")
+    table = TaskOptions(file=str(task), sha256=sha256, options={**options}, **(switches or {}))
     for path in sorted(study.glob(f"*/{RECORD_NAME}")):
         _write_again(path, table, score)
     return study

@@ -1,6 +1,5 @@
-"""Tasks that files define: the examples of docs/tasks, one that is as small as can be, and mistakes in it."""
+"""Tasks that files define: the examples of docs/tasks, one that is as small as can be."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,24 +63,6 @@ def count(model, batch):
 def score(counts):
     return {"accuracy": counts[0] / counts[1]}
 """
-RANK = 'int(os.environ.get("PMI_RANK", 0))'
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A change of the small task, what is said of it, and with which exit code."""
-
-    right: str
-    wrong: str
-    said: str
-    exit_code: int = 2
-
-    @property
-    def source(self) -> str:
-        assert self.right in POINTS
-        return POINTS.replace(self.right, self.wrong)
-
-
 # One layer is used in every second pass, another one where the first sample of the batch is on one side:
 # so two workers may differ in one step.
 SOMETIMES_UNUSED = POINTS.replace(
@@ -99,33 +80,6 @@ SOMETIMES_UNUSED = POINTS.replace(
     "            hidden = hidden + self.of_some(places)\n"
     "        return self.head(functional.relu(hidden))",
 )
-# They show in one worker.
-MISTAKES = {
-    "sum": Mistake(
-        "batch[1])\n\n\ndef count", 'batch[1], reduction="sum")\n\n\ndef count', "loss is a sum over the"
-    ),
-    "counts": Mistake(
-        "torch.stack([right.sum(), torch.tensor(len(right))])",
-        "torch.tensor([int(100 * right.float().mean()), 100])",
-        "count does not add up over samples",
-    ),
-    "random": Mistake(
-        ", generator=torch.Generator().manual_seed(self.first + index)", "", "when it is read again", 65
-    ),
-    "unused": Mistake(" + self.spare(places)", "", "no gradient after a pass for spare.weight, spare.bias"),
-}
-# They show only where two workers are compared.
-MISTAKES_OF_WORKERS = {
-    "rank": Mistake(
-        "self.first + index)", f"self.first + index + 7 * {RANK})", "not the same in workers 0 and 1", 65
-    ),
-    "branch": Mistake(
-        " + self.spare(places)", f" + (0 if {RANK} else self.spare(places))", "a branch that depends"
-    ),
-    "scale": Mistake(
-        "return functional.cross", f"return (1 + {RANK}) * functional.cross", "a branch depends on"
-    ),
-}
 
 
 def task_config(

@@ -333,7 +333,7 @@ REFUSED_OPTIMIZERS = {
     "RMSprop": "optimizer(model): return torch.optim.RMSprop(model.parameters())",
     "SGD; use .* fused=True": "optimizer(model): return torch.optim.SGD(model.parameters())",
     "lr above 0": "optimizer(model): return torch.optim.SGD(model.parameters(), lr=0.0, fused=True)",
-    "does not have head.weight, head.bias": "parameters(model): return list(model.parameters())[:-2]",
+    "leaves out head.weight, head.bias": "parameters(model): return list(model.parameters())[:-2]",
 }
 
 

@@ -14,6 +14,7 @@ import slurm.__main__
 from slurm.study_folder import StudyFolder, in_launch_order
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY, make_images
+from tests.tasks import POINTS
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.record import read_record
@@ -397,3 +398,18 @@ def test_repeats_are_blocks_in_shuffled_order(images: Path, tmp_path: Path) -> N
     assert len(set(blocks)) > 1
     assert all(len(set(block)) == 4 for block in blocks)
     assert order == in_launch_order(study)
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_is_not_advised_to_be_run_again(tmp_path: Path) -> None:
+    (tmp_path / "my_task.py").write_text(POINTS)
+    study = tmp_path / "mine.toml"
+    study.write_text(
+        'workers = [1]\nrepeats = 1\nframeworks = ["pytorch_native"]\n[task]\nfile = "my_task.py"\n'
+        "options = { width = 4 }\n[training]\nepochs = 2\nbatch_per_worker = 2\nlearning_rate = 1e30\n"
+    )
+    command = [sys.executable, "-m", "unet_scaling", "run", str(study), "--logs", str(tmp_path / "logs")]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 70, done.stdout + done.stderr
+    assert "training.learning_rate" in done.stderr
+    assert "same command" not in done.stderr

@@ -81,3 +81,22 @@ def test_the_glossary_explains_every_state_and_no_other() -> None:
     section = text.split("## State of a run", 1)[1].split("\n## ", 1)[0]
     explained = re.findall(r"^\| ([a-z ]+) \|", section, flags=re.MULTILINE)
     assert explained == ["state", *get_args(State), "word", *get_args(Exclusion)]
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)", "Killed"),
+        ("=   KILLED BY SIGNAL: 11 (Segmentation fault)", "Segmentation fault"),
+        ("mpirun noticed that process rank 1 with PID 7 on node n1 exited on signal 9 (Killed).", "Killed"),
+        ("srun: error: node2: task 1: Out Of Memory", "Out Of Memory"),
+        ("slurmstepd: error: node2: tasks 0-3: Segmentation fault", "Segmentation fault"),
+    ],
+)
+def test_a_killed_worker_is_told_by_its_signal(said: str, name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path, end=None)
+    (run / "output.log").write_text(f"epoch 1\n{said}\n")
+    state = run_state(run)
+    assert state.state == "failed"
+    assert f"({name})" in state.reason
+    assert ("training.accumulate" in state.reason) == (name != "Segmentation fault")

@@ -1,5 +1,7 @@
 """A task that a file defines: what it has to define, what is verified, and the words of its report."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,8 @@ from torch import nn
 from analysis.score import Score
 from slurm.commands import new
 from slurm.study_folder import StudyFolder
-from slurm.task_check import verify_in_processes
-from tests.tasks import EXAMPLES, MISTAKES, MISTAKES_OF_WORKERS, POINTS, example, points_config, task_config
+from tests.task_mistakes import MISTAKES, MISTAKES_OF_WORKERS, RIGHT, changed
+from tests.tasks import EXAMPLES, POINTS, example, points_config, task_config
 from unet_scaling.data.sample_data import SampleData
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
@@ -18,8 +20,10 @@ from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Scores
 from unet_scaling.study.study_file import read_study
+from unet_scaling.study.texts import score_title
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import build_model
+from unet_scaling.verify_task import facts_of
 
 STUDY = """
 workers = [1, 2]
@@ -48,8 +52,8 @@ def data_of(config: RunConfig) -> SampleData:
     return FileTask(config).load_data(single_worker())
 
 
-def write_study(folder: Path, text: str = STUDY) -> Path:
-    (folder / "my_task.py").write_text(POINTS)
+def write_study(folder: Path, text: str = STUDY, source: str = POINTS) -> Path:
+    (folder / "my_task.py").write_text(source)
     path = folder / "mine.toml"
     path.write_text(text)
     return path
@@ -67,20 +71,52 @@ def test_the_task_of_the_documentation_keeps_the_contract(tmp_path: Path) -> Non
     verify(points_config(tmp_path, source))
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_refuses_a_mistake_that_one_worker_shows(name: str, tmp_path: Path) -> None:
-    mistake = MISTAKES[name]
-    with pytest.raises(UserError, match=mistake.said) as raised:
-        verify(points_config(tmp_path, mistake.source))
-    assert raised.value.exit_code == mistake.exit_code
+@pytest.mark.parametrize("name", MISTAKES | MISTAKES_OF_WORKERS)
+def test_a_mistake_is_named_by_function_file_and_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the two processes of `unet-scaling check` do it."""
+    mistake = (MISTAKES | MISTAKES_OF_WORKERS)[name]
+    config = points_config(tmp_path, mistake.source, **mistake.training)
+    first = facts_of(config, "") if name in MISTAKES_OF_WORKERS else ""
+    monkeypatch.setenv("PMI_RANK", "1" if first else "0")
+    with pytest.raises(UserError) as raised:
+        facts_of(config, first)
+    assert raised.value.exit_code == mistake.code
+    assert mistake.place in str(raised.value)
+    assert mistake.word in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", MISTAKES_OF_WORKERS)
-def test_check_refuses_a_mistake_that_two_workers_show(name: str, tmp_path: Path) -> None:
-    mistake = MISTAKES_OF_WORKERS[name]
-    with pytest.raises(UserError, match=mistake.said) as raised:
-        verify_in_processes(points_config(tmp_path, mistake.source))
-    assert raised.value.exit_code == mistake.exit_code
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_looks_like_a_mistake_passes(name: str, tmp_path: Path) -> None:
+    facts_of(points_config(tmp_path, changed(RIGHT[name])), "")
+
+
+@pytest.mark.parametrize("name", ["key", "no option", "order of reads"])
+def test_check_refuses_a_mistake_before_any_launch(name: str, tmp_path: Path) -> None:
+    mistake = (MISTAKES | MISTAKES_OF_WORKERS)[name]
+    path = write_study(tmp_path, source=mistake.source)
+    command = [sys.executable, "-m", "unet_scaling", "check", str(path), "--only-files"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (mistake.code, "")
+    assert f"error: {tmp_path}/{mistake.place}" in done.stderr
+    assert mistake.word in done.stderr
+
+
+def test_a_loss_that_is_no_mean_passes_where_the_study_says_so(tmp_path: Path) -> None:
+    config = points_config(tmp_path, MISTAKES["dice of a batch"].source)
+    task = config.task.model_copy(update={"loss_is_mean": False})
+    facts_of(config.model_copy(update={"task": task}), "")
+
+
+def test_a_score_that_is_better_when_lower_is_judged_turned(tmp_path: Path) -> None:
+    """With fewer errors the judged score rises; the score itself is recorded beside it."""
+    task = FileTask(points_config(tmp_path, changed(RIGHT["lower is better"])))
+    few, many = (task.score(torch.tensor([errors, 10])) for errors in (1, 4))
+    assert few == {"one_minus_error_rate": pytest.approx(0.9), "error_rate": pytest.approx(0.1)}
+    assert next(iter(many.values())) == pytest.approx(0.6)
+    assert score_title(next(iter(few))) == "1 - error rate"
 
 
 def test_verification_leaves_the_model_as_it_was(tmp_path: Path) -> None:
@@ -119,11 +155,6 @@ def test_refuses_an_option_that_nothing_reads(tmp_path: Path) -> None:
     options = config.task.model_copy(update={"options": {"width": 4, "depht": 2}})
     with pytest.raises(UserError, match=r"task.options.depht: neither build_model nor datasets"):
         verify(config.model_copy(update={"task": options}))
-
-
-def test_refuses_a_score_that_is_no_share(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"accuracy is \d+; .* a share from 0 to 1"):
-        verify(points_config(tmp_path, POINTS.replace("counts[0] / counts[1]", "1 + counts[1] - counts[0]")))
 
 
 def test_batches_are_those_of_the_whole_group(tmp_path: Path) -> None:

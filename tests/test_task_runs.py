@@ -10,10 +10,12 @@ import torch
 
 from analysis.__main__ import main as report
 from tests.studies import launched
-from tests.tasks import EXAMPLES, MISTAKES_OF_WORKERS, POINTS, example, points_config, task_config
+from tests.task_mistakes import HIDDEN, MISTAKES, MISTAKES_OF_WORKERS, changed
+from tests.tasks import EXAMPLES, POINTS, example, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns
 from unet_scaling.study.config import FRAMEWORKS, RunConfig
 from unet_scaling.study.record_lines import Scores
+from unet_scaling.study.run_state import run_state
 
 LEAST_STEPS = 20
 # Not in words such as "previous".
@@ -70,13 +72,32 @@ def test_the_report_speaks_of_the_score_of_the_task(tmp_path: Path, trained_run:
     assert '[task]\nfile = "residual_classifier.py"' in texts["test.toml"]
 
 
-@pytest.mark.parametrize("name", ["rank", "branch"])
+@pytest.mark.parametrize("name", ["branch", "order of reads", "complex"])
 def test_workers_refuse_a_mistake_before_they_train(name: str, tmp_path: Path) -> None:
-    mistake = MISTAKES_OF_WORKERS[name]
+    mistake = (MISTAKES | MISTAKES_OF_WORKERS)[name]
     code, output = launched(points_config(tmp_path / "task", mistake.source, workers=2), tmp_path / "run")
-    assert code == mistake.exit_code
-    assert mistake.said in output
+    assert code == mistake.code
+    assert mistake.place in output
+    assert mistake.word in output
     assert not (tmp_path / "run" / "run.jsonl").read_bytes()
+
+
+def test_outputs_that_are_not_finite_in_evaluation_end_a_run_as_diverged(tmp_path: Path) -> None:
+    """On all workers alike, though one of them alone has such a sample; after the verified passes."""
+    text = "self.trained = self.trained + self.training\n        factor = torch.nan if not self.training and "
+    source = changed(
+        {"        return self.head": f"        {text}self.trained > 30 and places[0, 0] > 1.5 else 1.0\n"
+         "        return factor * self.head",
+         HIDDEN: HIDDEN + "        self.trained = 0\n"}
+    )  # fmt: skip
+    code, output = launched(
+        points_config(tmp_path / "task", source, framework="horovod", workers=2), tmp_path / "run"
+    )
+    assert code == 70, output
+    state = run_state(tmp_path / "run")
+    assert state.state == "diverged"
+    assert "my_task.py" in state.reason
+    assert ": count: " in state.reason
 
 
 def test_a_run_refuses_a_file_that_was_changed_since(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from analysis.__main__ import main as report
-from slurm.task_check import verify_in_processes
+from slurm.commands.check import verify_in_processes
 from tests.own_task_records import as_own_task
 from tests.records import write_run
 from tests.studies import launched
-from tests.tasks import MISTAKES, POINTS, SOMETIMES_UNUSED, points_config
+from tests.task_mistakes import MISTAKES
+from tests.tasks import POINTS, SOMETIMES_UNUSED, points_config
 from tests.trained import TrainedRun, TrainedRuns
 from tests.wrappers import each_other_framework
 from unet_scaling.data.sample_data import SampleData
@@ -22,7 +23,7 @@ from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import read_study
 from unet_scaling.task.file_task import FileTask
-from unet_scaling.task.unused import with_zero_gradients
+from unet_scaling.task.weights import with_zero_gradients
 from unet_scaling.training import build_model, build_optimizer, local_step
 
 LEAST_STEPS = 20
@@ -169,21 +170,26 @@ def test_a_later_pass_without_a_gradient_ends_the_run_by_name(framework: str, tm
     assert f"set {OPTION} = true" in output
 
 
-def test_the_report_says_so_and_refuses_runs_without_the_option(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [("find_unused_parameters", True, "a parameter that a pass does not use gets a gradient of zero"),
+     ("loss_is_mean", False, "same loss at every worker count")],
+)  # fmt: skip
+def test_the_report_says_so_and_refuses_runs_without_the_option(
+    key: str, value: bool, said: str, tmp_path: Path
+) -> None:
     parts = [tmp_path / name for name in ("with", "without")]
-    for part, allowed in zip(parts, (True, False), strict=True):
+    for part, switches in zip(parts, ({key: value}, {}), strict=True):
         for framework in ("pytorch_native", "horovod"):
             for repeat in (1, 2, 3):
                 write_run(part, framework, 1, repeat)
-        as_own_task(part, find_unused_parameters=allowed)
+        as_own_task(part, switches=switches)
     assert [report([str(part)]) for part in parts] == [0, 0]
     pages = [(part / "report" / "report.html").read_text() for part in parts]
-    said = ["a parameter that a pass does not use gets a gradient of zero" in page for page in pages]
-    assert said == [True, False]
-    assert "find_unused_parameters = true" in (parts[0] / "report" / "tiny.toml").read_text()
+    assert [said in page for page in pages] == [True, False]
+    assert f"{key} = {str(value).lower()}" in (parts[0] / "report" / "tiny.toml").read_text()
     for run in parts[1].glob("horovod*"):
         shutil.rmtree(parts[0] / run.name)
         run.rename(parts[0] / run.name)
     assert report([str(parts[0])]) == 0
-    left_out = (parts[0] / "report" / "left_out.csv").read_text()
-    assert f"{OPTION} is" in left_out
+    assert f"task.{key} is" in (parts[0] / "report" / "left_out.csv").read_text()

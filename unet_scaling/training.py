@@ -28,13 +28,13 @@ from unet_scaling.played import (
     buffers_that_differ,
     played_statistics,
 )
-from unet_scaling.run.training_state import leaving_no_trace, some_of
+from unet_scaling.run.training_state import leaving_no_trace
 from unet_scaling.run.weights import load_weights
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import Phase
 from unet_scaling.task.task import Task
-from unet_scaling.task.unused import with_zero_gradients
+from unet_scaling.task.weights import with_zero_gradients
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
@@ -111,17 +111,13 @@ def _name_strides_as_gradients_will(model: nn.Module) -> None:
 
 
 def build_optimizer(task: Task, model: nn.Module) -> Optimizer:
-    """Return the optimizer of the task at the rate of the first epoch; UserError as `_require_equal_use`."""
+    """Return the optimizer of the task at the rate of the first epoch.
+
+    Raises UserError for one that not all frameworks would take in the same way.
+    """
     if task.config.is_emulated:
         return EmulatedAdam(task.parameters(model), lr=learning_rate(task.config, 0), fused=True)
     optimizer = task.optimizer(model)
-    _require_equal_use(optimizer, model)
-    set_learning_rate(optimizer, learning_rate(task.config, 0))
-    return optimizer
-
-
-def _require_equal_use(optimizer: Optimizer, model: nn.Module) -> None:
-    """Raise UserError for an optimizer that not all frameworks would take in the same way."""
     groups = optimizer.param_groups
     # Horovod makes another object of the class, of which it passes on the groups; fused, it can leave a step
     # out on the device (divergence.py).
@@ -131,15 +127,8 @@ def _require_equal_use(optimizer: Optimizer, model: nn.Module) -> None:
             f"task.file: optimizer gives {type(optimizer).__name__}; use Adam, AdamW or SGD of torch.optim, "
             "with fused=True and a first lr above 0"
         )
-    given = {id(weight) for group in groups for weight in group["params"]}
-    trained = {name: id(weight) for name, weight in model.named_parameters() if weight.requires_grad}
-    left_out = [name for name, weight in trained.items() if weight not in given]
-    if left_out:
-        # DDP would average their gradients, and Horovod would not.
-        raise UserError(
-            f"task.file: the optimizer does not have {some_of(left_out)}; give it all parameters, or set "
-            "requires_grad_(False) in build_model"
-        )
+    set_learning_rate(optimizer, learning_rate(task.config, 0))
+    return optimizer
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:

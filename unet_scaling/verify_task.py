@@ -13,23 +13,25 @@ from unet_scaling.group.group import single_worker
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import run_program
 from unet_scaling.task.file_task import FileTask
-from unet_scaling.task.verification import TaskFacts, require_alike, require_all_used, task_facts
+from unet_scaling.task.verification import TaskFacts, require_alike, task_facts
 from unet_scaling.training import build_model, build_optimizer
 
 
-def main() -> None:
-    config = RunConfig.model_validate_json(sys.stdin.read())
+def facts_of(config: RunConfig, first: str) -> str:
+    """Return as JSON what a worker finds; with what the `first` found it is another one, and is compared."""
     task = FileTask(config)
     group = single_worker()
-    data = task.load_data(group)
+    data = task.load_data(group, backwards=bool(first))
     model = build_model(task, group.device, nn.BatchNorm2d)
     build_optimizer(task, model)
     task.require_options_read()
     own = task_facts(task, model, data)
-    first = TaskFacts.model_validate_json(sys.argv[1]) if sys.argv[1] else own
-    require_alike(task.path, [first, own])
-    require_all_used(task, own)
-    print(own.model_dump_json())
+    require_alike(task, [TaskFacts.model_validate_json(first), own] if first else [own])
+    return own.model_dump_json()
+
+
+def main() -> None:
+    print(facts_of(RunConfig.model_validate_json(sys.stdin.read()), sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.findings.at_once import check_alone
 from analysis.findings.baseline import check_baseline
-from analysis.findings.check import BASELINE, QUIET, WITHOUT_RECORD, Check, not_known, withhold_claims
+from analysis.findings.check import BASELINE, QUIET, WITHOUT_RECORD, Check, no, not_known, withhold_claims
 from analysis.findings.headers import (
     check_attempts,
     check_batches,
@@ -96,7 +96,7 @@ def fairness_checks(study: Study) -> list[Check]:
         return _named(checks, study)
     if study.runs.empty and study.played is not None:
         played = {name: _OF_HEADERS[name](study.played) for name in _OF_PLAYED if study.played.headers}
-        return _named(played, study.played)
+        return _named(played | _of_loss(study.played), study.played)
     if study.runs.empty and study.maps_only is not None:
         of_maps = study.maps_only
         return _named({name: check(of_maps) for name, check in _OF_HEADERS.items()}, of_maps)
@@ -113,7 +113,18 @@ def _checks_of_runs(study: Study) -> dict[str, Check]:
         name: check(study) if study.headers else not_known(WITHOUT_RECORD)
         for name, check in _OF_HEADERS.items()
     }
-    return checks | {name: check(study) for name, check in OF_TABLES.items()}
+    return checks | _of_loss(study) | {name: check(study) for name, check in OF_TABLES.items()}
+
+
+def _of_loss(study: Study) -> dict[str, Check]:
+    """Return the row of a loss that depends on the number of workers; none where it is a mean."""
+    if all(header.config.task.loss_is_mean for header in study.headers.values()):
+        return {}
+    fact = (
+        "task.loss_is_mean = false: each worker divides the loss by what its own batch holds, so that every "
+        "number of workers trains another loss, whatever the framework"
+    )
+    return {"same loss at every worker count": no(fact)}
 
 
 def _of_pair(study: Study, framework: Framework) -> list[Check]:

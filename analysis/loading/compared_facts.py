@@ -4,10 +4,11 @@ import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from analysis.loading.options import UNUSED_PARAMETERS, flat_options, shared_options
+from analysis.loading.options import TASK_SWITCHES, flat_options, shared_options
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record_lines import AttemptFacts, Header, Provenance
 
@@ -91,10 +92,9 @@ def task_words(header: Header) -> str:
     return f"{Path(task.file).name} {str(task.sha256)[:16]}" if task.file else "built-in U-Net"
 
 
-def unused_parameters(header: Header) -> str | None:
-    """Return whether passes may leave parameters out; none of the built-in task, whose passes never do."""
-    config = header.config
-    return str(config.task.find_unused_parameters) if config.has_own_task else None
+def task_switch(name: str, header: Header) -> str | None:
+    """Return what a study allows its task; none of the built-in one, which needs no such thing."""
+    return str(getattr(header.config.task, name)) if header.config.has_own_task else None
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ ATTEMPT_FACTS: Mapping[str, Callable[[AttemptFacts], str | None]] = {
 FACTS: tuple[Fact[Header], ...] = (
     Fact("manifest_sha256", ATTEMPT_FACTS["manifest_sha256"], same_options),
     Fact("task", task_words, any_run),
-    Fact(UNUSED_PARAMETERS, unused_parameters, any_run),
+    *(Fact[Header](f"task.{name}", partial(task_switch, name), any_run) for name in TASK_SWITCHES),
     Fact("train_images", lambda header: str(header.train_images), same_options),
     Fact("test_images", lambda header: str(header.test_images), same_options),
     Fact("computing", lambda header: "emulated" if header.is_emulated else "real", any_run),

@@ -9,8 +9,8 @@ from unet_scaling.study.validation import flat_values
 
 # They guard a run against its end, and change neither what is computed nor what the clock of an epoch covers.
 GUARDS = ("training.checkpoint_minutes", "training.timeout_seconds")
-# Of a task that a file defines.
-UNUSED_PARAMETERS = "task.find_unused_parameters"
+# Of a task that a file defines: what its contract allows.
+TASK_SWITCHES = ("find_unused_parameters", "loss_is_mean")
 # They name a place; what lies there is told by its checksum.
 DATA_PLACES = ("data.folder", "data.manifest")
 WEIGHTS_PLACE = "training.initial_weights"
@@ -43,7 +43,7 @@ def _options_of_own_task(config: RunConfig) -> dict[str, object]:
     """Return the options of a run whose task is no built-in one: its file is told by its SHA-256."""
     options = flat_values(config.training, "training.")
     options |= {f"data.{key}": getattr(config.data, key) for key in TASK_DATA_KEYS}
-    options[UNUSED_PARAMETERS] = config.task.find_unused_parameters
+    options |= {f"task.{name}": getattr(config.task, name) for name in TASK_SWITCHES}
     return options | {f"{TASK_OPTIONS}.{key}": value for key, value in config.task.options.items()}
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.findings.submission import NO_CLUSTER_FILE, is_of_slurm, study_file_name, submit_command
+from analysis.loading.options import TASK_SWITCHES
 from analysis.study import Study
 from analysis.text import listed
 from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT, SHARED_TABLES, TASK_OPTIONS, RunConfig
-from unet_scaling.study.options import OPTION_TABLES
+from unet_scaling.study.options import OPTION_TABLES, TaskOptions
 from unet_scaling.study.study_file import PATH_KEYS
 
 # Of what is trained; the built-in task has none of them.
@@ -101,8 +102,9 @@ def _options(config: RunConfig) -> Iterator[tuple[tuple[str, str], Hashable]]:
     """Return every option of a run, set or not, by table and key."""
     if config.task.file is not None:
         yield ("task", "file"), Path(config.task.file).name
-        if config.task.find_unused_parameters:
-            yield ("task", "find_unused_parameters"), True
+        for key in TASK_SWITCHES:
+            if getattr(config.task, key) != TaskOptions.model_fields[key].default:
+                yield ("task", key), getattr(config.task, key)
         yield from (((TASK_OPTIONS, key), value) for key, value in config.task.options.items())  # type: ignore[misc]
     for table in (*SHARED_TABLES, config.framework):
         options = getattr(config, table) or OPTION_TABLES[table]()

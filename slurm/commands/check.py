@@ -6,6 +6,7 @@ its images against their manifest; and with --cluster that its worker counts fit
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,14 +15,16 @@ from pathlib import Path
 from slurm.cluster import Cluster, prologue_path, read_cluster
 from slurm.commands.options import add_study
 from slurm.preflight import check_inputs, data_folders, estimate, require_throughput
-from slurm.task_check import verify_in_processes
 from unet_scaling.data.manifest import read_manifest
+from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.errors import EXIT_OK
+from unet_scaling.study.errors import EXIT_OK, UserError
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.texts import count
 
+# By which a task is tried, one after the other.
+TRIED_WORKERS = 2
 _EPILOG = """\
 examples
   unet-scaling check
@@ -79,10 +82,30 @@ def _require_unchanged_images(configs: list[RunConfig]) -> None:
 
 def _verify_tasks(configs: Sequence[RunConfig]) -> str:
     """Verify the task with each of its sets of options; raises UserError as its workers would."""
-    distinct = {json.dumps(config.task.model_dump(), sort_keys=True): config for config in configs}
+    by_batch = sorted(configs, key=lambda config: config.training.batch_per_worker)
+    distinct = {json.dumps(config.task.model_dump(), sort_keys=True): config for config in by_batch}
     for config in distinct.values():
         verify_in_processes(config)
     return f"task with {count(len(distinct), 'set')} of options"
+
+
+def verify_in_processes(config: RunConfig) -> None:
+    """Raise UserError where the task breaks its contract, or is another one in another worker."""
+    facts = ""
+    for rank in range(TRIED_WORKERS):
+        # By these any launcher would tell a process its rank.
+        variables = {launcher.size: str(TRIED_WORKERS) for launcher in LAUNCHERS}
+        for launcher in LAUNCHERS:
+            variables |= dict.fromkeys((launcher.rank, *launcher.local_ranks), str(rank))
+        program = [sys.executable, "-m", "unet_scaling.verify_task", facts]
+        done = subprocess.run(
+            program, cwd=PROJECT, env=os.environ | variables, input=config.model_dump_json(),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            # Libraries may warn before.
+            raise UserError(f"\n{done.stderr.strip()}".rpartition("\nerror: ")[2], done.returncode)
+        facts = done.stdout.splitlines()[-1]
 
 
 def _fits(cluster: Cluster, configs: list[RunConfig]) -> str:

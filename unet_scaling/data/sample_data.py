@@ -1,8 +1,8 @@
 """Samples of any kind as the workers of a run consume them: those of the data sets that a task brings."""
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +59,7 @@ class SampleData(RunData):
 
     source: SampleSource
     transform: Transform | None = None
+    digests: Mapping[int, str] = field(default_factory=dict)
 
     def test_share(self) -> Iterator[tuple[int, Batch]]:
         """Yield this worker's test samples, a batch of each, with its position in the test split."""
@@ -71,10 +72,6 @@ class SampleData(RunData):
         if self.transform is None:
             return batch
         return self.transform(batch, None if epoch is None else self._seeds(epoch, indices))
-
-    def compared_samples(self) -> list[int]:
-        """Return the numbers of some samples, spread evenly over the training and the test set."""
-        return _compared(self.split)
 
     def _on_device(self, packed: Batch) -> Batch:
         return _moved(packed, self.group.device, self.config.training.channels_last)
@@ -110,16 +107,19 @@ def _moved(batch: Batch, device: torch.device, channels_last: bool) -> Batch:
     return batch
 
 
-def samples_sha256(source: SampleSource, split: Split) -> str:
-    """Return the SHA-256 over the numbers of samples, and over some samples of both sets."""
+def sample_digests(source: SampleSource, split: Split, backwards: bool = False) -> dict[int, str]:
+    """Return the SHA-256 of some samples, spread evenly over both sets, by number, and read in this order."""
+    numbers = [int(index) for part in (split.train, split.test) for index in _spread(part)]
+    read = {index: sample_sha256(source.sample(index)) for index in sorted(numbers, reverse=backwards)}
+    return {index: read[index] for index in numbers}
+
+
+def samples_sha256(split: Split, digests: Mapping[int, str]) -> str:
+    """Return the SHA-256 over the numbers of samples, and over these digests of some of them."""
     digest = hashlib.sha256(f"{len(split.train)} {len(split.test)} ".encode())
-    for index in _compared(split):
-        digest.update(sample_sha256(source.sample(index)).encode())
+    for sample in digests.values():
+        digest.update(sample.encode())
     return digest.hexdigest()
-
-
-def _compared(split: Split) -> list[int]:
-    return [int(index) for part in (split.train, split.test) for index in _spread(part)]
 
 
 def _spread(numbers: Indices) -> Indices:

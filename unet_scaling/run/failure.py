@@ -79,6 +79,13 @@ def _main_stack() -> traceback.StackSummary:
 
 def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part: str, trace: str) -> None:
     worker = _rank()
+    message = str(error)
+    if not isinstance(error, UserError | WaitedTooLongError | errors.NoSafePointError):
+        # Of a KeyError the text is the key alone, and a line of the user's says more than one of torch.
+        frames = list(traceback.extract_tb(error.__traceback__))
+        own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+        place = f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+        message = f"{type(error).__name__}{place}: {message}"
     report = FailureReport(
         attempt=attempt,
         worker=worker,
@@ -86,7 +93,7 @@ def _write(folder: Path, config: RunConfig, attempt: int, error: Exception, part
         host=socket.gethostname(),
         utc=datetime.now(UTC).isoformat(timespec="milliseconds"),
         error=type(error).__name__,
-        message=str(error),
+        message=message,
         during=part,
         traceback=trace,
     )
@@ -114,7 +121,7 @@ def _rank() -> int:
 
 def _out_of_memory(error: Exception, config: RunConfig, part: str) -> UserError | None:
     """Return an error that names batch, image size and peak, if this is a lack of memory."""
-    if not _is_out_of_memory(error):
+    if not is_out_of_memory(error):
         return None
     data = config.data
     size = "" if config.has_own_task else f" images of {data.image_height} x {data.image_width}"
@@ -129,7 +136,8 @@ def _out_of_memory(error: Exception, config: RunConfig, part: str) -> UserError 
     )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory lacked, of the host or the device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

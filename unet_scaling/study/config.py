@@ -161,11 +161,10 @@ class RunConfig(StrictModel):
     @model_validator(mode="after")
     def _a_task_of_its_own_has_no_built_in_options(self) -> Self:
         if not self.has_own_task:
-            if self.task.options or self.task.find_unused_parameters:
-                raise ValueError(
-                    "task.options and task.find_unused_parameters are for the task that task.file names; set "
-                    "it, or remove them"
-                )
+            default = dict(TaskOptions())
+            given = " and ".join(f"task.{name}" for name, value in self.task if value != default[name])
+            if given:
+                raise ValueError(f"{given} are for the task that task.file names; set it, or remove them")
             return self
         if self.task.sha256 is None:
             raise ValueError("task.sha256 is missing: the SHA-256 of task.file belongs to the configuration")

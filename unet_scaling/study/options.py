@@ -56,6 +56,11 @@ class TaskOptions(StrictModel):
         description="allow passes that do not use every parameter of that file's model: each gets a gradient "
         "of zero from them",
     )
+    loss_is_mean: bool = Field(
+        True,
+        description="false keeps a loss that is no mean over the samples, such as Dice over a batch: N "
+        "workers then train another loss than 1, and the report says so",
+    )
 
     def __hash__(self) -> int:
         # A dict has no hash: those of equal names are told apart by comparing them.

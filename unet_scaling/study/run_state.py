@@ -1,5 +1,7 @@
 """The states of a run, and the state that its folder shows: for submission, status and analysis alike."""
 
+import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +44,11 @@ SUBMITTABLE: tuple[State, ...] = (
     "invalid",
 )
 STATE_OF_END: Mapping[str, State] = {"complete": "complete", "diverged": "diverged", "stopped": "resumable"}
+# How launchers name the signal that ended a worker: MPICH, Intel MPI and Open MPI by number, srun in words.
+SIGNALLED = re.compile(
+    r"(?i)(?:exit string:.*\(signal|signal:|on signal) (\d+)"
+    r"|: tasks? [\d,-]+: (Killed|Out Of Memory|Segmentation fault)"
+)
 # The stacks of all threads of some workers, and what their launcher adds.
 OUTPUT_END_BYTES = 2**16
 
@@ -110,7 +117,7 @@ def _state_without_record(folder: Path) -> RunState:
     output = folder / OUTPUT_NAME
     # The output of a job of Slurm may hold something before any worker starts.
     if not reason and not (folder / JOB_NAME).exists() and output.exists() and output.stat().st_size > 0:
-        reason = f"the workers left neither a record nor a reason; see {OUTPUT_NAME}"
+        reason = _why_killed(folder) or f"the workers left neither a record nor a reason; see {OUTPUT_NAME}"
     return RunState("failed", reason) if reason else RunState("waiting")
 
 
@@ -130,10 +137,24 @@ def _why_no_end(folder: Path, record: Record) -> str:
         )
     if record.problems or record.header is None:
         return first_problem(record.problems)
+    killed = _why_killed(folder)
+    if killed:
+        return killed
     epochs = f"{len(record.epochs)} of {record.header.config.training.epochs} epochs"
     first = record.header.workers[0]
     runs = f"still runs (worker 0 was process {first.process} on {first.host})"
     return f"no end line after {epochs}: it failed or {runs}; see {OUTPUT_NAME}"
+
+
+def _why_killed(folder: Path) -> str:
+    """Return which signal ended a worker, as its launcher says; empty where it says none."""
+    number, word = ([("", ""), *SIGNALLED.findall(_end_of_output(folder).decode(errors="replace"))])[-1]
+    name = signal.strsignal(int(number)) if number else word
+    if not name:
+        return ""
+    advice = "fewer workers per host, or a smaller batch with training.accumulate"
+    cause = f": perhaps the host lacked memory: {advice}" if name in ("Killed", "Out Of Memory") else ""
+    return f"a worker was ended by a signal ({name}){cause}; see {OUTPUT_NAME}"
 
 
 def _end_of_output(folder: Path) -> bytes:

@@ -23,4 +23,4 @@ def short_digest(text: str, characters: int = 8) -> str:
 
 def score_title(name: str) -> str:
     """Return what sentences call the score of this name in the record: "IoU", "token accuracy"."""
-    return "IoU" if name == "iou" else name.replace("_", " ")
+    return "IoU" if name == "iou" else name.replace("one_minus_", "1 - ").replace("_", " ")

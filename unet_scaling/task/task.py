@@ -12,8 +12,31 @@ from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import EXIT_DIVERGED, UserError
 from unet_scaling.study.record_lines import Evaluated, Evaluation
+
+# Stands in the place of each count of a sample whose outputs were not finite: no count reaches it.
+NOT_FINITE = torch.iinfo(torch.int64).min
+
+
+def finite_counts(counts: Tensor, outputs: Iterable[Tensor]) -> Tensor:
+    """Return the counts of a sample, or `NOT_FINITE` where an output is NaN or infinite.
+
+    It does not wait for the device. Minus infinity is what a model may mean, of what it rules out.
+    """
+    for output in outputs:
+        counts = torch.where((output < torch.inf).all().to(counts.device), counts, NOT_FINITE)
+    return counts
+
+
+def require_finite(counts: Tensor, epochs: int, place: str) -> None:
+    """Raise UserError (70) where outputs behind counts [samples, k] are not finite, on all workers alike."""
+    found = (counts == NOT_FINITE).any(dim=1).nonzero()
+    if len(found):
+        samples = f"{len(found)} of {len(counts)} test samples, first number {found[0].item()}"
+        cause = "the training diverged, or in evaluation mode the model divides by zero"
+        problem = f"{place}: after {epochs} epochs outputs are NaN or infinite for {samples}: {cause}"
+        raise UserError(problem, EXIT_DIVERGED)
 
 
 class Task(ABC):

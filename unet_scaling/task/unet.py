@@ -13,7 +13,7 @@ from unet_scaling.metrics import count_pixels, mean_image_iou, total_counts
 from unet_scaling.model import Norm, UNet
 from unet_scaling.study.compute_profile import profile_of, require_same_parameters
 from unet_scaling.study.record_lines import Evaluated, Result
-from unet_scaling.task.task import Task
+from unet_scaling.task.task import Task, finite_counts, require_finite
 
 
 class UNetTask(Task):
@@ -46,9 +46,11 @@ class UNetTask(Task):
 
     def count(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         """Return int64 [4]: true positive, false positive, false negative, true negative pixels."""
-        return count_pixels(batch.cropped(model(batch.images)), batch.cropped(batch.masks))
+        logits = batch.cropped(model(batch.images))
+        return finite_counts(count_pixels(logits, batch.cropped(batch.masks)), [logits])
 
     def result(self, counts: Tensor, evaluated: Evaluated) -> Result:
+        require_finite(counts, evaluated.epochs, "evaluation")
         total = total_counts(counts)
         return Result(
             **evaluated.model_dump(),

@@ -1,46 +1,47 @@
-"""Verify that a task keeps its contract, before anything is trained: each mistake has a sentence of its own.
+"""Verify that a task keeps its contract, as runs will use it, before anything is trained.
 
-What can be seen in one worker is measured there; then the workers compare what each of them found.
+Each mistake has a sentence that names the function, its line and the cure. What can be seen in one worker is
+measured there; then the workers compare what each of them found.
 """
 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Protocol
+from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
-from unet_scaling.data.image_source import Batch
+from unet_scaling.data.image_source import Indices
 from unet_scaling.data.sample_data import SampleData, sample_sha256
 from unet_scaling.run.weights import weights_sha256
-from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record_lines import SCORE_NAME
+from unet_scaling.task.functions import TaskFunctions
+from unet_scaling.task.task import require_finite
+from unet_scaling.task.weights import backward_nodes, named, where_kept
 
-# Halved once: a mean over all samples is then the mean of two means.
+# Of the small batches that are tried: halved, they are still more than one sample.
 BATCH_SAMPLES = 4
-# Sums in another order differ by rounding; a sum instead of a mean is off by a factor of 2.
+# That many of them, of samples from all over the set: those of one kind may stand together.
+BATCHES = 4
+# Sums in another order differ by rounding, or by so many roundings of the loss's own type; a sum instead of
+# a mean is off by a factor of 2. Where dropout draws anew for each sample, or passes differ in what they
+# use, only that factor is looked for.
 LOSS_TOLERANCE = 1e-3
+LOSS_ROUNDINGS = 8
+RANDOM_LOSS_TOLERANCE = 0.5
 # Of all counts: rounding may move a value that lies at a threshold.
 COUNT_TOLERANCE = 1e-3
-MOST_NAMED = 5
-
-
-class VerifiedTask(Protocol):
-    """The functions of a task that are tried, and the file that they are in."""
-
-    path: Path
-    config: RunConfig
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor: ...
-
-    def count(self, model: nn.Module, batch: Batch) -> Tensor: ...
-
-    def score(self, counts: Tensor) -> dict[str, float | None]: ...
+# Words in the names of scores of which less is better.
+WORDS_OF_LOSSES = re.compile(
+    r"(?<![a-z])(bp[cd]|brier|[ctw]er|cost|dist(ances?)?|divergence|entropy|err(ors?)?|fid|hausdorff|kl|nll|"
+    r"loss(es)?|s?mape|mae|miss(es)?|r?msl?e|perplexity|ppl|regret|residuals?|risk)(?![a-z])"
+)
 
 
 class TaskFacts(BaseModel):
@@ -53,219 +54,221 @@ class TaskFacts(BaseModel):
     without_gradient: list[str]
 
 
-def verify_task(task: VerifiedTask, model: nn.Module, data: SampleData) -> None:
+def verify_task(task: TaskFunctions, model: nn.Module, data: SampleData) -> None:
     """Raise UserError on every worker alike, where one finds a mistake or two workers differ."""
     own = data.group.run_on_all(lambda: task_facts(task, model, data))
     texts = data.group.gather_strings(own.model_dump_json())
-    workers = [TaskFacts.model_validate_json(text) for text in texts]
-    require_alike(task.path, workers)
-    require_all_used(task, workers[0])
+    require_alike(task, [TaskFacts.model_validate_json(text) for text in texts])
 
 
-def task_facts(task: VerifiedTask, model: nn.Module, data: SampleData) -> TaskFacts:
+def task_facts(task: TaskFunctions, model: nn.Module, data: SampleData) -> TaskFacts:
     """Return what this worker finds; raises UserError for a mistake that one worker alone can see."""
-    samples = _sample_digests(task, data)
+    _require_same_samples(task, data, "is another one when it is read again")
     with _unchanged(model), torch.compiler.set_stance("force_eager"):
         _require_mean_loss(task, model, data)
         _require_counts_that_add_up(task, model, data)
         loss, norm, without = _gradients(task, model, data)
-    weights = weights_sha256(model)
-    return TaskFacts(
-        weights_sha256=weights, samples=samples, loss=loss, gradient_norm=norm, without_gradient=without
-    )
+    found = {"loss": loss, "gradient_norm": norm, "without_gradient": without}
+    return TaskFacts(weights_sha256=weights_sha256(model), samples=dict(data.digests), **found)
 
 
-def require_alike(path: Path, workers: Sequence[TaskFacts]) -> None:
-    """Raise UserError where two workers differ, 65 in a sample, 2 in a pass."""
+def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
+    """Raise UserError where two workers differ, 65 in a sample, or a pass leaves out a parameter."""
     first = workers[0]
     for rank, other in enumerate(workers):
-        _require_same_samples(path, rank, first, other)
-        _require_same_weights(path, rank, first, other)
-        _require_same_pass(path, rank, first, other)
+        differing = [index for index, digest in first.samples.items() if other.samples.get(index) != digest]
+        if differing:
+            found = (
+                f"sample {differing[0]} is not the same in workers 0 and {rank}: let it depend on its index"
+            )
+            cure = "alone, not on the rank or host, random numbers, or what was read before"
+            raise task.mistake("datasets", f"{found} {cure}", EXIT_BAD_DATA)
+        if first.weights_sha256 != other.weights_sha256:
+            found = f"gives workers 0 and {rank} different weights from the same seed"
+            raise task.mistake("build_model", f"{found}: draw them from torch's generator alone")
+        _require_same_pass(task, rank, first, other)
+    if first.without_gradient and not task.config.task.find_unused_parameters:
+        raise without_gradient(task, first.without_gradient)
 
 
-def require_all_used(task: VerifiedTask, found: TaskFacts) -> None:
-    """Raise UserError where a parameter has no gradient after a pass, and the study does not allow it."""
-    if found.without_gradient and not task.config.task.find_unused_parameters:
-        raise without_gradient(task.path, found.without_gradient)
-
-
-def without_gradient(path: Path, names: Sequence[str]) -> UserError:
+def without_gradient(task: TaskFunctions, names: Sequence[str]) -> UserError:
     """Return the error that names parameters without a gradient after a pass, and what to do."""
-    return UserError(
-        f"{path}: no gradient after a pass for {_named(names)}: the workers would wait for it; use every "
-        "parameter in every loss, remove it, or set requires_grad_(False); where some passes are not to use "
-        "it, set task.find_unused_parameters = true"
-    )
+    cure = "use it, remove it, or set requires_grad_(False); where some passes are not to use it, set "
+    found = f"no gradient after a pass for {named(names)}: {cure}"
+    return task.mistake("loss", f"{found}task.find_unused_parameters = true")
 
 
-def _require_same_samples(path: Path, rank: int, first: TaskFacts, other: TaskFacts) -> None:
-    differing = [index for index, digest in first.samples.items() if other.samples.get(index) != digest]
-    if differing:
-        raise UserError(
-            f"{path}: datasets: sample {differing[0]} is not the same in workers 0 and {rank}; it may depend "
-            "on nothing but its index: neither on the rank or the host, nor on random numbers",
-            EXIT_BAD_DATA,
-        )
-
-
-def _require_same_weights(path: Path, rank: int, first: TaskFacts, other: TaskFacts) -> None:
-    if first.weights_sha256 != other.weights_sha256:
-        raise UserError(
-            f"{path}: build_model gives workers 0 and {rank} different weights from the same seed: draw them "
-            "from torch's generator, and let nothing depend on the worker"
-        )
-
-
-def _require_same_pass(path: Path, rank: int, first: TaskFacts, other: TaskFacts) -> None:
+def _require_same_pass(task: TaskFunctions, rank: int, first: TaskFacts, other: TaskFacts) -> None:
+    cure = "a branch depends on the worker, its rank or host: remove it"
     if first.without_gradient != other.without_gradient:
         differing = sorted(set(first.without_gradient) ^ set(other.without_gradient))
-        raise UserError(
-            f"{path}: loss: workers 0 and {rank} do not have gradients of the same parameters "
-            f"({_named(differing)}): a branch that depends on the worker would let the others wait for ever; "
-            "remove it"
-        )
+        found = f"only one of workers 0 and {rank} has a gradient of {named(differing)}"
+        raise task.mistake("loss", f"{found}; {cure}")
     for name in ("loss", "gradient_norm"):
         one = getattr(first, name)
         two = getattr(other, name)
         if not math.isclose(one, two, rel_tol=LOSS_TOLERANCE):
-            found = f"a {name.replace('_', ' ')} of {one:g}, worker {rank} of {two:g}"
-            raise UserError(
-                f"{path}: loss: of the same batch worker 0 has {found}: a branch depends on the worker, its "
-                "rank or host; remove it"
-            )
+            found = f"worker 0 has a {name.replace('_', ' ')} of {one:g}, worker {rank} of {two:g}"
+            raise task.mistake("loss", f"of one batch {found}; {cure}")
 
 
-def _sample_digests(task: VerifiedTask, data: SampleData) -> dict[int, str]:
-    found = {}
-    for index in data.compared_samples():
-        once, again = (sample_sha256(data.source.sample(index)) for _ in range(2))
-        if once != again:
-            raise UserError(
-                f"{task.path}: datasets: sample {index} is another one when it is read again; make it a "
-                "function of its index, and draw what is random in transform(batch, seeds), from the seeds",
-                EXIT_BAD_DATA,
-            )
-        found[index] = once
-    return found
+def _require_same_samples(task: TaskFunctions, data: SampleData, fault: str) -> None:
+    """Raise UserError (65) where a sample is not as it was first read, now in another order."""
+    for index, digest in sorted(data.digests.items(), key=lambda item: item[1]):
+        with task.inside("datasets"):
+            again = sample_sha256(data.source.sample(index))
+        if again != digest:
+            cure = "make it a function of its index, and draw in transform(batch, seeds), from the seeds"
+            raise task.mistake("datasets", f"sample {index} {fault}; {cure}", EXIT_BAD_DATA)
 
 
-def _loss(task: VerifiedTask, model: nn.Module, batch: Batch) -> Tensor:
-    loss = task.loss(model, batch)
+def _batches(numbers: Indices, samples: int, batches: int = BATCHES) -> list[Indices]:
+    """Return samples from all over a set, as many batches of as many of them; the same for every worker."""
+    return [np.random.default_rng(number).permutation(numbers)[:samples] for number in range(batches)]
+
+
+def _loss(task: TaskFunctions, model: nn.Module, data: SampleData, indices: Indices) -> Tensor:
+    """Return the loss of training samples as a step has it, from the generator's state of the run's seed."""
+    with task.inside("datasets"):
+        batch = data.batch(indices, 0)
+    torch.manual_seed(task.config.seed)
+    autocast = torch.autocast(
+        data.group.device.type, torch.bfloat16, enabled=task.config.training.precision == "bf16"
+    )
+    # Unless a backward pass follows, which needs them as they are.
+    kept = nullcontext() if torch.is_grad_enabled() else _unchanged_buffers(model)
+    with autocast, kept:
+        loss = task.called("loss", model, batch)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise UserError(f"{task.path}: loss gives {shape}, not a scalar; return the mean over the samples")
+        raise task.mistake("loss", f"gives {shape}, not a scalar; return the mean over the samples")
     if not torch.isfinite(loss):
-        raise UserError(f"{task.path}: loss is {loss.item()} with the first weights and samples")
+        mode = "training" if model.training else "evaluation"
+        raise task.mistake("loss", f"is {loss.item()} with the first weights, in {mode} mode")
     return loss
 
 
-def _require_mean_loss(task: VerifiedTask, model: nn.Module, data: SampleData) -> None:
-    indices = data.split.train[:BATCH_SAMPLES]
-    if len(indices) < BATCH_SAMPLES:
+def _require_mean_loss(task: TaskFunctions, model: nn.Module, data: SampleData) -> None:
+    """Raise UserError unless the loss of a batch is the mean of its halves' losses, in both modes."""
+    train = data.split.train
+    batches = _batches(train, BATCH_SAMPLES)
+    of_a_step = _batches(train, task.config.training.batch_per_worker, 1)
+    for training in (False, True) if task.config.task.loss_is_mean else ():
+        model.train(training)
+        for module in model.modules():
+            # By these a sample's loss depends on its neighbours and on its place in the batch.
+            if isinstance(module, _BatchNorm | _DropoutNd):
+                module.eval()
+        for indices in batches + of_a_step * training:
+            if len(indices) > 1:
+                _require_mean(task, model, data, indices)
+
+
+@torch.no_grad()
+def _require_mean(task: TaskFunctions, model: nn.Module, data: SampleData, indices: Indices) -> None:
+    half = len(indices) // 2
+    whole = _loss(task, model, data, indices)
+    is_random = not torch.equal(torch.get_rng_state(), torch.manual_seed(task.config.seed).get_state())
+    one, other = (_loss(task, model, data, part).item() for part in (indices[:half], indices[half:]))
+    mean = (half * one + (len(indices) - half) * other) / len(indices)
+    rounding = max(LOSS_TOLERANCE, LOSS_ROUNDINGS * torch.finfo(whole.dtype).eps)
+    differs = is_random or (model.training and task.config.task.find_unused_parameters)
+    tolerance = RANDOM_LOSS_TOLERANCE if differs else rounding
+    if math.isclose(whole, mean, rel_tol=tolerance, abs_tol=tolerance * abs(one - other)):
         return
-    # As for evaluation: in training mode batch norm makes a sample's loss depend on its neighbours.
+    mode = " in training mode" if model.training else ""
+    found = f"{mode}: {len(indices)} samples give {whole:g}, their halves {one:g} and {other:g}"
+    if any(math.isclose(whole, total, rel_tol=tolerance) for total in (one + other, 2 * mean)):
+        raise task.mistake("loss", f"is no mean over the samples{found}; divide by the number of samples")
+    why = "class weights, ignore_index or Dice of a batch divide by what a worker's own batch holds"
+    cure = "return the .mean() of each sample's loss (reduction='none', times its weight)"
+    kept = "or set task.loss_is_mean = false, which every report says"
+    found += f" ({why}, so that N workers train another loss than 1); {cure}, {kept}"
+    raise task.mistake("loss", f"is not the mean over the samples{found}")
+
+
+@torch.no_grad()
+def _require_counts_that_add_up(task: TaskFunctions, model: nn.Module, data: SampleData) -> None:
     model.eval()
-    with torch.no_grad():
-        parts = (indices, indices[: BATCH_SAMPLES // 2], indices[BATCH_SAMPLES // 2 :])
-        whole, one, other = (_loss(task, model, data.batch(part, 0)).item() for part in parts)
-    mean = (one + other) / 2
-    if math.isclose(whole, mean, rel_tol=LOSS_TOLERANCE, abs_tol=LOSS_TOLERANCE * abs(one - other)):
-        return
-    is_sum = math.isclose(whole, one + other, rel_tol=LOSS_TOLERANCE)
-    kind = "a sum over the samples, and no mean" if is_sum else "not the mean over the samples"
-    raise UserError(
-        f"{task.path}: loss is {kind}: {BATCH_SAMPLES} samples give {whole:g}, their halves {one:g} and "
-        f"{other:g}; with several workers the gradients would be wrong; divide by the number of samples"
-    )
+    totals = []
+    for indices in _batches(data.split.test, BATCH_SAMPLES):
+        counts = []
+        for part in (indices, *indices[:, None]):
+            with task.inside("datasets"):
+                batch = data.batch(part)
+            counts.append(task.count(model, batch).cpu())
+        require_finite(torch.stack(counts), 0, task.place("count"))
+        whole = counts[0]
+        total = torch.stack(counts[1:]).sum(dim=0)
+        if (whole - total).abs().sum() > COUNT_TOLERANCE * total.abs().sum():
+            found = f"{len(indices)} give {whole.tolist()}, one by one they sum to {total.tolist()}"
+            cure = "count in integers sample by sample, and divide in score"
+            raise task.mistake("count", f"does not add up over samples: {found}; {cure}")
+        totals.append(total)
+    _require_scores(task, torch.stack(totals).sum(dim=0))
 
 
-def _require_counts_that_add_up(task: VerifiedTask, model: nn.Module, data: SampleData) -> None:
-    model.eval()
-    indices = data.split.test[:BATCH_SAMPLES]
-    with torch.no_grad():
-        whole = _counts(task, model, data.batch(indices))
-        single = [
-            _counts(task, model, data.batch(indices[place : place + 1])) for place in range(len(indices))
-        ]
-    _require_same_length(task, whole, single)
-    total = torch.stack(single).sum(dim=0)
-    if (whole - total).abs().sum() > COUNT_TOLERANCE * total.abs().sum():
-        raise UserError(
-            f"{task.path}: count does not add up over samples: {len(indices)} of them give {whole.tolist()}, "
-            f"one by one they sum to {total.tolist()}; count in integers, and divide in score"
-        )
-    _require_scores(task, total)
-
-
-def _require_same_length(task: VerifiedTask, whole: Tensor, single: Sequence[Tensor]) -> None:
-    lengths = sorted({len(each) for each in single})
-    if lengths != [len(whole)]:
-        raise UserError(
-            f"{task.path}: count gives {len(whole)} numbers of {len(single)} samples, and {lengths} of one; "
-            "their number may not depend on the batch"
-        )
-
-
-def _counts(task: VerifiedTask, model: nn.Module, batch: Batch) -> Tensor:
-    counts = task.count(model, batch)
-    if not isinstance(counts, Tensor) or counts.dtype != torch.int64 or counts.dim() != 1:
-        found = (
-            f"{counts.dtype} {list(counts.shape)}" if isinstance(counts, Tensor) else type(counts).__name__
-        )
-        raise UserError(f"{task.path}: count gives {found}; a tensor of int64 [k] is needed")
-    return counts.cpu()
-
-
-def _require_scores(task: VerifiedTask, counts: Tensor) -> None:
+def _require_scores(task: TaskFunctions, counts: Tensor) -> None:
     scores = task.score(counts)
     names = [name for name in scores if not re.fullmatch(SCORE_NAME, name)]
     if not scores or names:
         found = ", ".join(map(repr, names)) or "no score"
-        raise UserError(
-            f"{task.path}: score gives {found}; names of lower-case letters, digits and _ are needed, such "
-            "as accuracy"
-        )
+        cure = "names are of lower-case letters, digits and _, such as accuracy"
+        raise task.mistake("score", f"gives {found}; {cure}")
     name, judged = next(iter(scores.items()))
     if judged is not None and not 0 <= judged <= 1:
-        raise UserError(
-            f"{task.path}: score: {name} is {judged:g}; the first score is the one that is judged, a share "
-            "from 0 to 1 of which more is better"
-        )
+        raise task.mistake("score", f"{name} is {judged:g}; the first score, which is judged, is from 0 to 1")
+    if task.functions.get("HIGHER_IS_BETTER") not in (True, False) and WORDS_OF_LOSSES.search(name):
+        cure = "add the line HIGHER_IS_BETTER = False to the file (or True, if more is better)"
+        raise task.mistake("score", f"{name} is judged, and seems to be better when lower: {cure}")
 
 
-def _gradients(task: VerifiedTask, model: nn.Module, data: SampleData) -> tuple[float, float, list[str]]:
+def _gradients(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[float, float, list[str]]:
     """Return the loss of one training pass, the norm of its gradients, and the parameters without one."""
     model.train()
-    indices = data.split.train[:BATCH_SAMPLES]
-    passes = [_one_pass(task, model, data.batch(indices, 0)) for _ in range(2)]
-    (loss, norm), (again, _) = passes
-    if not math.isclose(loss, again, rel_tol=LOSS_TOLERANCE):
-        raise UserError(
-            f"{task.path}: loss of one batch is {loss:g}, then {again:g} from the same seed: something "
-            "random does not come from torch's generator; draw it from there"
+    versions = {name: weight._version for name, weight in model.named_parameters()}
+    (loss, norm, leaves), (again, _, leaves_again) = (_one_pass(task, model, data) for _ in range(2))
+    _require_same_samples(task, data, "is changed by what loss or count does with it")
+    changed = [name for name, weight in model.named_parameters() if weight._version != versions[name]]
+    if changed:
+        found = (
+            f"a pass changes {named(changed)} itself (max_norm of an embedding?), on each worker by itself"
         )
+        raise task.mistake("loss", f"{found}: leave weights to the optimizer")
+    if not math.isclose(loss, again, rel_tol=LOSS_TOLERANCE):
+        found = f"of one batch is {loss:g}, then {again:g} from the same seed"
+        raise task.mistake("loss", f"{found}: draw what is random from torch's generator alone")
+    own = {id(weight) for weight in model.parameters()}
+    # What a pass makes for itself is another tensor in the next one.
+    kept = {id(leaf) for leaf in leaves_again} - own
+    for leaf in (leaf for leaf in leaves if id(leaf) in kept):
+        found = f"{where_kept(model, leaf)} gets a gradient and is no parameter of the model: none trains it"
+        cure = "register it as nn.Parameter, and layers in nn.ModuleList"
+        raise task.mistake("build_model", f"{found}; {cure}")
     trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     return loss, norm, [name for name, weight in trained if weight.grad is None]
 
 
-def _one_pass(task: VerifiedTask, model: nn.Module, batch: Batch) -> tuple[float, float]:
+def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[float, float, list[Tensor]]:
+    """Return the loss of a training pass, the norm of its gradients, and all tensors that got one."""
     model.zero_grad()
-    torch.manual_seed(task.config.seed)
     # A branch may depend on a buffer, such as a count of the passes: of one state it is the same.
     with _unchanged_buffers(model):
-        loss = _loss(task, model, batch)
+        loss = _loss(task, model, data, data.split.train[:BATCH_SAMPLES])
         if not loss.requires_grad:
-            raise UserError(f"{task.path}: loss depends on no parameter of the model; it cannot be trained")
-        loss.backward()  # type: ignore[no-untyped-call]
-    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
-    return loss.item(), torch.linalg.vector_norm(norms).item()
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"
+            raise task.mistake("loss", "depends on no parameter of the model; it cannot be trained")
+        nodes = [*backward_nodes(loss)]
+        if any("CheckpointFunction" in type(node).__name__ for node in nodes):
+            raise task.mistake("loss", "calls a checkpoint of PyTorch's older kind; give use_reentrant=False")
+        with task.inside("loss"):
+            loss.backward()  # type: ignore[no-untyped-call]
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    sparse = [name for name, gradient in gradients.items() if gradient.layout != torch.strided]
+    if sparse:
+        raise task.mistake("build_model", f"the gradient of {named(sparse)} is sparse; give sparse=False")
+    norms = torch.stack([torch.linalg.vector_norm(gradient).double() for gradient in gradients.values()])
+    leaves = [node.variable for node in nodes if hasattr(node, "variable")]
+    return loss.item(), torch.linalg.vector_norm(norms).item(), leaves
 
 
 @contextmanager

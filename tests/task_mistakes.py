@@ -1,0 +1,346 @@
+"""Mistakes in the small task of tests/tasks.py, and what has to be said of each: function, line, cure."""
+
+from dataclasses import dataclass, field
+
+from tests.tasks import POINTS
+
+RANK = 'int(os.environ.get("PMI_RANK", 0))'
+MEAN = "return functional.cross_entropy(model(batch[0]), batch[1])"
+HIDDEN = "        self.hidden = nn.Linear(8, width)\n"
+FORWARD = "self.head(functional.relu(self.hidden(places) + self.spare(places)))"
+SAMPLE = "        return place, (place.sum() > 0).long()\n"
+COUNTS = "    return torch.stack([right.sum(), torch.tensor(len(right))])\n"
+SCORE = '    return {"accuracy": counts[0] / counts[1]}\n'
+BUILT = '    return Network(options["width"])\n'
+DEFINITIONS = {
+    "build_model": "def build_model(",
+    "datasets": "def datasets(",
+    "loss": "def loss(",
+    "count": "def count(",
+    "score": "def score(",
+    "collate": "def collate(",
+    "transform": "def transform(",
+    "parameters": "def parameters(",
+}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Changes of the small task; the function that is to be named, a word of the cure, and the exit code.
+
+    `line` is a text of the line that is named, where that is not the one which defines the function.
+    """
+
+    function: str
+    word: str
+    changes: dict[str, str]
+    code: int = 2
+    line: str = ""
+    training: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        return changed(self.changes)
+
+    @property
+    def place(self) -> str:
+        """The file and line that errors have to name."""
+        text = self.line or DEFINITIONS[self.function]
+        *_, number = (number for number, line in enumerate(self.source.splitlines(), 1) if text in line)
+        return f"my_task.py:{number}: {self.function}: "
+
+
+def changed(changes: dict[str, str]) -> str:
+    """The small task with these changes."""
+    source = POINTS
+    for right, wrong in changes.items():
+        assert right in source, right
+        source = source.replace(right, wrong)
+    return source
+
+
+def forward(new: str, **layers: str) -> dict[str, str]:
+    """Another forward pass, with these further attributes of the network."""
+    return {
+        FORWARD: new,
+        HIDDEN: HIDDEN + "".join(f"        self.{key} = {value}\n" for key, value in layers.items()),
+    }
+
+
+def added(text: str, after: str = SCORE) -> dict[str, str]:
+    return {after: after + text}
+
+
+def built(*lines: str) -> dict[str, str]:
+    return {
+        BUILT: "".join(
+            f"    {line}\n" for line in ('model = Network(options["width"])', *lines, "return model")
+        )
+    }
+
+
+def checkpoint(reentrant: bool) -> dict[str, str]:
+    """The same forward pass, in a checkpoint."""
+    call = f"checkpoint(self.inner, places.requires_grad_(), use_reentrant={reentrant})"
+    inner = f"\n\n    def inner(self, places):\n        return {FORWARD}\n"
+    return {
+        f"{FORWARD}\n": call + inner,
+        "import torch\n": "import torch\nfrom torch.utils.checkpoint import checkpoint\n",
+    }
+
+
+WEIGHTED = "batch[1], torch.tensor([1.0, 9.0]))"
+DICE = (
+    "chance = model(batch[0]).softmax(dim=1)[:, 1]\n"
+    "    return 1 - 2 * (chance * batch[1]).sum() / (chance.sum() + "
+    "batch[1].sum())"
+)
+RANKS = (
+    "    found = model(batch[0])[:, 1]\n"
+    "    higher = found[batch[1] == 1][:, None] > found[batch[1] == 0][None]\n"
+    "    return torch.tensor([int(higher.sum()), higher.numel()])\n"
+)
+TRANSFORM = "\n\ndef transform(batch, seeds):\n    {}\n    return batch\n"
+# All that one worker can see, by what is wrong.
+MISTAKES = {
+    # Losses.
+    "sum": Mistake("loss", "divide by the number", {MEAN: MEAN[:-1] + ', reduction="sum")'}),
+    "times batch in training": Mistake(
+        "loss", "in training mode", {MEAN: MEAN + " * (len(batch[1]) if model.training else 1)"}
+    ),
+    "large batches only": Mistake(
+        "loss",
+        "divide by the number",
+        {MEAN: MEAN + " * max(1, len(batch[1]) / 4)"},
+        training={"batch_per_worker": 16},
+    ),
+    "class weights": Mistake(
+        "loss", "task.loss_is_mean = false", {"batch[1])\n\n\ndef count": WEIGHTED + "\n\n\ndef count"}
+    ),
+    "ignored labels": Mistake(
+        "loss", "reduction='none'", {"batch[1])\n\n\ndef count": "batch[1], ignore_index=0)\n\n\ndef count"}
+    ),
+    "dice of a batch": Mistake("loss", "task.loss_is_mean = false", {MEAN: DICE}),
+    "no scalar": Mistake("loss", "scalar", {MEAN: MEAN[:-1] + ', reduction="none")'}),
+    "not finite": Mistake("loss", "nan", {MEAN: MEAN + " * float('nan')"}),
+    "no graph": Mistake("loss", "no parameter", {MEAN: MEAN + ".detach()"}),
+    "unused": Mistake("loss", "spare.weight, spare.bias", {" + self.spare(places)": ""}),
+    "rarely random": Mistake(
+        "loss", "Python's random", {MEAN: f"import random\n    {MEAN} * (1 + (random.random() < 0.01))"}
+    ),
+    # Exceptions: the line is the one that failed.
+    "key": Mistake(
+        "loss",
+        "KeyError: 'label'",
+        {MEAN: 'return functional.cross_entropy(model(batch[0]), {}["label"])'},
+        line="label",
+    ),
+    "key of count": Mistake("count", "KeyError", {COUNTS: '    return {}["counts"]\n'}, line='{}["counts"]'),
+    "division": Mistake(
+        "score", "ZeroDivisionError", {"counts[0] / counts[1]": "counts[0] / (counts[1] * 0)"}, line="* 0"
+    ),
+    "no data": Mistake(
+        "datasets",
+        "FileNotFoundError",
+        {"    return Points(0, 48)": '    open("/no/such")\n    return Points(0, 48)'},
+        line="open(",
+    ),
+    "no option": Mistake(
+        "build_model", "KeyError: 'depth'", {'options["width"]': 'options["depth"]'}, line="depth"
+    ),
+    "bad sample": Mistake(
+        "datasets", "IndexError", {SAMPLE: "        return place, [][index]\n"}, line="[][index]"
+    ),
+    "bad collate": Mistake(
+        "collate",
+        "TypeError",
+        added("\n\ndef collate(samples):\n    return 1 + samples\n"),
+        line="1 + samples",
+    ),
+    "bad transform": Mistake(
+        "transform", "AttributeError", added(TRANSFORM.format("batch.no_such()")), line="no_such"
+    ),
+    "bad parameters": Mistake(
+        "parameters",
+        "AttributeError",
+        added("\n\ndef parameters(model):\n    return model.no_such\n"),
+        line="no_such",
+    ),
+    # Random numbers and the order of reads.
+    "random sample": Mistake(
+        "datasets", "torch", {", generator=torch.Generator().manual_seed(self.first + index)": ""}, 65
+    ),
+    "noise of numpy": Mistake(
+        "datasets",
+        "numpy.random",
+        {SAMPLE: "        import numpy\n        numpy.random.rand()\n" + SAMPLE},
+        65,
+    ),
+    "random transform": Mistake("transform", "torch", added(TRANSFORM.format("torch.rand(1)"))),
+    "rarely random transform": Mistake(
+        "transform", "Python's random", added(TRANSFORM.format("import random; random.random()"))
+    ),
+    "random evaluation": Mistake(
+        "count", "torch", {"right = model(batch[0])": "right = model(batch[0] + torch.randn(1))"}
+    ),
+    "data changed": Mistake(
+        "datasets",
+        "loss or count",
+        {
+            "        place = torch": "        return ALL[index]\n\n"
+            "    def one(self, index):\n        place = torch",
+            MEAN: "ALL[0][0].add_(model.training)\n    " + MEAN,
+            "class Network": "ALL = [Points(0, 48).one(index) for index in range(48)]\n\n\nclass Network",
+        },
+        65,
+    ),
+    # Counts and scores.
+    "mean count": Mistake(
+        "count",
+        "does not add up",
+        {COUNTS: "    return torch.tensor([int(100 * right.float().mean()), 100])\n"},
+    ),
+    "ranks": Mistake("count", "does not add up", {COUNTS: RANKS}),
+    "varying length": Mistake("count", "numbers", {COUNTS: "    return right.long()\n"}),
+    "length of a kind": Mistake(
+        "count",
+        "numbers",
+        {
+            COUNTS: COUNTS.replace("return ", "counts = ")
+            + "    return counts if batch[1][0] else counts[:1]\n"
+        },
+    ),
+    "float counts": Mistake(
+        "count", "int64", {"right.sum(), torch.tensor(len(right))": "right.float().sum(), torch.tensor(1.0)"}
+    ),
+    "not finite evaluation": Mistake(
+        "count", "NaN", forward(FORWARD + " * (1.0 if len(places) > 1 else float('nan'))"), 70
+    ),
+    "no share": Mistake("score", "0 to 1", {"counts[0] / counts[1]": "1 + counts[1] - counts[0]"}),
+    "name": Mistake("score", "lower-case", {'"accuracy"': '"Accuracy"'}),
+    "error": Mistake("score", "HIGHER_IS_BETTER = False", {'"accuracy"': '"mean_error"'}),
+    "mae": Mistake("score", "HIGHER_IS_BETTER = False", {'"accuracy"': '"mae"'}),
+    # Weights.
+    "complex": Mistake(
+        "build_model",
+        "turn is complex64",
+        forward(f"({FORWARD} * self.turn).real", turn="nn.Parameter(torch.ones(2, dtype=torch.complex64))"),
+    ),
+    "bfloat16": Mistake("build_model", "training.precision", built("model.spare.bfloat16()")),
+    "mask": Mistake(
+        "build_model", "uint8", built('model.register_buffer("mask", torch.ones(2, dtype=torch.bool))')
+    ),
+    "meta": Mistake("build_model", "spare.weight is on the device meta", built('model.spare.to("meta")')),
+    "lazy": Mistake(
+        "build_model",
+        "spare.weight has no shape",
+        {"self.spare = nn.Linear(8, width)": "self.spare = nn.LazyLinear(width)"},
+    ),
+    "not contiguous": Mistake(
+        "build_model",
+        "spare.weight is not contiguous",
+        built("model.spare.weight = nn.Parameter(torch.randn(8, 4).t())"),
+    ),
+    "expanded": Mistake(
+        "build_model",
+        "head.bias is not contiguous",
+        built("model.head.bias = nn.Parameter(torch.randn(1).expand(2))"),
+    ),
+    "frozen": Mistake("build_model", "requires_grad", built("model.requires_grad_(False)")),
+    "no model": Mistake("build_model", "nn.Module", {BUILT: BUILT.replace("Network(", "vars(Network)or(")}),
+    "state": Mistake(
+        "build_model",
+        "dict",
+        added("\n    def get_extra_state(self):\n        return {}\n", f"        return {FORWARD}\n"),
+    ),
+    "sparse": Mistake(
+        "build_model",
+        "sparse=False",
+        forward(
+            FORWARD.replace("(places)))", "(places) + self.table((places[:, 0] > 0).long())))"),
+            table="nn.Embedding(2, width, sparse=True)",
+        ),
+    ),
+    "renormalised": Mistake(
+        "loss",
+        "table.weight",
+        forward(
+            FORWARD.replace("(places)))", "(places) + self.table((places[:, 0] > 0).long())))"),
+            table="nn.Embedding(2, width, max_norm=0.1)",
+        ),
+    ),
+    "plain list": Mistake(
+        "build_model", "more[0].weight", forward(f"self.more[0]({FORWARD})", more="[nn.Linear(2, 2)]")
+    ),
+    "plain tensor": Mistake(
+        "build_model",
+        "factor",
+        forward(f"self.factor * {FORWARD}", factor="torch.ones(2, requires_grad=True)"),
+    ),
+    "tensor of the module": Mistake(
+        "build_model",
+        "shape [3]",
+        {
+            MEAN: MEAN + " * FACTOR.mean()",
+            "class Network": "FACTOR = torch.ones(3, requires_grad=True)\n\n\nclass Network",
+        },
+    ),
+    "left out": Mistake(
+        "parameters",
+        "head.weight, head.bias",
+        added(
+            "\n\ndef parameters(model):\n    return [*model.hidden.parameters(), *model.spare.parameters()]\n"
+        ),
+    ),
+    "in place": Mistake("loss", "not in place", forward(f"{FORWARD}.exp().add_(0).exp().mul_(2)")),
+    "kept graph": Mistake(
+        "loss",
+        "detach()",
+        forward(f"self.kept + {FORWARD}", kept="0.0")
+        | {MEAN: f"model.kept = model.head.weight.square().mean() + model.kept\n    {MEAN}"},
+    ),
+    "reentrant": Mistake("loss", "use_reentrant=False", checkpoint(True)),
+}
+# They show only where two workers are compared.
+MISTAKES_OF_WORKERS = {
+    "rank": Mistake(
+        "datasets", "workers 0 and 1", {"self.first + index)": f"self.first + index + 7 * {RANK})"}, 65
+    ),
+    "branch": Mistake(
+        "loss", "a branch depends", {" + self.spare(places)": f" + (0 if {RANK} else self.spare(places))"}
+    ),
+    "scale": Mistake(
+        "loss", "a branch depends on", {"return functional.cross": f"return (1 + {RANK}) * functional.cross"}
+    ),
+    "order of reads": Mistake(
+        "datasets",
+        "what was read before",
+        {
+            "place = torch": "place = KEPT.setdefault((self.first, index), len(KEPT)) + torch",
+            "class Network": "KEPT = {}\n\n\nclass Network",
+        },
+        65,
+    ),
+}
+# What looks like a mistake and is none: trained alike by all frameworks.
+RIGHT = {
+    "shared weights": {
+        HIDDEN: HIDDEN,
+        "self.spare = nn.Linear(8, width)": "self.spare = nn.Linear(8, width)\n"
+        "        self.spare.weight = self.hidden.weight",
+    },
+    "double": built("model.double()")
+    | {"(model(batch[0])": "(model(batch[0].double())", "= model(batch[0])": "= model(batch[0].double())"},
+    "half": built("model.half()")
+    | {"(model(batch[0])": "(model(batch[0].half())", "= model(batch[0])": "= model(batch[0].half())"},
+    "dropout": forward(
+        f"functional.dropout(self.dropped({FORWARD}), 0.3, self.training)", dropped="nn.Dropout(0.5)"
+    ),
+    "batch norm": forward(f"self.norm({FORWARD})", norm="nn.BatchNorm1d(2)"),
+    "checkpoint": checkpoint(False),
+    "ruled out": forward(f"torch.cat([{FORWARD}, torch.full((len(places), 1), -torch.inf)], dim=1)"),
+    "lower is better": {SCORE: SCORE.replace("accuracy", "error_rate") + "\n\nHIGHER_IS_BETTER = False\n"},
+    "accuracy of errors": {
+        SCORE: SCORE.replace("accuracy", "found_errors") + "\n\nHIGHER_IS_BETTER = True\n"
+    },
+}

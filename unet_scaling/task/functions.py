@@ -1,0 +1,125 @@
+"""The functions of a task's file: how they are called, and how errors name them, with file and line."""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from inspect import unwrap
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from unet_scaling.data.image_source import Batch
+from unet_scaling.run.failure import is_out_of_memory
+from unet_scaling.run.weights import one_line
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
+from unet_scaling.task.importing import import_task_file, last_line
+from unet_scaling.task.task import finite_counts
+
+# What torch says -> what helps. It names no cure, or one that is wrong here.
+CURE_OF_MESSAGE = {
+    "modified by an inplace operation": "take the operation that is not in place, such as relu for relu_",
+    "backward through the graph a second time": "detach() what the model keeps from one pass for the next",
+}
+# What these make is compared between workers: they may seed any generator.
+MAY_SEED = ("build_model", "datasets")
+
+
+class TaskFunctions:
+    """The functions of a file; what they do wrong is a UserError that names them."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Import the file; UserError where that is not the one of the configuration, or lacks a function."""
+        self.config = config
+        self.path = Path(cast(str, config.task.file))
+        self.functions: Mapping[str, Any] = vars(import_task_file(self.path, config.task.sha256))
+        self.watches_generators = True
+        self._outputs: list[Tensor] = []
+        self._counts = 0
+
+    def place(self, name: str, error: Exception | None = None) -> str:
+        """Return file and line of a function, or the line in which it failed, and its name."""
+        line = last_line(self.path, error) if error else None
+        defined = getattr(unwrap(self.functions[name]), "__code__", None)
+        if line is None and defined:
+            return f"{defined.co_filename}:{defined.co_firstlineno}: {name}"
+        return f"{self.path}:{line}: {name}"
+
+    def mistake(self, name: str, text: str, code: int = EXIT_USAGE) -> UserError:
+        """Return the error that names a function of the file."""
+        return UserError(f"{self.place(name)}: {text}", code)
+
+    @contextmanager
+    def inside(self, name: str, watched: bool = True) -> Iterator[None]:
+        """Blame this function of the file for an exception, and for random numbers that are no seed's."""
+        before = _generators(name) if watched and self.watches_generators else {}
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            cure = "".join(f"; {cure}" for words, cure in CURE_OF_MESSAGE.items() if words in str(error))
+            said = f"{type(error).__name__}: {one_line(error)}{cure}"
+            raise UserError(f"{self.place(name, error)}: {said}") from error
+        after = _generators(name) if before else {}
+        moved = ", ".join(generator for generator in before if after[generator] != before[generator])
+        if moved:
+            cure = "draw in transform, from its seeds, or seed a generator of your own by the sample's index"
+            code = EXIT_BAD_DATA if name == "datasets" else EXIT_USAGE
+            raise self.mistake(name, f"draws from the generator of {moved}; {cure}", code)
+
+    def called(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401
+        """Call a function of the file. Raises UserError as `inside`."""
+        with self.inside(name, watched=name not in MAY_SEED):
+            return self.functions[name](*arguments)
+
+    def note_outputs(self, model: nn.Module, _inputs: object, outputs: object) -> None:
+        """Note what the model gives in evaluation: a forward hook."""
+        if not model.training:
+            tensors = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+            self._outputs += filter(torch.is_floating_point, tensors)
+
+    def count(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the counts of a batch; UserError where they are not int64 [k], with k as in every call."""
+        self._outputs.clear()
+        counts = self.called("count", model, batch)
+        if not isinstance(counts, Tensor) or counts.dtype != torch.int64 or counts.dim() != 1:
+            found = getattr(counts, "dtype", type(counts).__name__)
+            raise self.mistake("count", f"gives {found}; a tensor of int64 [k] is needed")
+        self._counts = self._counts or len(counts)
+        if len(counts) != self._counts:
+            found = f"{self._counts} numbers for one batch, {len(counts)} for another"
+            raise self.mistake("count", f"gives {found}; give as many for any samples")
+        counts = finite_counts(counts, self._outputs)
+        self._outputs.clear()
+        return counts
+
+    def score(self, counts: Tensor) -> dict[str, float | None]:
+        """Return the scores that follow from int64 counts [k] of the whole test set.
+
+        Of the first, more is better: where the file says that less is, it is 1 less that score.
+        """
+        with self.inside("score"):
+            found = self.functions["score"](counts.tolist())
+            scores = {name: None if value is None else float(value) for name, value in found.items()}
+        if scores and self.functions.get("HIGHER_IS_BETTER") is False:
+            name, value = next(iter(scores.items()))
+            return {f"one_minus_{name}": None if value is None else 1 - value, **scores}
+        return scores
+
+
+def _generators(name: str) -> dict[str, object]:
+    """Return the state of each generator from which a function is not to draw; a loss may from torch's."""
+    _, words, *rest = cast(tuple[Any, ...], np.random.get_state(legacy=True))
+    states: dict[str, object] = {"Python's random": random.getstate(), "numpy.random": (bytes(words), rest)}
+    if name == "loss":
+        return states
+    if torch.cuda.is_available():
+        states["torch.cuda"] = bytes(torch.cuda.get_rng_state().numpy())
+    return states | {"torch": bytes(torch.get_rng_state().numpy())}
