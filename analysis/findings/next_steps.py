@@ -7,9 +7,8 @@ from analysis.findings.candidates import CandidateSet
 from analysis.findings.check import BASELINE, NO, QUIET, Check
 from analysis.findings.evidence import lost_points
 from analysis.findings.headline import kind_of
-from analysis.findings.phrases import compared_rows
 from analysis.findings.recommendation import Recommendation
-from analysis.findings.repeats import more_repeats, repeats_for_intervals, repeats_for_verdict
+from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.findings.submission import submit_command
 from analysis.statistics.intervals import RECOMMENDED_REPEATS
 from analysis.text import listed
@@ -47,20 +46,12 @@ def _more_runs(advice: Recommendation, command: str) -> Iterator[str]:
         time = more_repeats(candidates.study, missing)
         yield f"set repeats = {RECOMMENDED_REPEATS}, then {command}: {time}, as recommended"
     elif kind_of(advice) != "stay":
-        yield from _for_verdict(candidates, command) or _for_narrower_intervals(advice, command)
+        yield from _for_narrower_intervals(advice, command)
     diverged = [series for series, workers, _ in lost_points(candidates) if workers == 1]
     if diverged:
         yield f"runs on 1 worker diverged: lower training.learning_rate, then {command}"
     elif candidates.missing:
         yield f"add 1 to workers in the study, for {listed(candidates.missing)}: then {command}"
-
-
-def _for_verdict(candidates: CandidateSet, command: str) -> list[str]:
-    """Return the repeats that would probably show which framework is faster; none where too many would."""
-    more = max((repeats_for_verdict(row) for row in compared_rows(candidates)), default=0)
-    if not more:
-        return []
-    return [f"{_repeated(candidates, more, command)} would probably show which is faster"]
 
 
 def _for_narrower_intervals(advice: Recommendation, command: str) -> list[str]:
@@ -71,12 +62,8 @@ def _for_narrower_intervals(advice: Recommendation, command: str) -> list[str]:
     if advice.workers is not None or not with_interval & {"efficiency", "iou"}:
         return []
     most = max(int(point.row["repeats"]) for point in candidates.candidates)
-    return [f"{_repeated(candidates, most, command)} would narrow the intervals"]
-
-
-def _repeated(candidates: CandidateSet, more: int, command: str) -> str:
-    repeats = more + max(int(point.row["repeats"]) for point in candidates.candidates)
-    return f"set repeats = {repeats}, then {command}: {more_repeats(candidates.study, more)}"
+    more = more_repeats(candidates.study, most)
+    return [f"set repeats = {2 * most}, then {command}: {more} would narrow the intervals"]
 
 
 def _by_kind(advice: Recommendation) -> Iterator[str]:
