@@ -106,7 +106,8 @@ def _recommendation(options: str, candidates: CandidateSet, baseline_doubt: str)
 
 def _is_as_good(best: Candidate, other: Candidate, candidates: CandidateSet) -> bool:
     """Return whether a point on as many workers is neither shown to be slower, nor worse by its IoU."""
-    if other.workers != best.workers or other.criterion in ("diverged", "iou", "other_iou", "not_learned"):
+    is_worse = other.standing == "excluded" and other.criterion != "efficiency"
+    if other.workers != best.workers or is_worse or other.criterion == "not_learned":
         return False
     row = candidates.comparison(best, other)
     return row is None or slower_framework(row) != other.framework

@@ -144,7 +144,7 @@ def _next_steps(quality: PlayedQuality, kept: KeptIou) -> Iterator[str]:
     elif any(_needs_seeds(each) for each in kept.counts):
         yield f"set repeats = {RECOMMENDED_REPEATS} in the study, then {command}"
     elif any(each.verdict == "undecided" for each in kept.counts):
-        yield "more repeats would narrow the intervals; the table says about how many"
+        yield "more repeats would narrow the intervals"
     failing = any(each.verdict in ("loss", "diverges") for each in kept.counts)
     if failing:
         yield "try training.rate_scaling, training.warmup_epochs or training.epochs as an axis of the study"
