@@ -326,7 +326,8 @@ def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: P
     assert answer["kind"] == "undecided"
     assert "nothing was learned" in answer["headline"].lower()
     assert {row["verdict"] for row in summary["played"]} == {"baseline", "undecided"}
-    assert [tile["light"] for tile in answer["tiles"]][1] != "good"
+    assert answer["tiles"][1]["light"] == "bad"
+    assert "learn first" in answer["next_steps"][0]
 
 
 def test_trust_counts_the_checks_that_are_not_known(tmp_path: Path) -> None:
@@ -385,6 +386,7 @@ def test_next_steps_cure_what_is_missing(tmp_path: Path) -> None:
         "busy": (busy, "--repeat-disturbed"),
         "diverged": (lambda to: all_diverged(to, 1, {2: (190, 0.8)}), "training.learning_rate"),
         "interval": (lambda to: noisy_on_two(to, 140, 0.8, WIDE), "set repeats = 10"),
+        "learned": (lambda to: both(to, LOST), "learn first"),
     }
     for name, (write_it, expected) in steps.items():
         (answer,) = make_report(load_study(write_it(tmp_path / name))).answers

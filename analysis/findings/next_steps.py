@@ -22,6 +22,8 @@ CURES: Mapping[str, str] = {
     "one run at a time on a core": "start no second run while one trains, and measure all runs again",
     BASELINE: "measure 1 worker again beside the larger counts, on the same hosts",
 }
+# Where 1 worker scores no more than a constant prediction.
+LEARN_FIRST = "let 1 worker learn first: look at its masks and predictions, training.learning_rate and epochs"
 
 
 def next_steps(advice: Recommendation, checks: Sequence[Check]) -> Iterator[str]:
@@ -31,6 +33,8 @@ def next_steps(advice: Recommendation, checks: Sequence[Check]) -> Iterator[str]
         yield f"measure these points in a study of your own: {LAUNCH_HINT}"
         return
     command = submit_command(study)
+    if any(point.row["learned"] == "no" for point in advice.candidates.candidates):
+        yield LEARN_FIRST
     unmet = dict.fromkeys(check.check for check in checks if check.mark == NO)
     for name in unmet:
         if name in CURES:
