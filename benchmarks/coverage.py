@@ -5,8 +5,9 @@
 Simulates the throughput of launches from noise models of known truth and passes it through the code of
 the analysis. Throughput of an epoch is exp(block + launch + epoch noise); the block is what all launches
 of one repeat have in common. Prints the percentage of studies whose 95 % interval holds the truth, the
-percentage that finds a difference, the percentage that calls a framework faster where none is, and the
-false alarms of the steadiness check and of the rule for outlying launches. A few minutes for each table.
+percentage that finds a difference, the percentage that calls a framework faster where none is, what the
+headlines name and advise then, and the false alarms of the steadiness check and of the rule for outlying
+launches. A few minutes for each table.
 """
 
 import argparse
@@ -18,10 +19,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.findings.comparison import FASTER, SUGGESTED, compare, withhold
+from analysis.findings.cost import cost_table
 from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.headline import kind_of
+from analysis.findings.quality import iou_between_frameworks, iou_table
+from analysis.findings.recommendation import recommend
 from analysis.findings.significance import repeats_needed
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
+from analysis.findings.wrapper_comparison import with_framework
 from analysis.study import Study
 from benchmarks.adaptive import adaptive_lines, by_hand_lines
 from benchmarks.simulation import (
@@ -29,6 +35,7 @@ from benchmarks.simulation import (
     SIMULATED_WORKERS,
     SIMULATION_SEED,
     Noise,
+    NullCell,
     null_study,
     simulate,
     study_of,
@@ -42,6 +49,10 @@ STUDIES_AT_ONCE = 500
 STUDIES = 2000
 STUDIES_WITH_LOOKS = 300
 FIVE_COUNTS = (1, 2, 4, 8, 16)
+
+# Efficiency on 4 workers and how much faster native DDP is: well above the floor of 0.7, and close to it.
+TRUTHS = ((0.9, 1.0), (0.9, 1.03), (0.693, 1.0), (0.707, 1.0))
+ANSWER_COLUMNS = ("one named", "Horovod named", "use 4 workers", "do not scale out")
 
 MIXES = (
     Noise(0, 0.02, 0, 2),
@@ -186,6 +197,42 @@ def null_lines(studies: int) -> Iterator[str]:
             yield f"| {cell.name} | {len(workers)} | {repeats} | {faster:.1f} | {suggested:.1f} |"
 
 
+def simulated_answers(cell: NullCell, studies: int, repeats: int) -> pd.DataFrame:
+    """Return the kind of answer and the framework named alone of each study; every IoU is kept."""
+    study = null_study(cell, studies, SIMULATED_WORKERS, repeats, in_launch_order)
+    # The seed of a repeat decides most of an IoU.
+    by_seed = 0.8 + 0.01 * np.sin(study.runs["repeat"].to_numpy(dtype=np.float64))
+    noise = np.random.default_rng(SIMULATION_SEED).normal(0, 0.002, len(by_seed))
+    study = replace(study, runs=study.runs.assign(iou=by_seed + noise, test_images=100.0))
+    compared, between = (
+        with_framework(table, study)
+        for table in (compare(study, family=["options"]), iou_between_frameworks(study))
+    )
+    found = recommend(study, summarise(study), compared, iou_table(study), between, cost_table(study))
+    return pd.DataFrame([{"kind": kind_of(each), "framework": each.framework} for each in found])
+
+
+def answer_lines(studies: int) -> Iterator[str]:
+    """Yield the table of what headlines name and advise, where the truth is known."""
+    columns = ("noise", "repeats", "efficiency on 4", "native DDP faster by", *ANSWER_COLUMNS)
+    yield f"| {' | '.join(columns)} |"
+    yield f"|---{'|--:' * (len(columns) - 1)}|"
+    for repeats in (3, 5):
+        for cell in NULL_CELLS[:3]:
+            for efficiency, ratio in TRUTHS:
+                true = replace(cell, efficiency=efficiency, ratio=ratio)
+                answers = simulated_answers(true, studies, repeats)
+                shares = (
+                    answers["framework"].notna(),
+                    answers["framework"] == "horovod",
+                    answers["kind"] == "scale",
+                    answers["kind"] == "stay",
+                )
+                cells = " | ".join(f"{100 * float(share.mean()):.1f}" for share in shares)
+                truth = f"{efficiency:.3f} | {100 * (ratio - 1):.0f} %"
+                yield f"| {cell.name} | {repeats} | {truth} | {cells} |"
+
+
 def outlier_lines(studies: int) -> Iterator[str]:
     """False names of outlying launches."""
     yield "| points | launches of each | noise of a launch | named in % of launches |"
@@ -204,7 +251,7 @@ def main() -> None:
         type=int,
         help=f"simulated for each row (default: {STUDIES}, of tables with many looks {STUDIES_WITH_LOOKS})",
     )
-    names = ("coverage", "power", "null", "alarms", "outliers", "adaptive", "by-hand")
+    names = ("coverage", "power", "null", "answers", "alarms", "outliers", "adaptive", "by-hand")
     parser.add_argument("--table", action="append", choices=names, help="only these; default: all")
     options = parser.parse_args()
     studies = options.studies or STUDIES
@@ -213,6 +260,7 @@ def main() -> None:
         "coverage": lambda: coverage_lines(studies, (3, 4, 6, 7, 10, 20)),
         "power": lambda: power_lines(studies),
         "null": lambda: null_lines(studies),
+        "answers": lambda: answer_lines(studies),
         "alarms": lambda: alarm_lines(10 * studies),
         "outliers": lambda: outlier_lines(studies),
         "adaptive": lambda: adaptive_lines(with_looks),

@@ -125,12 +125,17 @@ def bimodal(random: np.random.Generator, size: int) -> Array:
 
 @dataclass(frozen=True)
 class NullCell:
-    """Studies in which both frameworks are equally fast; `drift` slows the machine from start to end."""
+    """Studies in which both frameworks are equally fast; `drift` slows the machine from start to end.
+
+    Others: Horovod is slower by `ratio`, and more than 1 worker have this `efficiency`.
+    """
 
     name: str
     launch: Callable[[np.random.Generator, int], Array]
     drift: float = 0.0
     one_after_the_other: bool = False
+    ratio: float = 1.0
+    efficiency: float = 1.0
 
 
 NULL_CELLS = (
@@ -153,7 +158,9 @@ def null_study(
     rows["started_utc"] = started.dt.strftime("%Y-%m-%dT%H:%M:%SZ")
     last = 2 * len(workers) * repeats - 1
     pace = cell.launch(random, len(rows)) + np.log1p(-cell.drift * rows["place"].to_numpy() / last)
-    throughput = rows["workers"].to_numpy() * np.exp(pace)
+    slower = np.where(rows["framework"] == "horovod", cell.ratio, 1.0)
+    efficiency = np.where(rows["workers"] > 1, cell.efficiency, 1.0)
+    throughput = rows["workers"].to_numpy() * efficiency / slower * np.exp(pace)
     rows = rows.assign(hosts="node", training_seconds=0.0).drop(columns="place")
     return study_of(rows, np.repeat(throughput[:, None], EPOCHS, axis=1))
 

@@ -132,10 +132,13 @@ def make_epochs(point: RunConfig, images_per_second: float, images_per_epoch: in
     ]
 
 
-def make_result(header: Header, epochs: list[Epoch], iou: float | None) -> Result:
+def make_result(
+    header: Header, epochs: list[Epoch], iou: float | None, test_pixels: int = 10 * PIXELS
+) -> Result:
     """The evaluation after the last epoch, with pixel counts that give this IoU to six digits.
 
-    None: neither the masks nor the predictions have foreground.
+    None: neither the masks nor the predictions have foreground. Else (1 + IoU) / 2
+    of PIXELS in `test_pixels` are foreground.
     """
     union = 0 if iou is None else PIXELS
     true_positive = round((iou or 0.0) * union)
@@ -146,7 +149,7 @@ def make_result(header: Header, epochs: list[Epoch], iou: float | None) -> Resul
         true_positive=true_positive,
         false_positive=(union - true_positive) // 2,
         false_negative=union - true_positive - (union - true_positive) // 2,
-        true_negative=10 * PIXELS - union,
+        true_negative=test_pixels - union,
         iou=true_positive / union if union else None,
         dice=2 * true_positive / (union + true_positive) if union else None,
         image_iou=true_positive / union if union else None,
@@ -169,6 +172,7 @@ def write_run(
     end: End | None = End(status="complete"),  # noqa: B008, frozen
     header: Mapping[str, object] | None = None,
     measured: Measured | None = None,
+    test_pixels: int = 10 * PIXELS,
 ) -> Path:
     """Write the folder of one run below `study`, as submission and training would; returns it.
 
@@ -189,6 +193,7 @@ def write_run(
         end=end,
         header=header,
         measured=measured,
+        test_pixels=test_pixels,
     )
     return folder
 
@@ -203,13 +208,14 @@ def write_record(
     end: End | None = End(status="complete"),  # noqa: B008, frozen
     header: Mapping[str, object] | None = None,
     measured: Measured | None = None,
+    test_pixels: int = 10 * PIXELS,
 ) -> None:
     """Write the record of a run of this point into its folder."""
     epochs = measured.epochs if measured else make_epochs(point, images_per_second, images_per_epoch)
     first_line = make_header(point, **(header or {}))
     probe = [measured.probe] if measured and measured.probe else []
     writer = RecordWriter(folder / RECORD_NAME)
-    results = [] if point.is_emulated else [make_result(first_line, epochs, iou)]
+    results = [] if point.is_emulated else [make_result(first_line, epochs, iou, test_pixels)]
     for line in [first_line, *probe, *epochs, *results, *([end] if end else [])]:
         writer.write(line)
     writer.close()

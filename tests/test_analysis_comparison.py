@@ -120,17 +120,11 @@ def test_the_verdict_pairs_runs_of_one_repeat() -> None:
     assert sentence.startswith("At 2 workers native DDP is 10 % faster than Horovod [10, 10]")
 
 
-def test_an_interval_that_holds_1_is_no_significant_difference_and_tells_the_repeats_that_would_do() -> None:
+def test_an_interval_that_holds_1_is_no_significant_difference() -> None:
     native, horovod = [97.0, 102.0, 104.0, 101.0, 103.0], [100.0] * 5
     sentence = sentence_of({("pytorch_native", 1): native, ("horovod", 1): horovod})
     start = "At 1 worker no significant difference between native DDP and Horovod: ratio 1.020 ["
     assert sentence.startswith(start)
-    assert "about 23 repeats would show it in 4 of 5 studies" in sentence
-
-
-def test_an_advice_of_hundreds_of_repeats_is_none() -> None:
-    native, horovod = [95.0, 100.1, 103.0], [100.0] * 3
-    assert "more than 100 repeats" in sentence_of({("pytorch_native", 1): native, ("horovod", 1): horovod})
 
 
 def test_too_few_repeats_give_no_verdict() -> None:

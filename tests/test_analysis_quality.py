@@ -132,21 +132,6 @@ def test_an_interval_over_three_seeds_says_what_it_is_worth(tmp_path: Path) -> N
     assert "75 % interval over 3 seeds" in found["why"]
 
 
-def test_a_wide_interval_says_how_many_seeds_would_settle_it(tmp_path: Path) -> None:
-    one, two = [0.8] * 5, [0.8 - 0.012, 0.8 - 0.006, 0.8, 0.8 + 0.006, 0.8 + 0.012]
-    found = point(study_of(tmp_path, {("horovod", 1): one, ("horovod", 2): two}), 2)
-    # (1.96 sqrt(pi / 2) 0.00949 / 0.01)^2 = 5.43
-    assert "about 6 seeds would be needed" in found["why"]
-
-
-def test_a_median_outside_the_margin_is_not_cured_by_seeds(tmp_path: Path) -> None:
-    found = point(
-        study_of(tmp_path, {("horovod", 1): [0.8] * 5, ("horovod", 2): [0.80, 0.78, 0.78, 0.77, 0.80]}), 2
-    )
-    assert found["non_inferior"] == "not shown"
-    assert "more seeds would rather show a loss" in found["why"]
-
-
 def test_without_a_baseline_nothing_is_shown(tmp_path: Path) -> None:
     found = point(study_of(tmp_path, {("horovod", 2): [0.8] * 5, ("pytorch_native", 1): [0.8] * 5}), 2)
     assert (found["non_inferior"], found["pairs"]) == ("not shown", 0)

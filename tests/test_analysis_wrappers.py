@@ -140,7 +140,7 @@ def test_nothing_is_said_of_the_weights_of_runs_that_were_not_evaluated(tmp_path
             speed = 100 + 0.01 * repeat
             write_run(tmp_path, framework, 2, repeat, images_per_second=speed, options=options)
     said = verdict_on(tmp_path, "lightning")
-    assert said.endswith("; nothing was evaluated: weights and IoU are not compared")
+    assert "nothing was evaluated: weights and IoU are not compared" in said
 
 
 def test_a_study_without_horovod_names_no_horovod(tmp_path: Path) -> None:
@@ -149,7 +149,6 @@ def test_a_study_without_horovod_names_no_horovod(tmp_path: Path) -> None:
     assert set(report.wrappers["framework"]) == {"lightning"}
     said = [
         *map(str, report.verdicts),
-        *map(str, report.recommendations),
         *(each.headline for each in report.answers),
     ]
     assert not any("Horovod" in sentence for sentence in said)

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from analysis.findings.check import Check
 from analysis.findings.device_words import DeviceWords, device_words
 from analysis.findings.headline import Kind, headline, kind_of
 from analysis.findings.next_steps import next_steps
 from analysis.findings.option_sets import best_set
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.tiles import Tile, cost_tile, iou_tile, speed_tile
-from analysis.findings.trust import trust_tile
+from analysis.findings.trust import Trust
 
 
 @dataclass(frozen=True)
@@ -25,26 +24,30 @@ class Answer:
     next_steps: tuple[str, ...]
 
 
-def answers_of(recommendations: Sequence[Recommendation], checks: Sequence[Check]) -> list[Answer]:
+def answers_of(recommendations: Sequence[Recommendation], trust: Trust) -> list[Answer]:
     """Return one answer for each set of options: the best set first, then the most decided.
 
-    Nothing is decided here: `recommendations` and the fairness `checks` of the same study are put in words.
+    Nothing is decided here: `recommendations` and the checks of the same study are put in words.
     """
     best = best_set(recommendations)
     ordered = sorted(recommendations, key=lambda advice: (advice is not best, _rank(advice)))
-    return [_answer(advice, checks, device_words(advice.candidates.study)) for advice in ordered]
+    return [_answer(advice, trust, device_words(trust.study)) for advice in ordered]
 
 
 def _rank(advice: Recommendation) -> int:
     return get_args(Kind).index(kind_of(advice))
 
 
-def _answer(advice: Recommendation, checks: Sequence[Check], words: DeviceWords) -> Answer:
+def _answer(advice: Recommendation, trust: Trust, words: DeviceWords) -> Answer:
     tiles = (
         speed_tile(advice, words),
         iou_tile(advice, words),
         cost_tile(advice, words),
-        trust_tile(advice, checks),
+        trust.tile(advice.options),
     )
-    steps = tuple(next_steps(advice, checks))
-    return Answer(advice.options, kind_of(advice), headline(advice, words), tiles, steps)
+    steps = tuple(next_steps(advice, trust.checks))
+    kind = kind_of(advice)
+    line = headline(advice, words)
+    # An unfair comparison names what speaks against it, and claims nothing.
+    line = line if kind == "unfair" else trust.qualified(line, advice.options)
+    return Answer(advice.options, kind, line, tiles, steps)

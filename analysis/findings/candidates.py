@@ -9,7 +9,6 @@ import pandas as pd
 from analysis.findings.standing import (
     DIGITS,
     Criterion,
-    Judgement,
     Requirements,
     Standing,
     judge,
@@ -27,26 +26,13 @@ Comparisons = Mapping[tuple[int, str, Framework, str], Row]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point with its row of all tables, how it stands and why, and its framework's name."""
+    """A point with its row of all tables, its framework's name, and how it stands and why (`Judgement`)."""
 
     row: Row
-    judgement: Judgement
     name: str
-
-    @property
-    def standing(self) -> Standing:
-        """Whether it qualifies."""
-        return self.judgement.standing
-
-    @property
-    def criterion(self) -> Criterion:
-        """The criterion that it does not meet, or is not shown to."""
-        return self.judgement.criterion
-
-    @property
-    def reason(self) -> str:
-        """The reason why it does not qualify, in words."""
-        return self.judgement.reason
+    standing: Standing
+    criterion: Criterion
+    reason: str
 
     @property
     def framework(self) -> Framework:
@@ -143,6 +129,6 @@ def candidate_set(
     missing = missing_baselines(points, names)
     slow = slow_baseline(rows, names)
     required = Requirements(study.criteria, study.score, names, between, missing, slow)
-    candidates = [Candidate(row, judge(row, required), names[row["framework"]]) for row in rows]
+    candidates = [Candidate(row, names[row["framework"]], **vars(judge(row, required))) for row in rows]
     candidates.sort(key=lambda candidate: -candidate.throughput)
     return CandidateSet(study, candidates, comparisons, missing)

@@ -9,29 +9,32 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
+from analysis.findings.headers import COUNTS
 from analysis.statistics.intervals import (
     FEWEST_REPEATS,
     RECOMMENDED_REPEATS,
+    SHARE,
     UNKNOWN_INTERVAL,
     Interval,
     coverage,
     median_intervals,
 )
 from analysis.study import NAN, POINT, Study
-from analysis.text import bracketed, count
+from analysis.text import Row, bracketed, count, number, with_interval
 
 MarginAnswer = Literal["yes", "no", "not shown"]
-# Of 95 %, two-sided.
-NORMAL_QUANTILE = 1.96
-# The standard error of the median of normal values over that of their mean.
-MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)
-# A study of more is out of reach: the number would only pretend to a plan.
-MOST_SEEDS_ADVISED = 100
+Learned = Literal["yes", "no", "not known"]
+# A constant prediction is to training what the placebo is to a drug: no margin may give away more than this
+# share of what was gained over it. A score that is 0.1 above the constant keeps the usual margin of 0.01.
+MARGIN_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class PointSeeds:
-    """The IoU of each repeat of one point, how many images it is of, and how many of its runs diverged."""
+    """The IoU of each repeat of one point, how many images it is of, and how many of its runs diverged.
+
+    `constant` is the score of the best constant prediction; NaN where it is not known.
+    """
 
     options: str
     framework: str
@@ -40,6 +43,7 @@ class PointSeeds:
     ious: Mapping[int, float]
     test_images: float
     diverged: int
+    constant: float = NAN
 
     @property
     def values(self) -> Array:
@@ -48,13 +52,60 @@ class PointSeeds:
 
 
 @dataclass(frozen=True)
+class Learning:
+    """What was learned: a score, its lower bound, and that of the best constant prediction; NaN: not known.
+
+    `least` is the margin of the study: a gain that it calls negligible is none.
+    """
+
+    least: float
+    score: float = NAN
+    low: float = NAN
+    constant: float = NAN
+
+    @property
+    def learned(self) -> Learned:
+        """Whether the score, with its interval, lies above that of a constant prediction by the margin."""
+        low = self.score if math.isnan(self.low) else self.low
+        if math.isnan(low) or math.isnan(self.constant):
+            return "not known"
+        return "yes" if low > self.constant + self.least else "no"
+
+    @property
+    def margin(self) -> float:
+        """The margin of the study, or MARGIN_SHARE of what was learned where that is less."""
+        gain = self.score - self.constant
+        return min(self.least, MARGIN_SHARE * gain) if self.learned == "yes" else self.least
+
+
+def learning_of(points: Sequence[PointSeeds | None], least: float) -> list[Learning]:
+    """Return what was learned at each point; nothing is known of None."""
+    intervals = median_intervals([np.array([]) if point is None else point.values for point in points], SHARE)
+    return [
+        Learning(least, float(np.median(point.values)), low, point.constant)
+        if point and point.ious
+        else Learning(least)
+        for point, (low, _) in zip(points, intervals, strict=True)
+    ]
+
+
+def not_learned_words(row: Row, title: str) -> str:
+    """Return that 1 worker learned nothing, from its row of the table of IoU; empty where it learned."""
+    if row["learned"] != "no":
+        return ""
+    nothing = row["iou"] <= row["constant_iou"] + row["margin"]
+    found = "nothing was learned" if nothing else "it is not shown that anything was learned"
+    score = f"{title} {with_interval(row, 'iou', '.3f')} on 1 worker"
+    return f"{found}: {score}, a constant prediction scores {number(row['constant_iou'], '.3f')}"
+
+
+@dataclass(frozen=True)
 class Difference:
-    """Paired differences of IoU: their number, median, its interval, and their standard deviation."""
+    """Paired differences of IoU: their number, median and its interval."""
 
     pairs: int = 0
     median: float = NAN
     interval: Interval = UNKNOWN_INTERVAL
-    deviation: float = NAN
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -63,30 +114,45 @@ class Difference:
 
 @dataclass(frozen=True)
 class MarginTest:
-    """Answer of the differences to a question with a margin.
+    """Answer of the differences to a question with the margin of what was learned.
 
-    `slack` is how far their median lies inside the margin; `diverged` counts the diverged runs of each owner.
+    `diverged` counts the diverged runs of each owner.
     """
 
     difference: Difference
     answer: MarginAnswer
-    slack: float
+    learning: Learning
     diverged: Mapping[str, int]
 
     @property
     def shown(self) -> MarginAnswer:
-        """The answer; diverged runs have no IoU, so the others alone cannot show that nothing is lost."""
-        return "not shown" if self.answer == "yes" and any(self.diverged.values()) else self.answer
+        """The answer; diverged runs have no IoU, so the others alone cannot show that nothing is lost.
+
+        Where nothing was learned, nothing can be lost or kept.
+        """
+        diverged = self.answer == "yes" and any(self.diverged.values())
+        return "not shown" if diverged or self.learning.learned == "no" else self.answer
 
 
 def seeds_of(study: Study) -> list[PointSeeds]:
     """Return every point with the IoU of its repeats, in the order of the study's runs."""
     lost = study.left_out[study.left_out["state"] == "diverged"]
     diverged = {point: set(runs["repeat"]) for point, runs in lost.groupby(POINT)}
+    all_runs = study.runs.assign(constant=study.runs["run"].map(_constant_scores(study)).astype(float))
     return [
         _seeds_of_point(point, runs, diverged.get(point, set()))
-        for point, runs in study.runs.groupby(POINT, sort=False)
+        for point, runs in all_runs.groupby(POINT, sort=False)
     ]
+
+
+def _constant_scores(study: Study) -> "pd.Series[float]":
+    """Return by run what the best constant prediction scores on its test set, NaN where no count tells it.
+
+    The IoU of "all foreground" is the share of foreground, that of "all background" 0. The counts of a task
+    of its own do not say which answer is the most frequent.
+    """
+    last = study.evaluations.drop_duplicates("run", keep="last").set_index("run")[COUNTS].astype(float)
+    return (last["true_positive"] + last["false_negative"]) / last.sum(axis="columns", skipna=False)
 
 
 def _seeds_of_point(point: Sequence[Any], runs: pd.DataFrame, diverged: set[int]) -> PointSeeds:
@@ -100,6 +166,7 @@ def _seeds_of_point(point: Sequence[Any], runs: pd.DataFrame, diverged: set[int]
         ious=ious,
         test_images=float(runs["test_images"].iloc[-1]),
         diverged=len(diverged - ious.keys()),
+        constant=float(runs["constant"].median()),
     )
 
 
@@ -113,7 +180,7 @@ def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> lis
 def _difference(values: Array, interval: Interval) -> Difference:
     if len(values) < 2:
         return Difference(len(values), float(values[0]) if len(values) else NAN)
-    return Difference(len(values), float(np.median(values)), interval, float(np.std(values, ddof=1)))
+    return Difference(len(values), float(np.median(values)), interval)
 
 
 def _paired(first: PointSeeds, second: PointSeeds) -> Array:
@@ -138,26 +205,20 @@ def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
     if math.isnan(difference.median):
         yield f"the {study.score.title} of a run is not known: its counts give none"
         return
-    yield f"difference {difference}, margin {study.criteria.iou_margin:g}"
+    yield f"difference {difference}, margin {margin_words(test.learning)}"
     yield f"{100 * coverage(difference.pairs):.0f} % interval over {difference.pairs} seeds"
-    if test.answer == "not shown":
-        yield _advice(difference, test.slack)
+    if test.learning.learned == "no":
+        yield "1 worker learned no more than a constant prediction, so nothing can be lost or kept"
+    elif test.learning.learned == "not known":
+        yield "what a constant prediction scores is not known"
 
 
-def _advice(difference: Difference, slack: float) -> str:
-    """Return how many seeds would bring the interval inside the margin, where these do not.
-
-    The interval of the median of n normal values reaches about 1.96 sqrt(pi / 2) deviation / sqrt(n) to
-    either side. A rough number, for planning.
-    """
-    if slack <= 0:
-        return "the median lies outside the margin: more seeds would rather show a loss"
-    needed = math.ceil((NORMAL_QUANTILE * MEDIAN_OVER_MEAN * difference.deviation / slack) ** 2)
-    if needed > MOST_SEEDS_ADVISED:
-        number = f"more than {MOST_SEEDS_ADVISED}"
-    else:
-        number = f"about {max(needed, difference.pairs + 1)}"
-    return f"{number} seeds would be needed, if their standard deviation stays"
+def margin_words(learning: Learning) -> str:
+    """Return the margin that was used, and why where it is not that of the study."""
+    if learning.margin == learning.least:
+        return f"{learning.margin:g}"
+    gain = learning.score - learning.constant
+    return f"{learning.margin:.2g} ({MARGIN_SHARE:.0%} of what was learned, {gain:.2g})"
 
 
 def evaluated(study: Study, point: PointSeeds) -> str:

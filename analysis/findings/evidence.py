@@ -5,10 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from analysis.findings.candidates import Candidate, CandidateSet
-from analysis.findings.comparison import HOROVOD_FASTER
-from analysis.findings.verdict import compared_framework
-from analysis.study import NAMES
-from analysis.text import count, with_interval
+from analysis.findings.verdict import claim_of
+from analysis.text import count
 from unet_scaling.study.config import Framework
 
 # So many points of a kind are named; the rest is counted.
@@ -55,10 +53,7 @@ def _other_framework(best: Candidate, candidates: CandidateSet) -> Iterator[str]
         row = candidates.comparison(best, point)
         if row is not None:
             fails = f"; {point.series}: {point.short}" if point.reason else ""
-            ratio = with_interval(row, "ratio", "~4")
-            other = NAMES[compared_framework(row)]
-            outcome = row["outcome"].replace(HOROVOD_FASTER, f"{other} faster")
-            yield f"on {workers} {outcome}: native DDP / {other} {ratio}{fails}"
+            yield f"on {workers} {claim_of(row)}{fails}"
 
 
 def _other_name(best: Candidate, candidates: CandidateSet) -> str:

@@ -7,6 +7,7 @@ from analysis.findings.candidates import Candidate, CandidateSet
 from analysis.findings.check import QUIET
 from analysis.findings.comparison import NO_DIFFERENCE, SUGGESTED, TABLE_SAYS_NO
 from analysis.findings.device_words import DeviceWords
+from analysis.findings.differences import not_learned_words
 from analysis.findings.doubts import OTHERS_TOOK
 from analysis.findings.evidence import lost_points
 from analysis.findings.phrases import (
@@ -20,6 +21,7 @@ from analysis.findings.phrases import (
 )
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.repeats import more_repeats, repeats_for_intervals
+from analysis.findings.verdict import claim_of, slower_framework
 from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.text import capitalised, count, listed, number
 
@@ -49,10 +51,24 @@ def _only_disturbed(advice: Recommendation) -> bool:
 
 
 def headline(advice: Recommendation, words: DeviceWords) -> str:
-    """Return the line that a reader can act on."""
+    """Return the line that a reader can act on; that nothing was learned goes before all else."""
     makers = {"scale": _scale, "stay": _stay, "undecided": _undecided, "unfair": _unfair}
     kind = kind_of(advice)
-    return "; ".join([makers[kind](advice, words), *_lost(advice, words)])
+    parts = [makers[kind](advice, words), *_lost(advice, words)]
+    nothing = _not_learned(advice)
+    return "; ".join([*parts, *nothing] if kind == "scale" else [*nothing, *parts])
+
+
+def _not_learned(advice: Recommendation) -> list[str]:
+    """Return that 1 worker learned nothing, of each series or of all alike."""
+    candidates = advice.candidates
+    title = candidates.study.score.title
+    alone = [point for point in candidates.candidates if point.workers == 1]
+    found = {point.series: not_learned_words(point.row, title) for point in alone}
+    texts = list(dict.fromkeys(found.values()))
+    if len(texts) == 1:
+        return [capitalised(text) for text in texts if text]
+    return [f"{series}: {text}" for series, text in found.items() if text]
 
 
 def _lost(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
@@ -77,20 +93,34 @@ def _scale(advice: Recommendation, words: DeviceWords) -> str:
     ious = [f"{title} {signed(point.row['difference'])}" for point in chosen]
     costs = [f"{words.cost(point.row)} a training" for point in chosen]
     numbers = ", ".join(listed(dict.fromkeys(texts)) for texts in (speeds, ious, costs))
-    return "; ".join([f"Use {names} on {words.of(chosen[0].workers)}: {numbers}", *_qualified(advice, words)])
+    workers = words.of(chosen[0].workers)
+    action = (
+        f"Use {workers}: {numbers} with {names}"
+        if advice.unsettled
+        else f"Use {names} on {workers}: {numbers}"
+    )
+    return "; ".join([action, *_beside(advice, words), *_passed_over(advice, words)])
 
 
-def _qualified(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
-    """Yield what the action does not say: how sure the framework is, and faster points that fail."""
+def _beside(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
+    """Yield what is known of the other frameworks on as many workers: the claim of each comparison."""
+    candidates = advice.candidates
     best = advice.chosen[0]
-    others = [point for point in advice.candidates.others(best) if point.workers == best.workers]
+    others = [point for point in candidates.others(best) if point.workers == best.workers]
     if not others:
-        yield _not_measured(best, advice.candidates, words)
-    elif len(advice.chosen) > 1:
-        yield _no_faster_one(advice)
-    else:
-        yield from _suggested(advice, others)
-    yield from _faster_that_fail(advice, words)
+        yield _not_measured(best, candidates, words)
+    suggested = []
+    for other in others:
+        row = candidates.comparison(best, other)
+        claim = claim_of(row) if row else f"no comparison with {other.series}"
+        if row and slower_framework(row) == other.framework:
+            suggested += [row["pairs"]] if row["outcome"] in SUGGESTED else []
+        elif other in advice.chosen:
+            yield NO_DIFFERENCE if row and row["outcome"] == NO_DIFFERENCE else claim
+        else:
+            yield f"{claim}, but {other.series}: {why_not(other, candidates)}"
+    if suggested:
+        yield f"{count(min(suggested), 'repeat')} suggest that it is the faster framework"
 
 
 def _not_measured(best: Candidate, candidates: CandidateSet, words: DeviceWords) -> str:
@@ -99,28 +129,14 @@ def _not_measured(best: Candidate, candidates: CandidateSet, words: DeviceWords)
     return f"{other} has no usable run{where}"
 
 
-def _no_faster_one(advice: Recommendation) -> str:
-    row = advice.candidates.comparison(*advice.chosen)
-    known = row is None or row["outcome"] == NO_DIFFERENCE
-    return NO_DIFFERENCE if known else "no verdict on which is faster"
-
-
-def _suggested(advice: Recommendation, others: list[Candidate]) -> Iterator[str]:
-    chosen = advice.chosen[0]
-    slower = [other for other in others if other.throughput < chosen.throughput]
-    rows = [advice.candidates.comparison(chosen, other) for other in slower]
-    few = [row["pairs"] for row in rows if row and row["outcome"] in SUGGESTED]
-    if few:
-        yield f"{count(min(few), 'repeat')} suggest that it is the faster framework"
-
-
-def _faster_that_fail(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
-    """Yield the fastest point that is passed over, unless only for its efficiency."""
+def _passed_over(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
+    """Yield the point of most throughput on more workers that does not qualify, unless for its efficiency."""
+    best = advice.chosen[0]
     for point in advice.candidates.candidates:
-        if point.throughput <= advice.chosen[0].throughput:
-            return
+        if point.workers <= best.workers or point.throughput <= best.throughput:
+            continue
         if point.standing == "undecided" or point.criterion in ("diverged", "iou", "other_iou"):
-            yield f"{point_words(point, words)} are faster, but {why_not(point, advice.candidates)}"
+            yield f"not {point_words(point, words)}: {why_not(point, advice.candidates)}"
             return
 
 
@@ -146,11 +162,11 @@ def _undecided(advice: Recommendation, words: DeviceWords) -> str:
     if most < FEWEST_REPEATS:
         more = more_repeats(study, repeats_for_intervals(candidates))
         few = f"{count(most, 'repeat')} per point {'carries' if most == 1 else 'carry'} no interval"
-        disturbed = ", on a machine that was not quiet" if _only_disturbed(advice) else ""
+        disturbed = f", {QUIET}: no" if _only_disturbed(advice) else ""
         so_far = f"so far {measured_so_far(candidates, words)}{disturbed}"
         return f"Undecided: {few}; {so_far}; {more} would give one"
     if _only_disturbed(advice):
-        return f"Undecided: the machine was not quiet; so far {measured_so_far(candidates, words)}"
+        return f"Undecided: {QUIET}: no; so far {measured_so_far(candidates, words)}"
     return _undecided_with_intervals(advice, words)
 
 
@@ -158,7 +174,11 @@ def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str
     candidates = advice.candidates
     compared = compared_clause(candidates, words)
     if candidates.larger and not candidates.missing:
-        return "; ".join(filter(None, [f"Undecided: {advice.lacking}", compared]))
+        nothing_learned = any(point.criterion == "not_learned" for point in candidates.larger)
+        open_question = (
+            f"speed alone: {measured_so_far(candidates, words)}" if nothing_learned else advice.lacking
+        )
+        return "; ".join(filter(None, [f"Undecided: {open_question}", compared]))
     one = words.of(1)
     lacking = (
         f"no usable run of {listed(candidates.missing)} on {one}"

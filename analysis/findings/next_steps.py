@@ -7,9 +7,8 @@ from analysis.findings.candidates import CandidateSet
 from analysis.findings.check import BASELINE, NO, QUIET, Check
 from analysis.findings.evidence import lost_points
 from analysis.findings.headline import kind_of
-from analysis.findings.phrases import compared_rows
 from analysis.findings.recommendation import Recommendation
-from analysis.findings.repeats import more_repeats, repeats_for_intervals, repeats_for_verdict
+from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.findings.submission import submit_command
 from analysis.statistics.intervals import RECOMMENDED_REPEATS
 from analysis.text import listed
@@ -23,6 +22,8 @@ CURES: Mapping[str, str] = {
     "one run at a time on a core": "start no second run while one trains, and measure all runs again",
     BASELINE: "measure 1 worker again beside the larger counts, on the same hosts",
 }
+# Where 1 worker scores no more than a constant prediction.
+LEARN_FIRST = "let 1 worker learn first: look at its masks and predictions, training.learning_rate and epochs"
 
 
 def next_steps(advice: Recommendation, checks: Sequence[Check]) -> Iterator[str]:
@@ -32,6 +33,8 @@ def next_steps(advice: Recommendation, checks: Sequence[Check]) -> Iterator[str]
         yield f"measure these points in a study of your own: {LAUNCH_HINT}"
         return
     command = submit_command(study)
+    if any(point.row["learned"] == "no" for point in advice.candidates.candidates):
+        yield LEARN_FIRST
     unmet = dict.fromkeys(check.check for check in checks if check.mark == NO)
     for name in unmet:
         if name in CURES:
@@ -47,20 +50,12 @@ def _more_runs(advice: Recommendation, command: str) -> Iterator[str]:
         time = more_repeats(candidates.study, missing)
         yield f"set repeats = {RECOMMENDED_REPEATS}, then {command}: {time}, as recommended"
     elif kind_of(advice) != "stay":
-        yield from _for_verdict(candidates, command) or _for_narrower_intervals(advice, command)
+        yield from _for_narrower_intervals(advice, command)
     diverged = [series for series, workers, _ in lost_points(candidates) if workers == 1]
     if diverged:
         yield f"runs on 1 worker diverged: lower training.learning_rate, then {command}"
     elif candidates.missing:
         yield f"add 1 to workers in the study, for {listed(candidates.missing)}: then {command}"
-
-
-def _for_verdict(candidates: CandidateSet, command: str) -> list[str]:
-    """Return the repeats that would probably show which framework is faster; none where too many would."""
-    more = max((repeats_for_verdict(row) for row in compared_rows(candidates)), default=0)
-    if not more:
-        return []
-    return [f"{_repeated(candidates, more, command)} would probably show which is faster"]
 
 
 def _for_narrower_intervals(advice: Recommendation, command: str) -> list[str]:
@@ -71,12 +66,8 @@ def _for_narrower_intervals(advice: Recommendation, command: str) -> list[str]:
     if advice.workers is not None or not with_interval & {"efficiency", "iou"}:
         return []
     most = max(int(point.row["repeats"]) for point in candidates.candidates)
-    return [f"{_repeated(candidates, most, command)} would narrow the intervals"]
-
-
-def _repeated(candidates: CandidateSet, more: int, command: str) -> str:
-    repeats = more + max(int(point.row["repeats"]) for point in candidates.candidates)
-    return f"set repeats = {repeats}, then {command}: {more_repeats(candidates.study, more)}"
+    more = more_repeats(candidates.study, most)
+    return [f"set repeats = {2 * most}, then {command}: {more} would narrow the intervals"]
 
 
 def _by_kind(advice: Recommendation) -> Iterator[str]:

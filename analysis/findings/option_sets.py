@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from analysis.findings.candidates import Candidate
 from analysis.findings.device_words import device_words
 from analysis.findings.headline import kind_of
 from analysis.findings.phrases import point_words
 from analysis.findings.recommendation import Recommendation
 from analysis.loading.options import is_knob
 from analysis.study import Study
-from analysis.text import count, listed
+from analysis.text import Row, count, listed
 
 
 def compared_options(recommendations: Sequence[Recommendation]) -> str:
@@ -48,16 +47,13 @@ def best_set(recommendations: Sequence[Recommendation]) -> Recommendation | None
         return None
     for advice in recommendations:
         others = [other.chosen[0] for other in recommendations if other is not advice]
-        if all(_beats(advice.chosen[0], other, _margin(advice)) for other in others):
+        if all(_beats(advice.chosen[0].row, other.row) for other in others):
             return advice
     return None
 
 
-def _margin(advice: Recommendation) -> float:
-    return advice.candidates.study.criteria.iou_margin
-
-
-def _beats(point: Candidate, other: Candidate, margin: float) -> bool:
+def _beats(row: Row, other: Row) -> bool:
     """Return whether a point is faster, and its IoU lower by no more than the margin, by whole intervals."""
-    faster = point.row["throughput_low"] > other.row["throughput_high"]
-    return bool(faster and point.row["iou_low"] > other.row["iou_high"] - margin)
+    faster = row["throughput_low"] > other["throughput_high"]
+    margin = min(row["margin"], other["margin"])
+    return bool(faster and row["learned"] != "no" and row["iou_low"] > other["iou_high"] - margin)

@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 
 from analysis.findings.candidates import Candidate, CandidateSet
-from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH
+from analysis.findings.comparison import NOT_ENOUGH
 from analysis.findings.device_words import DeviceWords
-from analysis.findings.repeats import more_repeats, repeats_for_verdict
 from analysis.findings.standing import MOST_EFFICIENCY, least_efficiency
 from analysis.findings.verdict import claim_of, compared_framework
-from analysis.study import COMPARED, NAMES
+from analysis.study import COMPARED
 from analysis.text import Row, first_of, number
 
 # So many series fit in a headline.
@@ -83,14 +82,7 @@ def compared_clause(candidates: CandidateSet, words: DeviceWords) -> str:
     rows = compared_rows(candidates)
     if len(rows) != 1 or rows[0]["outcome"] == NOT_ENOUGH:
         return ""
-    row = rows[0]
-    where = f"on {words.of(int(row['workers']))}"
-    if row["outcome"] != NO_DIFFERENCE:
-        return f"{where} {claim_of(row)}"
-    other = NAMES[compared_framework(row)]
-    same = f"{where} native DDP and {other} do not differ by more than their launches do"
-    more = repeats_for_verdict(row)
-    return f"{same}; {more_repeats(candidates.study, more)} would probably decide" if more else same
+    return f"on {words.of(int(rows[0]['workers']))} {claim_of(rows[0])}"
 
 
 def measured_so_far(candidates: CandidateSet, words: DeviceWords) -> str:

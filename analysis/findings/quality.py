@@ -6,7 +6,8 @@ above -margin, and inferior where it lies below -margin; two frameworks are equa
 lies inside (-margin, margin). A difference that is "not significant" answers neither, so everything else is
 "not shown" (the interval form of a non-inferiority test and of two one-sided tests of equivalence:
 Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657). Few seeds promise less than the nominal interval, and
-`why` says how much.
+`why` says how much. Scores that a constant prediction reaches answer neither, and the margin is at most a
+share of what was learned beyond it (differences.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +17,14 @@ import pandas as pd
 
 from analysis.findings.differences import (
     Difference,
+    Learning,
     MarginAnswer,
     MarginTest,
     PointSeeds,
     differences_of,
     diverged_seeds,
     evaluated,
+    learning_of,
     reasons,
     seeds_of,
 )
@@ -31,11 +34,11 @@ from analysis.study import POINT, Study
 _DIFFERENCE_COLUMNS = ["difference", "difference_low", "difference_high"]
 IOU_COLUMNS = [
     *POINT, "seeds", "test_images", "iou", "iou_low", "iou_high", *_DIFFERENCE_COLUMNS, "pairs", "diverged",
-    "non_inferior", "why",
+    "constant_iou", "learned", "margin", "non_inferior", "why",
 ]  # fmt: skip
 BETWEEN_COLUMNS = [
     "options", "native_knobs", "horovod_knobs", "workers", "pairs", *_DIFFERENCE_COLUMNS,
-    "equal_within_margin", "why",
+    "margin", "equal_within_margin", "why",
 ]  # fmt: skip
 
 _Cells = dict[str, object]
@@ -47,14 +50,19 @@ def iou_table(study: Study) -> pd.DataFrame:
     IoU and differences are shares from 0 to 1, medians over seeds with 95 % intervals (the confidence that
     few seeds allow stands in `why`). `difference` is IoU minus that on 1 worker, paired by repeat; `pairs`
     counts the repeats that both have, `diverged` the point's diverged runs, of which one forbids a "yes".
-    `non_inferior` is "baseline", "yes", "no" or "not shown". What is not known is NaN.
+    `constant_iou` is what the best constant prediction scores, `learned` ("yes", "no", "not known") whether
+    1 worker of the series scores more, `margin` the one used. `non_inferior` is "baseline", "yes", "no" or
+    "not shown". What is not known is NaN.
     """
     points = seeds_of(study)
     of_one = {_series(point): point for point in points if point.workers == 1}
     baselines = [of_one.get(_series(point)) for point in points]
     differences = _differences_from_baseline(points, baselines, known=study.provenance_known)
     intervals = median_intervals([point.values for point in points], SHARE)
-    rows = [_point(study, *row) for row in zip(points, baselines, differences, intervals, strict=True)]
+    learning = learning_of(baselines, study.criteria.iou_margin)
+    rows = [
+        _point(study, *row) for row in zip(points, baselines, differences, intervals, learning, strict=True)
+    ]
     return pd.DataFrame(rows, columns=IOU_COLUMNS)
 
 
@@ -75,7 +83,12 @@ def iou_between_frameworks(study: Study) -> pd.DataFrame:
     """
     pairs = list(_opposite_points(seeds_of(study)))
     differences = differences_of([pair if study.provenance_known else None for pair in pairs])
-    rows = [_between(study, *pair, difference) for pair, difference in zip(pairs, differences, strict=True)]
+    better = [max(pair, key=lambda point: np.median(point.values)) for pair in pairs]
+    learning = learning_of(better, study.criteria.iou_margin)
+    rows = [
+        _between(study, *pair, difference, learned)
+        for pair, difference, learned in zip(pairs, differences, learning, strict=True)
+    ]
     return pd.DataFrame(rows, columns=BETWEEN_COLUMNS)
 
 
@@ -84,9 +97,14 @@ def _series(point: PointSeeds) -> tuple[str, str, str]:
 
 
 def _point(
-    study: Study, point: PointSeeds, baseline: PointSeeds | None, difference: Difference, interval: Interval
+    study: Study,
+    point: PointSeeds,
+    baseline: PointSeeds | None,
+    difference: Difference,
+    interval: Interval,
+    learning: Learning,
 ) -> _Cells:
-    test = against_baseline(study.criteria.iou_margin, point, difference)
+    test = against_baseline(learning, point, difference)
     low, high = interval
     cells: _Cells = {
         **{name: getattr(point, name) for name in (*POINT, "test_images", "diverged")},
@@ -94,6 +112,9 @@ def _point(
         "iou": float(np.median(point.values)),
         "iou_low": low,
         "iou_high": high,
+        "constant_iou": point.constant,
+        "learned": learning.learned,
+        "margin": learning.margin,
         "non_inferior": "baseline" if point.workers == 1 else test.shown,
         "why": "; ".join(_why(study, point, baseline, test)),
     }
@@ -106,33 +127,38 @@ def _difference_cells(difference: Difference) -> _Cells:
     return {"pairs": difference.pairs, **dict(zip(_DIFFERENCE_COLUMNS, values, strict=True))}
 
 
-def against_baseline(margin: float, point: PointSeeds, difference: Difference) -> MarginTest:
-    """Return whether a point, by its difference to 1 worker, is not inferior to it."""
+def against_baseline(learning: Learning, point: PointSeeds, difference: Difference) -> MarginTest:
+    """Return whether a point, by its difference to 1 worker, is not inferior to what that learned."""
     low, high = difference.interval
+    margin = learning.margin
     answer: MarginAnswer = "yes" if low > -margin else "no" if high < -margin else "not shown"
-    return MarginTest(difference, answer, margin + difference.median, {"this point": point.diverged})
+    return MarginTest(difference, answer, learning, {"this point": point.diverged})
 
 
-def _between(study: Study, native: PointSeeds, horovod: PointSeeds, difference: Difference) -> _Cells:
+def _between(
+    study: Study, native: PointSeeds, horovod: PointSeeds, difference: Difference, learning: Learning
+) -> _Cells:
     diverged = {"native DDP": native.diverged, "Horovod": horovod.diverged}
-    test = _against_each_other(study.criteria.iou_margin, difference, diverged)
+    test = _against_each_other(learning, difference, diverged)
     cells: _Cells = {
         "options": native.options,
         "native_knobs": native.knobs,
         "horovod_knobs": horovod.knobs,
         "workers": native.workers,
+        "margin": learning.margin,
         "equal_within_margin": test.shown,
         "why": "; ".join(reasons(study, native, test)),
     }
     return cells | _difference_cells(difference)
 
 
-def _against_each_other(margin: float, difference: Difference, diverged: dict[str, int]) -> MarginTest:
+def _against_each_other(learning: Learning, difference: Difference, diverged: dict[str, int]) -> MarginTest:
     low, high = difference.interval
+    margin = learning.margin
     inside = -margin < low and high < margin
     outside = low > margin or high < -margin
     answer: MarginAnswer = "yes" if inside else "no" if outside else "not shown"
-    return MarginTest(difference, answer, margin - abs(difference.median), diverged)
+    return MarginTest(difference, answer, learning, diverged)
 
 
 def _opposite_points(points: list[PointSeeds]) -> Iterator[tuple[PointSeeds, PointSeeds]]:

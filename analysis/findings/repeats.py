@@ -6,11 +6,9 @@ from collections.abc import Iterator
 import pandas as pd
 
 from analysis.findings.candidates import CandidateSet
-from analysis.findings.comparison import NO_DIFFERENCE, SUGGESTED
-from analysis.findings.verdict import MOST_REPEATS_ADVISED
 from analysis.statistics.intervals import RECOMMENDED_REPEATS
 from analysis.study import POINT, Study
-from analysis.text import Row, count
+from analysis.text import count
 from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.texts import duration
 
@@ -19,16 +17,6 @@ def repeats_for_intervals(candidates: CandidateSet) -> int:
     """Return how many repeats the point with the fewest has less than recommended; never below 0."""
     fewest = min(int(point.row["repeats"]) for point in candidates.candidates)
     return max(0, RECOMMENDED_REPEATS - fewest)
-
-
-def repeats_for_verdict(row: Row) -> int:
-    """Return how many more repeats would probably decide a comparison; 0 where none or too many would."""
-    if row["outcome"] in SUGGESTED:
-        return max(0, RECOMMENDED_REPEATS - int(row["pairs"]))
-    needed = row["repeats_needed"]
-    if row["outcome"] != NO_DIFFERENCE or math.isnan(needed) or needed > MOST_REPEATS_ADVISED:
-        return 0
-    return max(0, int(needed) - int(row["pairs"]))
 
 
 def more_repeats(study: Study, number: int) -> str:

@@ -17,7 +17,7 @@ from unet_scaling.study.options import Criteria
 Standing = Literal["qualifies", "excluded", "undecided"]
 # What a point does not meet, or is not shown to; "other_iou": the other framework has a better IoU there.
 Criterion = Literal[
-    "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline"
+    "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline", "not_learned"
 ]
 REPEATS_NEEDED = f"at least {FEWEST_REPEATS} repeats ({RECOMMENDED_REPEATS} recommended)"
 # N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
@@ -43,7 +43,8 @@ _Unmet = tuple[Criterion, str] | None
 class Requirements:
     """What points of one set of options are measured by.
 
-    between        IoU of the frameworks against each other, `quality.iou_between_frameworks`
+    between        IoU of every framework against native DDP, `quality.iou_between_frameworks`, with the
+                   `framework` that is compared (wrapper_comparison.with_framework)
     missing        frameworks that have points here, but none on 1 worker
     slow_baseline  why the runs on 1 worker cannot be right; empty where they can
     """
@@ -82,6 +83,8 @@ def _evidence_against(row: Row, required: Requirements) -> _Unmet:
 
 
 def _missing_evidence(row: Row, required: Requirements) -> _Unmet:
+    if row["learned"] == "no" and row["workers"] > 1:
+        return "not_learned", f"1 worker is not shown to learn more {required.score.title} than a constant"
     if row["repeats"] < FEWEST_REPEATS:
         return "repeats", f"it has {row['repeats']} of {REPEATS_NEEDED}"
     unknown = _unknown_efficiency(row, required)
@@ -113,25 +116,27 @@ def _efficiency(row: Row) -> str:
 
 
 def _below_the_other(row: Row, required: Requirements) -> _Unmet:
-    """Return that the other framework has a better IoU on as many workers, by more than the margin."""
+    """Return that a framework compared with this one has a better IoU there, by more than the margin."""
     is_native = row["framework"] == "pytorch_native"
     sign = 1 if is_native else -1
-    for difference in _at_point(required.between, row, "native_knobs" if is_native else "horovod_knobs"):
+    for difference in _at_point(required.between, row, is_native=is_native):
         low, high = sorted(sign * difference[name] for name in ("difference_low", "difference_high"))
-        if high < -required.criteria.iou_margin:
-            other = required.names["horovod" if is_native else "pytorch_native"]
+        if high < -difference["margin"] and difference["equal_within_margin"] == "no":
+            other = required.names[difference["framework"] if is_native else "pytorch_native"]
             shown = f"difference {sign * difference['difference']:.3f} {bracketed(low, high, '.3f')}"
             below = f"its {required.score.title} is below that of {other}"
             return "other_iou", f"{below} on as many workers ({shown})"
     return None
 
 
-def _at_point(between: pd.DataFrame, row: Row, knobs: str) -> Sequence[Row]:
-    """Return the rows of `between` about this point, whose knobs are in the column `knobs`."""
-    point = [row["options"], row["knobs"], row["workers"]]
-    same: Sequence[Row] = between[(between[["options", knobs, "workers"]] == point).all(axis=1)].to_dict(
-        "records"
-    )
+def _at_point(between: pd.DataFrame, row: Row, *, is_native: bool) -> Sequence[Row]:
+    """Return the rows of `between` about this point: of native DDP one for each framework beside it."""
+    columns = ["options", "workers", "native_knobs" if is_native else "horovod_knobs"]
+    point = [row["options"], row["workers"], row["knobs"]]
+    if not is_native:
+        columns.append("framework")
+        point.append(row["framework"])
+    same: Sequence[Row] = between[(between[columns] == point).all(axis=1)].to_dict("records")
     return same
 
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from analysis.findings.candidates import Candidate, CandidateSet
-from analysis.findings.comparison import NOT_ENOUGH
 from analysis.findings.cost import CLOCK
 from analysis.findings.device_words import DeviceWords
 from analysis.findings.phrases import baseline_iou, compared_rows, point_words, signed
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.standing import MOST_EFFICIENCY
 from analysis.findings.verdict import claim_of
-from analysis.text import Row, count, interval_of, number, percent, unit_of_value, with_interval
+from analysis.text import Row, interval_of, number, percent, unit_of_value, with_interval
 
 COST_TITLE = "Time and cost"
 Light = Literal["good", "caution", "bad", "unknown"]
@@ -84,8 +83,7 @@ def _claims(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
     for row in compared_rows(advice.candidates):
         knobs = " against ".join(filter(None, (row["native_knobs"], row["horovod_knobs"])))
         where = f"on {words.of(int(row['workers']))}{f' ({knobs})' if knobs else ''}"
-        few = f"no verdict from {count(row['pairs'], 'repeat')}"
-        yield f"{where} {few if row['outcome'] == NOT_ENOUGH else claim_of(row)}"
+        yield f"{where} {claim_of(row)}"
 
 
 def _own_speedup(point: Candidate) -> Iterator[str]:
@@ -125,7 +123,7 @@ def iou_tile(advice: Recommendation, words: DeviceWords) -> Tile:
 def _change_of_iou(point: Candidate, candidates: CandidateSet, words: DeviceWords) -> str:
     before = f"on {words.of(1)} {number(baseline_iou(point, candidates), '.3f')}"
     change = f"{signed(point.row['difference'])} {interval_of(point.row, 'difference', '+.3f')}".strip()
-    return f"{before}: {change}, margin {candidates.study.criteria.iou_margin:g}"
+    return f"{before}: {change}, margin {point.row['margin']:.2g}"
 
 
 def _of_iou(point: Candidate) -> Iterator[str]:
@@ -135,7 +133,7 @@ def _of_iou(point: Candidate) -> Iterator[str]:
 
 
 def _iou_light(point: Candidate) -> Light:
-    if point.criterion == "other_iou" or point.row["diverged"]:
+    if point.criterion == "other_iou" or point.row["diverged"] or point.row["learned"] == "no":
         return "bad"
     lights: dict[str, Light] = {"yes": "good", "no": "bad"}
     answer: str = point.row["non_inferior"]
@@ -184,7 +182,7 @@ def _against_one(advice: Recommendation, best: Candidate, words: DeviceWords) ->
 def _cost_light(best: Candidate) -> Light:
     if math.isnan(best.row["training_seconds"]):
         return "unknown"
-    return "good" if best.row["pareto"] else "caution"
+    return "good" if best.row["pareto"] and best.row["learned"] != "no" else "caution"
 
 
 def _of_cost(advice: Recommendation, best: Candidate) -> Iterator[str]:

@@ -1,95 +1,152 @@
-"""The tile of trust: quiet machine, repeats, steadiness and fairness, each with the check of its table."""
+"""How far to trust numbers: quiet machine, repeats, steadiness, fairness; as a tile, and within sentences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import get_args
 
-from analysis.findings.check import NO, NOT_KNOWN, QUIET, YES, Check
-from analysis.findings.recommendation import Recommendation
+import pandas as pd
+
+from analysis.findings.check import NO, NOT_KNOWN, QUIET, YES, Check, PointPair
 from analysis.findings.steadiness import run_steadiness
 from analysis.findings.tiles import Light, Tile
 from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.study import Study
 from analysis.text import count, listed
+from unet_scaling.study.run_state import Exclusion
 
 # From good to bad: the light of the tile is the worst of its reasons.
 LIGHTS: Sequence[Light] = ("good", "caution", "bad")
+# So many of them stand in a sentence; the tile has all.
+MOST_QUALIFIERS = 2
 
 
 @dataclass(frozen=True)
-class _Reason:
-    """A light and why; one that is `minor` stands beside the value only where no other weighs as much."""
+class Reason:
+    """A light and why; `short`: for a sentence that claims something, empty where nothing speaks against it.
+
+    One that is `minor` stands beside the value only where no other weighs as much.
+    """
 
     light: Light
     text: str
+    short: str = ""
     minor: bool = False
 
 
-def trust_tile(advice: Recommendation, checks: Sequence[Check]) -> Tile:
-    """Return how far the numbers of these options may be trusted."""
-    own = [check for check in checks if _concerns(check, advice.options)]
-    if not advice.candidates.study.provenance_known:
-        unknown = "logs in the older layout do not say which code, machine and data they are of"
-        return Tile("Trust", _met(own), unknown, "unknown", (_repeats(advice).text,))
-    reasons = [_quiet(own), _repeats(advice), _steady(advice), *_fair(own)]
-    worst = max((reason.light for reason in reasons), key=LIGHTS.index)
-    weakest = [reason for reason in reasons if reason.light == worst]
-    named = [reason for reason in weakest if not reason.minor] or weakest
-    others = tuple(reason.text for reason in reasons if reason not in named)
-    return Tile("Trust", _met(own), "; ".join(reason.text for reason in named), worst, others)
+@dataclass(frozen=True)
+class Trust:
+    """What tells how far to trust a study: its runs, and the checks of its fairness table."""
+
+    study: Study
+    checks: Sequence[Check]
+
+    def tile(self, options: str) -> Tile:
+        """Return how far the numbers of these options may be trusted."""
+        own = [check for check in self.checks if _concerns(check, options)]
+        reasons = self._reasons(own, options)
+        if not self.study.provenance_known:
+            unknown = "logs in the older layout do not say which code, machine and data they are of"
+            return Tile("Trust", _met(own), unknown, "unknown", (reasons[-1].text,))
+        worst = max((reason.light for reason in reasons), key=LIGHTS.index)
+        weakest = [reason for reason in reasons if reason.light == worst]
+        named = [reason for reason in weakest if not reason.minor] or weakest
+        others = tuple(reason.text for reason in reasons if reason not in named)
+        return Tile("Trust", _met(own), "; ".join(reason.text for reason in named), worst, others)
+
+    def qualified(self, claim: str, options: str, pair: PointPair | None = None) -> str:
+        """Return a sentence with what lowers the trust in it, the worst first, unless it says so itself.
+
+        `pair`: the sentence is about these points alone.
+        """
+        if not self.study.provenance_known:
+            return claim
+        own = [check for check in self.checks if _concerns(check, options, pair)]
+        reasons = sorted(
+            self._reasons(own, options), key=lambda each: (-LIGHTS.index(each.light), each.minor)
+        )
+        shorts = dict.fromkeys(each.short for each in reasons if each.short)
+        new = [short for short in shorts if short.partition(":")[0] not in claim]
+        return f"{claim}; caution: {', '.join(new[:MOST_QUALIFIERS])}" if new else claim
+
+    def _reasons(self, checks: Sequence[Check], options: str) -> list[Reason]:
+        runs = self.study.runs[self.study.runs["options"] == options]
+        fewest = int(runs.groupby(["framework", "knobs", "workers"]).size().min())
+        steady = _steady(self._steadiness.loc[self._steadiness["run"].isin(runs["run"]), "steady"])
+        return [_quiet(checks), *_fair(checks), *_incomplete(self.study, options), steady, _repeats(fewest)]
+
+    @cached_property
+    def _steadiness(self) -> pd.DataFrame:
+        return run_steadiness(self.study)
 
 
 def _met(checks: Sequence[Check]) -> str:
-    """Return how many of the checks that the records can answer are met."""
-    known = [check.mark for check in checks if check.mark != NOT_KNOWN]
-    return f"{known.count(YES)} of {count(len(known), 'check')} met"
+    """Return how many of the checks are met, and how many the records cannot answer."""
+    marks = [check.mark for check in checks]
+    unknown = f", {marks.count(NOT_KNOWN)} not known" if NOT_KNOWN in marks else ""
+    return f"{marks.count(YES)} of {count(len(marks), 'check')} met{unknown}"
 
 
-def _concerns(check: Check, options: str) -> bool:
+def _concerns(check: Check, options: str, pair: PointPair | None = None) -> bool:
     """Return whether a check says something of these options; one that names no points says it of all."""
-    return not check.pairs or any(pair[0] == options for pair in check.pairs)
+    if not check.pairs:
+        return True
+    return pair in check.pairs if pair else any(each[0] == options for each in check.pairs)
 
 
-def _quiet(checks: Sequence[Check]) -> _Reason:
-    reasons = [_quiet_pair(check) for check in checks if check.check == QUIET]
-    quiet = _Reason("good", "machine quiet at these points")
+def _quiet(checks: Sequence[Check]) -> Reason:
+    reasons = [_unmet(check, "caution") for check in checks if check.check == QUIET and check.mark != YES]
+    quiet = Reason("good", "machine quiet at these points")
     return max(reasons, key=lambda reason: LIGHTS.index(reason.light), default=quiet)
 
 
-def _quiet_pair(check: Check) -> _Reason:
-    light: Light = "good" if check.mark == YES else "bad" if check.withholds else "caution"
-    return _Reason(light, f"{check.title}: {check.mark}: {check.fact}")
+def _unmet(check: Check, light: Light) -> Reason:
+    short = f"{check.title}: {'known of one framework only' if check.one_sided else check.mark}"
+    text = f"{check.title}: {check.mark}: {check.fact}"
+    return Reason("bad" if check.withholds else light, text, short)
 
 
-def _repeats(advice: Recommendation) -> _Reason:
-    fewest = min(int(point.row["repeats"]) for point in advice.candidates.candidates)
+def _repeats(fewest: int) -> Reason:
     light: Light = "good" if fewest >= RECOMMENDED_REPEATS else "caution"
     if fewest < FEWEST_REPEATS:
         light = "bad"
     needed = f"{FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
-    return _Reason(light, f"{count(fewest, 'repeat')} at the point with the fewest: {needed}")
+    repeats = count(fewest, "repeat")
+    text = f"{repeats} at the point with the fewest: {needed}"
+    return Reason(light, text, "" if light == "good" else repeats)
 
 
-def _steady(advice: Recommendation) -> _Reason:
-    study = advice.candidates.study
-    own = study.runs.loc[study.runs["options"] == advice.options, "run"]
-    table = run_steadiness(study)
-    steady = table.loc[table["run"].isin(own), "steady"]
+def _incomplete(study: Study, options: str) -> Iterator[Reason]:
+    """Yield that runs of the study are still to come: who looks before may see what would not last."""
+    settled = (*get_args(Exclusion), "diverged")
+    left = study.left_out
+    missing = ~left["state"].isin(settled) & left["options"].isin(["", options])
+    if missing.any():
+        runs = count(int(missing.sum()), "run")
+        yield Reason("caution", f"{runs} of the study did not complete", f"{runs} incomplete")
+
+
+def _steady(steady: "pd.Series[str]") -> Reason:
     runs = count(len(steady), "run")
     unsteady = int((steady == "no").sum())
     if unsteady:
-        return _Reason("caution", f"{unsteady} of {runs} not steady after the warm-up")
+        text = f"{unsteady} of {runs} not steady"
+        return Reason("caution", f"{text} after the warm-up", text)
     short = int((steady == "not checked").sum())
     if short:
         # Nothing was found against these runs, and for who reads of few repeats it is one thing too many.
-        return _Reason("caution", f"{short} of {runs} too short to be checked for drift", minor=True)
-    return _Reason("good", f"{runs}, all steady after the warm-up")
+        text = f"{short} of {runs} too short to be checked"
+        return Reason("caution", f"{text} for drift", text, minor=True)
+    return Reason("good", f"{runs}, all steady after the warm-up")
 
 
-def _fair(checks: Sequence[Check]) -> Iterator[_Reason]:
+def _fair(checks: Sequence[Check]) -> Iterator[Reason]:
     unmet = [check for check in checks if (check.mark == NO or check.one_sided) and check.check != QUIET]
-    for check in unmet:
-        light: Light = "bad" if check.withholds else "caution"
-        yield _Reason(light, f"{check.title}: {check.mark}: {check.fact}")
+    yield from (_unmet(check, "caution") for check in unmet)
+    unknown = [check.title for check in checks if check.mark == NOT_KNOWN and not check.one_sided]
+    rest = f"; not known: {listed(unknown)}" if unknown else ""
+    few = f"{count(len(unknown), 'check')} not known" if unknown else ""
     if not unmet:
-        unknown = [check.title for check in checks if check.mark == NOT_KNOWN]
-        rest = f"; not known: {listed(unknown)}" if unknown else ""
-        yield _Reason("good", f"every fairness check that the records can answer is met{rest}")
+        yield Reason(
+            "good", f"every fairness check that the records can answer is met{rest}", few, minor=True
+        )

@@ -7,17 +7,15 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, SUGGESTS, WITHHELD
+from analysis.findings.check import PointPair
+from analysis.findings.comparison import FASTER, NO_DIFFERENCE, NOT_ENOUGH, SUGGESTED, SUGGESTS, WITHHELD
 from analysis.findings.doubts import medians_disagree
-from analysis.findings.pairs import PAIR
+from analysis.findings.pairs import PAIR, pair_of
 from analysis.findings.unmatched import unmatched
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import COMPARED, NAMES, Study
 from analysis.text import Row, bracketed, count
 from unet_scaling.study.config import Framework
-
-# A study of more repeats is out of reach: the number would only pretend to a plan.
-MOST_REPEATS_ADVISED = 100
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class Verdict:
     knobs: str
     sentence: str
     outcome: str = ""
+    pair: PointPair | None = None
 
     def __str__(self) -> str:
         compared = "; ".join(part for part in (self.options, self.knobs) if part)
@@ -40,7 +39,8 @@ class Verdict:
 def verdicts(study: Study, comparisons: pd.DataFrame) -> list[Verdict]:
     """Return one verdict for each set of options, and for each pair of knob settings within it.
 
-    It is about the largest worker count that both have; `comparisons` (see comparison.py) has them all.
+    It is about the largest worker count that both have, the last of `pair`; `comparisons` (see comparison.py)
+    has them all.
     """
     decided = _at_largest_count(comparisons)
     return [
@@ -77,16 +77,18 @@ def _of_series(study: Study, runs: pd.DataFrame, series: tuple[str, str, str], r
     if row is None:
         return Verdict(options, compared, "no verdict: the frameworks have no worker count in common")
     sentence = _not_enough(study, runs, row) if row["outcome"] == NOT_ENOUGH else _sentence(row)
-    return Verdict(options, compared, sentence, str(row["outcome"]))
+    return Verdict(options, compared, sentence, str(row["outcome"]), pair_of([row[name] for name in PAIR]))
 
 
 def _sentence(row: Row) -> str:
     claim = f"At {count(row['workers'], 'worker')} {claim_of(row)} ({evidence_words(row)})"
-    return f"{claim}{_advice(row)}{_other_medians(row)}" if row["outcome"] == NO_DIFFERENCE else claim
+    return f"{claim}{_other_medians(row)}" if row["outcome"] == NO_DIFFERENCE else claim
 
 
 def claim_of(row: Row) -> str:
-    """Return the outcome of a comparison in words; it has enough repeats for one."""
+    """Return the outcome of a comparison in words: what every sentence about two frameworks says of them."""
+    if row["outcome"] == NOT_ENOUGH:
+        return f"no verdict on speed from {count(row['pairs'], 'repeat')}"
     if row["outcome"] == NO_DIFFERENCE:
         interval = bracketed(row["ratio_low"], row["ratio_high"], ".3f")
         return (
@@ -104,6 +106,13 @@ def compared_framework(row: Row) -> Framework:
     """Return what a row compares native DDP with: Horovod, unless it names a further framework."""
     framework: Framework = row.get("framework", COMPARED[1])
     return framework
+
+
+def slower_framework(row: Row) -> Framework | None:
+    """Return the framework that a comparison calls slower, or suggests to be; None where it says neither."""
+    if row["outcome"] not in (*FASTER, *SUGGESTED):
+        return None
+    return compared_framework(row) if row["ratio_low"] > 1 else COMPARED[0]
 
 
 def _faster(row: Row, verb: str = "is") -> str:
@@ -131,16 +140,6 @@ def evidence_words(row: Row) -> str:
     if row["confidence"] > CONFIDENCE:
         evidence += "; widened, as repeats were added after a look at the results"
     return evidence
-
-
-def _advice(row: Row) -> str:
-    """Return how many repeats would show the difference seen, which is not significant."""
-    needed = row["repeats_needed"]
-    if math.isnan(needed):
-        return ""
-    number = f"about {needed:.0f}" if needed <= MOST_REPEATS_ADVISED else f"more than {MOST_REPEATS_ADVISED}"
-    assumed = "if this ratio and its standard deviation are true"
-    return f"; {assumed}, {number} repeats would show it in 4 of 5 studies"
 
 
 def _other_medians(row: Row) -> str:

@@ -70,14 +70,6 @@ def _places(study: Study) -> Mapping[str, _Pair]:
     return {str(each): (COMPARED[1], str(each)) for each in options} | arms
 
 
-def of_compared_pair(table: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """Return the rows of a table about `beside_native` that are of native DDP and Horovod."""
-    if not study.wrappers:
-        return table
-    named = with_framework(table, study)
-    return table[(named["framework"] == COMPARED[1]).to_numpy()].reset_index(drop=True)
-
-
 def with_framework(table: pd.DataFrame, study: Study) -> pd.DataFrame:
     """Return a table about `beside_native` with the `framework` compared with native DDP, and its options."""
     if not study.wrappers:

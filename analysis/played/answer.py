@@ -7,6 +7,7 @@ from dataclasses import replace
 from analysis.findings.answer import Answer
 from analysis.findings.device_words import device_words
 from analysis.findings.headline import Kind
+from analysis.findings.next_steps import LEARN_FIRST
 from analysis.findings.submission import submit_command
 from analysis.findings.tiles import COST_TITLE, Light, Tile
 from analysis.played.kept import JudgedCount, KeptIou, kept_farthest_first, kinds_of
@@ -81,6 +82,8 @@ def _iou_at(row: Row, score: Score) -> str:
 
 
 def _iou_light(kept: KeptIou) -> Light:
+    if kept.not_learned:
+        return "bad"
     if not kept.is_decided:
         return "caution" if kept.counts else "unknown"
     if not kept.shown:
@@ -141,10 +144,12 @@ def _next_steps(quality: PlayedQuality, kept: KeptIou) -> Iterator[str]:
     command = submit_command(quality.study.subject)
     if not kept.baseline_seeds:
         yield f"add 1 to training.plays in the study, then {command}"
+    elif kept.not_learned:
+        yield LEARN_FIRST
     elif any(_needs_seeds(each) for each in kept.counts):
         yield f"set repeats = {RECOMMENDED_REPEATS} in the study, then {command}"
     elif any(each.verdict == "undecided" for each in kept.counts):
-        yield "more repeats would narrow the intervals; the table says about how many"
+        yield "more repeats would narrow the intervals"
     failing = any(each.verdict in ("loss", "diverges") for each in kept.counts)
     if failing:
         yield "try training.rate_scaling, training.warmup_epochs or training.epochs as an axis of the study"

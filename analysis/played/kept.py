@@ -7,6 +7,7 @@ from typing import get_args
 
 import pandas as pd
 
+from analysis.findings.differences import not_learned_words
 from analysis.played.points import LossVerdict, series_rows
 from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.study import Names, Study
@@ -35,6 +36,7 @@ class KeptIou:
     """What a series shows: its numbers of workers above 1, in order, and the seeds of 1 worker with an IoU.
 
     `baseline_diverged` counts runs on 1 worker; `kinds` are those of its runs, "played" or "real".
+    `not_learned` is the row of 1 worker where that learned no more than a constant prediction.
     """
 
     options: str
@@ -44,6 +46,7 @@ class KeptIou:
     baseline_seeds: int
     baseline_diverged: int
     kinds: tuple[str, ...]
+    not_learned: Row | None = None
 
     @property
     def shown(self) -> list[JudgedCount]:
@@ -80,7 +83,8 @@ def _kept(key: tuple[str, str, str], rows: pd.DataFrame) -> KeptIou:
     counts = [_judged(of) for _, of in rows[rows["workers"] > 1].groupby("workers")]
     kinds = tuple(kind for kind in ("played", "real") if (rows["kind"] == kind).any())
     seeds, diverged = (int(alone[name].max()) if len(alone) else 0 for name in ("seeds", "diverged"))
-    return KeptIou(*key, tuple(counts), seeds, diverged, kinds)
+    nothing = alone[alone["learned"] == "no"].to_dict("records")
+    return KeptIou(*key, tuple(counts), seeds, diverged, kinds, nothing[0] if nothing else None)
 
 
 def _judged(rows: pd.DataFrame) -> JudgedCount:
@@ -94,6 +98,8 @@ def kept_sentence(kept: KeptIou, study: Study) -> str:
     """Return "up to 8 workers keep the IoU; 14 lose 0.040 [0.021, 0.058]", or what is undecided."""
     if not kept.counts:
         return "undecided: no run trained as more than 1 worker"
+    if kept.not_learned:
+        return f"{not_learned_words(kept.not_learned, study.score.title)}, so no number of workers is judged"
     if not kept.baseline_seeds and not any(each.verdict == "diverges" for each in kept.counts):
         return "undecided: no run on 1 worker to compare with"
     parts = [*_head(kept, study), *_alone(kept), *_rest(kept)]
@@ -104,7 +110,7 @@ def kept_sentence(kept: KeptIou, study: Study) -> str:
 def _head(kept: KeptIou, study: Study) -> Iterator[str]:
     """Yield up to what number the IoU is kept, and what is known of the next one."""
     if kept.shown:
-        most = "" if kept.beyond else f", the most tried (margin {study.criteria.iou_margin:g})"
+        most = "" if kept.beyond else f", the most tried (margin {kept.shown[-1].row['margin']:.2g})"
         yield f"up to {count(kept.workers, 'worker')} keep the {study.score.title}{most}"
     for each in kept.beyond[:1]:
         if each.verdict == "undecided":
@@ -154,7 +160,7 @@ def _undecided(row: Row, study: Study) -> str:
     if pd.isna(row["difference"]):
         return f"the {study.score.title} of a run is not known"
     interval = bracketed(row["difference_low"], row["difference_high"], f"+{_DIGITS}")
-    return f"difference {row['difference']:+{_DIGITS}} {interval}, margin {study.criteria.iou_margin:g}"
+    return f"difference {row['difference']:+{_DIGITS}} {interval}, margin {row['margin']:.2g}"
 
 
 def kept_by_options(kept: Sequence[KeptIou], study: Study) -> dict[str, str]:

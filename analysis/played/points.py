@@ -14,12 +14,14 @@ import pandas as pd
 
 from analysis.findings.differences import (
     Difference,
+    Learning,
     MarginAnswer,
     MarginTest,
     PointSeeds,
     differences_of,
     diverged_seeds,
     evaluated,
+    learning_of,
     reasons,
     seeds_of,
 )
@@ -34,7 +36,7 @@ RunKind = Literal["real", "played"]
 LossVerdict = Literal["diverges", "loss", "undecided", "no loss", "baseline"]
 PLAYED_COLUMNS = [
     *POINT, "kind", "seeds", "test_images", "iou", "iou_low", "iou_high", "difference", "difference_low",
-    "difference_high", "pairs", "diverged", "verdict", "best", "why",
+    "difference_high", "pairs", "diverged", "constant_iou", "learned", "margin", "verdict", "best", "why",
 ]  # fmt: skip
 VERDICTS: Mapping[MarginAnswer, LossVerdict] = {"yes": "no loss", "no": "loss", "not shown": "undecided"}
 # Medians that differ by less are one value that was summed in another order.
@@ -65,7 +67,10 @@ def played_table(study: Study) -> pd.DataFrame:
     baselines = [baseline_of(points, point) for point in points]
     differences = differences_of([_pair(*each) for each in zip(points, baselines, strict=True)])
     intervals = median_intervals([point.seeds.values for point in points], SHARE)
-    rows = [_row(study, *each) for each in zip(points, baselines, differences, intervals, strict=True)]
+    learning = learning_of(baselines, study.criteria.iou_margin)
+    rows = [
+        _row(study, *each) for each in zip(points, baselines, differences, intervals, learning, strict=True)
+    ]
     table = pd.DataFrame(rows, columns=PLAYED_COLUMNS)
     return table.assign(best=_best(table))
 
@@ -120,11 +125,16 @@ def _pair(point: KindPoint, baseline: PointSeeds | None) -> tuple[PointSeeds, Po
 
 
 def _row(
-    study: Study, point: KindPoint, baseline: PointSeeds | None, difference: Difference, interval: Interval
+    study: Study,
+    point: KindPoint,
+    baseline: PointSeeds | None,
+    difference: Difference,
+    interval: Interval,
+    learning: Learning,
 ) -> dict[str, object]:
     seeds = point.seeds
     low, high = difference.interval
-    test = against_baseline(study.criteria.iou_margin, seeds, difference)
+    test = against_baseline(learning, seeds, difference)
     return {name: getattr(seeds, name) for name in (*POINT, "test_images", "diverged")} | {
         "kind": point.kind,
         "seeds": len(seeds.ious),
@@ -135,6 +145,9 @@ def _row(
         "difference_low": low,
         "difference_high": high,
         "pairs": difference.pairs,
+        "constant_iou": seeds.constant,
+        "learned": learning.learned,
+        "margin": learning.margin,
         "verdict": _verdict(seeds, test),
         "why": "; ".join(_why(study, seeds, baseline, test)),
     }
@@ -143,7 +156,7 @@ def _row(
 def _verdict(point: PointSeeds, test: MarginTest) -> LossVerdict:
     if point.diverged:
         return "diverges"
-    return "baseline" if point.workers == 1 else VERDICTS[test.answer]
+    return "baseline" if point.workers == 1 else VERDICTS[test.shown]
 
 
 def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: MarginTest) -> Iterator[str]:

@@ -55,6 +55,8 @@ def _reach(rows: Sequence[Row], criteria: Criteria) -> str:
     """Return up to which count the efficiency is above the floor, and on what that rests."""
     floor = number(criteria.efficiency_floor, "g")
     reached = efficient_counts(rows, criteria)
+    if all(math.isnan(row["efficiency"]) for row in rows if row["workers"] > 1):
+        return "no efficiency is known"
     if not reached:
         return f"at no count of several workers does the whole interval of the efficiency lie above {floor}"
     largest = reached[-1]

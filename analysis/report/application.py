@@ -81,7 +81,6 @@ def _rows_by_options(report: Report) -> dict[str, Sequence[Row]]:
 def _of_options(report: Report, advice: Recommendation, headline: str, rows: Sequence[Row]) -> Iterator[str]:
     yield f"## {escaped(advice.options)}" if advice.options else "## Scaling"
     yield f"**{escaped(sentence(headline))}**"
-    yield escaped(sentence(advice.sentence))
     yield from doubt_list(report)
     chosen = [row for row in rows if _recommended(row, advice)]
     yield from (_in_words(report, row) for row in chosen)

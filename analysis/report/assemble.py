@@ -27,11 +27,11 @@ from analysis.findings.restricted_answer import as_restricted, script_answers
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.task_scores import task_scores
+from analysis.findings.trust import Trust
 from analysis.findings.verdict import Verdict, verdicts
 from analysis.findings.wrapper_comparison import (
     beside_native,
     each_against_native,
-    of_compared_pair,
     with_framework,
 )
 from analysis.played.answer import with_played
@@ -45,7 +45,7 @@ from analysis.processes import parallel_map
 from analysis.restriction import after, restriction_notes, restriction_words
 from analysis.saliency.answer import maps_answer
 from analysis.saliency.findings import SaliencyFindings, saliency_findings
-from analysis.study import Study
+from analysis.study import COMPARED, Study
 from analysis.text import series_name
 
 # From here on, starting processes takes less time than they save.
@@ -54,19 +54,22 @@ MANY_RUNS = 500
 
 @dataclass(frozen=True)
 class Report:
-    """The tables and sentences of a study; each table is documented where it is made."""
+    """The tables and sentences of a study; each table is documented where it is made.
+
+    `arms` and `arms_iou` compare every framework with native DDP; of the compared pair alone they are
+    `comparisons` and `iou_between`.
+    """
 
     study: Study
     points: pd.DataFrame
-    comparisons: pd.DataFrame
     iou: pd.DataFrame
-    iou_between: pd.DataFrame
     cost: pd.DataFrame
     checks: list[Check]
     extrapolation: Extrapolation
     overhead: Overhead
     played: PlayedQuality
     arms: pd.DataFrame
+    arms_iou: pd.DataFrame
     wrappers: pd.DataFrame
     saliency: SaliencyFindings
 
@@ -74,6 +77,16 @@ class Report:
     def predictions(self) -> pd.DataFrame:
         """Return the predicted throughputs, measured or not."""
         return self.extrapolation.predictions
+
+    @cached_property
+    def comparisons(self) -> pd.DataFrame:
+        """Return the comparisons of native DDP and Horovod."""
+        return _of_compared_pair(self.arms)
+
+    @cached_property
+    def iou_between(self) -> pd.DataFrame:
+        """Return the IoU of native DDP against Horovod."""
+        return _of_compared_pair(self.arms_iou)
 
     @cached_property
     def fairness(self) -> pd.DataFrame:
@@ -131,7 +144,18 @@ class Report:
             return []
         found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers, self.study.score)]
         words = restriction_words(self.study)
-        return [replace(verdict, sentence=after(words, verdict.sentence)) for verdict in found]
+        return [replace(verdict, sentence=after(words, self._qualified(verdict))) for verdict in found]
+
+    def _qualified(self, verdict: Verdict) -> str:
+        """Return the sentence of a verdict with what lowers the trust in it."""
+        if not verdict.outcome:
+            return verdict.sentence
+        return self.trust.qualified(verdict.sentence, verdict.options, verdict.pair)
+
+    @cached_property
+    def trust(self) -> Trust:
+        """Return what tells how far to trust the study."""
+        return Trust(self.study, self.checks)
 
     @cached_property
     def recommendations(self) -> list[Recommendation]:
@@ -140,7 +164,7 @@ class Report:
             return []
         doubted = any(check.check == BASELINE and check.mark == NO for check in self.checks)
         doubt = f"the fairness table says no to: {BASELINE}" if doubted else ""
-        tables = (self.points, self.arms, self.iou, self.iou_between, self.cost)
+        tables = (self.points, self.arms, self.iou, self.arms_iou, self.cost)
         return recommend(self.study, *tables, doubt)
 
     @cached_property
@@ -149,7 +173,7 @@ class Report:
         if self.study.is_of_scripts:
             answers = script_answers(self.study, self.points)
         else:
-            answers = with_played(answers_of(self.recommendations, self.checks), self.played)
+            answers = with_played(answers_of(self.recommendations, self.trust), self.played)
         if self.study.subject is self.study.maps_only:
             answers = [maps_answer(self.saliency)]
         return as_restricted(answers, self.study)
@@ -199,18 +223,21 @@ def make_report(study: Study) -> Report:
     return Report(
         study=study,
         points=points,
-        comparisons=of_compared_pair(every, study),
         iou=iou,
-        iou_between=of_compared_pair(between, study),
         cost=cost,
         checks=checks,
         extrapolation=extrapolate(study),
         overhead=Overhead(budget_table(study), difference_table(study), network_table(study)),
         played=played_quality(study, points),
         arms=with_framework(every, study),
+        arms_iou=with_framework(between, study),
         wrappers=each_against_native(study, every, between),
         saliency=saliency_findings(study),
     )
+
+
+def _of_compared_pair(arms: pd.DataFrame) -> pd.DataFrame:
+    return arms[arms["framework"] == COMPARED[1]].drop(columns="framework").reset_index(drop=True)
 
 
 def _compare_each(study: Study) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.findings.comparison import NATIVE_FASTER
 from analysis.findings.wrapper_comparison import COSTS_NOTHING
 from analysis.report.assemble import Report
-from analysis.study import NAMES, POINT, SERIES
+from analysis.study import NAMES, SERIES
 from analysis.text import (
     Row,
     count,
@@ -63,7 +63,8 @@ def _throughputs(report: Report) -> str:
     best = rows[0]
     workers = count(int(best["workers"]), "worker")
     speed = f"{number(best['throughput'], '~4')} {report.study.unit}"
-    return f"The fastest point is {_series(report, best)} on {workers}: {speed}. No speed-up is known."
+    most = f"The largest median throughput is {speed}, of {_series(report, best)} on {workers}."
+    return f"{most} No speed-up is known."
 
 
 def comparison_conclusion(report: Report) -> str:
@@ -151,15 +152,20 @@ def loss_conclusion(report: Report) -> str:
 
 
 def cost_conclusion(report: Report) -> str:
-    """Return the fastest and the cheapest training."""
+    """Return the training of the least time and that of the least cost, "by the median" where not shown."""
     known = report.cost.dropna(subset=["training_seconds", "worker_hours"])
     if known.empty:
         return "The logs hold no training time."
-    fastest = known.sort_values("training_seconds").to_dict("records")[0]
-    cheapest = known.sort_values("worker_hours").to_dict("records")[0]
-    if all(fastest[name] == cheapest[name] for name in POINT):
-        return f"{_cost(report, fastest)} is the fastest and the cheapest training."
-    return f"The fastest training is {_cost(report, fastest)}; the cheapest {_cost(report, cheapest)}."
+    fastest = _least(report, known, "training_seconds", "fastest training")
+    cheapest = _least(report, known, "worker_hours", "cheapest")
+    return f"The {fastest}; the {cheapest}."
+
+
+def _least(report: Report, known: pd.DataFrame, column: str, what: str) -> str:
+    """Return the point with the least median, as the least only where its interval is below all others."""
+    first, *others = known.sort_values(column).to_dict("records")
+    shown = others and all(first[f"{column}_high"] < other[f"{column}_low"] for other in others)
+    return f"{what}{' is' if shown else ', by medians alone, is'} {_cost(report, first)}"
 
 
 def _cost(report: Report, row: Row) -> str:

@@ -48,8 +48,6 @@ def print_report(report: Report, console: Console | None = None, folder: Path | 
     _print_list(console, "Notes", report.notes, "report.html")
     strongest = [str(diagnosis) for diagnosis in report.diagnoses[:MOST_DIAGNOSES]]
     _print_list(console, "Where the time goes", strongest, "diagnosis.csv")
-    advice = [labelled(advice.options, advice.sentence) for advice in report.recommendations]
-    _print_list(console, "Recommendation", advice, "report.html")
     _print_verdicts(report, console)
     _print_list(console, DOUBTS, report.doubts, "fairness.csv")
 

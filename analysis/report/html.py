@@ -151,10 +151,9 @@ def _shown_tile(tile: Tile) -> ShownTile:
 
 
 def _evidence(report: Report, options: str) -> Iterable[str]:
-    """Yield the recommendation and the verdicts for these options in full."""
+    """Yield the evidence of the recommendation and the verdicts for these options."""
     for advice in report.recommendations:
         if advice.options == options:
-            yield sentence(advice.sentence)
             yield from map(sentence, advice.why)
     for verdict in report.verdicts:
         if verdict.options == options:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from analysis.played.kept import kinds_of
 from analysis.report.assemble import Report
 from analysis.report.view import Section
-from analysis.text import count, labelled, sentence
+from analysis.text import count, labelled, listed, sentence
 
 PLAYED_LEAD = (
     "A played run trains exactly as so many workers, on fewer: what it learns is what they would learn, and "
@@ -24,12 +24,12 @@ _ANCHOR = "played"
 def played_section(report: Report) -> Section:
     """Return the section without its tables and figures."""
     score = report.study.score
-    margin = report.study.criteria.iou_margin
+    margins = listed(f"{margin:.2g}" for margin in sorted(report.played.points["margin"].unique()))
     found = [labelled(options, text) for options, text in report.played.sentences.items()]
     conclusion = report.played.compared_options or next(
         iter(found), f"no played run has {score.with_article}"
     )
-    lead = f"{PLAYED_LEAD.format(score=score.title)} The margin is {margin:g}."
+    lead = f"{PLAYED_LEAD.format(score=score.title)} The margin is {margins}."
     remarks = tuple(map(sentence, (*found, *report.played.notes, *_of_plan(report))))
     title = f"{score.heading} by number of workers, played"
     return Section(

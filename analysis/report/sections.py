@@ -13,7 +13,7 @@ from analysis.report.played_section import played_runs_section, played_section
 from analysis.report.saliency_section import saliency_section
 from analysis.report.tables import grids
 from analysis.report.view import Section
-from analysis.text import clean, count, sentence
+from analysis.text import clean, count, listed, sentence
 
 # More remarks or runs left out than this are folded, or left to the tables: nobody reads on.
 MOST_REMARKS = 12
@@ -133,10 +133,11 @@ def _overhead(report: Report) -> Section:
 
 
 def _iou(report: Report) -> Section:
+    margins = listed(f"{margin:.2g}" for margin in sorted(report.iou["margin"].unique()))
     lead = (
         f"Computed on: {clean(report.study.iou_scope)}{_test_images(report)}. A point is not inferior where "
-        "the whole interval of its difference to 1 worker, paired by seed, lies above "
-        f"-{report.study.criteria.iou_margin:g}, and inferior where it lies below."
+        "the whole interval of its difference to 1 worker, paired by seed, lies above minus the margin "
+        f"({margins}), and inferior where it lies below."
     )
     shared = "; ".join(shared_reasons(report))
     remarks = (sentence(f"behind every difference: {shared}"),) if shared else ()

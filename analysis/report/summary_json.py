@@ -40,7 +40,7 @@ def summary_json(report: Report) -> str:
         "schema_version": SCHEMA_VERSION,
         **_subject(report.study),
         "answers": [dataclasses.asdict(answer) for answer in report.answers],
-        "recommendations": [_recommendation(advice) for advice in report.recommendations],
+        "recommendations": [_recommendation(advice, report) for advice in report.recommendations],
         "verdicts": [dataclasses.asdict(verdict) for verdict in report.verdicts],
         **{report.study.score.key(key): _rows(report, file) for key, file in _LISTED.items()},
         **_saliency(report),
@@ -63,8 +63,11 @@ def _subject(study: Study) -> Mapping[str, object]:
     }
 
 
-def _recommendation(advice: Recommendation) -> Mapping[str, object]:
-    return {name: getattr(advice, name) for name in ("options", "sentence", "framework", "workers", "why")}
+def _recommendation(advice: Recommendation, report: Report) -> Mapping[str, object]:
+    """Return what is recommended; its sentence is the headline of the same options."""
+    headlines = {answer.options: answer.headline for answer in report.answers}
+    known = {name: getattr(advice, name) for name in ("options", "framework", "workers", "why")}
+    return {**known, "sentence": headlines[advice.options]}
 
 
 def _saliency(report: Report) -> Mapping[str, object]:

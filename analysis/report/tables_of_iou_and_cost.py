@@ -16,6 +16,11 @@ IOU_TABLES = (
             "difference ±": "to the same series on 1 worker, paired by repeat",
             "pairs": "repeats that both have",
             "diverged": "runs of the point that diverged",
+            "constant_iou": "what the best constant prediction scores: the share of foreground; empty where "
+            "the counts do not tell",
+            "learned": "whether 1 worker of the series scores more than that, by its whole interval and "
+            "`iou_margin`: yes, no, or not known",
+            "margin": "the one used: at most 10 % of what 1 worker learned beyond a constant prediction",
             "non_inferior": "baseline, yes, no, or not shown",
             "why": "what stands behind the answer",
         },
@@ -60,6 +65,7 @@ IOU_TABLES = (
         PAIR_KEYS
         | {
             "difference ±": "IoU of native DDP minus that of Horovod",
+            "margin": "the one used, as in iou.csv, here of the better of the two",
             "equal_within_margin": "yes, no, or not shown",
             "why": "what stands behind the answer",
         },

@@ -32,6 +32,7 @@ PLAYED_TABLES = (
             "difference ±": "to 1 worker of the same series, paired by seed",
             "pairs": "seeds that both have",
             "diverged": "runs of the point that diverged",
+            "constant_iou, learned, margin": "as in iou.csv",
             "verdict": "baseline; no loss or loss: the whole interval lies above or below minus the margin; "
             "diverges: a run did; else undecided",
             "best": "true: the highest median of all sets of options at this number of workers",

@@ -1,0 +1,413 @@
+"""What a study comes to, in summary.json: kind, workers, framework, lights, and the words that must be said.
+
+A headline claims no more than the evidence, in studies where that is easy to do.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.loading.load import load_study
+from analysis.loading.reference import load_reference
+from analysis.report.assemble import make_report
+from analysis.report.conclusions import cost_conclusion, iou_conclusion
+from analysis.report.summary_json import summary_json
+from analysis.study import NAMES, Study
+from tests.budgets import Steps, write_budget_run
+from tests.own_task_records import as_own_task
+from tests.played_runs import near, write_all_played
+from tests.records import PIXELS, make_workers, write_run
+from tests.report_studies import START, write_one_after_the_other, write_study
+from tests.test_disturbance import LOADED
+from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.options import Criteria
+from unet_scaling.study.record_lines import End
+
+# Launches of a point differ by so much.
+NOISE = (0.99, 1.0, 1.01, 1.0, 1.005)
+WIDE = (0.5, 1.4, 0.9, 1.0, 1.2)
+DIVERGED = End(status="diverged", reason="loss is nan")
+NATIVE: Framework = "pytorch_native"
+# Of a framework, images per second and IoU (of every repeat, or of each) at each worker count.
+Points = Mapping[int, tuple[float, float | Sequence[float]]]
+
+
+def write(
+    folder: Path,
+    native: Points | None,
+    horovod: Points | None = None,
+    *,
+    more: Mapping[Framework, Points] | None = None,
+    repeats: int = 5,
+    noise: Sequence[float] = NOISE,
+    **run: Any,
+) -> Path:
+    """Runs of these points, in blocks, after those in the folder; `run` is passed on to `write_run`.
+
+    Horovod has the noise in reverse order, so that the frameworks differ by it.
+    """
+    of = {NATIVE: native or {}, "horovod": horovod or {}} | dict(more or {})
+    begun = len(list(folder.glob("*")))
+    for repeat in range(1, repeats + 1):
+        for framework, points in of.items():
+            factor = noise[-repeat if framework == "horovod" else repeat - 1]
+            for workers, (speed, iou) in points.items():
+                score = iou[repeat - 1] if isinstance(iou, Sequence) else iou + 0.001 * NOISE[repeat - 1]
+                header = {"started_utc": f"{START + timedelta(minutes=begun):%Y-%m-%dT%H:%M:%SZ}"}
+                about: dict[str, Any] = {
+                    "header": header,
+                    "images_per_second": speed * factor,
+                    "iou": round(score, 6),
+                }
+                write_run(folder, framework, workers, repeat, **about | run)
+                begun += 1
+    return folder
+
+
+def both(folder: Path, points: Points, **run: Any) -> Path:
+    return write(folder, points, points, **run)
+
+
+def on_gpus(folder: Path) -> Path:
+    for number, framework in enumerate(FRAMEWORKS * 3):
+        for workers in (1, 2):
+            started = f"{START + timedelta(minutes=2 * number + workers):%Y-%m-%dT%H:%M:%SZ}"
+            facts = {"workers": make_workers(workers, device="NVIDIA H200"), "started_utc": started}
+            speed = 99.0 * workers
+            write_run(folder, framework, workers, number // 2 + 1, images_per_second=speed, header=facts)
+    return folder
+
+
+def another_day(folder: Path) -> Path:
+    both(folder, {2: (90, 0.8), 4: (95, 0.8)})
+    return both(folder, {1: (100, 0.8)}, header={"started_utc": "2025-01-12T12:00:00Z"})
+
+
+def noisy_on_two(folder: Path, speed: float, iou: float, noise: Sequence[float]) -> Path:
+    both(folder, {1: (100, 0.8)})
+    return both(folder, {2: (speed, iou)}, noise=noise)
+
+
+def one_diverged(folder: Path) -> Path:
+    write(folder, {1: (100, 0.8), 2: (195, 0.8), 4: (380, 0.8)})
+    write_run(folder, NATIVE, 4, 6, end=DIVERGED)
+    return folder
+
+
+def all_diverged(folder: Path, workers: int, points: Points) -> Path:
+    write(folder, points)
+    for repeat in (1, 2, 3):
+        write_run(folder, NATIVE, workers, repeat, end=DIVERGED)
+    return folder
+
+
+def faster_diverged(folder: Path) -> Path:
+    """Native DDP is faster, but one of its launches diverged: its 4 others do not speak for Horovod."""
+    write(folder, {1: (100, 0.8), 2: (190, 0.8)}, {1: (100, 0.8), 2: (150, 0.8)})
+    shutil.rmtree(folder / "pytorch_native-w02-r5")
+    write_run(folder, NATIVE, 2, 5, end=DIVERGED)
+    return folder
+
+
+def refused_baseline(folder: Path) -> Path:
+    write(folder, {1: (100, 0.8), 2: (190, 0.8)}, {2: (150, 0.8)})
+    return write(folder, None, {1: (100, 0.8)}, header={"test_images": 30})
+
+
+def without_iou(folder: Path) -> Path:
+    write(folder, {1: (91, 0.8)})
+    return write(folder, {2: (181, 0.8)}, iou=None)
+
+
+def busy(folder: Path, repeats: int = 5) -> Path:
+    """Both frameworks in turn; other programs take cores of every run of native DDP on 2 workers."""
+    begun = 0
+    for repeat in range(1, repeats + 1):
+        for workers in (1, 2):
+            for framework in FRAMEWORKS[:: (-1) ** repeat]:
+                is_busy = workers == 2 and framework == NATIVE
+                steps = Steps(forward=0.08, contended=LOADED) if is_busy else Steps()
+                started = f"{START + timedelta(minutes=begun):%Y-%m-%dT%H:%M:%SZ}"
+                write_budget_run(folder, framework, workers, repeat, steps, about={"started_utc": started})
+                begun += 1
+    return folder
+
+
+def with_lightning(folder: Path) -> Path:
+    """Horovod has the best IoU: that speaks against native DDP, which is compared with it, alone."""
+    plain: Points = {1: (100, 0.6), 2: (190, 0.6)}
+    return write(
+        folder, plain, {1: (100, 0.9), 2: (150, 0.9)}, more={"lightning": {1: (100, 0.6), 2: (199, 0.6)}}
+    )
+
+
+def incomplete(folder: Path) -> Path:
+    both(folder, {1: (100, 0.8), 2: (190, 0.8)})
+    write_run(folder, NATIVE, 2, 6, end=None)
+    return folder
+
+
+def own_task(folder: Path) -> Path:
+    return as_own_task(both(folder / "study", {1: (100, 0.8), 2: (190, 0.8)}))
+
+
+class Case:
+    """A study and its only answer: kind, workers, framework, lights, and a floor of efficiency.
+
+    A framework is "-" where none is named alone; lights are those of speed, IoU, cost and trust, "." for any.
+    Of `words` the headline has each, in lower case, and none of those that begin with "!".
+    """
+
+    def __init__(self, name: str, answer: str, study: Callable[[Path], Path], *words: str) -> None:
+        self.name, self.study = name, study
+        self.kind, self.workers, self.framework, self.lights, *floor = answer.split()
+        self.criteria = Criteria(efficiency_floor=float(floor[0])) if floor else Criteria()
+        self.says = [word for word in words if not word.startswith("!")]
+        self.never = [word[1:] for word in words if word.startswith("!")]
+
+
+LIGHTS = {"g": "good", "c": "caution", "b": "bad", "u": "unknown"}
+# 0.1 % of the test set is foreground, so that little is better than nothing.
+RARE: dict[str, Any] = {"test_pixels": 500 * PIXELS}
+NOTHING = ("nothing was learned: iou 0.004", "a constant prediction scores 0.050")
+LOST: Points = {1: (100, 0.003), 2: (190, 0.003)}
+# Two repeats without noise.
+EVEN: dict[str, Any] = {"repeats": 2, "noise": (1, 1)}
+NOISY_IOU = (0.80, 0.78, 0.84, 0.76, 0.82)
+
+# fmt: off
+CASES = (
+    Case("good", "scale 4 native gggc", write_study, "use native ddp on 4 workers: 3.8x", "iou -0.003",
+         "caution: machine quiet: not known"),
+    Case("gpus", "scale 2 - ...c", on_gpus, "on 2 gpus", "gpu-seconds"),
+    Case("the IoU collapses", "stay 1 - gb..", lambda to: both(to, {1: (100, 0.33), 2: (190, 0.01)}), "1.9x",
+         "iou falls from 0.33 to 0.01"),
+    Case("hosts in turn", "unfair 2 - c..b", write_one_after_the_other, "no fair comparison", "same nodes",
+         "1.78x", "2.00x", "!use", "!caution"),
+    Case("baseline of another day", "unfair 1 - ....", another_day, "same baseline"),
+    Case("impossible efficiency", "unfair - - c...", lambda to: both(to, {1: (100, 0.8), 2: (250, 0.8)}),
+         "no fair baseline"),
+    Case("impossible and collapsed", "stay 1 - .b..", lambda to: both(to, {1: (100, 0.33), 2: (250, 0.01)}),
+         "iou falls", "!2.5x"),
+    Case("two repeats", "undecided - - u..b",
+         lambda to: write(to, {1: (100, 0.8), 2: (187, 0.8)}, {1: (100, 0.8), 2: (162, 0.8)}, **EVEN),
+         "2 repeats per point", "1.62x", "1.87x"),
+    Case("one repeat", "undecided - - u..b", lambda to: both(to, {1: (100, 0.8), 2: (190, 0.8)}, repeats=1),
+         "1 repeat per point carries"),
+    Case("a slow baseline of its own", "undecided - - ....",
+         lambda to: write(to, {1: (100, 0.8), 2: (190, 0.8)}, {1: (50, 0.8), 2: (98, 0.8)}, **EVEN),
+         "horovod 0.98x", "native ddp 1.90x"),
+    Case("the interval holds the floor", "undecided - - c...", lambda to: noisy_on_two(to, 140, 0.8, WIDE),
+         "may be below the floor"),
+    Case("both points hold the floor", "undecided - - c... 0.99",
+         lambda to: both(to, {1: (100, 0.8), 2: (197, 0.8)}), "may qualify", "!fastest"),
+    Case("the faster one loses IoU", "scale 8 native gg..",
+         lambda to: write(to, {1: (100, 0.8), 8: (700, 0.8)}, {1: (100, 0.8), 8: (760, 0.6)}),
+         "use native ddp on 8 workers: 7.0x", "horovod is 9 % faster than native ddp [",
+         "iou falls from 0.80 to 0.60"),
+    Case("as fast, but it loses IoU", "scale 2 native gg..",
+         lambda to: write(to, {1: (100, 0.8), 2: (190, 0.8)}, {1: (100, 0.8), 2: (190, 0.6)}),
+         "no significant difference", "iou falls", "!faster"),
+    Case("as fast, but its IoU is not shown", "scale 2 - gg..",
+         lambda to: write(to, {1: (100, 0.8), 2: (190, 0.8)}, {1: (100, 0.8), 2: (190, NOISY_IOU)}),
+         "use 2 workers", "no significant difference", "horovod: its iou", "!use native", "!use horovod",
+         "!faster"),
+    Case("1 worker alone", "undecided - - .u..", lambda to: write(to, {1: (110, 0.8)}, {1: (100, 0.8)}),
+         "native ddp is 10 % faster than horovod", "only 1 worker"),
+    Case("one framework alone", "scale 2 horovod gg..",
+         lambda to: write(to, None, {1: (100, 0.8), 2: (190, 0.8)}), "use horovod on 2 workers: 1.9x",
+         "native ddp has no usable run"),
+    Case("no baseline", "undecided - - u...", lambda to: write(to, {8: (880, 0.8)}, {8: (800, 0.8)}),
+         "native ddp is 10 % faster than horovod [", "no usable run"),
+    Case("no difference", "scale 2 - gg..", lambda to: both(to, {1: (100, 0.8), 2: (190, 0.8)}),
+         "use native ddp or horovod on 2 workers: 1.9x", "no significant difference", "!faster", "!repeat"),
+    Case("one of 6 diverged", "scale 2 native ....", one_diverged,
+         "not 4 workers with native ddp: 1 of its 6 runs diverged", "!faster"),
+    Case("all of 8 workers diverged", "scale 2 native ....",
+         lambda to: all_diverged(to, 8, {1: (100, 0.8), 2: (195, 0.8)}), "every run diverged on 8 workers"),
+    Case("1 worker diverged", "undecided - - ....", lambda to: all_diverged(to, 1, {2: (190, 0.8)}),
+         "every run diverged on 1 worker"),
+    Case("the faster one diverged", "scale 2 horovod ....", faster_diverged, "1 of its 5 runs diverged",
+         "!3 repeats suggest", "!4 repeats suggest that it is"),
+    Case("three repeats", "scale 2 native ...c",
+         lambda to: write(to, {1: (100, 0.8), 2: (195, 0.8)}, {1: (100, 0.8), 2: (170, 0.8)}, repeats=3),
+         "3 repeats suggest", "!is faster"),
+    Case("below the floor", "stay 1 - b...", lambda to: both(to, {1: (100, 0.8), 2: (60, 0.8)}),
+         "slower than 1 (0.60x)", "0.30 is below the floor of 0.7"),
+    Case("a low floor", "stay 1 - .... 0.3", lambda to: both(to, {1: (100, 0.8), 2: (80, 0.8)}),
+         "slower than 1 (0.80x)", "floor of 0.5"),
+    Case("the speed-up holds 1", "stay 1 - .b..",
+         lambda to: noisy_on_two(to, 105, 0.2, (0.9, 1.1, 0.95, 1.0, 1.05)), "not shown to be faster than 1",
+         "iou falls from 0.80 to 0.20"),
+    Case("baseline refused", "undecided - - ....", refused_baseline, "no usable run of horovod on 1 worker"),
+    Case("no IoU on 2 workers", "undecided - - .u..", without_iou, "iou is not known"),
+    Case("machine busy", "undecided 2 - ...b", busy, "machine quiet: no; so far", "x on 2 workers",
+         "!caution: machine quiet"),
+    Case("busy, two repeats", "undecided - - ...b", lambda to: busy(to, 2), "2 repeats per point",
+         "machine quiet: no"),
+    Case("runs to come", "scale 2 - gg.c", incomplete, "caution: machine quiet: not known, 1 run incomplete"),
+    Case("nothing learned", "undecided - - .bc.", lambda to: both(to, LOST), *NOTHING, "1.90x", "!use"),
+    Case("nothing learned, one repeat", "undecided - - .bcb", lambda to: both(to, LOST, repeats=1), *NOTHING,
+         "1 repeat"),
+    Case("nothing learned, and slow", "stay 1 - bbc.", lambda to: both(to, {1: (100, 0.003), 2: (60, 0.003)}),
+         *NOTHING, "do not scale out", "0.60x"),
+    Case("nothing learned on 1 worker alone", "undecided - - .b..",
+         lambda to: both(to, {1: (100, 0.003), 2: (190, 0.8)}), *NOTHING, "!use"),
+    Case("one arm learned nothing", "scale 2 native gg..",
+         lambda to: write(to, {1: (100, 0.8), 2: (180, 0.8)}, LOST), "use native ddp on 2",
+         "horovod: nothing was learned", "!or horovod"),
+    Case("one seed learned nothing", "undecided - - .b..",
+         lambda to: both(to, {1: (100, (0.8, 0.8, 0.04, 0.04, 0.8)), 2: (190, 0.8)}),
+         "not shown that anything was learned"),
+    Case("two thirds of little are lost", "stay 1 - gb..",
+         lambda to: both(to, {1: (100, 0.0135), 2: (190, 0.0045)}, **RARE), "iou falls"),
+    Case("little is kept", "scale 2 - gg..",
+         lambda to: both(to, {1: (100, 0.0135), 2: (190, 0.0135)}, **RARE), "use native ddp or horovod"),
+    Case("others' IoU is no concern", "scale 2 - gg..", with_lightning,
+         "use lightning fabric or horovod on 2", "no comparison with horovod"),
+    Case("own task", "scale 2 - gg..", own_task, "top accuracy"),
+)
+# fmt: on
+
+
+def summary_of(study: Study) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(summary_json(make_report(study)))
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_answer_claims_what_its_study_shows(case: Case, tmp_path: Path) -> None:
+    study = replace(load_study(case.study(tmp_path)), criteria=case.criteria)
+    summary = summary_of(study)
+    ((answer,), (advice,)) = summary["answers"], summary["recommendations"]
+    headline = answer["headline"].lower()
+    framework = {None: "-", NATIVE: "native"}.get(advice["framework"], advice["framework"])
+    found = (answer["kind"], str(advice["workers"] or "-"), framework)
+    assert found == (case.kind, case.workers, case.framework), headline
+    lights = [tile["light"] for tile in answer["tiles"]]
+    assert [LIGHTS.get(mark, light) for mark, light in zip(case.lights, lights, strict=True)] == lights
+    assert [part for part in case.says if part not in headline] == [], headline
+    assert [part for part in case.never if part in headline] == [], headline
+    outcomes = {row["outcome"] for row in summary["comparisons"]}
+    if not any(outcome.endswith("faster") for outcome in outcomes):
+        said = [headline, *(verdict["sentence"].lower() for verdict in summary["verdicts"])]
+        assert [text for text in said if re.search(r"\b(is|are) ([0-9.]+ % )?faster", text)] == []
+
+
+def test_what_was_learned_and_the_margin_stand_in_the_table(tmp_path: Path) -> None:
+    rows = summary_of(load_study(both(tmp_path / "rare", {1: (100, 0.0135), 2: (190, 0.0135)}, **RARE)))[
+        "iou"
+    ]
+    assert {row["learned"] for row in rows} == {"yes"}
+    assert {round(row["margin"], 5) for row in rows} == {0.00135}
+    assert {round(row["constant_iou"], 3) for row in rows} == {0.001}
+    rows = summary_of(load_study(both(tmp_path / "none", LOST)))["iou"]
+    assert {(row["learned"], row["margin"]) for row in rows} == {("no", 0.01)}
+    assert {row["non_inferior"] for row in rows} == {"baseline", "not shown"}
+    (tile,) = (
+        tile
+        for tile in summary_of(load_study(own_task(tmp_path / "own")))["answers"][0]["tiles"]
+        if "accuracy" in tile["title"]
+    )
+    assert any("constant prediction" in reason and "not known" in reason for reason in tile["reasons"])
+
+
+def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: Path) -> None:
+    ious = {1: near(0.003, deviation=0.0003), 8: near(0.003, deviation=0.0003, seed=2)}
+    summary = summary_of(load_study(write_all_played(tmp_path, ious)))
+    (answer,) = summary["answers"]
+    assert answer["kind"] == "undecided"
+    assert "nothing was learned" in answer["headline"].lower()
+    assert {row["verdict"] for row in summary["played"]} == {"baseline", "undecided"}
+    assert answer["tiles"][1]["light"] == "bad"
+    assert "learn first" in answer["next_steps"][0]
+
+
+def test_trust_counts_the_checks_that_are_not_known(tmp_path: Path) -> None:
+    summary = summary_of(load_study(write_study(tmp_path)))
+    trust = summary["answers"][0]["tiles"][3]
+    marks = [check["mark"] for check in summary["checks"]]
+    assert f"{marks.count('yes')} of {len(marks)} checks met" in trust["value"]
+    assert f"{marks.count('not known')} not known" in trust["value"]
+    assert all("caution: machine quiet: not known" in verdict["sentence"] for verdict in summary["verdicts"])
+
+
+def test_sets_of_options_have_an_answer_each_and_the_best_only_where_shown(tmp_path: Path) -> None:
+    # Learning rate, images per second on 1 worker, IoU on 1 and on 2 workers, repeats.
+    sets = {
+        "one collapses": ([(0.001, 100, 0.8, 0.8, 5), (0.1, 100, 0.8, 0.2, 5)], ["scale", "stay"], True),
+        "the faster one is worse": (
+            [(0.001, 100, 0.8, 0.8, 5), (0.1, 200, 0.4, 0.4, 5)],
+            ["scale", "scale"],
+            False,
+        ),
+        "one is undecided": (
+            [(0.001, 100, 0.8, 0.8, 2), (0.1, 100, 0.8, 0.8, 5)],
+            ["scale", "undecided"],
+            False,
+        ),
+    }
+    for name, (options, kinds, is_best_shown) in sets.items():
+        for rate, speed, of_one, of_two, repeats in options:
+            run = {"options": {"training": {"learning_rate": rate}}, "label": f"-{rate}", "repeats": repeats}
+            both(tmp_path / name, {1: (speed, of_one), 2: (1.9 * speed, of_two)}, **run)
+        report = make_report(load_study(tmp_path / name))
+        assert [answer.kind for answer in report.answers] == kinds, name
+        assert ("not shown" not in report.compared_options) == is_best_shown, report.compared_options
+
+
+def test_older_logs_decide_nothing(tmp_path: Path) -> None:
+    for name, seconds in (("log_1", 80.0), ("log_14", 8.0), ("log_hvd_1", 80.0), ("log_hvd_14", 10.0)):
+        rows = [f"{epoch},{seconds},0.5,0.001,{3 * seconds},1.0,0.9" for epoch in range(3)]
+        header = ",time_per_epoch,loss,lr,training_time,test_time,iou"
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows, ""]))
+    ((answer,), (advice,)) = (
+        summary_of(load_reference(tmp_path))[key] for key in ("answers", "recommendations")
+    )
+    assert (answer["kind"], advice["workers"]) == ("undecided", None)
+    assert [tile["light"] for tile in answer["tiles"] if tile["title"] != "Time and cost"] == ["unknown"] * 3
+    assert "10.00x" in answer["headline"]
+
+
+def test_next_steps_cure_what_is_missing(tmp_path: Path) -> None:
+    steps = {
+        "hosts": (write_one_after_the_other, "--one-allocation"),
+        "baseline": (another_day, "measure 1 worker again"),
+        "repeats": (lambda to: both(to, {1: (100, 0.8), 2: (190, 0.8)}, repeats=2), "set repeats = 5"),
+        "larger": (lambda to: both(to, {1: (100, 0.8)}), "add larger worker counts"),
+        "refused": (refused_baseline, "add 1 to workers in the study, for Horovod"),
+        "busy": (busy, "--repeat-disturbed"),
+        "diverged": (lambda to: all_diverged(to, 1, {2: (190, 0.8)}), "training.learning_rate"),
+        "interval": (lambda to: noisy_on_two(to, 140, 0.8, WIDE), "set repeats = 10"),
+        "learned": (lambda to: both(to, LOST), "learn first"),
+    }
+    for name, (write_it, expected) in steps.items():
+        (answer,) = make_report(load_study(write_it(tmp_path / name))).answers
+        assert any(expected in step for step in answer.next_steps), (name, answer.next_steps)
+
+
+def test_sections_claim_the_least_time_only_where_intervals_show_it(tmp_path: Path) -> None:
+    alike = make_report(load_study(both(tmp_path / "alike", {1: (100, 0.8), 2: (190, 0.8)})))
+    assert cost_conclusion(alike).count("by medians alone") == 2
+    apart = make_report(
+        load_study(write(tmp_path / "apart", {1: (100, 0.8), 4: (390, 0.8)}, {1: (100, 0.8), 4: (300, 0.6)}))
+    )
+    time, cost = cost_conclusion(apart).split("; the cheapest")
+    assert "by medians alone" not in time
+    assert NAMES[NATIVE] in time
+    assert "by medians alone" in cost
+    assert iou_conclusion(apart).split("; ")[1].startswith("Horovod: inferior on 4")
+
+
+@pytest.mark.parametrize("study", ["published_gap_controller", "published_gap_openmpi"])
+def test_the_published_runs_say_not_to_scale_out(study: str) -> None:
+    answers = make_report(load_study(Path("logs") / study)).answers
+    assert {answer.kind for answer in answers} == {"stay"}
+    assert all("IoU falls from 0.33 to 0.01" in answer.headline for answer in answers)
