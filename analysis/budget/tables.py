@@ -22,13 +22,12 @@ import pandas as pd
 
 from analysis.arrays import Array, Integers
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
-from analysis.findings.comparison import compare
 from analysis.findings.pairs import PAIR, paired_logarithms, paired_runs
 from analysis.findings.speedup import NO_BASELINE, NONE, own_baseline, repeats_key
 from analysis.statistics.intervals import bounds
 from analysis.statistics.launches import Launches, launches_of
 from analysis.statistics.timed import timed
-from analysis.study import NAMES, POINT, Study
+from analysis.study import NAMES, NAN, POINT, Study
 from analysis.text import count, percent
 from unet_scaling.study.config import Framework
 
@@ -74,32 +73,26 @@ def _points(rows: pd.DataFrame, launches: Launches, columns: list[str], number: 
     return points
 
 
-def difference_table(study: Study) -> pd.DataFrame:
-    """Return one row for each pair of points that compare() has, where all runs of its pairs have a budget.
+def difference_table(study: Study, comparisons: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each pair of points in `comparisons` where all runs of its pairs have a budget.
 
     Columns: DIFFERENCE_COLUMNS. The parts are shares of native DDP's worker time and sum to `difference`,
-    which is the ratio of throughputs, native DDP over Horovod, less 1, with the interval of `compare`.
+    which is the ratio of throughputs, native DDP over Horovod, less 1, with the interval that the report's
+    `comparisons` have.
     """
     pairs, of_runs = _known_pairs(study)
     if pairs.empty:
         return pd.DataFrame(columns=list(_DIFFERENCE_COLUMNS))
     launches = launches_of(pairs, PAIR)
     table = _points(pairs, launches, PAIR, "pairs")
-    logs = paired_logarithms(study, pairs)
-    ratio = np.exp(launches.medians(logs))
-    _add_difference(table, ratio - 1, compare(study))
+    compared = table[PAIR].merge(comparisons, on=PAIR, how="left")
+    for end in _ENDS:
+        table[f"difference{end}"] = compared[f"ratio{end}"].to_numpy(dtype=np.float64) - 1
     native, horovod = (shares_of(launches, shares) for shares in of_runs)
-    ratios = np.exp(launches.replicates(logs))
-    parts = ratio * horovod.medians - native.medians
+    ratios = np.exp(launches.replicates(paired_logarithms(study, pairs)))
+    parts = compared["ratio"].to_numpy(dtype=np.float64) * horovod.medians - native.medians
     _add_parts(table, parts, ratios * horovod.replicates - native.replicates)
     return table.sort_values(PAIR, kind="stable", ignore_index=True)
-
-
-def _add_difference(table: pd.DataFrame, difference: Array, compared: pd.DataFrame) -> None:
-    intervals = table[PAIR].merge(compared, on=PAIR, how="left")
-    table["difference"] = difference
-    for end in ("low", "high"):
-        table[f"difference_{end}"] = intervals[f"ratio_{end}"].to_numpy() - 1
 
 
 def budget_notes(study: Study, budget: pd.DataFrame) -> Iterator[str]:
@@ -222,7 +215,7 @@ def _add_parts(table: pd.DataFrame, parts: Array, replicated: Array) -> None:
 
 
 def _add(table: pd.DataFrame, name: str, values: Array, replicated: Array) -> None:
-    low, high = bounds(replicated)
+    """Add a difference of shares and its interval: below -1 lies nothing, so that one that reaches there is none."""
     table[name] = values
-    table[f"{name}_low"] = low
-    table[f"{name}_high"] = high
+    ends = np.stack(bounds(replicated))
+    table[f"{name}_low"], table[f"{name}_high"] = np.where(ends[0] < -1, NAN, ends)

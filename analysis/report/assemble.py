@@ -196,16 +196,17 @@ def make_report(study: Study) -> Report:
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
     every = withhold(compared, fairness_checks(beside_native(study)) if study.wrappers else checks)
+    comparisons = of_compared_pair(every, study)
     return Report(
         study=study,
         points=points,
-        comparisons=of_compared_pair(every, study),
+        comparisons=comparisons,
         iou=iou,
         iou_between=of_compared_pair(between, study),
         cost=cost,
         checks=checks,
         extrapolation=extrapolate(study),
-        overhead=Overhead(budget_table(study), difference_table(study), network_table(study)),
+        overhead=Overhead(budget_table(study), difference_table(study, comparisons), network_table(study)),
         played=played_quality(study, points),
         arms=with_framework(every, study),
         wrappers=each_against_native(study, every, between),
