@@ -11,6 +11,7 @@ from analysis.budget.tables import budget_notes, budget_table, difference_table
 from analysis.findings.comparison import compare
 from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
+from analysis.report.assemble import make_report
 from tests.budgets import Steps, write_budget_run
 from tests.records import write_run
 from tests.report_studies import write_study
@@ -89,8 +90,13 @@ def test_the_parts_sum_to_the_deviation_of_the_summary(tmp_path: Path, repeats: 
 
 
 def test_the_parts_of_a_difference_sum_to_the_ratio_of_the_comparison(tmp_path: Path) -> None:
-    study = load_study(write_noisy(tmp_path))
-    both = difference_table(study, compare(study)).merge(compare(study), on=["options", "workers", "pairs"])
+    """Also where further frameworks are compared, so that each interval is wider."""
+    folder = write_noisy(tmp_path)
+    for repeat in range(1, 6):
+        write_budget_run(folder, "lightning", 2, repeat, ALONE, pace=1 + 0.01 * repeat)
+    report = make_report(load_study(folder))
+    assert set(report.comparisons["comparisons"]) == {4}
+    both = report.overhead.differences.merge(report.comparisons, on=["options", "workers", "pairs"])
     assert list(both["workers"]) == [1, 2, 4]
     np.testing.assert_allclose(both[list(PARTS)].sum(axis=1), both["ratio"] - 1, rtol=0, atol=1e-14)
     np.testing.assert_allclose(both["difference_low"], both["ratio_low"] - 1, atol=1e-6)

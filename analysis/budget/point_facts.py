@@ -30,7 +30,7 @@ class Processor:
 
     communication     CPU seconds of the threads that carry gradients, as a share of the cores' time
     helpers           the same of all threads of the worker but the one that trains
-    runqueue          share of its time that the training thread at least was ready outside sync without a core
+    runqueue          share of its time that the training thread at least waited for a core outside sync
     runqueue_most     the same in sync or not: it was no more outside sync
     busy              share of a worker's time that went to other processes
     cores, frequency_mhz  of a worker, means

@@ -215,7 +215,7 @@ def _add_parts(table: pd.DataFrame, parts: Array, replicated: Array) -> None:
 
 
 def _add(table: pd.DataFrame, name: str, values: Array, replicated: Array) -> None:
-    """Add a difference of shares and its interval: below -1 lies nothing, so that one that reaches there is none."""
+    """Add a difference of shares and its interval, which is not known where it reaches below -1."""
     table[name] = values
     ends = np.stack(bounds(replicated))
     table[f"{name}_low"], table[f"{name}_high"] = np.where(ends[0] < -1, NAN, ends)

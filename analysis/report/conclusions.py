@@ -8,9 +8,10 @@ import pandas as pd
 from analysis.findings.comparison import NATIVE_FASTER
 from analysis.findings.wrapper_comparison import COSTS_NOTHING
 from analysis.report.assemble import Report
-from analysis.study import NAMES, POINT, SERIES
+from analysis.study import NAMES, SERIES
 from analysis.text import (
     Row,
+    capitalised,
     count,
     first_of,
     interval_of,
@@ -151,15 +152,17 @@ def loss_conclusion(report: Report) -> str:
 
 
 def cost_conclusion(report: Report) -> str:
-    """Return the fastest and the cheapest training."""
+    """Return the fastest and the cheapest training, as far as their intervals show them to be."""
     known = report.cost.dropna(subset=["training_seconds", "worker_hours"])
     if known.empty:
         return "The logs hold no training time."
-    fastest = known.sort_values("training_seconds").to_dict("records")[0]
-    cheapest = known.sort_values("worker_hours").to_dict("records")[0]
-    if all(fastest[name] == cheapest[name] for name in POINT):
-        return f"{_cost(report, fastest)} is the fastest and the cheapest training."
-    return f"The fastest training is {_cost(report, fastest)}; the cheapest {_cost(report, cheapest)}."
+    said = []
+    for column, word in (("training_seconds", "fastest"), ("worker_hours", "cheapest")):
+        first, *others = known.sort_values(column).to_dict("records")
+        rivals = [row for row in others if not row[f"{column}_low"] > first[f"{column}_high"]]
+        others_may = f" by its median; {count(len(rivals), 'other')} may be it as well" if rivals else ""
+        said.append(f"the {word} training is {_cost(report, first)}{others_may}")
+    return sentence(". ".join(map(capitalised, said)))
 
 
 def _cost(report: Report, row: Row) -> str:
