@@ -126,7 +126,7 @@ def _slow_one(repeat: int) -> Steps:
             "slower compute",
             Steps(forward=0.2, contended=OWN_HELPER),
             {},
-            "can be up to 7.4 %",
+            "at most 7.4 %",
             "fewer workers",
         ),
         (

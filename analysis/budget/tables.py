@@ -14,16 +14,16 @@ They sum to ratio - 1, with the ratio that comparison.csv has: what is positive 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Integers
-from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
+from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
+from analysis.findings.node_scaling import NONE
 from analysis.findings.pairs import PAIR, paired_logarithms, paired_runs
-from analysis.findings.speedup import NO_BASELINE, NONE, own_baseline, repeats_key
+from analysis.findings.speedup import NO_BASELINE, PairedLaunches, own_baseline
 from analysis.statistics.intervals import bounds
 from analysis.statistics.launches import Launches, launches_of
 from analysis.statistics.timed import timed
@@ -61,8 +61,7 @@ def budget_table(study: Study) -> pd.DataFrame:
     chosen = np.flatnonzero((baseline != NONE) & (points["workers"].to_numpy() > 1))
     table = points.iloc[chosen].reset_index(drop=True)
     per_worker = (runs[study.throughput] / runs["workers"]).to_numpy(dtype=np.float64)
-    against = _Baseline(launches, chosen, baseline[chosen])
-    _add_overhead(table, against, np.log(per_worker), shares)
+    _add_overhead(table, launches, chosen, baseline[chosen], np.log(per_worker), shares)
     return table[list(_BUDGET_COLUMNS)]
 
 
@@ -104,7 +103,7 @@ def budget_notes(study: Study, budget: pd.DataFrame) -> Iterator[str]:
     yield from _points_without_budget(runs, budget)
     for row in budget[budget["rest_of_step"] > MOST_REST].to_dict("records"):
         share = percent(row["rest_of_step"])
-        yield f"{_point_name(*(row[name] for name in POINT))}: no phase explains {share} of a step"
+        yield f"{series_at(*(row[name] for name in POINT))}: no phase explains {share} of a step"
 
 
 def _points_without_budget(runs: pd.DataFrame, budget: pd.DataFrame) -> Iterator[str]:
@@ -113,7 +112,7 @@ def _points_without_budget(runs: pd.DataFrame, budget: pd.DataFrame) -> Iterator
     for key, point in points.items():
         if key[-1] > 1 and key not in known:
             reason = _reason_of_pair(point, points.get((*key[:-1], 1)))
-            yield f"{_point_name(*key)}: no overhead budget: {reason}"
+            yield f"{series_at(*key)}: no overhead budget: {reason}"
 
 
 def _reason_of_pair(point: pd.DataFrame, alone: pd.DataFrame | None) -> str:
@@ -128,7 +127,8 @@ def _reason(runs: pd.DataFrame) -> str:
     return f"{missing.iloc[0]} ({len(missing)} of {len(runs)} runs)" if len(missing) else ""
 
 
-def _point_name(options: str, framework: Framework, knobs: str, workers: int) -> str:
+def series_at(options: str, framework: Framework, knobs: str, workers: int) -> str:
+    """Return "native DDP, bucket_cap_mb=5 on 2 workers"."""
     series = ", ".join(part for part in (NAMES[framework], knobs) if part)
     return f"{options + ': ' if options else ''}{series} on {count(workers, 'worker')}"
 
@@ -157,52 +157,26 @@ def _known_pairs(study: Study) -> tuple[pd.DataFrame, tuple[Array, Array]]:
     return pairs[kept].reset_index(drop=True), (native[:, kept], horovod[:, kept])
 
 
-@dataclass(frozen=True)
-class _Baseline:
-    """Points, and for each of them the number of the point on 1 worker that it is compared with."""
+def _add_overhead(
+    table: pd.DataFrame,
+    launches: Launches,
+    points: Integers,
+    baseline: Integers,
+    logs: Array,
+    shares: Array,
+) -> None:
+    """Add the deviation and the parts of `points` against the points on 1 worker that `baseline` numbers.
 
-    launches: Launches
-    points: Integers
-    baseline: Integers
-
-    def replicates(self, values: Array) -> Array:
-        """Return replicates of the baseline, (values, points, RESAMPLES), paired where repeats are equal.
-
-        Where they are not, the baseline is drawn in another stream, independently of the point.
-        """
-        repeats = repeats_key(self.launches)
-        unpaired = np.flatnonzero(repeats[self.points] != repeats[self.baseline])
-        replicated = self._stream(values, 0)
-        if len(unpaired):
-            replicated[:, unpaired] = self._stream(values, 1)[:, unpaired]
-        return replicated
-
-    def _stream(self, values: Array, stream: int) -> Array:
-        drawn = [self.launches.replicates(each, stream=stream) for each in values]
-        return np.stack(drawn)[:, self.baseline]
-
-    def efficiency(self, logs: Array) -> tuple[Array, Array]:
-        """Return efficiencies and their replicates, from logarithms of throughput per worker."""
-        medians = self.launches.medians(np.exp(logs))
-        replicated = self.launches.replicates(logs)[self.points] - self.replicates(logs[None])[0]
-        return medians[self.points] / medians[self.baseline], np.exp(replicated)
-
-    def shares(self, shares: Array) -> Shares:
-        """Return the shares of the baseline, drawn with each point's repeats."""
-        medians = shares_of(self.launches, shares).medians[:, self.baseline]
-        replicated = self.replicates(shares)
-        return Shares(medians, replicated / replicated.sum(axis=0))
-
-
-def _add_overhead(table: pd.DataFrame, against: _Baseline, logs: Array, shares: Array) -> None:
-    """Add the deviation and the parts of the points: `logs` of throughput per worker, shares of launches."""
-    points = against.points
-    efficiency, efficiencies = against.efficiency(logs)
+    `logs` are of throughput per worker, `shares` those of launches.
+    """
+    medians = launches.medians(np.exp(logs))
+    efficiency = medians[points] / medians[baseline]
+    efficiencies = np.exp(PairedLaunches(launches, logs).differences(points, baseline))
     _add(table, "deviation", 1 - efficiency, 1 - efficiencies)
-    here = shares_of(against.launches, shares)
-    alone = against.shares(shares)
-    parts = here.medians[:, points] - efficiency * alone.medians
-    replicated = here.replicates[:, points] - efficiencies * alone.replicates
+    here = shares_of(launches, shares)
+    alone = np.stack([PairedLaunches(launches, each).of_baseline(points, baseline) for each in shares])
+    parts = here.medians[:, points] - efficiency * here.medians[:, baseline]
+    replicated = here.replicates[:, points] - efficiencies * (alone / alone.sum(axis=0))
     _add_parts(table, parts, replicated)
     contended = [PARTS.index(part) for part in CONTENDED_PARTS]
     _add(table, CONTENDED, parts[contended].sum(axis=0), replicated[contended].sum(axis=0))

@@ -165,16 +165,18 @@ def slower_compute(facts: PointFacts) -> Cause | None:
         return None
     overhead = facts.overhead["compute"] - of_straggler
     most = _most_for_cores(facts)
-    waits = "is not known" if math.isinf(most) else f"can be up to {percent(most)} of it"
-    excluded = _is_not_for_cores(facts, "compute", of_straggler)
+    waits = "unknown" if math.isinf(most) else f"at most {percent(most)}"
+    why = "perhaps for lack of cores"
+    cure = "more cores per worker (why_cores.toml), to see whether it stays"
+    if _is_not_for_cores(facts, "compute", of_straggler):
+        why = "and not for lack of cores"
+        cure = "fewer workers per host, to see whether memory or the clock is what they share"
     return Cause(
         overhead,
-        f"compute is slower, {'and not for lack of cores' if excluded else 'perhaps for lack of cores'}",
+        f"compute is slower, {why}",
         f"compute takes {percent(overhead)} of the time more than on 1 worker; "
         f"waiting for a core {waits}{_clocks(facts)}",
-        "fewer workers per host, to see whether memory or the clock is what they share"
-        if excluded
-        else "more cores per worker (why_cores.toml), to see whether it stays",
+        cure,
         *(UNKNOWN_INTERVAL if facts.straggler else facts.overhead_intervals["compute"]),
     )
 

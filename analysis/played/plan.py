@@ -109,7 +109,8 @@ def _row(
     """Return the columns of a point behind its key."""
     workers = int(evaluated["workers"].iloc[0])
     images = float(evaluated["images_per_epoch"].median())
-    seconds = _seconds_per_epoch(images, speed.images_per_second, speed.interval)
+    low, high = speed.interval
+    seconds = (images / speed.images_per_second, images / high, images / low)
     no_target = f"no {score.title} to reach: {target.source}" if math.isnan(target.iou) else ""
     lacking = (no_target, _only_at_the_end(score, evaluated), speed.why)
     return (
@@ -139,11 +140,6 @@ def _epochs_to(target: float, evaluated: pd.DataFrame, diverged: int) -> TargetE
     never = np.full(diverged, math.inf)
     trained = runs["epochs"].max().to_numpy(dtype=np.float64)
     return TargetEpochs(np.append(needed.to_numpy(), never), np.append(trained, never))
-
-
-def _seconds_per_epoch(images: float, images_per_second: float, interval: Interval) -> tuple[float, ...]:
-    low, high = interval
-    return images / images_per_second, images / high, images / low
 
 
 def _products(workers: int, epochs: Sequence[float], seconds: Sequence[float]) -> dict[str, float]:
