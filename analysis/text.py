@@ -12,7 +12,7 @@ from analysis.study import Names
 from unet_scaling.study.texts import count as count
 
 UNKNOWN = "—"
-NOT_RESOLVED = "[not resolved]"
+NOT_RESOLVED = "(not resolved)"
 # An interval that reaches to more than an order of magnitude above its number tells nothing of it.
 MOST_RESOLVED_RATIO = 10
 # From how many seconds on a column of durations is shown in a unit, the unit's seconds, and its name.

@@ -125,6 +125,6 @@ def _floors(study: Study, run: str, probe: pd.DataFrame) -> dict[str, float]:
     return {
         "floor_seconds": seconds_of_message(size, sizes, seconds),
         "latency_seconds": latency,
-        "bytes_per_second": 1 / pace,
+        "bytes_per_second": 1 / pace if reaches(size, sizes) else NAN,
         OF_HOSTS: hosts_floor_seconds(study.ping_pongs, {worker.host for worker in header.workers}, size),
     }

@@ -139,7 +139,8 @@ def _meaning(study: Study) -> str:
 def _seconds_to(study: Study, targets: Mapping[str, float]) -> "pd.Series[float]":
     """Return training seconds of each run until its first evaluation of its target; infinite for never."""
     of_runs = study.runs.set_index("run")["options"].map(targets).astype(float)
-    reached = study.evaluations[study.evaluations["iou"] >= study.evaluations["run"].map(of_runs)]
+    of_evaluations = study.evaluations["run"].map(of_runs).astype(float)
+    reached = study.evaluations[study.evaluations["iou"] >= of_evaluations]
     first = reached.groupby("run")["training_seconds"].min()
     seconds = study.runs["run"].map(first).astype(float).fillna(math.inf)
     return seconds.where(of_runs.notna().to_numpy())

@@ -112,7 +112,8 @@ def _row(
     low, high = speed.interval
     seconds = (images / speed.images_per_second, images / high, images / low)
     no_target = f"no {score.title} to reach: {target.source}" if math.isnan(target.iou) else ""
-    lacking = (no_target, _only_at_the_end(score, evaluated), speed.why)
+    is_single = bool((evaluated.groupby("run").size() <= 1).any())
+    lacking = (no_target, f"{score.title} {ONLY_AT_THE_END}" if is_single else "", speed.why)
     return (
         {"target_iou": target.iou, "runs": len(needed.needed), "runs_to_target": needed.reached}
         | _products(workers, (needed.median, *needed.interval), seconds)
@@ -155,8 +156,3 @@ def _products(workers: int, epochs: Sequence[float], seconds: Sequence[float]) -
         for name, of in values.items()
         for end, value in zip(("", "_low", "_high"), of, strict=True)
     }
-
-
-def _only_at_the_end(score: Score, evaluated: pd.DataFrame) -> str:
-    single = (evaluated.groupby("run").size() <= 1).any()
-    return f"{score.title} {ONLY_AT_THE_END}" if single else ""
