@@ -56,7 +56,7 @@ def write_knee_study(
 ) -> None:
     """A study whose steps follow a timeline of two buckets, with its profile and a ping-pong."""
     launches = {n: [knee_seconds(n, link) if n > 1 else 0.1] * 3 for n in counts}
-    options = {framework: {"bucket_cap_mb": 0.9 * GRADIENT_BYTES / 2 / 2**20}}
+    options = {str(framework): {"bucket_cap_mb": 0.9 * GRADIENT_BYTES / 2 / 2**20}}
     for workers, steps in launches.items():
         for repeat, seconds in enumerate(steps, start=1):
             write_run(

@@ -319,7 +319,14 @@ def test_an_interval_too_wide_to_use_is_not_resolved_in_texts_and_charts(tmp_pat
     assert with_interval(row.to_dict(), "efficiency", ".0%") == f"95 % {NOT_RESOLVED}"
     drawn = inputs_of(report).points.set_index("workers").loc[2]
     assert drawn[["efficiency_low", "efficiency_high"]].isna().all()
-    narrow = {"x": -0.038, "x_low": -0.09, "x_high": 0.01, "y": 0.0, "y_low": 0.0, "y_high": 0.02}
+    narrow: dict[Hashable, float] = {
+        "x": -0.038,
+        "x_low": -0.09,
+        "x_high": 0.01,
+        "y": 0.0,
+        "y_low": 0.0,
+        "y_high": 0.02,
+    }
     assert not any(NOT_RESOLVED in with_interval(narrow, name, "+.3f") for name in "xy")
 
 
