@@ -44,8 +44,8 @@ GPU_COLUMNS = ("gpu_utilization", "gpu_memory_bytes", "gpu_power_watts", "gpu_en
 BUDGET_COLUMNS = (
     "run", "worker", "host", "epochs", "seconds", "images", "steps", "worker_seconds", *PHASE_COLUMNS,
     "wire_seconds", "process_cpu_seconds", "training_cpu_seconds", "communication_cpu_seconds",
-    "helper_cpu_seconds", "waiting_seconds", "cores", "frequency_mhz", "peak_memory_bytes", "no_budget",
-    *GPU_COLUMNS,
+    "helper_cpu_seconds", "waiting_seconds", "runqueue_seconds", "cores", "frequency_mhz",
+    "peak_memory_bytes", "no_budget", *GPU_COLUMNS,
 )  # fmt: skip
 PROBE_COLUMNS = ("run", "bytes", "repeats", "median_seconds", "minimum_seconds")
 STARTUP_TABLE_COLUMNS = ("run", "worker", *STARTUP_COLUMNS)

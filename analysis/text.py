@@ -12,6 +12,9 @@ from analysis.study import Names
 from unet_scaling.study.texts import count as count
 
 UNKNOWN = "—"
+NOT_RESOLVED = "(not resolved)"
+# An interval that reaches to more than an order of magnitude above its number tells nothing of it.
+MOST_RESOLVED_RATIO = 10
 # From how many seconds on a column of durations is shown in a unit, the unit's seconds, and its name.
 UNITS_SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (0.0, 1.0, "s"))
 
@@ -49,7 +52,7 @@ def bracketed(low: float, high: float, form: str) -> str:
 
 def number_with_interval(value: float, low: float, high: float, form: str) -> str:
     """Return a number with its interval to as many decimals, "1.87 [1.83, 1.91]"."""
-    return " ".join(filter(None, (number(value, form), interval(low, high, _format(form, value)))))
+    return " ".join(filter(None, (number(value, form), _interval_of(value, low, high, form))))
 
 
 def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
@@ -61,7 +64,23 @@ def with_interval(row: Row, name: str, form: str, scale: float = 1.0) -> str:
 def interval_of(row: Row, name: str, form: str, scale: float = 1.0) -> str:
     """Return only the interval of `with_interval`."""
     value, low, high = (row[f"{name}{end}"] / scale for end in ("", "_low", "_high"))
-    return interval(low, high, _format(form, value))
+    return _interval_of(value, low, high, form)
+
+
+def _interval_of(value: float, low: float, high: float, form: str) -> str:
+    is_wide = low >= 0 and 0 < MOST_RESOLVED_RATIO * value < high
+    return NOT_RESOLVED if is_wide else interval(low, high, _format(form, value))
+
+
+def resolved(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table without the intervals that texts show as not resolved, for charts."""
+    shown = table.copy()
+    for name in (column for column in table if f"{column}_high" in table):
+        ends = [f"{name}_low", f"{name}_high"]
+        most = MOST_RESOLVED_RATIO * table[name]
+        wide = (table[ends[0]] >= 0) & (most > 0) & (table[ends[1]] > most)
+        shown.loc[wide, ends] = math.nan
+    return shown
 
 
 def _format(form: str, value: float) -> str:

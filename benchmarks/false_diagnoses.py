@@ -8,8 +8,9 @@ differ, in their pace as a whole. Printed is the percentage of studies with at l
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -64,8 +65,7 @@ def drift(random: np.random.Generator, shape: tuple[int, int, int]) -> Array:
 
 
 NOISES: dict[str, Draw] = {
-    "2 % launch": normal(0.02),
-    "5 % launch": normal(0.05),
+    **{f"{100 * deviation:.0f} % launch": normal(deviation) for deviation in (0.01, 0.02, 0.05, 0.1)},
     "stragglers": stragglers,
     "bimodal": bimodal,
     "10 % drift, interleaved": drift,
@@ -113,6 +113,7 @@ def _budgets(runs: pd.DataFrame) -> pd.DataFrame:
         communication_cpu_seconds=0.0,
         helper_cpu_seconds=0.0,
         waiting_seconds=0.0,
+        runqueue_seconds=0.0,
         cores=1.0,
         frequency_mhz=np.nan,
         no_budget="",
@@ -152,11 +153,11 @@ def false_findings(noise: Draw, repeats: int, studies: int) -> dict[str, float]:
     return {rule: 100 * number / studies for rule, number in findings.items()}
 
 
-def table_lines(studies: int, repeats: int) -> Iterator[str]:
-    """Yield the table: of each noise the percentage of null studies with a finding."""
+def table_lines(studies: int, all_repeats: Sequence[int]) -> Iterator[str]:
+    """Yield the table: of each noise and number of repeats the percentage of null studies with a finding."""
     yield "| noise | repeats | slower compute | any finding, % of null studies |"
     yield "|---|--:|--:|--:|"
-    for name, noise in NOISES.items():
+    for (name, noise), repeats in product(NOISES.items(), all_repeats):
         shares = false_findings(noise, repeats, studies)
         slower, anything = (shares.get(rule, 0.0) for rule in ("slower compute", "any"))
         yield f"| {name} | {repeats} | {slower:.1f} | {anything:.1f} |"
@@ -166,7 +167,7 @@ def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--studies", type=int, default=1000, help="null studies of each row")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, nargs="+", default=[3, 5])
     arguments = parser.parse_args()
     for line in table_lines(arguments.studies, arguments.repeats):
         print(line, flush=True)

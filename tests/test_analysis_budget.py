@@ -11,6 +11,7 @@ from analysis.budget.tables import budget_notes, budget_table, difference_table
 from analysis.findings.comparison import compare
 from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
+from analysis.report.assemble import make_report
 from tests.budgets import Steps, write_budget_run
 from tests.records import write_run
 from tests.report_studies import write_study
@@ -89,8 +90,13 @@ def test_the_parts_sum_to_the_deviation_of_the_summary(tmp_path: Path, repeats: 
 
 
 def test_the_parts_of_a_difference_sum_to_the_ratio_of_the_comparison(tmp_path: Path) -> None:
-    study = load_study(write_noisy(tmp_path))
-    both = difference_table(study).merge(compare(study), on=["options", "workers", "pairs"])
+    """Also where further frameworks are compared, so that each interval is wider."""
+    folder = write_noisy(tmp_path)
+    for repeat in range(1, 6):
+        write_budget_run(folder, "lightning", 2, repeat, ALONE, pace=1 + 0.01 * repeat)
+    report = make_report(load_study(folder))
+    assert set(report.comparisons["comparisons"]) == {4}
+    both = report.overhead.differences.merge(report.comparisons, on=["options", "workers", "pairs"])
     assert list(both["workers"]) == [1, 2, 4]
     np.testing.assert_allclose(both[list(PARTS)].sum(axis=1), both["ratio"] - 1, rtol=0, atol=1e-14)
     np.testing.assert_allclose(both["difference_low"], both["ratio_low"] - 1, atol=1e-6)
@@ -100,7 +106,8 @@ def test_a_difference_lands_in_its_own_part_with_its_sign(tmp_path: Path) -> Non
     for repeat in (1, 2, 3):
         write_budget_run(tmp_path, "pytorch_native", 2, repeat, ALONE, pace=repeat)
         write_budget_run(tmp_path, "horovod", 2, repeat, Steps(data_wait=0.109), pace=repeat)
-    (row,) = difference_table(load_study(tmp_path)).to_dict("records")
+    study = load_study(tmp_path)
+    (row,) = difference_table(study, compare(study)).to_dict("records")
     assert row["data_wait"] == pytest.approx(1.0)
     assert row["data_wait_low"] == pytest.approx(1.0)
     assert sum(abs(row[part]) for part in PARTS) == pytest.approx(1.0)
@@ -121,6 +128,16 @@ def test_intervals_hold_their_numbers(tmp_path: Path) -> None:
     for part in ("compute", "wire", "imbalance", "data_wait"):
         assert (table[f"{part}_low"] <= table[part]).all(), part
         assert (table[part] <= table[f"{part}_high"]).all(), part
+
+
+def test_no_difference_of_shares_has_an_interval_beyond_what_is_possible(tmp_path: Path) -> None:
+    for repeat, pace in enumerate((1.0, 30.0, 1.0), start=1):
+        write_budget_run(tmp_path, "pytorch_native", 1, repeat, ALONE, pace=pace)
+        write_budget_run(tmp_path, "pytorch_native", 2, repeat, ALONE)
+    row = row_of(tmp_path)
+    ends = row[[f"{part}{end}" for part in PARTS for end in ("_low", "_high")]].astype(float)
+    assert np.isnan(row["compute_low"])
+    assert ends.dropna().between(-1, 1).all()
 
 
 def test_every_run_has_shares_that_sum_to_one(tmp_path: Path) -> None:
@@ -149,7 +166,7 @@ def test_a_run_without_a_budget_takes_its_point_out_and_says_why(tmp_path: Path)
 def test_older_records_say_in_one_sentence_that_they_have_none(tmp_path: Path) -> None:
     study = load_study(write_study(tmp_path, (1, 2), repeats=1))
     assert budget_table(study).empty
-    assert difference_table(study).empty
+    assert difference_table(study, compare(study)).empty
     (note,) = budget_notes(study, budget_table(study))
     assert "recorded no budget" in note
 

@@ -1,5 +1,6 @@
 """The floor of the wire: parameters as torch counts them, a network recovered from its probe."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from analysis.budget.network_floor import (
     seconds_of_message,
 )
 from analysis.loading.load import load_study
+from analysis.report.assemble import make_report
+from analysis.report.figure_files import draw_figures
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.records import make_header, make_point
 from unet_scaling.model import UNet
 from unet_scaling.run.header import sent_bytes
+from unet_scaling.study.config import FRAMEWORKS
+from unet_scaling.study.measurements import Probe
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_latency_and_bandwidth_of_five_launches_are_found_in_noise() -> None:
     assert 1 / pace == pytest.approx(1.25e8, rel=0.05)
 
 
-@pytest.mark.parametrize("wanted", [1e5, 2e6, 1e9])
+@pytest.mark.parametrize("wanted", [1e5, 2e6, 5e7])
 def test_short_messages_that_a_network_lets_pass_do_not_bend_the_floor(wanted: float) -> None:
     """What fits into a token bucket takes the latency only: so do the shaped links of the virtual cluster."""
     sizes = np.array([4.0**power for power in range(1, 12)])
@@ -85,6 +90,34 @@ def test_the_floor_is_one_message_of_all_gradients(tmp_path: Path) -> None:
     assert row["wire_seconds"] == pytest.approx(0.007)
     assert row["latency_seconds"] == pytest.approx(2e-4, rel=0.02)
     assert row["bytes_per_second"] == pytest.approx(1e9, rel=0.02)
+
+
+@pytest.mark.parametrize("ends", [(1, 1, 1), (1, 12, 12)], ids=["every probe", "one probe"])
+def test_no_floor_is_told_from_a_probe_that_ended_far_below_the_gradients(
+    tmp_path: Path, ends: tuple[int, ...]
+) -> None:
+    """A stall ended it at 4 or 16 bytes: 0.2 s there are no bandwidth."""
+    for repeat, end in enumerate(ends, start=1):
+        whole = make_probe()
+        seconds = [*whole.median_seconds[: end - 1], 0.3]
+        short = Probe(
+            bytes=whole.bytes[:end],
+            repeats=whole.repeats[:end],
+            median_seconds=seconds if end == 1 else whole.median_seconds,
+            minimum_seconds=whole.minimum_seconds[:end],
+        )
+        for framework in FRAMEWORKS:
+            for workers in (1, 2):
+                steps = Steps(sync=0.02, wire=0.02)
+                probe = short if workers > 1 else None
+                write_budget_run(tmp_path, framework, workers, repeat, steps, probe=probe)
+    report = make_report(load_study(tmp_path))
+    assert len(report.overhead.network) == 2
+    for row in report.overhead.network.to_dict("records"):
+        assert row["wire_seconds"] == pytest.approx(0.02)
+        known = row["floor_seconds"] == pytest.approx(1e-4 + 1_948_580 / 1e9, rel=0.02)
+        assert known if 12 in ends else math.isnan(row["floor_seconds"])
+    assert "wire" in draw_figures(report).drawn
 
 
 def test_no_interval_of_a_network_reaches_below_zero(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from analysis.study import COMPARED
 from tests.predicted import make_step, write_launches, write_link, write_profile
 from tests.records import GRADIENT_BYTES, make_point, make_workers, write_run
 from unet_scaling.study.compute_profile import COMPUTE_NAME
-from unet_scaling.study.config import PROJECT
+from unet_scaling.study.config import PROJECT, WRAPPERS, Framework
 from unet_scaling.study.errors import UserError
 
 LINEAR = {1: [0.1, 0.101, 0.099], 2: [0.1, 0.101, 0.099], 4: [0.1, 0.101, 0.099]}
@@ -51,17 +51,19 @@ def knee_seconds(workers: int, link: Link) -> float:
     return 0.05 + end
 
 
-def write_knee_study(folder: Path, counts: Sequence[int], link: Link) -> None:
+def write_knee_study(
+    folder: Path, counts: Sequence[int], link: Link, framework: Framework = "pytorch_native"
+) -> None:
     """A study whose steps follow a timeline of two buckets, with its profile and a ping-pong."""
     launches = {n: [knee_seconds(n, link) if n > 1 else 0.1] * 3 for n in counts}
-    options = {"pytorch_native": {"bucket_cap_mb": 0.9 * GRADIENT_BYTES / 2 / 2**20}}
+    options = {str(framework): {"bucket_cap_mb": 0.9 * GRADIENT_BYTES / 2 / 2**20}}
     for workers, steps in launches.items():
         for repeat, seconds in enumerate(steps, start=1):
             write_run(
-                folder, workers=workers, repeat=repeat, images_per_second=8 * workers / seconds,
+                folder, framework, workers, repeat, images_per_second=8 * workers / seconds,
                 images_per_epoch=80 * workers, options=options,
             )  # fmt: skip
-    alone = folder / "pytorch_native-w01-r1"
+    alone = folder / f"{framework}-w01-r1"
     write_profile(alone, [make_step(READY)] * 5)
     write_link(alone, link.latency_seconds, link.bytes_per_second)
 
@@ -214,10 +216,16 @@ def test_a_changed_file_is_not_read(tmp_path: Path, change: str) -> None:
         read_prediction(path)
 
 
-def test_a_timeline_knows_the_knee_that_small_counts_do_not_show(tmp_path: Path) -> None:
-    """Up to 4 workers the first message hides: whoever extends the curve is far off at 32."""
+@pytest.mark.parametrize("framework", ["pytorch_native", *WRAPPERS])
+def test_a_timeline_knows_the_knee_that_small_counts_do_not_show(
+    tmp_path: Path, framework: Framework
+) -> None:
+    """Up to 4 workers the first message hides: whoever extends the curve is far off at 32.
+
+    What wraps DDP sends its buckets, and knows no cycles.
+    """
     link = Link(3.5e-4, 1e9)
-    write_knee_study(tmp_path, (1, 2, 4), link)
+    write_knee_study(tmp_path, (1, 2, 4), link, framework)
     at = count_at(predictor_of(tmp_path).counts, 64)
     forecast = predictor_of(tmp_path).at(at)
     sum_of_terms, timeline = forecast.models

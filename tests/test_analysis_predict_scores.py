@@ -1,6 +1,7 @@
 """Predictions of files held against later runs: which ones may be, and scores checked by hand."""
 
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from analysis.figures.catalogue import draw
 from analysis.figures.prediction import caption
-from analysis.loading.forecasts import AVERAGE, HOLDS_THE_POINT, UNMEASURED
+from analysis.loading.forecasts import AVERAGE, CHANGED, HOLDS_THE_POINT, UNMEASURED
 from analysis.loading.load import load_study
 from analysis.loading.prediction_files import (
     PREDICTIONS_FOLDER,
@@ -113,6 +114,19 @@ def test_a_file_dated_back_whose_inputs_hold_the_point_is_not_scored(predicted: 
     held = InputFile(file="other/name.jsonl", sha256=file_sha256(seen)).model_dump()
     change(predicted, inputs=[*json.loads(file_of(predicted).read_text())["inputs"], held])
     assert averages(predicted)["unscored"].tolist() == [HOLDS_THE_POINT]
+
+
+def test_a_prediction_whose_inputs_were_exchanged_is_not_scored(predicted: Path) -> None:
+    """Also where one is gone; one that was only set aside is still what it was."""
+    place = predicted / "pytorch_native-w02-r1"
+    (place / "run.jsonl").rename(place / "run.attempt1.jsonl")
+    assert averages(predicted)["unscored"].tolist() == [""]
+    shutil.rmtree(place)
+    assert CHANGED in averages(predicted)["unscored"].iloc[0]
+    write_launches(predicted, {2: [0.2]})
+    (row,) = averages(predicted).to_dict("records")
+    assert place.name in row["unscored"]
+    assert np.isnan(row["error"])
 
 
 def test_a_tampered_file_is_left_out_and_noted(predicted: Path) -> None:

@@ -15,11 +15,14 @@ from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.loading.load import load_study
 from analysis.loading.options import flat_options
 from analysis.loading.reference import load_reference
+from analysis.report.assemble import make_report
+from analysis.report.figure_files import inputs_of
 from analysis.report.markdown import escaped
 from analysis.report.provenance import origins
 from analysis.report.reproduction import reproduction
 from analysis.study import Names, Study
 from analysis.text import (
+    NOT_RESOLVED,
     chart_number,
     chart_percent,
     clean,
@@ -304,6 +307,27 @@ def test_markdown_cells_cannot_be_left() -> None:
 def test_counts_have_the_plural_of_their_noun() -> None:
     assert [count(1, "run"), count(2, "run"), count(3, "launch")] == ["1 run", "2 runs", "3 launches"]
     assert first_of(["a", "b", "c", "d"], "host", 2) == "a, b and 2 more hosts"
+
+
+def test_an_interval_too_wide_to_use_is_not_resolved_in_texts_and_charts(tmp_path: Path) -> None:
+    for repeat, slow in enumerate((1, 40, 1), start=1):
+        write_run(tmp_path, workers=1, repeat=repeat, images_per_second=100 / slow, iou=0.8)
+        write_run(tmp_path, workers=2, repeat=repeat, images_per_second=190, iou=0.8)
+    report = make_report(load_study(tmp_path))
+    row = report.points.set_index("workers").loc[2]
+    assert row["efficiency_high"] > 10
+    assert with_interval(row.to_dict(), "efficiency", ".0%") == f"95 % {NOT_RESOLVED}"
+    drawn = inputs_of(report).points.set_index("workers").loc[2]
+    assert drawn[["efficiency_low", "efficiency_high"]].isna().all()
+    narrow: dict[Hashable, float] = {
+        "x": -0.038,
+        "x_low": -0.09,
+        "x_high": 0.01,
+        "y": 0.0,
+        "y_low": 0.0,
+        "y_high": 0.02,
+    }
+    assert not any(NOT_RESOLVED in with_interval(narrow, name, "+.3f") for name in "xy")
 
 
 def test_charts_have_a_true_minus_sign_and_no_exponent() -> None:

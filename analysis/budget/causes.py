@@ -3,17 +3,22 @@
 import math
 from dataclasses import dataclass
 
+from scipy import stats  # type: ignore[import-untyped]
+
 from analysis.budget.point_facts import PointFacts
+from analysis.statistics.intervals import CONFIDENCE
 from analysis.study import NAN
 
 # Of the point's worker time, and by judgement, as every threshold of the rules for which no measurement is
 # named: at 2 % noise of a launch 5 repeats show a difference of 3 % in about half of all studies
 # (docs/statistics.md), so that the effect of a cure for less could not be seen.
 REPORTED_OVERHEAD = 0.03
-# Of the point's worker time, at the low end of its interval. An interval of 5 launches promises 94 %, and a
-# study has two frameworks: with 0 up to 8 % of studies without any difference were blamed
-# (benchmarks/false_diagnoses.py), with this 3.5 % of the same.
+# Of the point's worker time, at the low end of its interval as `significant` has it: then no noise of
+# launches blames more than 5 % of studies without any difference (benchmarks/false_diagnoses.py).
 LEAST_SHOWN_OVERHEAD = 0.01
+# What takes time on 1 worker too is longer or shorter with the pace of each launch as a whole: without an
+# interval nothing is known of it. On 1 worker there is no wire and nobody to wait for.
+VARIES_WITH_THE_PACE = ("compute", "data_wait")
 # Of an overhead, for what is named as its cause: two causes cannot each be the larger half.
 EXPLAINS = 0.5
 
@@ -34,15 +39,22 @@ class Cause:
     at_stake_high: float = NAN
 
 
-def significant(facts: PointFacts, *parts: str, explained: float = 0.0) -> bool:
-    """Return whether these parts have enough overhead, and the launches show it of one of them.
+def significant(facts: PointFacts, part: str, explained: float = 0.0) -> bool:
+    """Return whether a part has enough overhead beyond what is `explained` by other causes, and it is shown.
 
-    From 3 repeats on an interval has to lie clearly above 0. `explained` is known to have another cause.
+    From 3 repeats on an interval has to lie clearly above 0. Of what varies with the pace it is widened by
+    Student's t over the normal quantile, since a bootstrap of few launches is as much too narrow (Hesterberg,
+    What Teachers Should Know About the Bootstrap, 2015, section 4.1.2).
     """
-    lows = [facts.overhead_intervals[part][0] - explained for part in parts]
-    shown = any(math.isnan(low) or low >= LEAST_SHOWN_OVERHEAD for low in lows)
-    overhead = sum(facts.overhead[part] for part in parts)
-    return shown and overhead - explained >= REPORTED_OVERHEAD
+    overhead = facts.overhead[part]
+    low = facts.overhead_intervals[part][0]
+    if part in VARIES_WITH_THE_PACE and facts.alone is not None:
+        if math.isnan(low):
+            return False
+        outside = (1 - CONFIDENCE) / 2
+        freedom = min(facts.launches, facts.alone.launches) - 1
+        low = overhead - (overhead - low) * stats.t.isf(outside, freedom) / stats.norm.isf(outside)
+    return overhead - explained >= REPORTED_OVERHEAD and not low - explained < LEAST_SHOWN_OVERHEAD
 
 
 def milliseconds(seconds: float) -> str:

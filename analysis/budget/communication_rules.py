@@ -77,9 +77,14 @@ def wire_above_floor(facts: PointFacts) -> Cause | None:
 def negotiation(facts: PointFacts) -> Cause | None:
     """Return a finding where Horovod syncs for long on 1 worker: that is its own cycle and negotiation."""
     alone = facts if facts.workers == 1 else facts.alone
-    if facts.framework != "horovod" or alone is None or not alone.shares["wire"] >= NEGOTIATION_ALONE:
+    if facts.framework != "horovod" or alone is None:
         return None
     share = alone.shares["wire"]
+    low = alone.share_intervals["wire"][0]
+    shown = share >= NEGOTIATION_ALONE and not low < NEGOTIATION_ALONE
+    # A thread that waits for a core within sync looks the same.
+    if not shown or alone.processor.runqueue_most >= EXPLAINS * share:
+        return None
     evidence = f"on 1 worker it still syncs {milliseconds(alone.wire_seconds)} a step, {percent(share)} of it"
     if not math.isnan(facts.latency_seconds):
         evidence += f"; an empty message takes {milliseconds(facts.latency_seconds)}"

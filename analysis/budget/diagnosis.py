@@ -16,9 +16,10 @@ import pandas as pd
 from analysis.budget import communication_rules, worker_rules
 from analysis.budget.causes import Cause
 from analysis.budget.point_facts import PointFacts, point_facts
+from analysis.budget.tables import series_at
 from analysis.loading.resources import is_sharing
-from analysis.study import NAMES, POINT, Study
-from analysis.text import count
+from analysis.study import POINT, Study
+from unet_scaling.study.config import Framework
 
 Rule = Callable[[PointFacts], Cause | None]
 
@@ -52,7 +53,7 @@ class Diagnosis:
 
     rule: str
     options: str
-    framework: str
+    framework: Framework
     knobs: str
     workers: int
     at_stake: float
@@ -63,9 +64,7 @@ class Diagnosis:
     try_next: str
 
     def __str__(self) -> str:
-        name = next(text for key, text in NAMES.items() if key == self.framework)
-        series = ", ".join(part for part in (name, self.knobs) if part)
-        place = f"{series} on {count(self.workers, 'worker')}"
+        place = series_at("", self.framework, self.knobs, self.workers)
         return f"{place}: {self.finding} ({self.evidence}). Try {self.try_next}"
 
 
@@ -102,7 +101,7 @@ def _refused_for_sharing(study: Study) -> Iterator[Diagnosis]:
         yield Diagnosis(
             rule="shared device",
             options=str(row["options"]),
-            framework=str(row["framework"]),
+            framework=row["framework"],
             knobs=str(row["knobs"]),
             workers=int(row["workers"]),
             at_stake=math.nan,

@@ -2,9 +2,9 @@
 
 The probe times one all-reduce of each message size, with the library and group of the training. The floor
 is one message that holds all gradients: between two sizes that were timed, on the line between them;
-beyond the largest, at its bandwidth. No line is fitted to all sizes: a network that lets short messages
-pass faster than it can keep up would bend it. What overlaps with backward is not in the wire, so that
-wire may also lie below the floor.
+beyond the largest, at its bandwidth; far beyond, it is not known. No line is fitted to all sizes: a network
+that lets short messages pass faster than it can keep up would bend it. What overlaps with backward is not
+in the wire, so that wire may also lie below the floor.
 """
 
 from itertools import pairwise
@@ -17,13 +17,15 @@ from analysis.arrays import Array
 from analysis.loading.ping_pongs import hosts_floor_seconds
 from analysis.statistics.intervals import NOT_NEGATIVE, median_intervals
 from analysis.statistics.timed import timed
-from analysis.study import POINT, Study
+from analysis.study import NAN, POINT, Study
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record_lines import Header
 
 FLOAT32_BYTES = 4
 # So short that the bandwidth takes no part: their median time is the latency.
 SHORT_BYTES = 1024
+# Two sizes of the probe: each is 4 times as large as the one before it. A probe ends after a slow message.
+MOST_EXTRAPOLATED = 16
 MEASURED = ("wire_seconds", "floor_seconds", "latency_seconds", "bytes_per_second")
 OF_HOSTS = "hosts_floor_seconds"
 _BOUNDED = [f"{name}{end}" for name in MEASURED for end in ("", "_low", "_high")]
@@ -62,23 +64,31 @@ def latency_and_pace(sizes: Array, seconds: Array) -> tuple[float, float]:
 
 
 def seconds_of_message(size: float, sizes: Array, seconds: Array) -> float:
-    """Return what one message of `size` bytes takes, from the times of some sizes."""
+    """Return what one message of `size` bytes takes, from the times of some sizes; NaN far beyond them."""
+    if not reaches(size, sizes):
+        return NAN
     if size <= sizes[-1]:
         return float(np.interp(size, sizes, seconds))
     return float(seconds[-1] / sizes[-1] * size)
 
 
+def reaches(size: float, sizes: Array) -> bool:
+    """Return whether the times of these sizes tell of a message of `size` bytes."""
+    return bool(size <= MOST_EXTRAPOLATED * sizes[-1])
+
+
 def network_table(study: Study) -> pd.DataFrame:
     """Return one row per point of several workers whose runs all have a probe and a budget: NETWORK_COLUMNS.
 
-    Medians over launches with their 95 % intervals. `wire_seconds` are of one step, measured.
+    Medians over launches with their 95 % intervals; of the floor, over those whose probe reaches so far.
+    `wire_seconds` are of one step, measured.
     `hosts_floor_seconds` is what MPI alone needs between the hosts (ping_pongs.py), NaN where not timed.
     """
     runs = timed(study).runs.merge(_measured_runs(study), on="run")
     rows = [
         dict(zip(POINT, key, strict=True)) | _row(study, point)
         for key, point in runs.groupby(POINT, sort=False)
-        if point[list(MEASURED)].notna().all(axis=None)
+        if point[["wire_seconds", "latency_seconds"]].notna().all(axis=None)
     ]
     return pd.DataFrame(rows, columns=list(NETWORK_COLUMNS))
 
@@ -87,10 +97,11 @@ def _row(study: Study, point: pd.DataFrame) -> dict[str, Any]:
     """Return what the network table says of a point, from its runs."""
     header = study.headers[point["run"].iloc[0]]
     row: dict[str, Any] = {"repeats": len(point), "gradient_bytes": gradient_bytes(header)}
-    samples = [point[name].to_numpy(dtype=np.float64) for name in MEASURED]
+    samples = [point[name].dropna().to_numpy(dtype=np.float64) for name in MEASURED]
     intervals = median_intervals(samples, NOT_NEGATIVE)
     for name, sample, (low, high) in zip(MEASURED, samples, intervals, strict=True):
-        row |= {name: float(np.median(sample)), f"{name}_low": low, f"{name}_high": high}
+        median = float(np.median(sample)) if len(sample) else NAN
+        row |= {name: median, f"{name}_low": low, f"{name}_high": high}
     return row | {OF_HOSTS: float(point[OF_HOSTS].median())}
 
 
@@ -114,6 +125,6 @@ def _floors(study: Study, run: str, probe: pd.DataFrame) -> dict[str, float]:
     return {
         "floor_seconds": seconds_of_message(size, sizes, seconds),
         "latency_seconds": latency,
-        "bytes_per_second": 1 / pace,
+        "bytes_per_second": 1 / pace if reaches(size, sizes) else NAN,
         OF_HOSTS: hosts_floor_seconds(study.ping_pongs, {worker.host for worker in header.workers}, size),
     }

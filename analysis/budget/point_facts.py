@@ -30,7 +30,8 @@ class Processor:
 
     communication     CPU seconds of the threads that carry gradients, as a share of the cores' time
     helpers           the same of all threads of the worker but the one that trains
-    runqueue          share of its time that the training thread was ready outside sync, and had no core
+    runqueue          share of its time that the training thread at least waited for a core outside sync
+    runqueue_most     the same in sync or not: it was no more outside sync
     busy              share of a worker's time that went to other processes
     cores, frequency_mhz  of a worker, means
     """
@@ -38,6 +39,7 @@ class Processor:
     communication: float
     helpers: float
     runqueue: float
+    runqueue_most: float
     busy: float
     cores: float
     frequency_mhz: float
@@ -66,7 +68,8 @@ class PointFacts:
 
     Both are of each part, with intervals, which are NaN below 3 repeats; there is also the overhead of what
     contention makes longer (tables.CONTENDED). Seconds are of one step.
-    `busy_launches` are those, of `launches`, that other programs disturbed. `mpi` names the library that the
+    `busy_launches` are those, of `launches`, that other programs disturbed; they had at most `busiest` of
+    the workers' time. `mpi` names the library that the
     workers loaded, `controller` what Horovod negotiates by; empty where not recorded. `alone` is the same
     series on 1 worker.
     """
@@ -83,6 +86,7 @@ class PointFacts:
     overhead_intervals: Mapping[str, Interval]
     launches: int
     busy_launches: int
+    busiest: float
     mpi: str
     controller: str
     wire_seconds: float
@@ -92,6 +96,17 @@ class PointFacts:
     straggler: Straggler | None
     cores_shared: bool
     alone: "PointFacts | None" = None
+
+    def more_than_alone(self, name: str) -> float:
+        """Return how much more of the workers' time a fact of the processor is than on 1 worker.
+
+        As the overhead is: less what 1 worker has of it, times the efficiency. NaN where one is not known.
+        """
+        if self.alone is None:
+            return NAN
+        efficiency = 1 - sum(self.overhead[part] for part in PARTS)
+        here, alone = (getattr(point.processor, name) for point in (self, self.alone))
+        return float(here - efficiency * alone)
 
 
 def point_facts(study: Study, budget: pd.DataFrame, network: pd.DataFrame) -> Iterator[PointFacts]:
@@ -176,6 +191,7 @@ def _of_runs(runs: pd.DataFrame) -> dict[str, Any]:
         "step_seconds": float(runs["step_seconds"].median()),
         "launches": len(runs),
         "busy_launches": int((runs["busy_share"] >= DISTURBED_SHARE).sum()),
+        "busiest": float(runs["busy_share"].max()),
     }
 
 
@@ -204,6 +220,7 @@ def _processor(point: _Point) -> Processor:
         communication=_per_run(budgets, "communication_cpu_seconds", "core_seconds"),
         helpers=_per_run(budgets, "helper_cpu_seconds", "core_seconds"),
         runqueue=_per_run(budgets, "waiting_seconds", "worker_seconds"),
+        runqueue_most=_per_run(budgets, "runqueue_seconds", "worker_seconds"),
         busy=float(point.runs["busy_share"].median()),
         cores=float(budgets["cores"].median()),
         frequency_mhz=float(budgets["frequency_mhz"].median()),

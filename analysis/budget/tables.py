@@ -14,21 +14,20 @@ They sum to ratio - 1, with the ratio that comparison.csv has: what is positive 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Integers
-from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
-from analysis.findings.comparison import compare
+from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
+from analysis.findings.node_scaling import NONE
 from analysis.findings.pairs import PAIR, paired_logarithms, paired_runs
-from analysis.findings.speedup import NO_BASELINE, NONE, own_baseline, repeats_key
+from analysis.findings.speedup import NO_BASELINE, PairedLaunches, own_baseline
 from analysis.statistics.intervals import bounds
 from analysis.statistics.launches import Launches, launches_of
 from analysis.statistics.timed import timed
-from analysis.study import NAMES, POINT, Study
+from analysis.study import NAMES, NAN, POINT, Study
 from analysis.text import count, percent
 from unet_scaling.study.config import Framework
 
@@ -62,8 +61,7 @@ def budget_table(study: Study) -> pd.DataFrame:
     chosen = np.flatnonzero((baseline != NONE) & (points["workers"].to_numpy() > 1))
     table = points.iloc[chosen].reset_index(drop=True)
     per_worker = (runs[study.throughput] / runs["workers"]).to_numpy(dtype=np.float64)
-    against = _Baseline(launches, chosen, baseline[chosen])
-    _add_overhead(table, against, np.log(per_worker), shares)
+    _add_overhead(table, launches, chosen, baseline[chosen], np.log(per_worker), shares)
     return table[list(_BUDGET_COLUMNS)]
 
 
@@ -74,32 +72,26 @@ def _points(rows: pd.DataFrame, launches: Launches, columns: list[str], number: 
     return points
 
 
-def difference_table(study: Study) -> pd.DataFrame:
-    """Return one row for each pair of points that compare() has, where all runs of its pairs have a budget.
+def difference_table(study: Study, comparisons: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each pair of points in `comparisons` where all runs of its pairs have a budget.
 
     Columns: DIFFERENCE_COLUMNS. The parts are shares of native DDP's worker time and sum to `difference`,
-    which is the ratio of throughputs, native DDP over Horovod, less 1, with the interval of `compare`.
+    which is the ratio of throughputs, native DDP over Horovod, less 1, with the interval that the report's
+    `comparisons` have.
     """
     pairs, of_runs = _known_pairs(study)
     if pairs.empty:
         return pd.DataFrame(columns=list(_DIFFERENCE_COLUMNS))
     launches = launches_of(pairs, PAIR)
     table = _points(pairs, launches, PAIR, "pairs")
-    logs = paired_logarithms(study, pairs)
-    ratio = np.exp(launches.medians(logs))
-    _add_difference(table, ratio - 1, compare(study))
+    compared = table[PAIR].merge(comparisons, on=PAIR, how="left")
+    for end in _ENDS:
+        table[f"difference{end}"] = compared[f"ratio{end}"].to_numpy(dtype=np.float64) - 1
     native, horovod = (shares_of(launches, shares) for shares in of_runs)
-    ratios = np.exp(launches.replicates(logs))
-    parts = ratio * horovod.medians - native.medians
+    ratios = np.exp(launches.replicates(paired_logarithms(study, pairs)))
+    parts = compared["ratio"].to_numpy(dtype=np.float64) * horovod.medians - native.medians
     _add_parts(table, parts, ratios * horovod.replicates - native.replicates)
     return table.sort_values(PAIR, kind="stable", ignore_index=True)
-
-
-def _add_difference(table: pd.DataFrame, difference: Array, compared: pd.DataFrame) -> None:
-    intervals = table[PAIR].merge(compared, on=PAIR, how="left")
-    table["difference"] = difference
-    for end in ("low", "high"):
-        table[f"difference_{end}"] = intervals[f"ratio_{end}"].to_numpy() - 1
 
 
 def budget_notes(study: Study, budget: pd.DataFrame) -> Iterator[str]:
@@ -111,7 +103,7 @@ def budget_notes(study: Study, budget: pd.DataFrame) -> Iterator[str]:
     yield from _points_without_budget(runs, budget)
     for row in budget[budget["rest_of_step"] > MOST_REST].to_dict("records"):
         share = percent(row["rest_of_step"])
-        yield f"{_point_name(*(row[name] for name in POINT))}: no phase explains {share} of a step"
+        yield f"{series_at(*(row[name] for name in POINT))}: no phase explains {share} of a step"
 
 
 def _points_without_budget(runs: pd.DataFrame, budget: pd.DataFrame) -> Iterator[str]:
@@ -120,7 +112,7 @@ def _points_without_budget(runs: pd.DataFrame, budget: pd.DataFrame) -> Iterator
     for key, point in points.items():
         if key[-1] > 1 and key not in known:
             reason = _reason_of_pair(point, points.get((*key[:-1], 1)))
-            yield f"{_point_name(*key)}: no overhead budget: {reason}"
+            yield f"{series_at(*key)}: no overhead budget: {reason}"
 
 
 def _reason_of_pair(point: pd.DataFrame, alone: pd.DataFrame | None) -> str:
@@ -135,7 +127,8 @@ def _reason(runs: pd.DataFrame) -> str:
     return f"{missing.iloc[0]} ({len(missing)} of {len(runs)} runs)" if len(missing) else ""
 
 
-def _point_name(options: str, framework: Framework, knobs: str, workers: int) -> str:
+def series_at(options: str, framework: Framework, knobs: str, workers: int) -> str:
+    """Return "native DDP, bucket_cap_mb=5 on 2 workers"."""
     series = ", ".join(part for part in (NAMES[framework], knobs) if part)
     return f"{options + ': ' if options else ''}{series} on {count(workers, 'worker')}"
 
@@ -164,52 +157,26 @@ def _known_pairs(study: Study) -> tuple[pd.DataFrame, tuple[Array, Array]]:
     return pairs[kept].reset_index(drop=True), (native[:, kept], horovod[:, kept])
 
 
-@dataclass(frozen=True)
-class _Baseline:
-    """Points, and for each of them the number of the point on 1 worker that it is compared with."""
+def _add_overhead(
+    table: pd.DataFrame,
+    launches: Launches,
+    points: Integers,
+    baseline: Integers,
+    logs: Array,
+    shares: Array,
+) -> None:
+    """Add the deviation and the parts of `points` against the points on 1 worker that `baseline` numbers.
 
-    launches: Launches
-    points: Integers
-    baseline: Integers
-
-    def replicates(self, values: Array) -> Array:
-        """Return replicates of the baseline, (values, points, RESAMPLES), paired where repeats are equal.
-
-        Where they are not, the baseline is drawn in another stream, independently of the point.
-        """
-        repeats = repeats_key(self.launches)
-        unpaired = np.flatnonzero(repeats[self.points] != repeats[self.baseline])
-        replicated = self._stream(values, 0)
-        if len(unpaired):
-            replicated[:, unpaired] = self._stream(values, 1)[:, unpaired]
-        return replicated
-
-    def _stream(self, values: Array, stream: int) -> Array:
-        drawn = [self.launches.replicates(each, stream=stream) for each in values]
-        return np.stack(drawn)[:, self.baseline]
-
-    def efficiency(self, logs: Array) -> tuple[Array, Array]:
-        """Return efficiencies and their replicates, from logarithms of throughput per worker."""
-        medians = self.launches.medians(np.exp(logs))
-        replicated = self.launches.replicates(logs)[self.points] - self.replicates(logs[None])[0]
-        return medians[self.points] / medians[self.baseline], np.exp(replicated)
-
-    def shares(self, shares: Array) -> Shares:
-        """Return the shares of the baseline, drawn with each point's repeats."""
-        medians = shares_of(self.launches, shares).medians[:, self.baseline]
-        replicated = self.replicates(shares)
-        return Shares(medians, replicated / replicated.sum(axis=0))
-
-
-def _add_overhead(table: pd.DataFrame, against: _Baseline, logs: Array, shares: Array) -> None:
-    """Add the deviation and the parts of the points: `logs` of throughput per worker, shares of launches."""
-    points = against.points
-    efficiency, efficiencies = against.efficiency(logs)
+    `logs` are of throughput per worker, `shares` those of launches.
+    """
+    medians = launches.medians(np.exp(logs))
+    efficiency = medians[points] / medians[baseline]
+    efficiencies = np.exp(PairedLaunches(launches, logs).differences(points, baseline))
     _add(table, "deviation", 1 - efficiency, 1 - efficiencies)
-    here = shares_of(against.launches, shares)
-    alone = against.shares(shares)
-    parts = here.medians[:, points] - efficiency * alone.medians
-    replicated = here.replicates[:, points] - efficiencies * alone.replicates
+    here = shares_of(launches, shares)
+    alone = np.stack([PairedLaunches(launches, each).of_baseline(points, baseline) for each in shares])
+    parts = here.medians[:, points] - efficiency * here.medians[:, baseline]
+    replicated = here.replicates[:, points] - efficiencies * (alone / alone.sum(axis=0))
     _add_parts(table, parts, replicated)
     contended = [PARTS.index(part) for part in CONTENDED_PARTS]
     _add(table, CONTENDED, parts[contended].sum(axis=0), replicated[contended].sum(axis=0))
@@ -222,7 +189,7 @@ def _add_parts(table: pd.DataFrame, parts: Array, replicated: Array) -> None:
 
 
 def _add(table: pd.DataFrame, name: str, values: Array, replicated: Array) -> None:
-    low, high = bounds(replicated)
+    """Add a difference of shares and its interval, which is not known where it reaches below -1."""
     table[name] = values
-    table[f"{name}_low"] = low
-    table[f"{name}_high"] = high
+    ends = np.stack(bounds(replicated))
+    table[f"{name}_low"], table[f"{name}_high"] = np.where(ends[0] < -1, NAN, ends)

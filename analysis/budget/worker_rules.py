@@ -3,7 +3,14 @@
 import math
 from collections.abc import Iterator
 
-from analysis.budget.causes import EXPLAINS, Cause, milliseconds, significant
+from analysis.budget.causes import (
+    EXPLAINS,
+    LEAST_SHOWN_OVERHEAD,
+    REPORTED_OVERHEAD,
+    Cause,
+    milliseconds,
+    significant,
+)
 from analysis.budget.point_facts import PointFacts
 from analysis.budget.tables import CONTENDED, CONTENDED_PARTS
 from analysis.statistics.intervals import UNKNOWN_INTERVAL
@@ -35,12 +42,11 @@ def machine_busy(facts: PointFacts) -> Cause | None:
     if not disturbed:
         return None
     launches = sum(point.launches for point in points)
-    shares = [point.processor.busy for point in points]
-    busy = max(share for share in shares if not math.isnan(share))
+    busy = max(point.busiest for point in points if point.busy_launches)
     least = percent(DISTURBED_SHARE)
     return Cause(
         busy,
-        f"the machine was busy: {percent(busy)} of the workers' time went to other processes",
+        f"the machine was busy: up to {percent(busy)} of a launch's time went to other processes",
         f"{disturbed} of {launches} launches lost {least} or more; no framework is judged by them",
         "the same study without other work on the machine: submit it again with --repeat-disturbed",
     )
@@ -49,7 +55,7 @@ def machine_busy(facts: PointFacts) -> Cause | None:
 def input_bound(facts: PointFacts) -> Cause | None:
     share = facts.shares["data_wait"]
     overhead = facts.overhead["data_wait"]
-    slower = overhead >= INPUT_SLOWER and significant(facts, "data_wait") and not _contended(facts)
+    slower = overhead >= INPUT_SLOWER and _is_not_for_cores(facts, "data_wait")
     bound = share >= INPUT_BOUND
     if not bound and not slower:
         return None
@@ -80,9 +86,12 @@ def _how_loaded(point: RunConfig) -> tuple[str, str]:
 
 
 def core_contention(facts: PointFacts) -> Cause | None:
-    if not (significant(facts, *CONTENDED_PARTS) and _contended(facts)):
-        return None
     overhead = facts.overhead[CONTENDED]
+    # That a thread waited is counted in every launch, whatever its pace: no wider interval is asked for.
+    lows = [facts.overhead_intervals[part][0] for part in CONTENDED_PARTS]
+    lost = overhead >= REPORTED_OVERHEAD and any(not low < LEAST_SHOWN_OVERHEAD for low in lows)
+    if not (lost and _contended(facts)):
+        return None
     cures = [*_horovod_cures(facts), "more cores per worker (why_cores.toml)"]
     evidence = f"compute and data wait take {percent(overhead)} of the time more than on 1 worker"
     return Cause(
@@ -120,25 +129,54 @@ def _contended(facts: PointFacts) -> bool:
     Where a kernel does not tell how long the training thread waited: whether the helpers' work can. How often
     a thread is taken off its core is no evidence: Linux counts each yield of a polling thread as that.
     """
-    processor = facts.processor
+    waits, helpers = (facts.more_than_alone(name) for name in ("runqueue", "helpers"))
     half = EXPLAINS * facts.overhead[CONTENDED]
-    if not math.isnan(processor.runqueue):
-        return min(processor.runqueue, processor.helpers) >= max(WAITS_FOR_A_CORE, half)
-    return processor.helpers >= max(HELPERS_COMPUTE, half)
+    if not math.isnan(facts.processor.runqueue):
+        return min(waits, helpers) >= max(WAITS_FOR_A_CORE, half)
+    return helpers >= max(HELPERS_COMPUTE, half)
+
+
+def _most_for_cores(facts: PointFacts) -> float:
+    """Return the most of the overhead that lack of cores can explain, whoever had them; infinite if unknown.
+
+    Where a kernel does not tell how long the training thread waited, all that others and its helpers had.
+    """
+    waits, helpers, busy = (facts.more_than_alone(name) for name in ("runqueue_most", "helpers", "busy"))
+    had = waits if not math.isnan(waits) else helpers + (0.0 if math.isnan(busy) else busy)
+    return math.inf if math.isnan(had) else max(0.0, had, busy)
+
+
+def _is_not_for_cores(facts: PointFacts, part: str, explained: float = 0.0) -> bool:
+    """Return whether enough of a part's overhead is left, and the larger half, if all waits hit this part."""
+    most = _most_for_cores(facts)
+    larger = most < EXPLAINS * (facts.overhead[part] - explained)
+    return larger and significant(facts, part, explained + most)
 
 
 def slower_compute(facts: PointFacts) -> Cause | None:
-    """Return a finding where computing takes longer; one slow worker alone is told by another rule."""
+    """Return a finding where computing takes longer; its cause only as far as lack of cores is excluded.
+
+    One slow worker alone, and exchanges of batch norm within forward, are told by other rules.
+    """
     of_straggler = facts.straggler.share if facts.straggler else 0.0
-    if not significant(facts, "compute", explained=of_straggler) or _contended(facts):
+    if facts.point.model.batch_norm == "sync" or _contended(facts):
+        return None
+    if not significant(facts, "compute", of_straggler):
         return None
     overhead = facts.overhead["compute"] - of_straggler
+    most = _most_for_cores(facts)
+    waits = "unknown" if math.isinf(most) else f"at most {percent(most)}"
+    why = "perhaps for lack of cores"
+    cure = "more cores per worker (why_cores.toml), to see whether it stays"
+    if _is_not_for_cores(facts, "compute", of_straggler):
+        why = "and not for lack of cores"
+        cure = "fewer workers per host, to see whether memory or the clock is what they share"
     return Cause(
         overhead,
-        "compute is slower, and not for lack of cores",
+        f"compute is slower, {why}",
         f"compute takes {percent(overhead)} of the time more than on 1 worker; "
-        f"contention does not explain it{_clocks(facts)}",
-        "fewer workers per host, to see whether memory or the clock is what they share",
+        f"waiting for a core {waits}{_clocks(facts)}",
+        cure,
         *(UNKNOWN_INTERVAL if facts.straggler else facts.overhead_intervals["compute"]),
     )
 
@@ -165,12 +203,12 @@ def shared_cores(facts: PointFacts) -> Cause | None:
 
 
 def synchronised_norm(facts: PointFacts) -> Cause | None:
-    if facts.point.model.batch_norm != "sync" or not significant(facts, "compute"):
+    if facts.point.model.batch_norm != "sync" or not _is_not_for_cores(facts, "compute"):
         return None
     compute = facts.overhead["compute"]
     return Cause(
         compute,
-        "batch norm waits for the group",
+        "compute holds batch norm's exchanges",
         f"model.batch_norm = 'sync' exchanges inside forward; compute takes {percent(compute)} more",
         "model.batch_norm = 'local'",
         *facts.overhead_intervals["compute"],

@@ -1,5 +1,7 @@
 """IoU against seconds of training, one line per point, with the target IoU."""
 
+import numpy as np
+
 from analysis.figures.drawing.captions import caption_text
 from analysis.figures.drawing.curve_chart import (
     TIME_SENTENCE,
@@ -24,6 +26,7 @@ def draw(inputs: Inputs) -> list[Panel]:
     """Return the IoU over training time; a panel for each framework and set of options."""
     curves = iou_over_time(inputs)
     elapsed = curves.medians["elapsed"]
+    targets = inputs.cost["target_iou"].unique()
     chart = CurveChart(
         title=f"{inputs.study.score.heading} against training time",
         x="elapsed",
@@ -32,7 +35,7 @@ def draw(inputs: Inputs) -> list[Panel]:
         log_x=bool(elapsed.max() >= WIDE_TIME_RATIO * elapsed.min()),
         log_y=False,
         least_top=1.04,
-        target=float(inputs.cost["target_iou"].max()),
+        target=float(targets[0]) if len(targets) == 1 else np.nan,
     )
     return curve_panels(inputs, chart, curves)
 

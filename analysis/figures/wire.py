@@ -62,9 +62,8 @@ def alternative(inputs: Inputs) -> str:
 
 def _facts(inputs: Inputs, series: DrawnSeries) -> Iterator[str]:
     for row in series.rows(inputs.overhead.network).tail(1).to_dict("records"):
-        wire, floor = (chart_number(1000 * row[f"{name}_seconds"]) for name in ("wire", "floor"))
-        floor_name = name_of_floor(row["wire_seconds"], row["floor_seconds"])
-        yield f"{wire} ms, {floor_name} {floor} ms {on_workers(row['workers'])}"
+        wire, floor = (1000 * row[f"{name}_seconds"] for name in ("wire", "floor"))
+        yield f"{chart_number(wire)} ms{_floor_text(wire, floor)} {on_workers(row['workers'])}"
 
 
 def _panel(options: str, panel: Sequence[DrawnSeries], network: pd.DataFrame) -> Panel:
@@ -94,8 +93,12 @@ def _draw_series(
 
 
 def _wire_text(row: Mapping[Any, Any]) -> str:
-    floor = f"{name_of_floor(row['wire'], row['floor'])} {chart_number(row['floor'])} ms"
-    return f"wire {value_text(row, 'wire', '.3g', ' ms')}, {floor}"
+    return f"wire {value_text(row, 'wire', '.3g', ' ms')}{_floor_text(row['wire'], row['floor'])}"
+
+
+def _floor_text(wire: float, floor: float) -> str:
+    """Return the floor in milliseconds behind a comma; empty where it is not known."""
+    return "" if np.isnan(floor) else f", {name_of_floor(wire, floor)} {chart_number(floor)} ms"
 
 
 def _draw_floor(axes: Axes, series: DrawnSeries, table: pd.DataFrame) -> None:
@@ -114,7 +117,8 @@ def _labels(series: DrawnSeries, last: "pd.Series[Any]") -> Iterator[Label]:
     workers, wire, floor = last[["workers", "wire", "floor"]].astype(float)
     colour = series.style.text_colour
     yield Label(workers, wire, chart_number(wire), colour)
-    yield Label(workers, floor, f"{name_of_floor(wire, floor)} {chart_number(floor)}", colour, bold=False)
+    if not np.isnan(floor):
+        yield Label(workers, floor, f"{name_of_floor(wire, floor)} {chart_number(floor)}", colour, bold=False)
 
 
 def _in_milliseconds(network: pd.DataFrame) -> pd.DataFrame:

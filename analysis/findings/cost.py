@@ -20,6 +20,8 @@ from analysis.study import NAN, POINT, SECONDS_PER_HOUR, Study
 CLOCK = "training seconds only: without start, evaluation and checkpoints"
 # Targets are multiples of 0.01: finer ones would differ between studies for no reason.
 STEPS_OF_IOU = 100
+# Of such a step: 0.58 - 0.01 is a little less than 0.57.
+ROUNDING = 1e-6
 # Sums of the same seconds in another order differ from the 15th digit on.
 DIGITS_COMPARED = 9
 LAUNCH_COLUMNS = ("workers", "nodes", "training_seconds", "epoch_seconds", "to_target")
@@ -35,7 +37,7 @@ PointLaunches = Mapping[str, Floats]
 
 @dataclass(frozen=True)
 class Target:
-    """The IoU to reach (NaN: none can be stated), where it comes from, and what the time to it means."""
+    """The IoU to reach (NaN: none can be stated), where it comes from or why there is none; what it means."""
 
     iou: float
     source: str
@@ -53,13 +55,13 @@ def cost_table(study: Study) -> pd.DataFrame:
     A run that never reaches the target is censored: it takes longer than it trained. The median is still
     known where more than half of the runs reach the target and no censored run stopped before that median;
     otherwise it is NaN. Its interval is unknown as soon as one run is censored. Runs are those that count
-    for speed; the target is one that every run reaches.
+    for speed.
     """
-    target = target_of(study).iou
+    targets = {options: target_of(study, options).iou for options in study.runs["options"].unique()}
     study = timed(study)
-    launches = _launches_by_point(study, target)
+    launches = _launches_by_point(study, targets)
     rows = [
-        dict(zip(POINT, point, strict=True)) | _per_epoch(of_point) | {"target_iou": target}
+        dict(zip(POINT, point, strict=True)) | _per_epoch(of_point) | {"target_iou": targets[str(point[0])]}
         for point, of_point in launches.items()
     ]
     table = pd.DataFrame(rows, columns=_columns())
@@ -68,29 +70,29 @@ def cost_table(study: Study) -> pd.DataFrame:
     return _with_pareto(table, study)
 
 
-def target_of(study: Study) -> Target:
-    """Return the IoU that times and costs are measured to.
+def target_of(study: Study, options: str = "") -> Target:
+    """Return the IoU that times and costs of a set of options are measured to.
 
-    It is `target_iou` of the study's criteria, or the highest multiple of 0.01 that every used run reaches at
-    its best evaluation. There is none where one run has no known IoU, or the test images are unknown.
+    It is `target_iou` of the study's criteria, or what every run on 1 worker, real or played, reaches at
+    its best evaluation, less the margin, to 0.01 below: what more workers must reach as well. There is none
+    where one of these runs has no known IoU, or the test images are unknown.
     """
     if not study.provenance_known:
-        return Target(NAN, "none: the test images of these logs are unknown", "")
-    stated = study.criteria.target_iou
-    if stated is not None:
-        return Target(stated, "stated by the study", _meaning(study))
-    reached = _reached_by_all(study)
-    if reached is None:
-        return Target(NAN, f"none: not every run has {study.score.with_article} of at least 0.01", "")
-    return Target(reached, "the highest multiple of 0.01 that every run reaches", _meaning(study))
-
-
-def _reached_by_all(study: Study) -> float | None:
-    """Return the highest multiple of 0.01 that every used run reaches at its best evaluation."""
-    best = study.evaluations.groupby("run")["iou"].max().reindex(study.runs["run"])
-    lowest = float(best.min(skipna=False)) if len(best) else NAN
-    targets = [step / STEPS_OF_IOU for step in range(1, STEPS_OF_IOU + 1)]
-    return max((target for target in targets if target <= lowest), default=None)
+        return Target(NAN, "the test images of these logs are unknown", "")
+    if study.criteria.target_iou is not None:
+        return Target(study.criteria.target_iou, "stated by the study", _meaning(study))
+    best = pd.concat(
+        part.runs[(part.runs["options"] == options) & (part.runs["workers"] == 1)]["run"].map(
+            part.evaluations.groupby("run")["iou"].max()
+        )
+        for part in (study, study.played)
+        if part is not None
+    )
+    least = float(best.min(skipna=False)) - study.criteria.iou_margin
+    target = math.floor(STEPS_OF_IOU * least + ROUNDING) / STEPS_OF_IOU if least > 0 else 0.0
+    if target == 0:
+        return Target(NAN, f"not every run on 1 worker has {study.score.with_article} to spare", "")
+    return Target(target, "what every run on 1 worker reaches, less the margin", _meaning(study))
 
 
 def iou_curves(study: Study) -> pd.DataFrame:
@@ -134,18 +136,19 @@ def _meaning(study: Study) -> str:
     return "until the first evaluation that reaches it, so up to one evaluation interval late"
 
 
-def _seconds_to(study: Study, target: float) -> Floats:
-    """Return training seconds of each run until its first evaluation of this IoU; infinite for never."""
-    if math.isnan(target):
-        return np.full(len(study.runs), NAN)
-    reached = study.evaluations[study.evaluations["iou"] >= target]
+def _seconds_to(study: Study, targets: Mapping[str, float]) -> "pd.Series[float]":
+    """Return training seconds of each run until its first evaluation of its target; infinite for never."""
+    of_runs = study.runs.set_index("run")["options"].map(targets).astype(float)
+    of_evaluations = study.evaluations["run"].map(of_runs).astype(float)
+    reached = study.evaluations[study.evaluations["iou"] >= of_evaluations]
     first = reached.groupby("run")["training_seconds"].min()
-    return _values(study.runs["run"].map(first).astype(float).fillna(math.inf))
+    seconds = study.runs["run"].map(first).astype(float).fillna(math.inf)
+    return seconds.where(of_runs.notna().to_numpy())
 
 
-def _launches_by_point(study: Study, target: float) -> dict[tuple[object, ...], PointLaunches]:
+def _launches_by_point(study: Study, targets: Mapping[str, float]) -> dict[tuple[object, ...], PointLaunches]:
     runs = study.runs.assign(
-        epoch_seconds=1 / study.runs["epochs_per_second"], to_target=_seconds_to(study, target)
+        epoch_seconds=1 / study.runs["epochs_per_second"], to_target=_seconds_to(study, targets)
     )
     return {
         point: {name: _values(launches[name]) for name in LAUNCH_COLUMNS}

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Integers
-from analysis.findings.node_scaling import add_node_scaling
+from analysis.findings.node_scaling import NONE, full_nodes, one_node
 from analysis.statistics.blocks import block_deviations
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SHARE, bounds, coverage
 from analysis.statistics.launches import Launches, launches_of
@@ -28,8 +28,6 @@ FURTHER_COLUMNS = (
 MEDIANS = ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch")
 _UNIT_COLUMNS = ("throughput", "throughput_low", "throughput_high")
 NO_BASELINE = "speed-up: no run on 1 worker"
-# Of a point without a baseline: no row has this number.
-NONE = -1
 
 _Column = Union[Array, "pd.Series[float]"]
 
@@ -56,18 +54,18 @@ def summarise(study: Study) -> pd.DataFrame:
     deviations = block_deviations(study, runs["run"].to_list())
     _add_throughput(points, study, launches.replicates(logs, deviations))
     launched = PairedLaunches(launches, logs)
-    _add_all_speedups(points, launched)
-    add_node_scaling(points, study, launched.differences)
-    return points[[*SPEEDUP_COLUMNS, *FURTHER_COLUMNS, *_UNIT_COLUMNS, "options", "knobs", *study.axes]]
-
-
-def _add_all_speedups(points: pd.DataFrame, launched: "PairedLaunches") -> None:
-    """Add speed-up, efficiency and deviation against each series' own baseline and the common one."""
     own = own_baseline(points)
-    _add_speedups(points, launched, own)
-    _add_speedups(points, launched, _common_baseline(points), "_common")
+    for suffix, baseline in (("", own), ("_common", _common_baseline(points))):
+        speedup = launched.speedups(points, baseline)
+        _add(points, f"speedup{suffix}", *speedup)
+        _add(points, f"efficiency{suffix}", *(speedup / _values(points, "workers")))
     _add(points, "deviation", *(1 - points[f"efficiency{end}"] for end in ("", "_high", "_low")))
     points["unknown"] = np.where(own == NONE, NO_BASELINE, "")
+    nodes = full_nodes(study)
+    speedup = launched.speedups(points, one_node(points, nodes))
+    _add(points, "node_speedup", *np.where(np.isfinite(nodes), speedup, np.nan))
+    _add(points, "node_efficiency", *(speedup / nodes))
+    return points[[*SPEEDUP_COLUMNS, *FURTHER_COLUMNS, *_UNIT_COLUMNS, "options", "knobs", *study.axes]]
 
 
 def unequal_work(study: Study) -> Iterator[str]:
@@ -147,40 +145,42 @@ def _common_baseline(points: pd.DataFrame) -> Integers:
 class PairedLaunches:
     """Launches whose medians are compared: replicates that draw the same repeats in every point."""
 
-    def __init__(self, launches: Launches, logs: Array) -> None:
+    def __init__(self, launches: Launches, values: Array) -> None:
         self._launches = launches
-        self._logs = logs
-        self._replicated = launches.replicates(logs)
-        self._repeats = repeats_key(launches)
+        self._values = values
+        self._replicated = launches.replicates(values)
+        self._repeats = _repeats_key(launches)
 
-    def differences(self, points: Integers, baseline: Integers) -> Array:
-        """Return replicates of points minus those of their baselines.
+    def of_baseline(self, points: Integers, baseline: Integers) -> Array:
+        """Return replicates of the baseline of each point, paired with those of the point.
 
         Where the repeats differ, the baseline is drawn in another stream, so independently.
         """
-        difference = self._replicated[points] - self._replicated[baseline]
+        replicated = self._replicated[baseline]
         apart = np.flatnonzero(self._repeats[points] != self._repeats[baseline])
         if len(apart):
-            independent = self._launches.replicates(self._logs, stream=1)
-            difference[apart] = self._replicated[points[apart]] - independent[baseline[apart]]
-        return difference
+            independent = self._launches.replicates(self._values, stream=1)
+            replicated[apart] = independent[baseline[apart]]
+        return replicated
+
+    def differences(self, points: Integers, baseline: Integers) -> Array:
+        """Return replicates of points minus those of their baselines."""
+        return np.asarray(self._replicated[points] - self.of_baseline(points, baseline))
+
+    def speedups(self, points: pd.DataFrame, baseline: Integers) -> Array:
+        """Return speed-up and its bounds against the rows that `baseline` names, (3, points); NaN at NONE.
+
+        The values are logarithms of throughput.
+        """
+        throughput = _values(points, "throughput")
+        known = np.flatnonzero(baseline != NONE)
+        speedup = np.full((3, len(points)), np.nan)
+        speedup[0, known] = throughput[known] / throughput[baseline[known]]
+        speedup[1:, known] = np.exp(bounds(self.differences(known, baseline[known])))
+        return speedup
 
 
-def _add_speedups(
-    points: pd.DataFrame, launched: PairedLaunches, baseline: Integers, suffix: str = ""
-) -> None:
-    """Add speed-up and efficiency against the points that `baseline` names."""
-    throughput = _values(points, "throughput")
-    workers = _values(points, "workers")
-    known = np.flatnonzero(baseline != NONE)
-    speedup = np.full((3, len(points)), np.nan)
-    speedup[0, known] = throughput[known] / throughput[baseline[known]]
-    speedup[1:, known] = np.exp(bounds(launched.differences(known, baseline[known])))
-    _add(points, f"speedup{suffix}", *speedup)
-    _add(points, f"efficiency{suffix}", *(speedup / workers))
-
-
-def repeats_key(launches: Launches) -> Integers:
+def _repeats_key(launches: Launches) -> Integers:
     """Return a number for each point: equal where two points have the same repeats."""
     by_point = pd.Series(launches.repeats).groupby(launches.point)
     keys = [tuple(sorted(repeats)) for _, repeats in by_point]

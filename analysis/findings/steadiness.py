@@ -24,9 +24,8 @@ from analysis.text import Row, count
 # By permutation, 7 blocks reach 0.1 % in perfect order only; of 8, two neighbours may be swapped.
 _FEWEST_BLOCKS = 8
 # A study has hundreds of runs: at 5 % every report would warn (false alarms: docs/statistics.md).
-TREND_SIGNIFICANCE = 0.001
-# Stricter: Kolmogorov's distribution is of long series, and gives few blocks too small a probability.
-SHIFT_SIGNIFICANCE = 0.0001
+# For shifts stricter: Kolmogorov's distribution is of long series; of few blocks it is too small.
+SIGNIFICANCE = {"drift": 0.001, "shift": 0.0001}
 # Relative: 5 repeats resolve 3 % at best (docs/statistics.md); a smaller drift decides nothing.
 LEAST_CHANGE = 0.02
 # Relative: a launch nearer than this hardly moves the median, however quiet its point is.
@@ -61,7 +60,7 @@ def run_steadiness(study: Study) -> pd.DataFrame:
     blocks = epoch_blocks(study, names)
     table = pd.DataFrame({"run": names, "epochs": blocks.epochs})
     table[STATISTICS] = _statistics_of_blocks(blocks)
-    table["steady"] = np.where(_drift_size(table) + _shift_size(table) > 0, "no", "yes")
+    table["steady"] = np.where(_size(table, "drift") + _size(table, "shift") > 0, "no", "yes")
     table.loc[table["drift"].isna(), "steady"] = "not checked"
     return table
 
@@ -102,7 +101,7 @@ def steadiness_notes(study: Study) -> Iterator[str]:
 
 def _changes(unsteady: pd.DataFrame) -> str:
     """Return the largest changes, in words."""
-    sizes = pd.DataFrame({"drifted": _drift_size(unsteady), "shifted": _shift_size(unsteady)})
+    sizes = pd.DataFrame({"drifted": _size(unsteady, "drift"), "shifted": _size(unsteady, "shift")})
     table = unsteady.join(sizes).assign(size=sizes.max(axis=1))
     worst = table.sort_values("size", ascending=False, kind="stable").head(WORST_NAMED)
     return "; ".join(_change(row) for row in worst.to_dict("records"))
@@ -136,7 +135,10 @@ def outlying_launches(study: Study) -> pd.DataFrame:
 
 
 def _distances_and_scores(study: Study, runs: pd.DataFrame) -> tuple[Array, Array]:
-    """Return the relative distance of each launch from its point's median, and that in deviations."""
+    """Return the relative distance of each launch from its point's median, and that in deviations.
+
+    The deviation is the usual one of the study, or the point's own if it is larger.
+    """
     logs = np.log(runs[study.throughput].to_numpy(dtype=np.float64))
     groups = [members for _, members in launches_of(runs, POINT).of_equal_size(FEWEST_REPEATS)]
     distances = [_distances(logs[members]) for members in groups]
@@ -144,14 +146,9 @@ def _distances_and_scores(study: Study, runs: pd.DataFrame) -> tuple[Array, Arra
     distance, score = np.full((2, len(runs)), NAN)
     for members, apart in zip(groups, distances, strict=True):
         distance[members] = np.expm1(apart)
-        score[members] = _scores(apart, usual)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score[members] = np.abs(apart) / np.maximum(usual, _own_deviation(apart))
     return distance, score
-
-
-def _scores(distances: Array, usual: float) -> Array:
-    """Return the distances in deviations: the usual one of the study, or the point's own if it is larger."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.abs(distances) / np.maximum(usual, _own_deviation(distances)), dtype=np.float64)
 
 
 def launch_deviation(distances: Sequence[Array]) -> float:
@@ -196,22 +193,20 @@ def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> floa
 
 
 def _trend(pace: Array) -> tuple[Array, Array]:
-    """Return the relative change over the blocks and its probability, of logarithms (runs, blocks)."""
+    """Return the relative change over the blocks, of logarithms (runs, blocks), and its probability.
+
+    That is how probable so strong a rank correlation with time is in steady noise.
+    """
     blocks = pace.shape[-1]
     earlier, later = np.triu_indices(blocks, k=1)
     slope = np.median((pace[:, later] - pace[:, earlier]) / (later - earlier), axis=-1)
-    return np.expm1(slope * (blocks - 1)), _trend_probability(pace)
-
-
-def _trend_probability(pace: Array) -> Array:
-    """Return how probable so strong a rank correlation with time is in steady noise."""
     ranks = stats.rankdata(pace, axis=-1)
-    time = np.broadcast_to(np.arange(1.0, pace.shape[-1] + 1), ranks.shape)
+    time = np.broadcast_to(np.arange(1.0, blocks + 1), ranks.shape)
     with warnings.catch_warnings():
         # A run whose epochs all last equally long has no trend; its undefined probability becomes 1.
         warnings.simplefilter("ignore", stats.ConstantInputWarning)
         probability = stats.pearsonr(ranks, time, axis=-1).pvalue
-    return np.asarray(np.nan_to_num(probability, nan=1.0), dtype=np.float64)
+    return np.expm1(slope * (blocks - 1)), np.nan_to_num(probability, nan=1.0)
 
 
 def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
@@ -226,32 +221,23 @@ def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
 
 def _shift_probability(largest_sum: Array, pace: Array) -> Array:
     """Return how probable so large a cumulative sum of deviations is in steady noise; 1 without noise."""
-    noise = _noise_of_neighbours(pace)
+    # From the differences of neighbours, which a shift leaves alone: the mean size of a difference of two
+    # normal values of deviation 1 is 2 / sqrt(pi).
+    noise = np.abs(np.diff(pace, axis=-1)).mean(axis=-1) * np.sqrt(np.pi) / 2
     scaled = largest_sum / np.sqrt(pace.shape[-1])
     ratio = np.divide(scaled, noise, out=np.zeros(len(pace)), where=noise > 0)
     return np.asarray(stats.kstwobign.sf(ratio), dtype=np.float64)
-
-
-def _noise_of_neighbours(pace: Array) -> Array:
-    """Return the standard deviation from the differences of neighbours, which a shift leaves alone."""
-    # The mean size of a difference of two normal values of deviation 1 is 2 / sqrt(pi).
-    return np.asarray(np.abs(np.diff(pace, axis=-1)).mean(axis=-1) * np.sqrt(np.pi) / 2, dtype=np.float64)
 
 
 def _median_where(chosen: NDArray[np.bool_], pace: Array) -> Array:
     return np.asarray(np.nanmedian(np.where(chosen, pace, np.nan), axis=-1), dtype=np.float64)
 
 
-def _drift_size(table: pd.DataFrame) -> "pd.Series[float]":
-    """Return the size of a drift that is significant and matters, else 0."""
-    size = table["drift"].abs()
-    return size.where((table["drift_probability"] < TREND_SIGNIFICANCE) & (size >= LEAST_CHANGE), 0.0)
-
-
-def _shift_size(table: pd.DataFrame) -> "pd.Series[float]":
-    """Return the size of a shift that is significant and matters, else 0."""
-    size = table["shift"].abs()
-    return size.where((table["shift_probability"] < SHIFT_SIGNIFICANCE) & (size >= LEAST_CHANGE), 0.0)
+def _size(table: pd.DataFrame, change: str) -> "pd.Series[float]":
+    """Return the size of a drift or shift that is significant and matters, else 0."""
+    size = table[change].abs()
+    shown = table[f"{change}_probability"] < SIGNIFICANCE[change]
+    return size.where(shown & (size >= LEAST_CHANGE), 0.0)
 
 
 def _change(row: Row) -> str:

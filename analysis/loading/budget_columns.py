@@ -21,6 +21,7 @@ PROCESSOR: dict[str, Callable[[CpuFacts], float | None]] = {
     "training_cpu_seconds": lambda facts: facts.thread_seconds.get("training"),
     "communication_cpu_seconds": lambda facts: facts.thread_seconds.get("communication"),
     "helper_cpu_seconds": helper_seconds,
+    "runqueue_seconds": lambda facts: facts.training_runqueue_seconds,
 }
 
 
@@ -28,8 +29,9 @@ def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     """Return one row per worker, by rank: BUDGET_COLUMNS without the run's name.
 
     `seconds`, `images` and `steps` are of the whole run and equal in all its rows, as is `wire_seconds`;
-    `worker_seconds`, the phases and CPU seconds are the worker's own, and so is `waiting_seconds`: how long
-    its training thread was ready outside sync and had no core. `epochs` are those summed: neither warm-up nor
+    `worker_seconds`, the phases and CPU seconds are the worker's own, and so are `waiting_seconds`: how long
+    its training thread at least was ready outside sync and had no core, and `runqueue_seconds`, the same in
+    sync or not, so the most that it can have been. `epochs` are those summed: neither warm-up nor
     `stalled`, so that one stall does not pass for the network or the computing of the whole run.
     `cores` and `frequency_mhz` are means, `peak_memory_bytes` is the highest. Where one of these epochs has
     no budget, phases and wire are NaN and `no_budget` says why: a part of the epochs would not sum to the

@@ -19,10 +19,11 @@ from analysis.loading.prediction_files import (
 from analysis.study import FORECAST_COLUMNS, NAN, POINT, Study
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
-from unet_scaling.study.study_file import config_path, list_run_folders, read_config
+from unet_scaling.study.study_file import PING_PONG_NAME, config_path, list_run_folders, read_config
 
 AVERAGE = "average"
 UNMEASURED = "not measured yet"
+CHANGED = "is not what was read for it: changed or removed since"
 HOLDS_THE_POINT = "its inputs hold a record of this point"
 # In place of a start that is not known.
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -52,12 +53,13 @@ def read_forecasts(folder: Path, study: Study) -> tuple[pd.DataFrame, list[str]]
         except (OSError, ValueError) as error:
             problems.append(f"{path.parent.name}/{path.name} cannot be read: {str(error).splitlines()[0]}")
     records = _point_records(folder) if files else {}
+    changed = {name: _changed_input(folder, file) for name, file in files.items()}
     labels = _labels(study)
     rows = [
         row | {"file": name}
         for name, file in files.items()
         for point in file.points
-        for row in _rows(file, point, labels, records)
+        for row in _rows(file, point, labels, records, changed[name])
     ]
     return pd.DataFrame(rows, columns=list(FORECAST_COLUMNS)), problems
 
@@ -85,6 +87,21 @@ def _point_records(folder: Path) -> dict[_Key, PointRecords]:
             if path.exists():
                 found[key] = _with_record(found.get(key), path)
     return found
+
+
+def _changed_input(folder: Path, file: PredictionFile) -> str:
+    """Return the first input that is not there any more as it was read; empty where all are.
+
+    A record may have been set aside since, as run.attempt1.jsonl. A profile need not be on this machine.
+    """
+    for each in file.inputs:
+        path = folder / each.file
+        beside = path.parent.glob(f"{path.stem}*{path.suffix}")
+        digests = {file_sha256(found) for found in beside if found.is_file()}
+        is_elsewhere = not digests and path.name not in (RECORD_NAME, PING_PONG_NAME)
+        if each.sha256 not in digests and not is_elsewhere:
+            return each.file
+    return ""
 
 
 def _with_record(known: PointRecords | None, path: Path) -> PointRecords:
@@ -120,6 +137,7 @@ def _rows(
     point: PredictedPoint,
     labels: Mapping[_Key, Mapping[str, object]],
     records: Mapping[_Key, PointRecords],
+    changed: str,
 ) -> Iterator[dict[str, object]]:
     """Yield a row of the average and, where there are several, of each model."""
     key = (point.series_sha256, point.workers)
@@ -128,7 +146,7 @@ def _rows(
         **labels.get(key, own),
         "written_utc": file.written_utc,
         "held_out": point.held_out,
-        "unscored": _unscored(file, records.get(key), key in labels),
+        "unscored": _unscored(file, records.get(key), key in labels, changed),
         **_columns("linear", point.linear),
     }
     yield shared | {"model": AVERAGE, "weight": 1.0, **_columns("predicted", point.throughput)}
@@ -138,12 +156,14 @@ def _rows(
         yield shared | {"model": model.model, "weight": model.weight, **throughput}
 
 
-def _unscored(file: PredictionFile, records: PointRecords | None, is_measured: bool) -> str:
+def _unscored(file: PredictionFile, records: PointRecords | None, is_measured: bool, changed: str) -> str:
     """Return why a prediction is not held against the runs; empty where it is."""
     if records is None:
         return UNMEASURED
     if records.digests & {each.sha256 for each in file.inputs}:
         return HOLDS_THE_POINT
+    if changed:
+        return f"{changed} {CHANGED}"
     started = records.first_start
     if started <= datetime.fromisoformat(file.written_utc):
         return f"written {file.written_utc}, its first run began {started.isoformat(timespec='seconds')}"

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.findings.cost import STEPS_OF_IOU
+from analysis.findings.cost import Target, target_of
 from analysis.played.points import points_of
 from analysis.played.speeds import KnownSpeed, RealSpeeds
 from analysis.score import Score
@@ -94,40 +94,34 @@ def _rows(
     diverged: Counter[tuple[object, ...]],
 ) -> Iterator[dict[str, object]]:
     """Yield the row of each number of workers of a series."""
-    target = _target(study, evaluated)
+    target = target_of(study, series[0])
     for count, of in evaluated.groupby(evaluated["workers"].astype(int)):
         workers = int(str(count))
         point = (*series, workers)
-        needed = _epochs_to(target, of, diverged[point])
+        needed = _epochs_to(target.iou, of, diverged[point])
         key = dict(zip(POINT, point, strict=True))
         yield key | _row(study.score, target, needed, of, speeds.at(series, workers))
 
 
 def _row(
-    score: Score, target: float, needed: TargetEpochs, evaluated: pd.DataFrame, speed: KnownSpeed
+    score: Score, target: Target, needed: TargetEpochs, evaluated: pd.DataFrame, speed: KnownSpeed
 ) -> dict[str, object]:
     """Return the columns of a point behind its key."""
     workers = int(evaluated["workers"].iloc[0])
     images = float(evaluated["images_per_epoch"].median())
-    seconds = _seconds_per_epoch(images, speed.images_per_second, speed.interval)
-    lacking = (_no_target(score, target), _only_at_the_end(score, evaluated), speed.why)
+    low, high = speed.interval
+    seconds = (images / speed.images_per_second, images / high, images / low)
+    no_target = f"no {score.title} to reach: {target.source}" if math.isnan(target.iou) else ""
+    is_single = bool((evaluated.groupby("run").size() <= 1).any())
+    lacking = (no_target, f"{score.title} {ONLY_AT_THE_END}" if is_single else "", speed.why)
     return (
-        {"target_iou": target, "runs": len(needed.needed), "runs_to_target": needed.reached}
+        {"target_iou": target.iou, "runs": len(needed.needed), "runs_to_target": needed.reached}
         | _products(workers, (needed.median, *needed.interval), seconds)
         | {
             "speed": speed.source,
             "why": "; ".join(filter(None, lacking)),
         }
     )
-
-
-def _target(study: Study, evaluated: pd.DataFrame) -> float:
-    """Return the IoU stated by the study, or what every run on 1 worker reaches with the margin to spare."""
-    if study.criteria.target_iou is not None:
-        return study.criteria.target_iou
-    best = evaluated[evaluated["workers"] == 1].groupby("run")["iou"].max()
-    lowest = float(best.min(skipna=False)) - study.criteria.iou_margin if len(best) else NAN
-    return math.floor(STEPS_OF_IOU * lowest) / STEPS_OF_IOU if lowest > 0 else NAN
 
 
 def _diverged(study: Study) -> Counter[tuple[object, ...]]:
@@ -149,11 +143,6 @@ def _epochs_to(target: float, evaluated: pd.DataFrame, diverged: int) -> TargetE
     return TargetEpochs(np.append(needed.to_numpy(), never), np.append(trained, never))
 
 
-def _seconds_per_epoch(images: float, images_per_second: float, interval: Interval) -> tuple[float, ...]:
-    low, high = interval
-    return images / images_per_second, images / high, images / low
-
-
 def _products(workers: int, epochs: Sequence[float], seconds: Sequence[float]) -> dict[str, float]:
     totals = [each * of_one for each, of_one in zip(epochs, seconds, strict=True)]
     values = {
@@ -167,17 +156,3 @@ def _products(workers: int, epochs: Sequence[float], seconds: Sequence[float]) -
         for name, of in values.items()
         for end, value in zip(("", "_low", "_high"), of, strict=True)
     }
-
-
-def _no_target(score: Score, target: float) -> str:
-    if not math.isnan(target):
-        return ""
-    unset = f"criteria.{score.key('target_iou')} is not set"
-    return (
-        f"no {score.title} to reach: {unset}, and not every run on 1 worker has {score.with_article} to spare"
-    )
-
-
-def _only_at_the_end(score: Score, evaluated: pd.DataFrame) -> str:
-    single = (evaluated.groupby("run").size() <= 1).any()
-    return f"{score.title} {ONLY_AT_THE_END}" if single else ""

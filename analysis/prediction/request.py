@@ -61,10 +61,11 @@ def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     takes most of what is lost to linear scaling, `largest_term_share` of it; in a sum of terms, names are no
     causes.
     """
-    every = [
-        (series, _of_series(points, series).to_dict("records"), _epochs(study, series))
-        for series in all_series(study)
-    ]
+    every = []
+    known = points[points["throughput"].notna()].sort_values("workers")
+    for series in all_series(study):
+        alike = known[(known[SERIES] == list(series.key)).all(axis=1)]
+        every.append((series, alike.to_dict("records"), _epochs(study, series)))
     rows = [row for of in parallel_map(_rows, every, chunk=SERIES_AT_ONCE) for row in of]
     return pd.DataFrame(rows, columns=list(REQUEST_COLUMNS))
 
@@ -88,11 +89,6 @@ def _coverage(point: Row, points: Sequence[Row]) -> float:
     """Return the confidence that the interval of an efficiency can promise; NaN where there is none."""
     fewest = min(row["repeats"] for row in points if row["workers"] in (1, point["workers"]))
     return coverage(fewest) if fewest >= FEWEST_REPEATS else NAN
-
-
-def _of_series(points: pd.DataFrame, series: Series) -> pd.DataFrame:
-    alike = points[(points[SERIES] == list(series.key)).all(axis=1)]
-    return alike[alike["throughput"].notna()].sort_values("workers")
 
 
 def _measured(series: Series, point: Row, epochs: float) -> _Cells:

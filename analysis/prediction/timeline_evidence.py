@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.budget.network_floor import gradient_bytes, latency_and_pace
+from analysis.budget.network_floor import gradient_bytes, latency_and_pace, reaches
 from analysis.loading.ping_pongs import Link
 from analysis.prediction.timeline import (
     BUCKET_BYTES,
@@ -123,8 +123,8 @@ def _is_of(profile: ComputeProfile, config: RunConfig) -> bool:
 
 
 def _schedule(config: RunConfig) -> Schedule:
-    if config.framework == "pytorch_native":
-        return Buckets(_bucket_caps(config.pytorch_native or NativeKnobs()))
+    if config.framework != "horovod":  # all others wrap DDP
+        return Buckets(_bucket_caps(getattr(config, config.framework) or NativeKnobs()))
     knobs = config.horovod or HorovodKnobs()
     return Cycles(
         period_seconds=_or(knobs.cycle_time_ms, MILLISECOND_SECONDS, CYCLE_SECONDS),
@@ -146,11 +146,12 @@ def _or(value: float | None, unit: float, default: float) -> float:
 
 def _probed_links(study: Study, runs: pd.DataFrame, schedule: Schedule) -> Iterator[TimedLink]:
     probed = study.probes.merge(runs[["run", "workers", "nodes"]], on="run")
-    for _, probe in probed[probed["workers"] > 1].groupby("run", observed=True):
+    for run, probe in probed[probed["workers"] > 1].groupby("run", observed=True):
         columns = ("bytes", "median_seconds", "workers", "nodes")
         sizes, seconds, workers, nodes = (probe[name].to_numpy(dtype=np.float64) for name in columns)
-        link = link_of_probe(schedule, int(workers[0]), sizes, seconds)
-        yield TimedLink(link, int(workers[0]), bool(nodes[0] > 1), is_probe=True)
+        if reaches(gradient_bytes(study.headers[str(run)]), sizes):
+            link = link_of_probe(schedule, int(workers[0]), sizes, seconds)
+            yield TimedLink(link, int(workers[0]), bool(nodes[0] > 1), is_probe=True)
 
 
 def link_of_probe(schedule: Schedule, workers: int, sizes: Array, seconds: Array) -> Link:

@@ -46,7 +46,7 @@ from analysis.restriction import after, restriction_notes, restriction_words
 from analysis.saliency.answer import maps_answer
 from analysis.saliency.findings import SaliencyFindings, saliency_findings
 from analysis.study import COMPARED, Study
-from analysis.text import series_name
+from analysis.text import labelled, series_name
 
 # From here on, starting processes takes less time than they save.
 MANY_RUNS = 500
@@ -202,14 +202,17 @@ class Report:
         return [*restriction_notes(self.study), *shared, *self.played.notes]
 
     @property
-    def target(self) -> str:
-        """Return which score the time to it is of."""
-        target = target_of(self.study)
-        if pd.isna(target.iou):
-            return f"time to {self.study.score.with_article}: {target.source}"
-        return (
-            f"time to {self.study.score.with_article} of {target.iou:g} ({target.source}): {target.meaning}"
-        )
+    def targets(self) -> list[str]:
+        """Return which score the time to it is of, for each set of options where these differ."""
+        time = f"time to {self.study.score.with_article}"
+        texts = {}
+        for options in self.cost["options"].unique():
+            target = target_of(self.study, options)
+            known = f"{time} of {target.iou:g} ({target.source}): {target.meaning}"
+            texts[options] = f"{time}: none, {target.source}" if pd.isna(target.iou) else known
+        if len(set(texts.values())) == 1:
+            texts = {"": next(iter(texts.values()))}
+        return [labelled(options, text) for options, text in texts.items()]
 
 
 def make_report(study: Study) -> Report:
@@ -220,6 +223,7 @@ def make_report(study: Study) -> Report:
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
     every = withhold(compared, fairness_checks(beside_native(study)) if study.wrappers else checks)
+    arms = with_framework(every, study)
     return Report(
         study=study,
         points=points,
@@ -227,9 +231,11 @@ def make_report(study: Study) -> Report:
         cost=cost,
         checks=checks,
         extrapolation=extrapolate(study),
-        overhead=Overhead(budget_table(study), difference_table(study), network_table(study)),
+        overhead=Overhead(
+            budget_table(study), difference_table(study, _of_compared_pair(arms)), network_table(study)
+        ),
         played=played_quality(study, points),
-        arms=with_framework(every, study),
+        arms=arms,
         arms_iou=with_framework(between, study),
         wrappers=each_against_native(study, every, between),
         saliency=saliency_findings(study),

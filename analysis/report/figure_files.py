@@ -12,7 +12,7 @@ from analysis.report.assemble import Report
 from analysis.report.view import Drawing
 from analysis.restriction import not_learned
 from analysis.score import Score
-from analysis.text import clean, sentence
+from analysis.text import clean, resolved, sentence
 
 # The anchor of the first screen, above the sections.
 MAIN = "main"
@@ -98,11 +98,11 @@ def inputs_of(report: Report) -> Inputs:
     """Return what the figures of a report are drawn from."""
     return Inputs(
         study=report.study,
-        points=report.points,
-        comparisons=report.comparisons,
+        points=resolved(report.points),
+        comparisons=resolved(report.comparisons),
         iou=report.iou,
-        cost=report.cost,
-        predictions=report.predictions,
+        cost=resolved(report.cost),
+        predictions=resolved(report.predictions),
         verdicts=report.verdicts,
         overhead=report.overhead,
         noise=report.noise,

@@ -161,7 +161,7 @@ def _loss(report: Report) -> Section:
 
 def _cost(report: Report) -> Section:
     sets = [f"Pareto set of {clean(kind)}." for kind in report.cost["pareto_of"].drop_duplicates() if kind]
-    remarks = (sentence(report.target), *sets)
+    remarks = (*map(sentence, report.targets), *sets)
     return Section("cost", "Time and cost", conclusions.cost_conclusion(report), COST_LEAD, remarks=remarks)
 
 

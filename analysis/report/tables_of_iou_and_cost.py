@@ -113,7 +113,7 @@ COST_TABLES = (
             "worker_hours ±": "workers times these hours",
             "node_hours ±": "hosts times these hours",
             "worker_hours_per_epoch, node_hours_per_epoch": "epochs after the warm-up",
-            "target_iou": "the study's `target_iou`, or the highest multiple of 0.01 that every run reaches",
+            "target_iou": "the study's `target_iou`, or what every run on 1 worker reaches, less the margin",
             "seconds_to_target ±": "until the first evaluation that reaches it",
             "worker_hours_to_target ±": "",
             "node_hours_to_target ±": "",

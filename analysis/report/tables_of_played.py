@@ -47,8 +47,7 @@ PLAYED_TABLES = (
         lambda report: report.played.plan,
         POINT_KEYS
         | {
-            "target_iou": "the study's `target_iou`, or the highest multiple of 0.01 that every run on 1 "
-            "worker reaches with the margin to spare",
+            "target_iou": "as in `cost.csv`",
             "runs, runs_to_target": "played and real runs, and how many of them reach it",
             "epochs_to_target ±": "until the first evaluation that reaches it",
             "seconds_per_epoch ±": "images of an epoch over the throughput of real runs, without warm-up",

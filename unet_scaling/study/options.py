@@ -350,8 +350,8 @@ class Criteria(StrictModel):
         None,
         gt=0,
         lt=1,
-        description="to which time and cost are counted; default: what every run reaches; where a task has "
-        "another score, called target_score",
+        description="to which time and cost are counted; default: what every run on 1 worker reaches, less "
+        "the margin; where a task has another score, called target_score",
         examples=[0.75],
     )
 

@@ -104,12 +104,12 @@ class Inputs:
         """
         runs = self.study.runs.assign(throughput=self.study.runs[self.study.throughput])
         runs = runs.loc[runs["options"].isin(self.options), [*POINT, *LAUNCH, "iou", "throughput"]]
+        runs = _with_difference(runs)
         runs = runs[runs.groupby(POINT).cumcount() < MOST_SINGLE_RUNS]
         of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
         runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))
         runs["speedup"] *= runs["throughput"] / runs["throughput_of_point"]
-        runs["efficiency"] = runs["speedup"] / runs["workers"]
-        return _with_difference(runs)
+        return runs.assign(efficiency=runs["speedup"] / runs["workers"])
 
     @cached_property
     def undrawn(self) -> str:
