@@ -1,4 +1,4 @@
-"""Equal arms: whatever the model and its optimizer, all frameworks train the same bytes.
+"""Whatever the model and its optimizer, all frameworks train the same bytes.
 
 On one worker and on two, played and real, resumed and undisturbed. From three workers on, frameworks add
 gradients in different orders: docs/statistics.md says by how much results then differ.
