@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.figures.drawing.titles import launch_titles
 from analysis.findings.check import Check
 from analysis.findings.comparison import compare
 from analysis.findings.fairness_table import fairness_checks, fairness_table
@@ -71,8 +72,8 @@ def write_reference_log(path: Path) -> None:
 
 def test_a_fair_study_is_marked_yes_in_every_row_but_those_of_the_processor(tmp_path: Path) -> None:
     found = marks(load_study(write_study(tmp_path)))
-    not_recorded = {found.pop("same clock of the cores"), found.pop("machine quiet")}
-    assert not_recorded == {"not known"}
+    not_recorded = ("same clock of the cores", "machine quiet", "asked for and read")
+    assert {found.pop(check) for check in not_recorded} == {"not known"}
     assert set(found.values()) == {"yes"}
 
 
@@ -304,6 +305,12 @@ def test_markdown_cells_cannot_be_left() -> None:
 def test_counts_have_the_plural_of_their_noun() -> None:
     assert [count(1, "run"), count(2, "run"), count(3, "launch")] == ["1 run", "2 runs", "3 launches"]
     assert first_of(["a", "b", "c", "d"], "host", 2) == "a, b and 2 more hosts"
+
+
+def test_a_launch_on_many_hosts_names_the_first_ones() -> None:
+    run = {"run": "r1", "hosts": "a b c d", "seed": 1, "throughput": 1.0}
+    (title,) = launch_titles(pd.DataFrame([run]), "images / s")
+    assert title.startswith("r1, a, b, c and 1 more host,")
 
 
 def test_charts_have_a_true_minus_sign_and_no_exponent() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.findings.comparison import HOROVOD_FASTER
+from analysis.findings.comparison import HOROVOD_FASTER, compare
 from analysis.findings.pair_of_frameworks import runs_of_pair
 from analysis.findings.pairs import PAIR, side_by_side
 from analysis.statistics.intervals import RECOMMENDED_REPEATS
@@ -44,6 +44,11 @@ def beside_native(study: Study) -> Study:
         runs=pd.concat([*runs, _of_pair(study.runs)], ignore_index=True),
         left_out=pd.concat([*left_out, _of_pair(study.left_out)], ignore_index=True),
     )
+
+
+def compare_each(study: Study) -> pd.DataFrame:
+    """Return the comparison of each framework with native DDP, all corrected for each other."""
+    return compare(beside_native(study))
 
 
 def _of_pair(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
 from analysis.findings.answer import Answer, answers_of
 from analysis.findings.check import BASELINE, NO, Check
-from analysis.findings.comparison import compare, withhold
+from analysis.findings.comparison import withhold
 from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks, fairness_table
@@ -30,6 +30,7 @@ from analysis.findings.task_scores import task_scores
 from analysis.findings.verdict import Verdict, verdicts
 from analysis.findings.wrapper_comparison import (
     beside_native,
+    compare_each,
     each_against_native,
     of_compared_pair,
     with_framework,
@@ -191,7 +192,7 @@ class Report:
 def make_report(study: Study) -> Report:
     """Return the report of a study. Pure: nothing is read or written."""
     # None of these depends on another: a large study keeps several processors busy.
-    makers = (summarise, _compare_each, iou_table, cost_table, _iou_of_each)
+    makers = (summarise, compare_each, iou_table, cost_table, _iou_of_each)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
@@ -211,10 +212,6 @@ def make_report(study: Study) -> Report:
         wrappers=each_against_native(study, every, between),
         saliency=saliency_findings(study),
     )
-
-
-def _compare_each(study: Study) -> pd.DataFrame:
-    return compare(beside_native(study))
 
 
 def _iou_of_each(study: Study) -> pd.DataFrame:
