@@ -1,7 +1,7 @@
 """Compare the runs of a study: which framework trains faster, how far it scales, and at what IoU.
 
   unet-scaling report logs/STUDY            the records of a study
-      [--watch]                             again whenever a record changes, until all runs are complete
+      [--watch]                             again whenever a record changes, until all runs have ended
   unet-scaling report --reference FOLDER    logs in the older layout: log_N.csv is native DDP on N
                                             workers, log_hvd_N.csv Horovod
       [--images M --batch B]                what an epoch had: gives the speed-up by steps

@@ -49,13 +49,14 @@ BUDGET_COLUMNS = (
 )  # fmt: skip
 PROBE_COLUMNS = ("run", "bytes", "repeats", "median_seconds", "minimum_seconds")
 STARTUP_TABLE_COLUMNS = ("run", "worker", *STARTUP_COLUMNS)
-# Column -> which share of a worker's steps took no longer.
-STEP_QUANTILES = {
-    "p05_seconds": 0.05, "p25_seconds": 0.25, "median_seconds": 0.5, "p75_seconds": 0.75, "p95_seconds": 0.95,
-    "maximum_seconds": 1.0,
-}  # fmt: skip
+# `point` is a number of its own for each point; `fate` the state of a run that is left out, or one of these.
+ASKED_COLUMNS = (
+    "run", "point", "label", "framework", "workers", "repeat", "fate", "replaced", "quiet_replaced",
+)  # fmt: skip
+IS_READ = "read"
+ABSENT = "absent"
+NOT_ASKED = "not asked for"
 GRADIENT_NORM_COLUMNS = ("run", "epoch", "own_squared", "mean_squared")
-STEP_COLUMNS = ("run", "worker", "steps", *STEP_QUANTILES, "work_seconds")
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
 FORECAST_COLUMNS = (
     *POINT, "file", "written_utc", "model", "weight", "predicted", "predicted_low", "predicted_high",
@@ -163,8 +164,6 @@ class Study:
                  analysis/loading/budget_columns.py says what each is
     probes       one row per message size of these runs' probes: PROBE_COLUMNS
     startups     one row per worker of the runs whose record has its start: STARTUP_TABLE_COLUMNS
-    steps        one row per worker of the runs with a file of single steps, warm-up left out: STEP_COLUMNS;
-                 `work_seconds` is the median of all but sync
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
     profiles     how long a step of 1 worker computes in each of its parts, by run, where it was recorded
     forecasts    one row per point and model of each prediction file: FORECAST_COLUMNS; throughputs are in the
@@ -182,6 +181,8 @@ class Study:
     iou_scope    what the score was computed on
     notes        what the reader of any figure should know
     significance  of all comparisons together: smaller where repeats were added after a look at the results
+    asked        one row per run that study.json asks for, and of each further repeat: ASKED_COLUMNS, with
+                 the launches that it replaced, and how many of them were quiet; None without study.json
     until        how narrow the study asks its intervals to be; None for a fixed number of repeats
     provenance_known  whether the logs say which code, data and machine they are of
     played       the runs that trained as other workers than they had, as a study of their own; None where
@@ -209,7 +210,6 @@ class Study:
     budgets: pd.DataFrame = field(default_factory=lambda: _nothing(BUDGET_COLUMNS))
     probes: pd.DataFrame = field(default_factory=lambda: _nothing(PROBE_COLUMNS))
     startups: pd.DataFrame = field(default_factory=lambda: _nothing(STARTUP_TABLE_COLUMNS))
-    steps: pd.DataFrame = field(default_factory=lambda: _nothing(STEP_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     gradient_norms: pd.DataFrame = field(default_factory=lambda: _nothing(GRADIENT_NORM_COLUMNS))
     profiles: Mapping[str, ProfileFile] = field(default_factory=dict)
@@ -217,6 +217,7 @@ class Study:
     unknown_attempts: tuple[str, ...] = ()
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None
+    asked: pd.DataFrame | None = None
     played: "Study | None" = None
     maps_only: "Study | None" = None
     scripts: Mapping[str, ScriptHeader] = field(default_factory=dict)

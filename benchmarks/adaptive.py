@@ -13,6 +13,7 @@ from analysis.study import Study
 from benchmarks.simulation import SIMULATION_SEED, Noise, simulate
 from unet_scaling.study.repeats import (
     ADAPTIVE_SIGNIFICANCE,
+    EARLY_SIGNIFICANCE,
     FEWEST_ADAPTIVE_REPEATS,
     FIXED_SIGNIFICANCE,
     MOST_ADAPTIVE_REPEATS,
@@ -124,6 +125,21 @@ def by_hand_lines(studies: int) -> Iterator[str]:
     for noise, workers, totals in cases:
         study = simulated(noise, studies, workers, 1.0)
         yield from _lines_of_looks(study, totals, f"{noise} | {len(workers)}")
+
+
+def early_lines(studies: int) -> Iterator[str]:
+    """Yield the table of studies without a difference that are looked at after each repeat from 3 on."""
+    yield "| repeats asked for | 95 % at each look | corrected before the last repeat |"
+    yield "|--:|--:|--:|"
+    for repeats in (10, 20):
+        totals = range(FEWEST_ADAPTIVE_REPEATS, repeats + 1)
+        before = len(totals) - 1
+        study = simulated(NOISES[0], studies, ONE_COUNT, 1.0)
+        claims = []
+        for early in (FIXED_SIGNIFICANCE, EARLY_SIGNIFICANCE):
+            seen = looks(study, totals, [*[early] * before, FIXED_SIGNIFICANCE], 1.0)
+            claims.append(ended(seen, seen["claimed"]).claimed)
+        yield f"| {repeats} | {' | '.join(f'{claimed:.1f}' for claimed in claims)} |"
 
 
 def _lines_of_looks(study: Study, totals: Sequence[int], case: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.findings.wrapper_comparison import with_framework
 from analysis.study import Study
-from benchmarks.adaptive import adaptive_lines, by_hand_lines
+from benchmarks.adaptive import adaptive_lines, by_hand_lines, early_lines
 from benchmarks.simulation import (
     NULL_CELLS,
     SIMULATED_WORKERS,
@@ -251,7 +251,9 @@ def main() -> None:
         type=int,
         help=f"simulated for each row (default: {STUDIES}, of tables with many looks {STUDIES_WITH_LOOKS})",
     )
-    names = ("coverage", "power", "null", "answers", "alarms", "outliers", "adaptive", "by-hand")
+    names = (
+        "coverage", "power", "null", "answers", "alarms", "outliers", "adaptive", "by-hand", "early",
+    )  # fmt: skip
     parser.add_argument("--table", action="append", choices=names, help="only these; default: all")
     options = parser.parse_args()
     studies = options.studies or STUDIES
@@ -265,6 +267,7 @@ def main() -> None:
         "outliers": lambda: outlier_lines(studies),
         "adaptive": lambda: adaptive_lines(with_looks),
         "by-hand": lambda: by_hand_lines(with_looks),
+        "early": lambda: early_lines(with_looks),
     }
     for name in options.table or names:
         for line in tables[name]():

@@ -5,12 +5,11 @@ from pathlib import Path
 from rich.console import Console
 
 from unet_scaling.study.disturbance import disturbance
-from unet_scaling.study.record import set_launch_aside
+from unet_scaling.study.record import DISTURBED_RECORDS, disturbed_records, set_launch_aside
 from unet_scaling.study.run_state import RecordedRun
 
 # A machine that stays busy disturbs each further launch as well: then more of them only cost time.
 MOST_DISTURBED = 2
-KEPT_RECORDS = "run.disturbed*.jsonl"
 
 
 def disturbed_reason(run: RecordedRun) -> str:
@@ -28,20 +27,15 @@ def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
     reason = disturbed_reason(run)
     if not reason:
         return False
-    repeated = len(kept_records(run.folder)) < MOST_DISTURBED
+    repeated = len(disturbed_records(run.folder)) < MOST_DISTURBED
     if repeated:
-        outcome = f"launched again; its record is kept as {KEPT_RECORDS}"
+        outcome = f"launched again; its record is kept as {DISTURBED_RECORDS}"
     else:
         outcome = "disturbed again and again; it stays as it is, and the report says so"
     console.print(f"{run.config.run}: {reason}; {outcome}", markup=False)
     return repeated
 
 
-def kept_records(folder: Path) -> list[Path]:
-    """Return the records of disturbed launches of a run."""
-    return sorted(folder.glob(KEPT_RECORDS))
-
-
 def set_disturbed_aside(folder: Path) -> Path:
     """Keep record and maps of a disturbed launch under a name that says so; its run is launched again."""
-    return set_launch_aside(folder, f"disturbed{len(kept_records(folder)) + 1}")
+    return set_launch_aside(folder, f"disturbed{len(disturbed_records(folder)) + 1}")

@@ -20,7 +20,7 @@ from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_json_with_checksum
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
-from unet_scaling.study.repeats import read_history
+from unet_scaling.study.repeats import HISTORY_KEY, read_history
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, recorded_run, run_state
 from unet_scaling.study.study_file import (
     CHECKPOINTS,
@@ -56,7 +56,11 @@ class StudyFolder:
             if replaced and console:
                 console.print(replaced, markup=False)
             self._make_run_folder(config)
-        write_json_with_checksum(self.path / STUDY_NAME, self.study.model_dump(mode="json"))
+        content = self.study.model_dump(mode="json")
+        history = read_history(self.path)
+        if history.totals:
+            content[HISTORY_KEY] = history.model_dump(mode="json")
+        write_json_with_checksum(self.path / STUDY_NAME, content)
         return configs
 
     def _make_run_folder(self, config: RunConfig) -> None:

@@ -118,8 +118,9 @@ def _budget(steps: Steps, workers: int, scale: float) -> Budget:
 
 
 def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
-    training = 0.9 * scale * steps.seconds(worker)
+    whole = scale * steps.seconds(worker)
     communication = scale * steps.contended["communication"]
+    training = min(0.9 * whole, steps.cores * whole - communication)
     runqueue = steps.contended.get("runqueue")  # a kernel may not tell
     other = steps.contended.get("other")  # nor do older records
     other_workers = steps.contended.get("other_workers")

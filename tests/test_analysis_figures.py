@@ -53,7 +53,7 @@ ALL = [
 ]  # fmt: skip
 # Their records have neither budget nor start-up, no saliency maps, and no file of single steps.
 UNRECORDED = {
-    "quality", "budget", "waterfall", "difference", "wire", "steps", "startup", "noise_scale",
+    "quality", "budget", "waterfall", "difference", "wire", "startup", "noise_scale",
     "saliency_speed", "saliency_budget", "saliency_curves",
 }  # fmt: skip
 HOSTILE = '<script>alert("1")</script> $x^2$ \'&amp; {{ 7*7 }} --> \x1b'

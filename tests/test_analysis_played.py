@@ -51,7 +51,7 @@ def test_no_second_of_a_played_run_is_known_to_the_analysis(tmp_path: Path) -> N
     assert times
     assert played.runs[times].isna().all(axis=None)
     assert played.evaluations[["training_seconds", "seconds"]].isna().all(axis=None)
-    assert all(getattr(played, name).empty for name in ("epochs", "budgets", "probes", "startups", "steps"))
+    assert all(getattr(played, name).empty for name in ("epochs", "budgets", "probes", "startups"))
 
 
 def test_speed_of_real_runs_does_not_depend_on_played_ones_beside_them(tmp_path: Path) -> None:

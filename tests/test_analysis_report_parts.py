@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.figures.drawing.titles import launch_titles
 from analysis.findings.check import Check
 from analysis.findings.comparison import compare
 from analysis.findings.fairness_table import fairness_checks, fairness_table
@@ -74,8 +75,8 @@ def write_reference_log(path: Path) -> None:
 
 def test_a_fair_study_is_marked_yes_in_every_row_but_those_of_the_processor(tmp_path: Path) -> None:
     found = marks(load_study(write_study(tmp_path)))
-    not_recorded = {found.pop("same clock of the cores"), found.pop("machine quiet")}
-    assert not_recorded == {"not known"}
+    not_recorded = ("same clock of the cores", "machine quiet", "asked for and read")
+    assert {found.pop(check) for check in not_recorded} == {"not known"}
     assert set(found.values()) == {"yes"}
 
 
@@ -328,6 +329,12 @@ def test_an_interval_too_wide_to_use_is_not_resolved_in_texts_and_charts(tmp_pat
         "y_high": 0.02,
     }
     assert not any(NOT_RESOLVED in with_interval(narrow, name, "+.3f") for name in "xy")
+
+
+def test_a_launch_on_many_hosts_names_the_first_ones() -> None:
+    run = {"run": "r1", "hosts": "a b c d", "seed": 1, "throughput": 1.0}
+    (title,) = launch_titles(pd.DataFrame([run]), "images / s")
+    assert title.startswith("r1, a, b, c and 1 more host,")
 
 
 def test_charts_have_a_true_minus_sign_and_no_exponent() -> None:

@@ -71,7 +71,7 @@ def test_every_text_says_that_the_arms_are_not_proven_equal(report: Report) -> N
     assert all(answer.headline.lower().startswith(WORDS) for answer in report.answers)
     figures = draw_figures(report)
     assert all(file.caption.lower().startswith(WORDS) for file in figures.drawn.values())
-    assert {"scaling", "budget", "steps"} >= set(figures.drawn) >= {"scaling"}
+    assert {"scaling", "budget"} >= set(figures.drawn) >= {"scaling"}
     texts = [
         page(report, figures), summary_markdown(report), summary_latex(report), summary_json(report),
         application_text(report, figures),

@@ -172,9 +172,9 @@ def test_each_wrapper_has_rows_of_its_own_in_the_fairness_table(four: Report, tw
         rows = fairness_of(four, framework)
         assert compared <= set(rows)
         assert {row["mark"] for row in rows.values()} <= {"yes", "not known"}
-    assert len(two.fairness) == 17
+    assert len(two.fairness) == 18
     assert not two.fairness["check"].str.contains("(", regex=False).any()
-    pd.testing.assert_frame_equal(four.fairness[["check"]].head(17), two.fairness[["check"]])
+    pd.testing.assert_frame_equal(four.fairness[["check"]].head(18), two.fairness[["check"]])
 
 
 def test_what_differs_in_one_wrapper_alone_is_named_with_it_and_withholds_its_verdict_only(

@@ -14,9 +14,8 @@ from tests.injected_runs import FAULT_SECONDS, InjectedPair
 from tests.machine import needs_a_core_each, quiet_machine
 from tests.studies import make_point, train
 from tests.trained import TrainedRuns, plain_config
-from unet_scaling.measure.step_sample import STEPS_NAME
 from unet_scaling.study.config import FRAMEWORKS
-from unet_scaling.study.measurements import PHASE_COLUMNS
+from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME
 from unet_scaling.study.record import Record, read_record
 
 Seconds = npt.NDArray[np.float64]

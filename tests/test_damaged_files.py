@@ -20,7 +20,7 @@ from tests.test_checkpoint import GROUP, POINT, save, trained
 from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.measure.ping_pong import HostPair, PingPong, read_ping_pong, write_ping_pong
-from unet_scaling.measure.step_sample import STEPS_NAME, StepSample
+from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.run.checkpoint import load_checkpoint
 from unet_scaling.run.failure import reporting_errors
 from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
@@ -35,7 +35,7 @@ from unet_scaling.study.files import (
     write_json_with_checksum,
     write_verified,
 )
-from unet_scaling.study.measurements import PHASE_COLUMNS
+from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME
 from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import PING_PONG_NAME, read_config, recorded_study
 

@@ -18,6 +18,7 @@ from analysis.findings.precision import half_widths, widest, width_notes
 from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
+from analysis.report.watch import Watched
 from analysis.study import Study
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.study_folder import StudyFolder, open_study_folder
@@ -220,7 +221,7 @@ def test_repeats_raised_in_the_study_file_after_results_are_a_look_at_them(tmp_p
     assert "more is asked for after the results of 3 repeats" in study.text.getvalue()
     loaded = load_study(folder.path)
     (verdict,) = verdicts(loaded, compare(loaded))
-    assert "; widened, as repeats were added after a look at the results)" in verdict.sentence
+    assert "; widened, as for a look at the results before the last repeat)" in verdict.sentence
     changed(folder, study.console, 5)
     changed(folder, study.console, 4)
     assert significance(folder) == 0.025
@@ -314,6 +315,25 @@ def test_the_report_says_that_an_adaptive_study_is_narrow_enough(opened: StudyFo
     (note,) = notes_on_width(opened)
     assert note.endswith("narrow enough: no more are needed")
     assert note in make_report(load_study(opened.path)).notes
+
+
+def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Path) -> None:
+    """With a further framework the intervals of the report are corrected for more comparisons."""
+    frameworks = ["pytorch_native", "horovod", "lightning"]
+    asked = STUDY | {"frameworks": frameworks}
+    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(asked | {"repeats": 3}))
+    study = Launched(folder, [1.0, 1.06, 1.03, 1.03])
+    study.launch()
+    loaded = load_study(folder.path)
+    pair = widest(compare(loaded)).half_width
+    every = widest(make_report(loaded).comparisons).half_width
+    assert pair < every
+    until = StudyConfig.model_validate(asked | {"repeats": f"until {50 * (pair + every):.3f} %, at most 4"})
+    study.folder = open_study_folder(folder.path, until)
+    for goes_on in (True, False):
+        assert study.go_on() is goes_on
+        study.launch()
+    assert Watched(folder.path, tmp_path / "report").is_over()
 
 
 def test_a_study_file_has_no_key_until(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 import pandas as pd
 
+from analysis.findings.asked import check_asked
 from analysis.findings.at_once import check_alone
 from analysis.findings.baseline import check_baseline
 from analysis.findings.check import BASELINE, QUIET, WITHOUT_RECORD, Check, no, not_known, withhold_claims
@@ -57,6 +58,7 @@ OF_TABLES: Checks = {
     "order interleaved in time": check_order,
     BASELINE: check_baseline,
     "equal repeats": check_repeats,
+    "asked for and read": check_asked,
     QUIET: check_quiet,
 }
 # Of them, those that compare two frameworks.

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.check import PointPair
-from analysis.findings.comparison import compare
 from analysis.findings.pairs import PAIR, pair_of, paired_runs, point_name
+from analysis.findings.wrapper_comparison import compare_each, of_compared_pair, with_framework
 from analysis.loading.load import load_study
 from analysis.statistics.intervals import FEWEST_REPEATS
 from analysis.study import Study
@@ -42,7 +42,9 @@ def main() -> None:
     if recorded is None or recorded.until is None:
         raise UserError(f'{folder}: repeats: found a number; only "until 3 %" asks for a width')
     study = load_study(folder)
-    print(json.dumps(asdict(decide(study, compare(study), recorded.until))))
+    # Those of the report: corrected for all comparisons of the study, with further frameworks too.
+    comparisons = of_compared_pair(with_framework(compare_each(study), study))
+    print(json.dumps(asdict(decide(study, comparisons, recorded.until))))
 
 
 @dataclass(frozen=True)

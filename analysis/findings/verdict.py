@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pandas as pd
@@ -13,6 +13,7 @@ from analysis.findings.doubts import medians_disagree
 from analysis.findings.pairs import PAIR, pair_of
 from analysis.findings.unmatched import unmatched
 from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.statistics.timed import timed
 from analysis.study import COMPARED, NAMES, Study
 from analysis.text import Row, bracketed, count
 from unet_scaling.study.config import Framework
@@ -138,7 +139,7 @@ def evidence_words(row: Row) -> str:
     if row["comparisons"] > 1:
         evidence += f"; corrected for {row['comparisons']:.0f} comparisons"
     if row["confidence"] > CONFIDENCE:
-        evidence += "; widened, as repeats were added after a look at the results"
+        evidence += "; widened, as for a look at the results before the last repeat"
     return evidence
 
 
@@ -153,7 +154,7 @@ def _other_medians(row: Row) -> str:
 
 
 def _not_enough(study: Study, runs: pd.DataFrame, row: Row) -> str:
-    series = _compared_series(runs, row)
+    series = _compared_series(timed(replace(study, runs=runs)).runs, row)
     launches = min(int((table["workers"] == row["workers"]).sum()) for table in series.values())
     scope = "per point" if row["pairs"] == launches else "that both frameworks have"
     measured = ", ".join(_measured(study, name, table, row["workers"]) for name, table in series.items())

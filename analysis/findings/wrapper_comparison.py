@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.findings.comparison import HOROVOD_FASTER
+from analysis.findings.comparison import HOROVOD_FASTER, compare
 from analysis.findings.pair_of_frameworks import runs_of_pair
 from analysis.findings.pairs import PAIR, side_by_side
 from analysis.statistics.intervals import RECOMMENDED_REPEATS
@@ -46,6 +46,11 @@ def beside_native(study: Study) -> Study:
     )
 
 
+def compare_each(study: Study) -> pd.DataFrame:
+    """Return the comparison of each framework with native DDP, all corrected for each other."""
+    return compare(beside_native(study))
+
+
 def _of_pair(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["framework"].isin(COMPARED) | table["framework"].isna()]
 
@@ -78,6 +83,11 @@ def with_framework(table: pd.DataFrame, study: Study) -> pd.DataFrame:
     return table.assign(
         framework=[framework for framework, _ in places], options=[options for _, options in places]
     )
+
+
+def of_compared_pair(arms: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of native DDP and Horovod in a table of `with_framework`, without that column."""
+    return arms[arms["framework"] == COMPARED[1]].drop(columns="framework").reset_index(drop=True)
 
 
 def each_against_native(study: Study, comparisons: pd.DataFrame, between: pd.DataFrame) -> pd.DataFrame:

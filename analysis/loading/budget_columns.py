@@ -1,4 +1,4 @@
-"""The budget of a record as columns: sums over the epochs that count for speed."""
+"""What a record measured beside its epochs, as columns: budget, probe, start and gradient norms."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from analysis.loading.gpu_columns import gpu_columns
 from analysis.study import BUDGET_COLUMNS, NAN, PROBE_COLUMNS
 from unet_scaling.study.disturbance import helper_seconds, waiting_seconds
-from unet_scaling.study.measurements import PHASE_COLUMNS, CpuFacts
+from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS, CpuFacts
 from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import Epoch
 
@@ -47,6 +47,32 @@ def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     found["worker"] = np.arange(len(workers))
     found["host"] = np.array([worker.host for worker in workers], dtype=object)
     return {name: found[name] for name in BUDGET_COLUMNS if name != "run"}
+
+
+def norm_columns(record: Record) -> Columns:
+    """Return GRADIENT_NORM_COLUMNS without the run's name, a row per sampled step in their order."""
+    epochs = [(epoch.epoch, epoch.gradient_norms) for epoch in record.epochs if epoch.gradient_norms]
+    own = [value for _, norms in epochs for value in norms.own_squared]
+    mean = [value for _, norms in epochs for value in norms.mean_squared]
+    numbers = [number for number, norms in epochs for _ in norms.own_squared]
+    return {
+        "epoch": np.array(numbers, dtype=np.int64),
+        "own_squared": np.array(own, dtype=np.float64),
+        "mean_squared": np.array(mean, dtype=np.float64),
+    }
+
+
+def startup_columns(record: Record) -> Columns:
+    """Return one row per worker, by rank: its number and the seconds of each part.
+
+    There is no row where the record has no start: an older format, or a system other than Linux.
+    """
+    if record.startup is None:
+        return {name: np.array([], dtype=np.float64) for name in ("worker", *STARTUP_COLUMNS)}
+    columns: Columns = {
+        name: np.array(getattr(record.startup, name), dtype=np.float64) for name in STARTUP_COLUMNS
+    }
+    return {"worker": np.arange(len(columns["imports_seconds"]))} | columns
 
 
 def probe_columns(record: Record) -> Columns:

@@ -2,17 +2,24 @@
 
 A checksum shows that a line is as it was written; whether its writer could be right is asked here. The
 limits are those of the record's own words: an epoch lasts as long as its slowest worker, training
-seconds are the sum of the epochs', Dice follows from the counts, evaluations come when they were due.
+seconds are the sum of the epochs', Dice follows from the counts, evaluations come when they were due, a
+core gives one CPU second per second, and what was trained fits between two readings of the wall clock.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from datetime import datetime
+from itertools import accumulate, zip_longest
 
 from analysis.loading.options import flat_options
+from unet_scaling.run.older_log import older_log
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.record import Record
+from unet_scaling.study.files import read_regular
+from unet_scaling.study.measurements import TOLERANCE, CpuFacts
+from unet_scaling.study.record import RECORD_NAME, Record
 from unet_scaling.study.record_lines import Epoch, Evaluation, Header, Result
+from unet_scaling.study.study_file import LOG_NAME
 
 # The tables hold whole numbers in 64 bits.
 _LARGEST_WHOLE_NUMBER = 2**63 - 1
@@ -25,6 +32,14 @@ SHORTEST_STEP_SECONDS = 1e-5
 LONGEST_EPOCH_SECONDS = 100 * 365 * 86_400.0
 # The loss is a mean over float32 numbers.
 LARGEST_LOSS = 3.5e38
+# Counters are read just outside the clock: of 1,900 epochs at speed in logs/ none is beyond 1.02.
+# A quarter more is beyond the accounting of any guest system; seconds that were halved are beyond it.
+LARGEST_CPU_EXCESS = 1.25
+CPU_ROUNDING_SECONDS = 0.05
+# Threads of the process may then have cores that its training thread has not.
+_BINDING = re.compile("AFFINITY|BIND|PIN|PROGRESS")
+# Clocks of hosts differ by less, even where nobody keeps them.
+WALL_CLOCK_TOLERANCE_SECONDS = 600.0
 
 
 def impossible_values(record: Record) -> Iterator[str]:
@@ -38,7 +53,13 @@ def impossible_values(record: Record) -> Iterator[str]:
         *(problem for epoch in record.epochs for problem in _of_work(epoch, samples, most, of_step)),
         *_of_evaluations(record.header, record.epochs, record.results),
     )
+    found = found or (
+        *(problem for epoch in record.epochs for problem in _of_longest_step(epoch)),
+        *_of_processors(record, record.header),
+        *_of_wall_clock(record, record.header),
+    )
     yield from (f"{record.path}: {problem}" for problem in found)
+    yield from _of_older_log(record)
 
 
 def impossible_epochs(record: Record, workers: int) -> Iterator[str]:
@@ -113,8 +134,13 @@ def _of_evaluations(
         elif not math.isclose(result.training_seconds, trained[result.epochs], rel_tol=_ROUNDING):
             sums = f"training took {result.training_seconds} s, its epochs {trained[result.epochs]} s"
             yield f"evaluation after {result.epochs} epochs: {sums}"
+        if result.seconds < SHORTEST_STEP_SECONDS:
+            yield f"evaluation after {result.epochs} epochs: {result.images} images in {result.seconds} s"
         if isinstance(result, Result):
             yield from _of_counts(result)
+    if results and results[-1].epochs and results[-1].weights_sha256 == header.initial_weights_sha256:
+        same = f"{header.initial_weights_sha256[:12]}..., that of the initial ones: nothing was trained"
+        yield f"after {results[-1].epochs} epochs the SHA-256 of the weights is {same}"
 
 
 def _of_evaluation_order(header: Header, epochs: int, after: list[int]) -> Iterator[str]:
@@ -136,3 +162,84 @@ def _of_counts(result: Result) -> Iterator[str]:
     expected = 2 * result.true_positive / either if either else None
     if result.dice != expected:
         yield f"evaluation after {result.epochs} epochs: dice is {result.dice}, the counts give {expected}"
+
+
+def _of_longest_step(epoch: Epoch) -> Iterator[str]:
+    """Yield that the longest step is shorter than the mean one, or longer than the epoch."""
+    longest = epoch.budget.longest_step if epoch.budget else None
+    if longest is None:
+        return
+    mean = epoch.seconds / epoch.steps
+    if not mean * (1 - TOLERANCE) <= longest.seconds <= epoch.seconds * (1 + TOLERANCE):
+        of_all = f"all {epoch.steps} took {epoch.seconds} s"
+        yield f"epoch {epoch.epoch}: its longest step took {longest.seconds} s, {of_all}"
+
+
+def _of_processors(record: Record, header: Header) -> Iterator[str]:
+    """Yield each worker that had more CPU time than its cores have; dilated ones have a quota (fidelity.py).
+
+    The counters run on while a checkpoint is saved and the clock stands: as many epochs are passed over as
+    checkpoints may have been saved in.
+    """
+    minutes = header.config.training.checkpoint_minutes
+    trained = sum(epoch.seconds for epoch in record.epochs) + sum(each.seconds for each in record.results)
+    saved = int(min(trained / (60 * minutes), len(record.epochs))) if minutes else 0
+    for rank, worker in enumerate(header.workers) if header.dilation is None else ():
+        is_bound = any(map(_BINDING.search, worker.environment or {}))
+        cores = math.inf if is_bound else len(worker.cores)
+        beyond = []
+        for epoch in record.epochs:
+            facts = epoch.cpu[rank] if epoch.cpu else None
+            times = _processor_times(facts, epoch.worker_seconds[rank], cores) if facts else ()
+            for words, used, most in times:
+                if used > LARGEST_CPU_EXCESS * most + CPU_ROUNDING_SECONDS:
+                    found = f"{words} of worker {rank} took {used} s, at most {most} s can be"
+                    beyond.append((used / most, f"epoch {epoch.epoch}: {found}"))
+        yield from (text for _, text in sorted(beyond, reverse=True)[2 * saved :][:1])
+
+
+def _processor_times(facts: CpuFacts, seconds: float, cores: float) -> Iterator[tuple[str, float, float]]:
+    """Yield what a worker used of its processors in so many seconds, and the most that there is."""
+    thread = facts.thread_seconds.get("training", 0.0) + (facts.training_runqueue_seconds or 0.0)
+    yield "to run and to wait for a core, the training thread", thread, seconds
+    yield "all threads", facts.process_seconds, seconds * max(facts.cores, cores)
+
+
+def _of_wall_clock(record: Record, header: Header) -> Iterator[str]:
+    """Yield epochs that took longer than there was between two starts of attempts, or start and end."""
+    first = header.resumed.epoch if header.resumed else 0
+    ended = record.end.ended_utc if record.end else None
+    # The epoch in which the run was resumed belongs to both attempts.
+    own = record.epochs[first + 1 if header.resumed and header.resumed.step else first :]
+    for begin, end, epochs in (
+        (header.first_started_utc, header.started_utc, record.epochs[:first] if header.earlier else ()),
+        (header.started_utc, ended, own),
+    ):
+        seconds = sum(epoch.seconds for epoch in epochs) * (header.dilation or 1.0)
+        lasted = _seconds_between(begin, end)
+        if seconds > lasted + WALL_CLOCK_TOLERANCE_SECONDS:
+            yield f"{len(epochs)} epochs took {seconds:.0f} s, but {begin} to {end} are {lasted:.0f} s"
+
+
+def _seconds_between(begin: str, end: str | None) -> float:
+    """Return the seconds between two times in ISO 8601; infinity where one is not known."""
+    try:
+        return (datetime.fromisoformat(end or "") - datetime.fromisoformat(begin)).total_seconds()
+    except (ValueError, TypeError):  # TypeError: one without its time zone
+        return math.inf
+
+
+def _of_older_log(record: Record) -> Iterator[str]:
+    """Yield the first line of log.csv that is not what this record gives; a launch set aside has none."""
+    path = record.path.with_name(LOG_NAME)
+    if not record.results or record.path.name != RECORD_NAME:
+        return
+    try:
+        lines = read_regular(path).decode(errors="replace").splitlines()[1:]
+    except OSError:
+        return
+    given = older_log(list(record.epochs), record.results[-1]).splitlines()[1:]
+    for number, (line, expected) in enumerate(zip_longest(lines, given), start=2):
+        if line != expected:
+            yield f"{path}:{number}: it says {line}, {record.path.name} {expected}"
+            return

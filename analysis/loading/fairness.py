@@ -64,10 +64,11 @@ def _of_one_run(header: Header) -> str:
 def differing_attempts(header: Header) -> list[str]:
     """Return in which facts two attempts of a run differ, with both values and the attempts."""
     first, *others = header.attempts()
-    return [reason for other in others for reason in _between(first, other)]
+    return [reason for other in others for reason in between(first, other)]
 
 
-def _between(first: AttemptFacts, other: AttemptFacts) -> Iterator[str]:
+def between(first: AttemptFacts, other: AttemptFacts) -> Iterator[str]:
+    """Yield in which facts two attempts differ, with both values."""
     for name, old, new in _pairs(first, other):
         if old is not None and new is not None and old != new:
             before, after = _apart(old, new)

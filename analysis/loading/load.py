@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.loading.asked import asked_table, is_early
 from analysis.loading.compute_profiles import read_compute_profiles
+from analysis.loading.copies import copied
 from analysis.loading.fairness import refusals
 from analysis.loading.forecasts import read_forecasts
 from analysis.loading.options import (
@@ -29,7 +31,6 @@ from analysis.loading.rows import run_row, tidy
 from analysis.loading.runs import CompleteRun, Loaded, UnusableRun, name_of, read_run
 from analysis.loading.saliency import read_manifests, split_untimed, with_maps_only
 from analysis.loading.scripts import ScriptRun, beside_others, script_study, split_scripts
-from analysis.loading.steps import read_steps
 from analysis.processes import parallel_map
 from analysis.restriction import NOTHING_LEARNED
 from analysis.score import Score
@@ -38,6 +39,7 @@ from analysis.study import (
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
     GRADIENT_NORM_COLUMNS,
+    NOT_ASKED,
     PROBE_COLUMNS,
     SCORE_COLUMNS,
     STARTUP_TABLE_COLUMNS,
@@ -67,12 +69,15 @@ def load_study(folder: Path) -> Study:
     """
     scripts, paths = split_scripts(_run_folders(folder))
     if scripts and not paths:
-        return _study_of_scripts(folder, scripts)
+        return script_study(folder.resolve().name, scripts)
     with _without_garbage_collection():
         recorded = recorded_study(folder)
         criteria = recorded.criteria if recorded else Criteria()
-        study = _studies(folder.resolve().name, _read_beside(scripts, paths), criteria)
-        return _with_stopping_rule(_with_other_files(study, folder), folder, recorded)
+        runs = _read_beside(scripts, paths)
+        study = _with_other_files(_studies(folder.resolve().name, runs, criteria), folder)
+        if recorded:
+            study = replace(study, asked=asked_table(folder, recorded, runs, study))
+        return _with_stopping_rule(study, folder, recorded)
 
 
 def _read_beside(scripts: Sequence[ScriptRun], paths: Sequence[Path]) -> Loaded:
@@ -85,7 +90,6 @@ def _read_beside(scripts: Sequence[ScriptRun], paths: Sequence[Path]) -> Loaded:
 def _with_other_files(study: Study, folder: Path) -> Study:
     """Add what the files beside the records hold, and a note on each that cannot be used."""
     ping_pongs, problems = read_ping_pongs(folder)
-    steps, unreadable = read_steps(folder, study.epochs)
     profiles, damaged = read_compute_profiles(folder, study.headers)
     forecasts, changed = read_forecasts(folder, study)
     with_maps = study.with_maps
@@ -93,26 +97,21 @@ def _with_other_files(study: Study, folder: Path) -> Study:
     return replace(
         study,
         ping_pongs=ping_pongs,
-        steps=steps,
         profiles=profiles,
         forecasts=forecasts,
         explained=explained,
-        notes=(*study.notes, *problems, *unreadable, *damaged, *changed, *unexplained),
+        notes=(*study.notes, *problems, *damaged, *changed, *unexplained),
     )
 
 
 def _with_stopping_rule(study: Study, folder: Path, recorded: StudyConfig | None) -> Study:
     """Add how narrow intervals are to be, and the significance that is left after looks at the results."""
     until = recorded.until if recorded else None
-    stopping = stopping_rule(until, read_history(folder))
+    early = study.asked is not None and is_early(study.asked)
+    further = study.asked is not None and bool((study.asked["fate"] == NOT_ASKED).any())
+    stopping = stopping_rule(until, read_history(folder), early=early, further=further)
     notes = (*study.notes, *stopping.notes)
     return replace(study, notes=notes, significance=stopping.significance, until=until)
-
-
-def _study_of_scripts(folder: Path, scripts: Sequence[ScriptRun]) -> Study:
-    study = script_study(folder.resolve().name, scripts)
-    steps, unreadable = read_steps(folder, study.epochs)
-    return replace(study, steps=steps, notes=tuple(unreadable))
 
 
 def _run_folders(folder: Path) -> list[Path]:
@@ -150,7 +149,11 @@ def _comparable_runs(runs: Loaded) -> Loaded:
     """Return the runs that may be compared, sorted, and those left out: unusable, copies and refused."""
     complete, left_out = runs
     kept, copies = _without_copies(_sorted(complete))
-    refused = refusals({name: _compared_header(run) for name, run in kept.items()})
+    refused = copied(
+        {name: run.digests for name, run in kept.items()},
+        {name: run.epochs["seconds"].tolist() for name, run in kept.items()},
+    )
+    refused |= refusals({name: _compared_header(run) for name, run in kept.items() if name not in refused})
     left_out = [*left_out, *copies, *(_refused(kept[name], reason) for name, reason in refused.items())]
     return [run for name, run in kept.items() if name not in refused], left_out
 
@@ -256,7 +259,7 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
         headers=headers,
         criteria=criteria,
         axes=axes,
-        notes=remarks(headers, unknown),
+        notes=(*remarks(headers, unknown), *(f"{run.name}: {run.note}" for run in runs if run.note)),
         unknown_attempts=unknown,
     )
     return _with_measurements(study, runs)

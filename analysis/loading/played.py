@@ -21,7 +21,7 @@ TIMES_OF_A_RUN = (
     "busy_share",
 )  # fmt: skip
 TIMES_OF_AN_EVALUATION = ("training_seconds", "seconds")
-TABLES_OF_TIMES = ("epochs", "budgets", "probes", "startups", "steps")
+TABLES_OF_TIMES = ("epochs", "budgets", "probes", "startups")
 
 
 def as_trained(config: RunConfig) -> RunConfig:

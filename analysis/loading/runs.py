@@ -8,11 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from analysis.loading.attempts import with_earlier_attempts
-from analysis.loading.budget_columns import Columns, budget_columns, probe_columns
+from analysis.loading.budget_columns import (
+    Columns,
+    budget_columns,
+    norm_columns,
+    probe_columns,
+    startup_columns,
+)
 from analysis.loading.consistency import impossible_values, too_large
+from analysis.loading.copies import Digests, measured_digests
 from analysis.loading.fidelity import infidelity
-from analysis.loading.gradient_norms import norm_columns
-from analysis.loading.startup import startup_columns
+from analysis.loading.steps import step_faults
 from analysis.score import BUILT_IN_SCORE
 from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
@@ -33,10 +39,11 @@ OF_EPOCH = attrgetter(*RECORDED)
 class CompleteRun:
     """A run whose record is complete and can give a throughput, or tells of saliency maps.
 
-    `epochs`, `evaluations`, `scores`, `budget`, `probe`, `startup` and `norms` hold one array per column of
-    the tables, without the run's name. `config` is the header's, with the operational options that all runs
-    compared share; `score_name` is that of the score which is judged; `attempts_known` says whether the
-    header tells the facts of every attempt that trained a part; `saliency` is the line on its saliency maps.
+    `epochs`, `evaluations`, `scores`, `budget`, `probe`, `startup` and `norms` hold one array per
+    column of the tables, without the run's name. `config` is the header's, with the operational options that
+    all runs compared share; `score_name` is that of the score which is judged; `attempts_known` says
+    whether the header tells the facts of every attempt that trained a part; `saliency` is the line on its
+    saliency maps, `note` why a file beside the record cannot be read.
     """
 
     name: str
@@ -51,8 +58,10 @@ class CompleteRun:
     disturbance: Disturbance
     config: RunConfig
     score_name: str
+    digests: Digests
     attempts_known: bool = True
     saliency: Saliency | None = None
+    note: str = ""
 
     @property
     def has_throughput(self) -> bool:
@@ -81,10 +90,13 @@ def read_run(folder: Path) -> CompleteRun | UnusableRun:
     run = recorded_run(folder, config)
     if run.record is None or not run.state.is_complete:
         return _unusable_run(folder, config, run.state.state, _why_incomplete(run.state))
-    unusable = _unusable(run.record)
-    if unusable:
-        return _unusable_run(folder, config, *unusable)
-    return _complete_run(folder, run.record)
+    reason = why_unusable(run.record)
+    if reason:
+        return _unusable_run(folder, config, *reason)
+    faults, unread = step_faults(run.record)
+    if faults:
+        return _unusable_run(folder, config, "invalid", first_problem(faults))
+    return _complete_run(folder, run.record, unread)
 
 
 def _usable_config(path: Path) -> RunConfig:
@@ -96,7 +108,7 @@ def _usable_config(path: Path) -> RunConfig:
     return config
 
 
-def _complete_run(folder: Path, record: Record) -> CompleteRun:
+def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
     assert record.header is not None
     disturbed = disturbance(record)
     stalled = disturbed.stalled_epochs
@@ -111,8 +123,8 @@ def _complete_run(folder: Path, record: Record) -> CompleteRun:
     )
     score_name = record.results[-1].score_name if record.results else BUILT_IN_SCORE
     header, known = with_earlier_attempts(record.header, folder)
-    of_run = (disturbed, header.config, score_name, known, record.saliency)
-    return CompleteRun(name_of(folder), header, *tables, *of_run)
+    of_run = (disturbed, header.config, score_name, measured_digests(record.epochs))
+    return CompleteRun(name_of(folder), header, *tables, *of_run, known, record.saliency, note)
 
 
 def name_of(folder: Path) -> str:
@@ -145,7 +157,7 @@ def _why_incomplete(state: RunState) -> str:
     return state.reason or "no record yet: it has not started"
 
 
-def _unusable(record: Record) -> tuple[State | Exclusion, str] | None:
+def why_unusable(record: Record) -> tuple[State | Exclusion, str] | None:
     """Return (state, reason) of a complete record that gives no throughput, or not that of its cluster."""
     if all(epoch.warmup for epoch in record.epochs) and not _has_maps(record):
         reason = f"{len(record.epochs)} epochs, none after the warm-up: train at least 2 epochs"

@@ -14,6 +14,7 @@ from analysis.loading.consistency import impossible_epochs
 from analysis.loading.fairness import differing_in
 from analysis.loading.rows import distinct, machine_of, scores_text, speed_of, tidy
 from analysis.loading.runs import epoch_columns, escape_unprintable, name_of
+from analysis.loading.steps import step_faults
 from analysis.restriction import SPEED_ALONE
 from analysis.study import (
     BUDGET_COLUMNS,
@@ -117,7 +118,7 @@ def _unusable(run: ScriptRun) -> tuple[State | Exclusion, str] | None:
             "no throughput",
             f"{len(record.epochs)} epochs, none after the warm-up: record at least 2 epochs",
         )
-    problems = tuple(impossible_epochs(record, len(run.header.workers)))
+    problems = tuple(impossible_epochs(record, len(run.header.workers))) or step_faults(record)[0]
     return ("invalid", first_problem(problems)) if problems else None
 
 

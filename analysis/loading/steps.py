@@ -1,63 +1,63 @@
-"""Single step times of every run, from the files beside the records, as quantiles per worker."""
+"""Contradictions between a record and the file of single steps beside it."""
 
 import io
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.loading.runs import name_of
-from analysis.processes import parallel_map
-from analysis.study import STEP_COLUMNS, STEP_QUANTILES
-from unet_scaling.measure.step_sample import STEPS_NAME
 from unet_scaling.study.files import read_verified
-from unet_scaling.study.measurements import PHASE_COLUMNS
+from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME, TOLERANCE
+from unet_scaling.study.record import Record
+from unet_scaling.study.record_lines import Epoch
 
-# Files that one process reads at a time; fewer are not worth starting another process.
-FILES_AT_ONCE = 50
-
-RunFile = tuple[str, Path, frozenset[int]]
-
-
-def read_steps(study: Path, epochs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return STEP_COLUMNS, a row per worker of every run with a step file, and why files cannot be read.
-
-    `epochs` are those of the runs in use; steps of their warm-up are left out. A run whose budget was off
-    has no step file and no row.
-    """
-    results = list(parallel_map(_read, _files(study, epochs), chunk=FILES_AT_ONCE))
-    tables = [result for result in results if isinstance(result, pd.DataFrame)]
-    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(STEP_COLUMNS))
-    return table, [result for result in results if isinstance(result, str)]
+# Of a long run the file has a sample of the steps. Of so many, whose times differ as much as they are long,
+# the mean is known to 10 %; half of these seconds, or twice as many, are no matter of chance.
+FEWEST_SAMPLED_STEPS = 100
+LARGEST_SAMPLING_ERROR = 1.5
 
 
-def _files(study: Path, epochs: pd.DataFrame) -> list[RunFile]:
-    """Return every run that has a step file, with that file and the epochs of the run's warm-up."""
-    paths = {name_of(path.parent): path for path in sorted(study.glob(f"*/{STEPS_NAME}"))}
-    warm_up = epochs[epochs["warmup"].astype(bool)]
-    return [
-        (run, paths[run], frozenset(warm_up.loc[warm_up["run"] == run, "epoch"]))
-        for run in epochs["run"].unique()
-        if run in paths
-    ]
-
-
-def _read(run_file: RunFile) -> pd.DataFrame | str:
-    """Return the rows of a run, or why its file cannot be read."""
-    run, path, skipped = run_file
+def step_faults(record: Record) -> tuple[tuple[str, ...], str]:
+    """Return where the file of single steps contradicts the record beside it, and why it cannot be read."""
+    path = record.path.with_name(STEPS_NAME)
+    if not path.exists():
+        return (), ""
     try:
         steps = pd.read_parquet(io.BytesIO(read_verified(path)))
-        return _quantiles(steps[~steps["epoch"].isin(skipped)]).assign(run=run)[list(STEP_COLUMNS)]
+        seconds = steps[list(PHASE_COLUMNS)].sum(axis="columns", skipna=False)
+        kept = seconds.groupby([steps["epoch"], steps["worker"]]).agg(["size", "sum"]).reset_index()
     except (OSError, ValueError, KeyError) as error:
-        return f"{run}: {STEPS_NAME} cannot be read: {str(error).splitlines()[0]}"
+        return (), f"{STEPS_NAME} cannot be read: {str(error).splitlines()[0]}"
+    # The phases of an epoch are NaN where they could not be told apart.
+    kept = kept[~kept["epoch"].isin(steps.loc[seconds.isna(), "epoch"])]
+    from_the_start = record.header is None or record.header.resumed is None
+    faults = _faults(kept, record.epochs, from_the_start)
+    return tuple(f"{path}: {fault} in {record.path.name}" for fault in faults), ""
 
 
-def _quantiles(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per worker: quantiles of whole steps, and the median of its own work, all but sync."""
-    seconds = steps[list(PHASE_COLUMNS)].sum(axis=1)
-    work = seconds - steps["sync_seconds"]
-    of_worker = seconds.groupby(steps["worker"])
-    columns = {name: of_worker.quantile(share) for name, share in STEP_QUANTILES.items()}
-    table = pd.DataFrame(columns)
-    table["steps"] = of_worker.size()
-    table["work_seconds"] = work.groupby(steps["worker"]).median()
-    return table.reset_index()
+def _faults(kept: pd.DataFrame, epochs: Sequence[Epoch], from_the_start: bool) -> Iterator[str]:
+    """Yield where kept steps cannot be of what the record says of their epochs, by epoch and worker."""
+    told = [
+        (epoch.epoch, worker, epoch.steps, seconds, longest.seconds if longest else 0.0)
+        for epoch in epochs
+        for longest in [epoch.budget.longest_step if epoch.budget else None]
+        for worker, seconds in enumerate(epoch.worker_seconds)
+    ]
+    recorded = pd.DataFrame(told, columns=["epoch", "worker", "steps", "whole", "longest"])
+    table = kept.merge(recorded, on=["epoch", "worker"], how="left")
+    sampled = table["size"] < table["steps"]
+    beyond = table["sum"] - table["whole"]
+    rounding = TOLERANCE * table["whole"]
+    other = ~(table["size"] <= table["steps"]) | (beyond > rounding) | (~sampled & (beyond < -rounding))
+    for row in table[other].to_dict("records"):
+        where = f"steps of worker {row['worker']} in epoch {row['epoch']} took {row['sum']:.9g} s"
+        yield f"{row['size']} {where}, {row['steps']:.0f} {row['whole']:.9g} s"
+    missing = {epoch.epoch for epoch in epochs if epoch.budget} - set(kept["epoch"])
+    if missing and from_the_start and not sampled.any():
+        yield f"no step of epoch {min(missing)}, {epochs[min(missing)].steps} steps"
+    for worker, rows in table[sampled].groupby("worker"):
+        # The longest step may be half of an epoch, and be kept or not: the means are without it.
+        usual = (rows["whole"] - rows["longest"]).sum() / (rows["steps"] - 1).sum()
+        mean = rows["sum"].sum() / rows["size"].sum()
+        most = LARGEST_SAMPLING_ERROR * usual + rows["longest"].sum() / rows["size"].sum()
+        if rows["size"].sum() >= FEWEST_SAMPLED_STEPS and not usual / LARGEST_SAMPLING_ERROR <= mean <= most:
+            yield f"the steps of worker {worker} take {mean:.6g} s in the mean, {usual:.6g} s"

@@ -12,7 +12,7 @@ from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
 from analysis.findings.answer import Answer, answers_of
 from analysis.findings.check import BASELINE, NO, Check
-from analysis.findings.comparison import compare, withhold
+from analysis.findings.comparison import withhold
 from analysis.findings.cost import cost_table, target_of
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks, fairness_table
@@ -31,7 +31,9 @@ from analysis.findings.trust import Trust
 from analysis.findings.verdict import Verdict, verdicts
 from analysis.findings.wrapper_comparison import (
     beside_native,
+    compare_each,
     each_against_native,
+    of_compared_pair,
     with_framework,
 )
 from analysis.played.answer import with_played
@@ -45,7 +47,7 @@ from analysis.processes import parallel_map
 from analysis.restriction import after, restriction_notes, restriction_words
 from analysis.saliency.answer import maps_answer
 from analysis.saliency.findings import SaliencyFindings, saliency_findings
-from analysis.study import COMPARED, Study
+from analysis.study import Study
 from analysis.text import labelled, series_name
 
 # From here on, starting processes takes less time than they save.
@@ -81,12 +83,12 @@ class Report:
     @cached_property
     def comparisons(self) -> pd.DataFrame:
         """Return the comparisons of native DDP and Horovod."""
-        return _of_compared_pair(self.arms)
+        return of_compared_pair(self.arms)
 
     @cached_property
     def iou_between(self) -> pd.DataFrame:
         """Return the IoU of native DDP against Horovod."""
-        return _of_compared_pair(self.arms_iou)
+        return of_compared_pair(self.arms_iou)
 
     @cached_property
     def fairness(self) -> pd.DataFrame:
@@ -218,7 +220,7 @@ class Report:
 def make_report(study: Study) -> Report:
     """Return the report of a study. Pure: nothing is read or written."""
     # None of these depends on another: a large study keeps several processors busy.
-    makers = (summarise, _compare_each, iou_table, cost_table, _iou_of_each)
+    makers = (summarise, compare_each, iou_table, cost_table, _iou_of_each)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = fairness_checks(study)
@@ -232,7 +234,7 @@ def make_report(study: Study) -> Report:
         checks=checks,
         extrapolation=extrapolate(study),
         overhead=Overhead(
-            budget_table(study), difference_table(study, _of_compared_pair(arms)), network_table(study)
+            budget_table(study), difference_table(study, of_compared_pair(arms)), network_table(study)
         ),
         played=played_quality(study, points),
         arms=arms,
@@ -240,14 +242,6 @@ def make_report(study: Study) -> Report:
         wrappers=each_against_native(study, every, between),
         saliency=saliency_findings(study),
     )
-
-
-def _of_compared_pair(arms: pd.DataFrame) -> pd.DataFrame:
-    return arms[arms["framework"] == COMPARED[1]].drop(columns="framework").reset_index(drop=True)
-
-
-def _compare_each(study: Study) -> pd.DataFrame:
-    return compare(beside_native(study))
 
 
 def _iou_of_each(study: Study) -> pd.DataFrame:

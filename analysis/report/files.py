@@ -11,7 +11,6 @@ from analysis.report.gallery import gallery
 from analysis.report.html import page
 from analysis.report.links import RunLinks, run_links
 from analysis.report.markdown import summary_markdown
-from analysis.report.refresh import with_refresh
 from analysis.report.reproduction import study_file
 from analysis.report.tables import table_files
 from unet_scaling.study.files import READABLE, write_atomically
@@ -22,18 +21,15 @@ IMAGES_NAME = "saliency_images.png"
 FORMER_FIGURES = ("deviation", "efficiency", "iou", "loss_epochs", "loss_seconds", "speedup", "throughput")
 
 
-def write_report(report: Report, folder: Path, refresh_seconds: int = 0) -> list[Path]:
+def write_report(report: Report, folder: Path) -> list[Path]:
     """Write the report's files; the same study, in the same place, always gives the same bytes.
 
     The page comes last, so that what it names is there. Figures of an earlier report that this one does
     not draw, and those of earlier versions, are removed: they would be taken for its own. Raises OSError
-    where the folder cannot be written; an earlier file is then still whole. With `refresh_seconds` the page
-    loads itself again.
+    where the folder cannot be written; an earlier file is then still whole.
     """
     figures = draw_figures(report)
     contents = _contents(report, figures, run_links(report, folder))
-    if refresh_seconds:
-        contents[PAGE_NAME] = with_refresh(contents[PAGE_NAME], refresh_seconds)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)

@@ -1,4 +1,4 @@
-"""Write the report of a study again whenever a record has changed, until all its runs are complete."""
+"""Write the report of a study again whenever a record has changed, until all its runs have ended."""
 
 import time
 from dataclasses import dataclass
@@ -8,9 +8,7 @@ from analysis.findings.precision import decide
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from analysis.report.files import PAGE_NAME, write_report
-from analysis.report.refresh import without_refresh
 from unet_scaling.study.errors import EXIT_OK
-from unet_scaling.study.files import READABLE, write_atomically
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.repeats import REPEATS_NAME
 from unet_scaling.study.run_state import run_state
@@ -27,17 +25,16 @@ Fingerprint = frozenset[tuple[str, int, int]]
 def watch(study: Path, folder: Path, seconds: int) -> int:
     """Keep the report in `folder` that of the study, looking at its records every so many seconds.
 
-    Ends with 0 when all runs are complete and no repeat is to come, or at Ctrl-C; the last report stays.
+    Ends with 0 when every run is complete or diverged and no repeat is to come, or at Ctrl-C; the last report
+    stays.
     """
     print(f"writing {folder / PAGE_NAME} whenever a record changes; Ctrl-C ends this, and keeps the report")
-    watched = Watched(study, folder, seconds)
+    watched = Watched(study, folder)
     try:
         while not watched.is_over():
             time.sleep(seconds)
     except KeyboardInterrupt:
         print("ended; the report stays as it is")
-    finally:
-        _stop_refreshing(folder / PAGE_NAME)
     return EXIT_OK
 
 
@@ -47,7 +44,6 @@ class Watched:
 
     study: Path
     folder: Path
-    seconds: int
     seen: Fingerprint | None = None
 
     def is_over(self) -> bool:
@@ -56,32 +52,21 @@ class Watched:
         if now == self.seen:
             return False
         self.seen = now
-        complete, runs = _progress(self.study)
+        recorded = recorded_study(self.study)
+        folders = [self.study / each.run for each in recorded.configs()] if recorded else []
+        states = [run_state(folder).state for folder in folders or list_run_folders(self.study)]
         loaded = load_study(self.study)
-        if loaded.subject.runs.empty:
-            self._say(f"{complete} of {count(runs, 'run')} complete; no report without one")
-            return False
-        report = make_report(loaded)
-        over = complete == runs and not _asks_for_more(report)
-        write_report(report, self.folder, refresh_seconds=0 if over else self.seconds)
-        self._say(f"{complete} of {count(runs, 'run')} complete; report written")
-        return over
-
-    def _say(self, text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
-
-
-def fingerprint(study: Path) -> Fingerprint:
-    """Return what changes when a record, or the study itself, does."""
-    facts = [(path, path.stat()) for pattern in WATCHED for path in study.glob(pattern)]
-    return frozenset((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in facts)
-
-
-def _progress(study: Path) -> tuple[int, int]:
-    """Return how many runs of the study are complete, and how many it has."""
-    recorded = recorded_study(study)
-    folders = [study / config.run for config in recorded.configs()] if recorded else list_run_folders(study)
-    return sum(run_state(folder).is_complete for folder in folders), len(folders)
+        report = make_report(loaded) if len(loaded.subject.runs) else None
+        if report:
+            write_report(report, self.folder)
+        complete = states.count("complete")
+        written = "report written" if report else "no report without one"
+        progress = f"{complete} of {count(len(states), 'run')} complete"
+        print(f"{time.strftime('%H:%M:%S')} {progress}; {written}", flush=True)
+        if complete < len(states):
+            # No repeat is added to a study with a run that diverged, nor can that run change.
+            return set(states) <= {"complete", "diverged"}
+        return report is None or not _asks_for_more(report)
 
 
 def _asks_for_more(report: Report) -> bool:
@@ -90,9 +75,7 @@ def _asks_for_more(report: Report) -> bool:
     return until is not None and decide(report.study, report.comparisons, until).goes_on
 
 
-def _stop_refreshing(page: Path) -> None:
-    if page.exists():
-        content = page.read_bytes()
-        still = without_refresh(content)
-        if still != content:
-            write_atomically(page, still, READABLE)
+def fingerprint(study: Path) -> Fingerprint:
+    """Return what changes when a record, or the study itself, does."""
+    facts = [(path, path.stat()) for pattern in WATCHED for path in study.glob(pattern)]
+    return frozenset((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in facts)

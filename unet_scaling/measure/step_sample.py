@@ -17,7 +17,6 @@ from unet_scaling.measure.phases import Seconds
 from unet_scaling.study.measurements import PHASE_COLUMNS, Phase
 from unet_scaling.study.random_streams import STEP_SAMPLE_STREAM
 
-STEPS_NAME = "steps.parquet"
 # About 1 MB.
 MOST_SAMPLED_ROWS = 20_000
 

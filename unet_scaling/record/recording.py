@@ -10,7 +10,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from unet_scaling.group.group import Group
-from unet_scaling.measure.step_sample import STEPS_NAME
 from unet_scaling.record.batches import Item, RecordedBatches, count_samples
 from unet_scaling.record.loop_hooks import LoopHooks
 from unet_scaling.record.script_group import group_of_script
@@ -26,6 +25,7 @@ from unet_scaling.record.script_run import (
 from unet_scaling.study.config import ALL_FRAMEWORKS
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_verified
+from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import End, RecordLine, WorkerFacts
 

@@ -3,12 +3,12 @@
 import time
 
 from unet_scaling.group.group import Group
-from unet_scaling.measure.step_sample import STEPS_NAME
 from unet_scaling.run.run_claim import OWNER_NAME, RunClaim
 from unet_scaling.run.run_folder import RunFolder
 from unet_scaling.run.weights import WEIGHTS_NAME
 from unet_scaling.study.errors import UserError, report_name
 from unet_scaling.study.files import remove_unfinished
+from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import (
     RECORD_NAME,
     RecordWriter,
@@ -16,9 +16,8 @@ from unet_scaling.study.record import (
     read_record,
     set_record_aside,
 )
-from unet_scaling.study.study_file import CHECKPOINTS
+from unet_scaling.study.study_file import CHECKPOINTS, LOG_NAME
 
-LOG_NAME = "log.csv"
 CLAIM_POLL_SECONDS = 1.0
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +20,7 @@ from unet_scaling.measure.cpu_counters import thread_ids
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter
 from unet_scaling.measure.network_probe import probe_network
 from unet_scaling.measure.startup import StartupClock
-from unet_scaling.measure.step_sample import STEPS_NAME
-from unet_scaling.run.attempt import LOG_NAME, new_record, take_run_folder
+from unet_scaling.run.attempt import new_record, take_run_folder
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,
@@ -40,9 +40,11 @@ from unet_scaling.run.weights import WEIGHTS_NAME, save_weights
 from unet_scaling.study.compute_profile import COMPUTE_NAME
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
 from unet_scaling.study.files import write_atomically, write_verified
+from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import RecordWriter
 from unet_scaling.study.record_lines import End, Epoch, Evaluation, RecordLine, WorkerFacts
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, Saliency
+from unet_scaling.study.study_file import LOG_NAME
 from unet_scaling.study.texts import score_title
 
 
@@ -258,7 +260,7 @@ class Recorder:
                 save_weights(model, self._run.path / WEIGHTS_NAME)
                 write_atomically(self._run.path / LOG_NAME, older_log(self.epochs, self.results[-1]))
             self._write_steps()
-            self._write(End(status="complete"))
+            self._write(End(status="complete", ended_utc=datetime.now(UTC).isoformat(timespec="seconds")))
             remove_checkpoints(self._run.path)
         # A worker that left earlier would have its launcher end worker 0 in the middle of this.
         self._group.wait_for_all()

@@ -31,7 +31,9 @@ class Phase(IntEnum):
     REST = 6
 
 
-# Of the record and of steps.parquet.
+# Of single steps, beside the record (measure/step_sample.py).
+STEPS_NAME = "steps.parquet"
+# Of the record and of that file.
 PHASE_COLUMNS = tuple(f"{phase.name.lower()}_seconds" for phase in Phase)
 
 

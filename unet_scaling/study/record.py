@@ -34,6 +34,7 @@ Format history
        of an emulated run only: compute in the header, no loss in an epoch, and no line `result`;
        of a script's run only: the line `script`, no learning rate in an epoch, and scores in `end`;
        of a task that a Python file defines only: task in the configuration, and the line `scores`;
+       early records have no ended_utc in `end`;
        of a study with [saliency] only: saliency in the configuration, the line `saliency`, and explained in
        `end`
 
@@ -74,6 +75,7 @@ from unet_scaling.study.saliency import SALIENCY_FOLDER, Saliency
 from unet_scaling.study.validation import StrictModel
 
 RECORD_NAME = "run.jsonl"
+DISTURBED_RECORDS = "run.disturbed*.jsonl"
 CUT_OFF = "the line is cut off"
 EMPTY_RECORD = "the record is empty"
 CHECKSUM_FORMAT = b',"crc32":"%08x"}'
@@ -204,6 +206,11 @@ def attempt_records(folder: Path) -> list[Path]:
     """Return the records of earlier attempts of the run in this folder, in their order."""
     count = len(list(folder.glob("run.attempt*.jsonl")))
     return [folder / f"run.attempt{number}.jsonl" for number in range(1, count + 1)]
+
+
+def disturbed_records(folder: Path) -> list[Path]:
+    """Return the records of disturbed launches of the run in this folder, each made again since."""
+    return sorted(folder.glob(DISTURBED_RECORDS))
 
 
 def earlier_attempts(folder: Path) -> int:

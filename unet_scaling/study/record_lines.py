@@ -263,6 +263,9 @@ class End(StrictModel):
         None,
         description="images mapped, and images checked, where it stopped among its saliency maps",
     )
+    ended_utc: str | None = Field(
+        None, description="of a complete run: what was trained fits between its start and this"
+    )
     scores: dict[str, FiniteFloat] | None = Field(
         None, description="by name, as a script reports them; none of the project's own runs"
     )

@@ -18,7 +18,7 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.faults import fault_lines
 from unet_scaling.study.files import read_json_with_checksum
 from unet_scaling.study.options import BUILT_IN_TABLES, TASK_DATA_KEYS
-from unet_scaling.study.repeats import PRECISION_WORDS
+from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
 from unet_scaling.study.validation import read_toml, user_message, validated
 
 STUDY_NAME = "study.json"
@@ -27,7 +27,8 @@ CONFIG_NAME = "config.json"
 OLDER_CONFIG_NAME = "point.json"
 JOB_NAME = "job.json"
 OUTPUT_NAME = "output.log"
-# First line of log.csv, in the layout of the older study; its first column has no name.
+LOG_NAME = "log.csv"
+# Its first line, in the layout of the older study; its first column has no name.
 OLDER_LOG_HEADER = ",time_per_epoch,loss,lr,training_time,test_time,iou"
 PING_PONG_NAME = "ping_pong.json"
 CHECKPOINTS = "checkpoint-*.pt"
@@ -112,8 +113,10 @@ def recorded_study(folder: Path) -> StudyConfig | None:
         return None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}; remove it: {LAUNCH_HINT} writes it again") from None
-    if isinstance(content, dict) and "claims" in content:  # its name before record format 5
-        content["criteria"] = content.pop("claims")
+    if isinstance(content, dict):
+        content.pop(HISTORY_KEY, None)
+        if "claims" in content:  # its name before record format 5
+            content["criteria"] = content.pop("claims")
     return validated(StudyConfig, content, str(path))
 
 

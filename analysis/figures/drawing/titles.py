@@ -31,7 +31,7 @@ def title_marks(artist: Artist, titles: Iterable[str]) -> None:
 def launch_titles(runs: pd.DataFrame, unit: str) -> Iterator[str]:
     """Yield run, host, throughput and seed of every launch; what is not known is left out."""
     for run in runs.to_dict("records"):
-        hosts = first_of(str(run["hosts"]).split(", "), "host", MOST_NAMED_HOSTS)
+        hosts = first_of(str(run["hosts"]).split(), "host", MOST_NAMED_HOSTS)
         throughput = "" if pd.isna(run["throughput"]) else f"{chart_number(run['throughput'], '.4g')} {unit}"
         seed = "" if pd.isna(run["seed"]) else f"seed {run['seed']}"
         yield ", ".join(filter(None, (str(run["run"]), hosts, throughput, seed)))
