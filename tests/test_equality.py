@@ -207,7 +207,7 @@ def test_workers_draw_other_numbers_and_constants_stay(source: Path, trained_run
 
 REFUSED = {
     "histogram": ("passes", "self.passes += 1", "self.passes += int(1000 * places[0, 0])"),
-    "mask": ("mask", "self.passes += 1", "self.mask = self.mask ^ (places[0, :2] > 0)"),
+    "mask": ("mask", "self.passes += 1", "self.mask = self.mask ^ (places[0, :2] > places[1, :2])"),
     "not saved": ("center", "torch.zeros(width))", "torch.zeros(width), persistent=False)"),
 }
 
@@ -223,7 +223,7 @@ def test_a_buffer_that_makes_one_state_have_two_scores_is_refused_by_name(
     text = SOURCE.replace(right, wrong)
     assert text != SOURCE
     (tmp_path / "equal.py").write_text(text)
-    config = equal_config(tmp_path / "equal.py", NATIVE, workers, plays=2)
+    config = equal_config(tmp_path / "equal.py", NATIVE, workers, plays=2, batch_per_worker=4)
     code, output = launched(config, tmp_path / "run", cores_each=1)
     assert code == 2
     assert f"buffer {buffer}" in output.replace("module.", "")

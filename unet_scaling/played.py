@@ -88,9 +88,9 @@ def buffers_that_differ(model: nn.Module, group: Group) -> list[str]:
     copies = copies_of_buffers(model)
     digests = {name: {sample_sha256(each) for each in of_workers} for name, of_workers in copies.items()}
     differing = names_that_differ(digests, group)
-    unsaved = {
-        name for name, module, key in buffer_places(model) if key in module._non_persistent_buffers_set
-    }
+    played = played_statistics(model)
+    places = played.places if played else buffer_places(model)
+    unsaved = {name for name, module, key in places if key in module._non_persistent_buffers_set}
     others = [name for name in differing if name in unsaved or not copies[name].is_floating_point()]
     if others:
         raise UserError(
