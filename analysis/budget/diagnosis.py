@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.budget import communication_rules, worker_rules
 from analysis.budget.causes import Cause
 from analysis.budget.point_facts import PointFacts, point_facts
-from analysis.loading.resources import is_sharing
+from analysis.facts import is_sharing
 from analysis.study import NAMES, POINT, Study
 from analysis.text import count
 
