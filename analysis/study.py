@@ -40,7 +40,13 @@ EVALUATION_COLUMNS = (
     "true_negative", "iou", "dice", "image_iou", "seconds", "weights_sha256",
 )  # fmt: skip
 SCORE_COLUMNS = ("run", "epochs", "score", "value")
-GPU_COLUMNS = ("gpu_utilization", "gpu_memory_bytes", "gpu_power_watts", "gpu_energy_joules")
+GPU_COLUMNS = (
+    "gpu_utilization",
+    "gpu_memory_bytes",
+    "gpu_power_watts",
+    "gpu_power_limit_watts",
+    "gpu_energy_joules",
+)
 BUDGET_COLUMNS = (
     "run", "worker", "host", "epochs", "seconds", "images", "steps", "worker_seconds", *PHASE_COLUMNS,
     "wire_seconds", "process_cpu_seconds", "training_cpu_seconds", "communication_cpu_seconds",

@@ -37,7 +37,7 @@ ORDERS = {
     ),
     "analysis": (
         ("arrays", "score", "study", "text", "processes", "restriction"),
-        ("loading",),
+        ("facts", "loading"),
         ("statistics",),
         ("findings",),
         ("budget",),

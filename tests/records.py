@@ -84,6 +84,10 @@ def make_workers(
 
 def make_header(point: RunConfig, **changes: object) -> Header:
     """The header of a run of this point; `changes` replace fields."""
+    of_workers: Any = changes.get("workers") or make_workers(point.workers)
+    backend = "gloo" if point.framework == "pytorch_native" else "mpi"
+    if any(worker.device_uuid for worker in of_workers):
+        backend = "nccl"
     fields: dict[str, Any] = {
         "config": point,
         "config_sha256": point.digest(),
@@ -92,14 +96,14 @@ def make_header(point: RunConfig, **changes: object) -> Header:
         "commit": "0123456789abcdef0123456789abcdef01234567",
         "dirty": False,
         "versions": {"python": "3.11.2", "torch": "2.13.0"},
-        "transport": {"backend": "gloo" if point.framework == "pytorch_native" else "mpi"},
+        "transport": {"backend": backend},
         "job": {},
         "manifest_sha256": digest("manifest"),
         "train_images": TRAIN_IMAGES,
         "test_images": 12,
         "initial_weights_sha256": digest(f"weights of seed {point.seed}"),
         "gradient_bytes": GRADIENT_BYTES,
-        "workers": make_workers(point.workers),
+        "workers": of_workers,
         "compute": make_compute(point),
     }
     return Header(**fields | changes)
@@ -154,7 +158,7 @@ def make_result(
         dice=2 * true_positive / (union + true_positive) if union else None,
         image_iou=true_positive / union if union else None,
         seconds=0.5,
-        weights_sha256=digest(f"final weights of {header.config.run}"),
+        weights_sha256=digest(f"final weights of {header.config.run.removeprefix(header.config.framework)}"),
     )
 
 

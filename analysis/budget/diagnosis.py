@@ -17,7 +17,7 @@ from analysis.budget import communication_rules, worker_rules
 from analysis.budget.causes import Cause
 from analysis.budget.point_facts import PointFacts, point_facts
 from analysis.budget.tables import series_at
-from analysis.loading.resources import is_sharing
+from analysis.facts import is_sharing
 from analysis.study import POINT, Study
 from unet_scaling.study.config import Framework
 

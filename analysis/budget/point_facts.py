@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
 from analysis.budget.tables import CONTENDED
-from analysis.loading.resources import share_cores
+from analysis.facts import share_cores
 from analysis.statistics.intervals import Interval
 from analysis.statistics.launches import launches_of
 from analysis.statistics.timed import timed

@@ -1,46 +1,37 @@
 """What the records of two studies say of settings, software, machine and data: equal, or both values."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analysis.compare.matching import Matching
-from analysis.compare.sides import StudySide
-from analysis.loading.compared_facts import (
-    ATTEMPT_FACTS,
-    NOT_SET,
-    SETTINGS,
-    TIMEOUT_VARIABLES,
-    compute_profile,
-    settings,
-    workers_per_host,
-)
+from analysis.compare.matching import Matching, PointMatch
+from analysis.compare.sides import StudyPoint, StudySide
+from analysis.facts import FACTS, FactGroup, setting_facts, values_of, version_facts
+from analysis.findings.headers import COUNTS
 from analysis.loading.options import flat_options, shown
 from analysis.score import Score
-from analysis.study import NAMES
 from analysis.text import clean, first_of
-from unet_scaling.study.record_lines import Header, WorkerFacts
+from unet_scaling.study.record_lines import Header
 
 _NOT_RECORDED = "not recorded"
 # What a cell has room for; the rest is counted.
 _MOST_VALUES = 4
-# The other variables of a job name the job itself, and so differ always.
-_JOB_VARIABLES = ("SLURM_CLUSTER_NAME", "SLURM_JOB_PARTITION", "SLURM_CPUS_PER_TASK")
 # Pixels and network decide what one image costs; other options decide how it is computed.
 _OPTIONS_OF_WORK = (
     "data.image_height", "data.image_width", "data.channels", "model.width", "model.depth",
 )  # fmt: skip
-FactGroup = Literal["option", "data", "software", "machine", "environment"]
-OPTION: FactGroup = "option"
-
-_Values = Mapping[str, Iterable[str | None]]
+# They decide which pixels of which images an IoU is of.
+TEST_SET_OPTIONS = (
+    "data.test_share", "data.split_seed", "data.image_height", "data.image_width", "data.foreground",
+)  # fmt: skip
+OPTION: Literal["option"] = "option"
 
 
 @dataclass(frozen=True)
 class ComparedFact:
     """A fact of both studies: the distinct values of each, none where it is not recorded."""
 
-    group: FactGroup
+    group: FactGroup | Literal["option"]
     name: str
     a: tuple[str, ...]
     b: tuple[str, ...]
@@ -61,23 +52,6 @@ def _text(values: Sequence[str], other: Sequence[str]) -> str:
     return first_of(ordered, "value", _MOST_VALUES) or _NOT_RECORDED
 
 
-_OF_WORKERS: dict[str, Callable[[WorkerFacts], str]] = {
-    "hosts": lambda worker: worker.host,
-    "devices": lambda worker: worker.device,
-    "cores per worker": lambda worker: str(len(worker.cores)),
-    "threads per worker": lambda worker: str(worker.threads),
-}
-_OF_VIRTUAL_CLUSTER = ("dilation", "link rate")
-# {}: what the data consist of.
-_OF_DATA: dict[str, Callable[[Header], str | None]] = {
-    "SHA-256 of the data's manifest": lambda header: header.manifest_sha256[:16],
-    "training {}s": lambda header: f"{header.train_images:,}",
-    "test {}s": lambda header: f"{header.test_images:,}",
-    "gradient bytes": lambda header: f"{header.gradient_bytes:,}" if header.gradient_bytes else None,
-    "seeds": lambda header: str(header.config.seed),
-}
-
-
 def compared_facts(a: StudySide, b: StudySide, matching: Matching) -> list[ComparedFact]:
     """Return every fact of the points that are compared; of all points where none are.
 
@@ -87,10 +61,38 @@ def compared_facts(a: StudySide, b: StudySide, matching: Matching) -> list[Compa
     second = b.headers([match.b for match in matching.matches] or b.points)
     if not (first and second):
         return []
-    found = [
-        fact for group, values in _GROUPS.items() for fact in _facts_of(group, values(first), values(second))
-    ]
-    return [*found, *_initial_weights(first, second), *_environment(first, second)]
+    every = {str(number): header for number, header in enumerate([*first, *second])}
+    facts = [*FACTS, *version_facts(every), *setting_facts(every, varying=False)]
+    found = [_both(OPTION, name, *values) for name, values in _options(first, second).items()]
+    seeds = {header.config.seed for header in first} & {header.config.seed for header in second}
+    for fact in facts:
+        sides = [first, second]
+        if fact.name == "initial weights":
+            sides = [[header for header in headers if header.config.seed in seeds] for headers in sides]
+        values = [values_of(fact, headers) for headers in sides]
+        if all(values) or (any(values) and not (fact.same and fact.group == "environment")):
+            found.append(_both(fact.group, fact.title(first[0]), *values))
+    # Whether settings are recorded is worth a line where one study did not.
+    return [fact for fact in found if fact.a != ("recorded",) or fact.b != ("recorded",)]
+
+
+def _both(
+    group: FactGroup | Literal["option"], name: str, first: Iterable[str], second: Iterable[str]
+) -> ComparedFact:
+    """Return a fact with every value once, numbers by size: the order of runs says nothing."""
+    distinct = [{clean(value) for value in values} for values in (first, second)]
+    ordered = [tuple(sorted(values, key=lambda value: (len(value), value))) for values in distinct]
+    return ComparedFact(group, clean(name), *ordered)
+
+
+def _options(*both: Sequence[Header]) -> Mapping[str, tuple[list[str], list[str]]]:
+    """Return the values of each option in A and in B."""
+    values: dict[str, tuple[list[str], list[str]]] = {}
+    for side, headers in enumerate(both):
+        for header in headers:
+            for key, value in flat_options(header.config).items():
+                values.setdefault(key, ([], []))[side].append(shown(value))
+    return values
 
 
 def unequal_samples(differing: Sequence[ComparedFact], score: Score) -> Iterator[str]:
@@ -103,103 +105,24 @@ def unequal_samples(differing: Sequence[ComparedFact], score: Score) -> Iterator
         yield f"{same}, so a ratio of {score.samples} / s says little: {values}"
 
 
-def _facts_of(group: FactGroup, first: _Values, second: _Values) -> Iterator[ComparedFact]:
-    for name in dict.fromkeys((*first, *second)):
-        values = [_distinct(each.get(name, ())) for each in (first, second)]
-        yield ComparedFact(group, clean(name), *values)
+def why_no_difference(a: StudySide, b: StudySide, match: PointMatch) -> str:
+    """Return why the IoUs of a point of each study may not be compared; empty where they may."""
+    if not a.study.provenance_known:
+        return "the test images of logs in the older layout are unknown"
+    first = _test_set(a, match.a)
+    second = _test_set(b, match.b)
+    differing = (name for name, value in first.items() if value != second[name])
+    return "; ".join(f"{name}: A {first[name]}, B {second[name]}" for name in differing)
 
 
-def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
-    """Return every value once, numbers by size: the order of runs says nothing."""
-    known = {clean(value) for value in values if value is not None}
-    return tuple(sorted(known, key=lambda value: (len(value), value)))
-
-
-def _options(headers: Sequence[Header]) -> _Values:
-    values: dict[str, list[str | None]] = {}
-    for header in headers:
-        for key, value in flat_options(header.config).items():
-            values.setdefault(key, []).append(shown(value))
-    return values
-
-
-def _software(headers: Sequence[Header]) -> _Values:
-    packages = sorted({package for header in headers for package in header.versions})
-    values: dict[str, list[str | None]] = {
-        "commit": [header.commit for header in headers],
-        "uncommitted changes": [None if header.dirty is None else str(header.dirty) for header in headers],
-        "record format": [str(header.format) for header in headers],
+def _test_set(side: StudySide, point: StudyPoint) -> dict[str, str]:
+    """Return what an IoU is of, by name; a study has refused runs that differ in it."""
+    header, *_ = side.headers([point])
+    evaluations = side.study.evaluations
+    counts = evaluations.loc[evaluations["run"].isin(point.runs), COUNTS].astype(float)
+    return {
+        "data manifest": header.manifest_sha256[:16],
+        f"test {side.study.score.samples}": f"{header.test_images:,}",
+        **{key: point.settings[key] for key in TEST_SET_OPTIONS if key in point.settings},
+        "evaluated pixels": ", ".join(f"{each:,.0f}" for each in sorted({*counts.sum(axis="columns")})),
     }
-    for package in packages:
-        values[f"version of {package}"] = [header.versions.get(package) for header in headers]
-    return values
-
-
-def _machine(headers: Sequence[Header]) -> _Values:
-    workers = [worker for header in headers for facts in header.attempts() for worker in facts.workers]
-    of_workers = {name: [value(worker) for worker in workers] for name, value in _OF_WORKERS.items()}
-    nodes = {"workers on each host": [workers_per_host(header) for header in headers]}
-    slowed = {name: [ATTEMPT_FACTS[name](header) for header in headers] for name in _OF_VIRTUAL_CLUSTER}
-    if any(header.is_emulated for header in headers):
-        slowed["compute profile"] = [compute_profile(header) for header in headers]
-    of_jobs = {name: [header.job.get(name, "no Slurm") for header in headers] for name in _JOB_VARIABLES}
-    return {**of_workers, **nodes, **slowed, **_transports(headers), **of_jobs}
-
-
-def _transports(headers: Sequence[Header]) -> _Values:
-    values: dict[str, list[str | None]] = {}
-    for framework, name in NAMES.items():
-        own = [header.transport for header in headers if header.config.framework == framework]
-        for key in dict.fromkeys(key for transport in own for key in transport):
-            values[f"{name}: {key}"] = [transport.get(key) for transport in own]
-    return values
-
-
-def _data(headers: Sequence[Header]) -> _Values:
-    sample = headers[0].config.sample
-    return {name.format(sample): [value(header) for header in headers] for name, value in _OF_DATA.items()}
-
-
-def _initial_weights(first: Sequence[Header], second: Sequence[Header]) -> Iterator[ComparedFact]:
-    """Yield the checksums of the seeds that both studies have."""
-    common = {header.config.seed for header in first} & {header.config.seed for header in second}
-    if common:
-        values = [
-            _distinct(
-                f"{header.initial_weights_sha256[:8]} (seed {header.config.seed})"
-                for header in headers
-                if header.config.seed in common
-            )
-            for headers in (first, second)
-        ]
-        yield ComparedFact("data", "initial weights", *values)
-
-
-def _environment(first: Sequence[Header], second: Sequence[Header]) -> Iterator[ComparedFact]:
-    """Yield the variables and the allocator of all workers where both studies recorded them."""
-    for kind in SETTINGS:
-        both = [_recorded(kind, headers) for headers in (first, second)]
-        if all(both):
-            yield from _variables(kind, both)
-        else:
-            found = [("recorded",) if recorded else () for recorded in both]
-            yield ComparedFact("environment", f"{kind} of the workers", *found)
-
-
-def _variables(kind: str, both: Sequence[Sequence[dict[str, str]]]) -> Iterator[ComparedFact]:
-    names = {name for recorded in both for values in recorded for name in values} - TIMEOUT_VARIABLES
-    for name in sorted(names):
-        values = [_distinct(each.get(name, NOT_SET) for each in recorded) for recorded in both]
-        yield ComparedFact("environment", f"{kind} {clean(name)}", *values)
-
-
-def _recorded(kind: str, headers: Sequence[Header]) -> list[dict[str, str]]:
-    return [found for header in headers if (found := settings(header, kind)) is not None]
-
-
-_GROUPS: Mapping[FactGroup, Callable[[Sequence[Header]], _Values]] = {
-    OPTION: _options,
-    "data": _data,
-    "software": _software,
-    "machine": _machine,
-}

@@ -15,8 +15,8 @@ from analysis.compare.contrast import (
     paired_contrasts,
     unpaired_contrasts,
 )
+from analysis.compare.facts import why_no_difference
 from analysis.compare.matching import PointMatch
-from analysis.compare.refusals import why_no_difference
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH
 from analysis.statistics.intervals import FEWEST_REPEATS, Interval

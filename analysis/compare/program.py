@@ -5,7 +5,7 @@ from pathlib import Path
 from analysis.compare.assemble import StudyComparison, compare_studies
 from analysis.compare.show import comparison_files, print_comparison
 from analysis.compare.sides import StudySide, read_side
-from analysis.loading.compared_facts import task_words
+from analysis.facts import task_words
 from analysis.report.console import report_console
 from analysis.restriction import restriction_words
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_OK, UserError

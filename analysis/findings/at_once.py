@@ -1,15 +1,15 @@
 """The check that each run of a study had its cores, or its devices, to itself while it trained."""
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 
+from analysis.facts import hosts
 from analysis.findings.check import WITHOUT_HEADER, WITHOUT_RECORD, Check, no, not_known, withhold_claims, yes
 from analysis.findings.pairs import sides
-from analysis.loading.resources import hosts
 from analysis.study import Study
 from analysis.text import clean, count
-from unet_scaling.study.record_lines import Header
 from unet_scaling.study.shared_devices import owned_devices
 
 # Start times are whole seconds.
@@ -17,7 +17,8 @@ CLOCK_STEP_SECONDS = 1.0
 
 # A host, a device, or a core of a host: its kind and its name.
 Resource = tuple[str, str]
-Resources = Callable[[Header], list[Resource]]
+Resources = Mapping[str, list[Resource]]
+FREE = (-math.inf, "")
 # Both runs, and what they shared.
 Clash = tuple[str, str, str]
 
@@ -50,8 +51,13 @@ def clashes_of(study: Study) -> list[Clash]:
 def _clashes_of_cores(study: Study, trained: pd.DataFrame) -> list[Clash]:
     in_order = trained.dropna().sort_values("begin", kind="stable")
     # Cores are many: only of runs that a host served at the same time are they looked up.
-    together = _runs_of(_clashes(study, in_order, _hosts))
-    return list(_clashes(study, in_order[in_order.index.isin(together)], _owned))
+    by_host = {run: [("host", host) for host in hosts([header])] for run, header in study.headers.items()}
+    together = _runs_of(_clashes(in_order, by_host))
+    owned = {
+        run: [each for worker in study.headers[run].workers for each in owned_devices(worker)]
+        for run in together
+    }
+    return list(_clashes(in_order[in_order.index.isin(together)], owned))
 
 
 def _at_once(study: Study, clashes: list[Clash]) -> Check:
@@ -78,7 +84,8 @@ def _trained(study: Study) -> pd.DataFrame:
 
 
 def _seconds_of_last_attempt(study: Study) -> dict[str, float]:
-    first_epochs = {run: _first_whole_epoch(study, run) for run in study.headers}
+    resumed = {run: header.resumed for run, header in study.headers.items()}
+    first_epochs = {run: at.epoch + (at.step > 0) if at else 0 for run, at in resumed.items()}
     epochs = study.epochs[["run", "epoch", "seconds"]]
     own = epochs[epochs["epoch"] >= epochs["run"].map(first_epochs).astype(int)]
     seconds = own.groupby("run", observed=True)["seconds"].sum()
@@ -87,33 +94,17 @@ def _seconds_of_last_attempt(study: Study) -> dict[str, float]:
     return {str(run): float(total) * slowed[str(run)] for run, total in seconds.items()}
 
 
-def _first_whole_epoch(study: Study, run: str) -> int:
-    resumed = study.headers[run].resumed
-    return 0 if resumed is None else resumed.epoch + (resumed.step > 0)
-
-
-def _hosts(header: Header) -> list[Resource]:
-    return [("host", host) for host in hosts([header])]
-
-
-def _owned(header: Header) -> list[Resource]:
-    return [resource for worker in header.workers for resource in owned_devices(worker)]
-
-
-def _clashes(study: Study, trained: pd.DataFrame, resources: Resources) -> Iterator[Clash]:
+def _clashes(trained: pd.DataFrame, resources: Resources) -> Iterator[Clash]:
     """Yield, for each run that began while another held one of its resources, both runs and that resource.
 
     `trained` is sorted by begin, so that the last end of each core and device is all there is to keep.
     """
     last: dict[Resource, tuple[float, str]] = {}
     for run, begin, end in trained.itertuples(name=None):
-        held = resources(study.headers[run])
-        clash = next((resource for resource in held if _busy(last.get(resource), begin)), None)
+        held = resources[run]
+        # By (end, run): what is free has ended before all others.
+        clash = next((each for each in held if last.get(each, FREE)[0] > begin + CLOCK_STEP_SECONDS), None)
         if clash:
             yield last[clash][1], run, clean(" ".join(clash))
         for resource in held:
             last[resource] = max(last.get(resource, (end, run)), (end, run))
-
-
-def _busy(last: tuple[float, str] | None, begin: float) -> bool:
-    return last is not None and last[0] > begin + CLOCK_STEP_SECONDS

@@ -24,10 +24,9 @@ PointPair = tuple[str, str, str, int]
 class Check:
     """What should be equal, whether it is ("yes", "no", "not known"), and the fact.
 
-    `withholds`: this "no" is reason enough not to call a framework faster; at the points in `pairs`, or
-    at all points where `pairs` is empty. `one_sided`: this "not known" is of one framework's runs alone,
-    so that they may differ in it from the other's. `framework`: which one is compared with native DDP, where
-    the row is of such a pair and that is not Horovod.
+    `withholds`: this is reason enough not to call a framework faster; at the points in `pairs`, or at all
+    points where `pairs` is empty. `framework`: which one is compared with native DDP, where the row is of
+    such a pair and that is not Horovod.
     """
 
     check: str
@@ -35,13 +34,17 @@ class Check:
     fact: str
     withholds: bool = False
     pairs: frozenset[PointPair] = frozenset()
-    one_sided: bool = False
     framework: Framework | None = None
 
     @property
     def title(self) -> str:
         """Return the check, with the framework that it is about where that is not Horovod."""
         return f"{self.check} ({NAMES[self.framework]})" if self.framework else self.check
+
+    @property
+    def one_sided(self) -> bool:
+        """Return whether one framework's runs alone leave it unknown, so that they may differ in it."""
+        return self.mark == NOT_KNOWN and self.withholds
 
 
 # Checks return these; the fairness table knows their names.
@@ -50,9 +53,9 @@ def yes(fact: str) -> Check:
     return Check("", YES, fact)
 
 
-def no(fact: str) -> Check:
-    """Return a check that does not hold, and forbids no claim."""
-    return Check("", NO, fact)
+def no(fact: str, pairs: Iterable[PointPair] = ()) -> Check:
+    """Return a check that does not hold, at these points or at all, and forbids no claim."""
+    return Check("", NO, fact, pairs=frozenset(pairs))
 
 
 def withhold_claims(fact: str, pairs: Iterable[PointPair] = ()) -> Check:
@@ -60,9 +63,14 @@ def withhold_claims(fact: str, pairs: Iterable[PointPair] = ()) -> Check:
     return Check("", NO, fact, withholds=True, pairs=frozenset(pairs))
 
 
-def not_known(fact: str, *, one_sided: bool = False) -> Check:
+def not_known(fact: str) -> Check:
     """Return a check that the records cannot answer."""
-    return Check("", NOT_KNOWN, fact, one_sided=one_sided)
+    return Check("", NOT_KNOWN, fact)
+
+
+def known_of_one(fact: str, pairs: Iterable[PointPair]) -> Check:
+    """Return a check that only one framework's records answer at these points: no claim may rest on it."""
+    return Check("", NOT_KNOWN, fact, withholds=True, pairs=frozenset(pairs))
 
 
 def withholding(checks: Iterable[Check], pair: PointPair) -> list[Check]:

@@ -1,61 +1,67 @@
 """How fair a comparison is: one row per thing that should be equal, with a mark and the fact in words.
 
-Runs that differ in what must agree have been refused before (analysis/loading/fairness.py); this table says
+Runs that differ in what must agree have been refused before (analysis/facts.py); this table says
 of the runs that are used what is equal, and marks also what no refusal can settle: hosts, clocks, order, the
 baseline. What compares two frameworks has a row for each that is compared with native DDP.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 
 import pandas as pd
 
+from analysis.facts import (
+    BATCHES,
+    COMPUTING,
+    DEVICES,
+    EVALUATED,
+    PLACES,
+    SAME_VARIABLES,
+    SOFTWARE,
+    TRAINING,
+    WEIGHTS,
+)
 from analysis.findings.asked import check_asked
 from analysis.findings.at_once import check_alone
 from analysis.findings.baseline import check_baseline
 from analysis.findings.check import BASELINE, QUIET, WITHOUT_RECORD, Check, no, not_known, withhold_claims
-from analysis.findings.headers import (
-    check_attempts,
-    check_batches,
-    check_computing,
-    check_cores,
-    check_environment,
-    check_evaluated,
-    check_shared,
-    check_weights,
-)
-from analysis.findings.machines import check_clocks, check_hosts
-from analysis.findings.order import check_order
+from analysis.findings.headers import check_attempts, check_evaluated, check_facts, check_shared
+from analysis.findings.machines import check_clocks, check_places
+from analysis.findings.order import check_first, check_order
 from analysis.findings.pair_of_frameworks import pair_study
-from analysis.findings.software import check_software
-from analysis.findings.work import check_quiet, check_repeats, check_work
+from analysis.findings.work import check_quiet, check_repeats, check_training, check_work
 from analysis.study import COMPARED, Study
 from unet_scaling.study.config import Framework
 
 _COLUMNS = ["check", "mark", "fact", "withholds"]
 
-# The samples of a task that a file defines may be no images (_named).
-EVALUATED = "same images evaluated"
 ALONE = "one run at a time on a core"
+CLOCKS_ROW = "same clock of the cores"
+WORK_ROW = "same work per epoch"
+ORDER = "order interleaved in time"
+FIRST = "either framework first"
 Checks = Mapping[str, Callable[[Study], Check]]
 # Of the headers: nothing is known of logs without them.
 _OF_HEADERS: Checks = {
-    "same initial weights": check_weights,
-    "same batches": check_batches,
+    WEIGHTS: partial(check_facts, WEIGHTS),
+    BATCHES: partial(check_facts, BATCHES),
     EVALUATED: check_evaluated,
-    "same devices, cores and threads": check_cores,
-    "same way of computing": check_computing,
-    "same environment": check_environment,
+    DEVICES: partial(check_facts, DEVICES),
+    COMPUTING: partial(check_facts, COMPUTING),
+    SAME_VARIABLES: partial(check_facts, SAME_VARIABLES),
     "workers share nothing": check_shared,
-    "same software": check_software,
+    SOFTWARE: partial(check_facts, SOFTWARE),
     "same machine in all attempts": check_attempts,
+    TRAINING: check_training,
 }
 OF_TABLES: Checks = {
-    "same nodes": check_hosts,
+    PLACES: check_places,
     ALONE: check_alone,
-    "same clock of the cores": check_clocks,
-    "same work per epoch": check_work,
-    "order interleaved in time": check_order,
+    CLOCKS_ROW: check_clocks,
+    WORK_ROW: check_work,
+    ORDER: check_order,
+    FIRST: check_first,
     BASELINE: check_baseline,
     "equal repeats": check_repeats,
     "asked for and read": check_asked,
@@ -63,13 +69,11 @@ OF_TABLES: Checks = {
 }
 # Of them, those that compare two frameworks.
 OF_A_PAIR = (
-    "same software", "same nodes", ALONE, "same clock of the cores",
-    "same work per epoch", "order interleaved in time", QUIET,
+    DEVICES, COMPUTING, SAME_VARIABLES, SOFTWARE, TRAINING, PLACES, ALONE, CLOCKS_ROW, WORK_ROW, ORDER, FIRST,
+    QUIET,
 )  # fmt: skip
 # Of what decides an IoU: nothing else is compared of played runs.
-_OF_PLAYED = (
-    "same initial weights", "same batches", EVALUATED, "same way of computing", "same software",
-)  # fmt: skip
+_OF_PLAYED = (WEIGHTS, BATCHES, EVALUATED, COMPUTING, SOFTWARE)
 
 
 _OF_SCRIPTS = {

@@ -79,6 +79,23 @@ def sides(runs: pd.DataFrame) -> Iterator[tuple[PointPair, Sides]]:
         yield pair, (points["pytorch_native", native, *here], points["horovod", horovod, *here])
 
 
+def pairs_known_of_one(runs: pd.DataFrame, known: Iterable[str]) -> list[PointPair]:
+    """Return the points at which a larger share of one framework's runs than of the other's is `known`."""
+    told = set(known)
+    return [
+        pair
+        for pair, (native, horovod) in sides(runs)
+        if native["run"].isin(told).mean() != horovod["run"].isin(told).mean()
+    ]
+
+
+def in_both(name: str, values: Iterable[Sequence[str]], names: Iterable[str]) -> str:
+    """Return what both frameworks have of a fact: "hosts: a in native DDP, b in Horovod"."""
+    shown = [first_of([clean(value) for value in own], "value", MOST_EXAMPLES) for own in values]
+    told = [f"{text or 'not recorded'} in {arm}" for text, arm in zip(shown, names, strict=True)]
+    return f"{clean(name)}: {', '.join(told)}"
+
+
 def point_name(pair: PointPair) -> str:
     """Return "at 2 workers (lr=0.1; bucket=5)"."""
     options, native, horovod, workers = pair

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.loading.fairness import between
+from analysis.facts import differing_attempts
 from analysis.loading.options import identity, label, varying, with_common_places
 from analysis.loading.runs import Loaded, why_unusable
 from analysis.study import ABSENT, ASKED_COLUMNS, IS_READ, NOT_ASKED, Study
@@ -64,9 +64,10 @@ def _replaced(folder: Path, header: Header) -> Iterator[bool]:
     """
     for path in (*disturbed_records(folder), *attempt_records(folder)):
         record = read_record(path)
-        if not record.complete or record.header is None or any(between(record.header, header)):
+        if not record.complete or record.header is None:
             continue
-        if why_unusable(record) is None:
+        both = header.model_copy(update={"earlier": [record.header]})
+        if not any(differing_attempts(both)) and why_unusable(record) is None:
             yield not disturbance(record).reason
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.facts import refusals
 from analysis.loading.asked import asked_table, is_early
 from analysis.loading.compute_profiles import read_compute_profiles
 from analysis.loading.copies import copied
-from analysis.loading.fairness import refusals
 from analysis.loading.forecasts import read_forecasts
 from analysis.loading.options import (
     compared_configs,

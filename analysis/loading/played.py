@@ -4,10 +4,10 @@ A played run (training.plays) trains exactly as so many workers, on fewer. It is
 workers that it stands for, in a study of its own that knows no times.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from analysis.loading.compared_facts import FACTS, Fact
+from analysis.facts import FACTS, MANIFEST, SAME
 from analysis.loading.runs import CompleteRun, Loaded, UnusableRun
 from analysis.study import NAN, Study
 from unet_scaling.study.config import RunConfig
@@ -15,7 +15,9 @@ from unet_scaling.study.record_lines import Header
 
 # What decides the IoU. Device, host and software of a played run may be others than those of the real ones.
 # Beside emulated ones, which learn nothing, they have no speed to go with their IoU.
-DECIDE_IOU = ("computing", "manifest_sha256", "train_images", "test_images", "initial_weights_sha256")
+DECIDE_IOU = (
+    "computing", MANIFEST, "training {}s", "test {}s", "initial weights",
+)  # fmt: skip
 TIMES_OF_A_RUN = (
     "images_per_second", "epochs_per_second", "seconds_per_epoch", "step_seconds", "training_seconds",
     "busy_share",
@@ -55,23 +57,16 @@ def differing_from_real(played: Mapping[str, Header], real: Mapping[str, Header]
     """
     reasons: dict[str, list[str]] = {}
     for fact in (fact for fact in FACTS if fact.name in DECIDE_IOU):
-        known = {fact.alike(header): run for run, header in real.items()}
+        key = SAME[fact.same]
+        known = {key(header): run for run, header in real.items()}
         for run, header in played.items():
-            reason = _difference(fact, header, known, real)
-            if reason:
+            of_real = known.get(key(header))
+            value = fact.of(header)
+            usual = fact.of(real[of_real]) if of_real else value
+            if value != usual:
+                reason = f"{fact.title(header)}: {value}, but {usual} in {of_real}, which is not played"
                 reasons.setdefault(run, []).append(reason)
     return {run: "; ".join(parts) for run, parts in reasons.items()}
-
-
-def _difference(
-    fact: Fact[Header], header: Header, known: Mapping[Hashable, str], real: Mapping[str, Header]
-) -> str:
-    run = known.get(fact.alike(header))
-    if run is None:
-        return ""
-    value = fact.value(header)
-    usual = fact.value(real[run])
-    return "" if value == usual else f"{fact.name} is {value}, but {usual} in {run}, which is not played"
 
 
 def without_times(played: Study) -> Study:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.loading.attempts import with_earlier_attempts
 from analysis.loading.budget_columns import (
     Columns,
     budget_columns,
@@ -24,8 +23,8 @@ from analysis.study import EPOCH_COLUMNS, EVALUATION_COLUMNS, NAN, LeftOut
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import Disturbance, disturbance
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import Epoch, Evaluation, Header, Scores
+from unet_scaling.study.record import Record, read_record
+from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation, Header, Scores
 from unet_scaling.study.run_state import STATE_OF_END, Exclusion, RunState, State, first_problem, recorded_run
 from unet_scaling.study.saliency import Saliency
 from unet_scaling.study.study_file import config_path, read_config
@@ -33,6 +32,7 @@ from unet_scaling.study.study_file import config_path, read_config
 RECORDED = [name for name in EPOCH_COLUMNS if name not in ("run", "fastest_worker_seconds", "stalled")]
 # One call for all columns of an epoch: a study of 10,000 runs has two million epochs.
 OF_EPOCH = attrgetter(*RECORDED)
+START = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,45 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
         norm_columns(record),
     )
     score_name = record.results[-1].score_name if record.results else BUILT_IN_SCORE
-    header, known = with_earlier_attempts(record.header, folder)
+    header, known = _with_earlier_attempts(record.header, folder)
     of_run = (disturbed, header.config, score_name, measured_digests(record.epochs))
     return CompleteRun(name_of(folder), header, *tables, *of_run, known, record.saliency, note)
+
+
+def _with_earlier_attempts(header: Header, folder: Path) -> tuple[Header, bool]:
+    """Return the header with the facts of every attempt that trained a part of it, and whether all are known.
+
+    Older records have only the last attempt's. Those of the others stand in `run.attemptN.jsonl` beside
+    it; one of them is not known where its file is missing or damaged.
+    """
+    if header.resumed is None or header.earlier:
+        return header, True
+    earlier: list[AttemptFacts] = []
+    resumed_at = _start(header)
+    known = True
+    for number in range(header.attempt - 1, 0, -1):
+        if resumed_at == START:
+            break
+        found, readable = _header_of(folder / f"run.attempt{number}.jsonl")
+        known = known and readable
+        # What began no earlier than the next attempt did has trained nothing that the next one kept.
+        if found is not None and _start(found) < resumed_at:
+            earlier.insert(0, found)
+            resumed_at = _start(found)
+    return header.model_copy(update={"earlier": earlier}), known and resumed_at == START
+
+
+def _start(header: Header) -> tuple[int, int]:
+    return (header.resumed.epoch, header.resumed.step) if header.resumed else START
+
+
+def _header_of(path: Path) -> tuple[Header | None, bool]:
+    """Return the header of an attempt and whether it is known; one that wrote none has trained nothing."""
+    try:
+        record = read_record(path)
+    except OSError:
+        return None, False
+    return record.header, record.header is not None or not record.damaged
 
 
 def name_of(folder: Path) -> str:

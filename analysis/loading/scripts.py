@@ -8,10 +8,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.facts import FACTS, SAME, UNCOMMITTED_CHANGES, Fact, differing_in, version_facts
 from analysis.loading.budget_columns import Columns, budget_columns
-from analysis.loading.compared_facts import MACHINE_FACTS, UNCOMMITTED, Fact, version_facts
 from analysis.loading.consistency import impossible_epochs
-from analysis.loading.fairness import differing_in
 from analysis.loading.rows import distinct, machine_of, scores_text, speed_of, tidy
 from analysis.loading.runs import epoch_columns, escape_unprintable, name_of
 from analysis.loading.steps import step_faults
@@ -97,7 +96,12 @@ def script_study(name: str, runs: Sequence[ScriptRun]) -> Study:
     unusable = {run.name: run.left_out(*reason) for run in runs if (reason := _unusable(run))}
     sound = {run.name: run for run in runs if run.name not in unusable}
     headers = {name: run.header for name, run in sound.items()}
-    refused = differing_in(headers, _facts(headers))
+    script = Fact(
+        "software", "SHA-256 of the script", "all", "", lambda told: (told.script_sha256 or "")[:16]
+    )
+    told = [fact for fact in FACTS if fact.group != "data" and fact.name != UNCOMMITTED_CHANGES]
+    among = dict.fromkeys(SAME, _arm) | {"workers": _arm_and_workers}
+    refused = differing_in(headers, [script, *told, *version_facts(headers)], among)
     left_out = [sound[name].left_out("refused", reason) for name, reason in refused.items()]
     return _study(
         name,
@@ -134,18 +138,6 @@ def _arm(header: ScriptHeader) -> Hashable:
 
 def _arm_and_workers(header: ScriptHeader) -> Hashable:
     return _arm(header), len(header.workers)
-
-
-def _facts(headers: Mapping[str, ScriptHeader]) -> list[Fact[ScriptHeader]]:
-    """Return what has to agree among the runs of an arm."""
-    machine = {name: value for name, value in MACHINE_FACTS.items() if name != UNCOMMITTED}
-    on_hosts = machine.pop("workers on each host")
-    return [
-        Fact("script_sha256", lambda header: (header.script_sha256 or "")[:16], _arm),
-        *(Fact(name, value, _arm) for name, value in machine.items()),
-        Fact("workers on each host", on_hosts, _arm_and_workers),
-        *version_facts(headers, _arm),
-    ]
 
 
 def _study(name: str, runs: Sequence[ScriptRun], left_out: Sequence[LeftOut]) -> Study:

@@ -11,6 +11,7 @@ from analysis.budget.network_floor import network_table
 from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
 from analysis.findings.answer import Answer, answers_of
+from analysis.findings.baseline import ONE_WORKER, check_one_worker
 from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import withhold
 from analysis.findings.cost import cost_table, target_of
@@ -47,7 +48,7 @@ from analysis.processes import parallel_map
 from analysis.restriction import after, restriction_notes, restriction_words
 from analysis.saliency.answer import maps_answer
 from analysis.saliency.findings import SaliencyFindings, saliency_findings
-from analysis.study import Study
+from analysis.study import COMPARED, Study
 from analysis.text import labelled, series_name
 
 # From here on, starting processes takes less time than they save.
@@ -223,7 +224,7 @@ def make_report(study: Study) -> Report:
     makers = (summarise, compare_each, iou_table, cost_table, _iou_of_each)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
-    checks = fairness_checks(study)
+    checks = [*fairness_checks(study), *_checks_of_one_worker(study, compared)]
     every = withhold(compared, fairness_checks(beside_native(study)) if study.wrappers else checks)
     arms = with_framework(every, study)
     return Report(
@@ -242,6 +243,16 @@ def make_report(study: Study) -> Report:
         wrappers=each_against_native(study, every, between),
         saliency=saliency_findings(study),
     )
+
+
+def _checks_of_one_worker(study: Study, compared: pd.DataFrame) -> Iterator[Check]:
+    """Yield a check of each framework against native DDP on 1 worker."""
+    named = with_framework(compared, study)
+    for framework in (COMPARED[1], *study.wrappers):
+        rows = named[named["framework"] == framework]
+        if len(rows):
+            other = None if framework == COMPARED[1] else framework
+            yield replace(check_one_worker(rows), check=ONE_WORKER, framework=other)
 
 
 def _iou_of_each(study: Study) -> pd.DataFrame:

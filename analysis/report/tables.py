@@ -23,7 +23,7 @@ FAIRNESS_TABLES = (
             "framework than Horovod end with its name",
             "mark": "yes, no, or not known",
             "fact": "what the records say",
-            "withholds": 'true: with this "no", neither framework is called faster where the fact says',
+            "withholds": "true: neither framework is called faster where the fact says",
         },
         page=PageTable(
             "fairness",

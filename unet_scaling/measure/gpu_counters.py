@@ -26,12 +26,14 @@ class Gpu:
         rates = self._ask(self._library.nvmlDeviceGetUtilizationRates)
         memory = self._ask(self._library.nvmlDeviceGetMemoryInfo)
         milliwatts = self._ask(self._library.nvmlDeviceGetPowerUsage)
+        limit = self._ask(self._library.nvmlDeviceGetEnforcedPowerLimit)
         energy = self.energy_joules()
         return GpuFacts(
             utilization=None if rates is None else rates.gpu / 100,
             memory_bytes=None if memory is None else memory.used,
             power_watts=None if milliwatts is None else milliwatts / 1000,
             energy_joules=None if energy is None or energy_before is None else energy - energy_before,
+            power_limit_watts=None if limit is None else limit / 1000,
         )
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:  # noqa: ANN401

@@ -126,6 +126,7 @@ class GpuFacts(StrictModel):
     memory_bytes: NonNegativeInt | None = Field(description="in use on the device at the epoch's end")
     power_watts: Duration | None = Field(description="at the epoch's end")
     energy_joules: Duration | None = Field(description="of the epoch, from the device's counter")
+    power_limit_watts: Duration | None = Field(None, description="enforced; none in records without it")
 
 
 class GradientNorms(StrictModel):
