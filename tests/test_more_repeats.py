@@ -324,7 +324,7 @@ def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Pa
     folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(asked | {"repeats": 3}))
     study = Launched(folder, [1.0, 1.06, 1.03, 1.03])
     study.launch()
-    loaded = load_study(folder.path)
+    loaded = replace(load_study(folder.path), significance=ADAPTIVE_SIGNIFICANCE)
     pair = widest(compare(loaded)).half_width
     every = widest(make_report(loaded).comparisons).half_width
     assert pair < every
