@@ -42,6 +42,7 @@ def study_of(rows: pd.DataFrame, throughput: NDArray[np.float64]) -> Study:
         seconds_per_epoch=np.median(seconds, axis=1),
         images_per_epoch=float(IMAGES),
         steps_per_epoch=1.0,
+        epochs_used=epochs,
     )
     of_epochs = {"run": np.repeat(names, epochs), "epoch": np.tile(np.arange(epochs), len(rows))}
     table = pd.DataFrame(of_epochs | {"seconds": seconds.ravel()})

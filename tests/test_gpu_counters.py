@@ -38,6 +38,9 @@ class Driver:
     def nvmlDeviceGetPowerUsage(self, handle: object) -> object:  # noqa: N802
         return self._of(handle, "nvmlDeviceGetPowerUsage", 250_000)
 
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: object) -> object:  # noqa: N802
+        return self._of(handle, "nvmlDeviceGetEnforcedPowerLimit", 350_000)
+
     def _of(self, handle: object, name: str, answer: object) -> object:
         assert handle == UUID
         return self._answer(name, answer)
@@ -68,6 +71,7 @@ def test_units_are_joules_watts_bytes_and_shares() -> None:
         ("nvmlDeviceGetUtilizationRates", "utilization"),
         ("nvmlDeviceGetMemoryInfo", "memory_bytes"),
         ("nvmlDeviceGetPowerUsage", "power_watts"),
+        ("nvmlDeviceGetEnforcedPowerLimit", "power_limit_watts"),
     ],
 )
 def test_what_the_driver_does_not_tell_is_none_and_the_rest_stays(silent: str, field: str) -> None:

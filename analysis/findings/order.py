@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.check import Check, known_of_one, no, not_known, withhold_claims, yes
-from analysis.findings.pairs import first_points, pairs_known_of_one, point_name, sides
+from analysis.findings.pairs import first_points, pairs_known_of_one, point_name, side_by_side, sides
 from analysis.study import Study
 from analysis.text import count
 
@@ -42,24 +42,21 @@ def check_order(study: Study) -> Check:
 
 def check_first(study: Study) -> Check:
     """Check that of the two runs of a repeat now one framework's, now the other's began first."""
-    first = [came for _, both in sides(study.runs) for came in _came_first(*map(_trained, both))]
+    times = study.runs.join(_trained(study.runs)[["begin", "end"]])
+    both = side_by_side(times, ["options", "workers", "repeat"]).dropna(
+        subset=["begin_native", "begin_horovod"]
+    )
+    in_turn = both[~_together(both) & (both["begin_native"] != both["begin_horovod"])]
+    first = list(in_turn["begin_native"] < in_turn["begin_horovod"])
     most, name = max(
         (first.count(native), name) for native, name in zip((True, False), study.compared_names, strict=True)
     )
     if len(first) >= FEWEST_ORDERED_REPEATS and most >= MOST_FIRST_SHARE * len(first):
-        times = f"{name} came first in {most} of {count(len(first), 'pair')} of runs of one repeat"
-        return no(f"{times}: what the first of two leaves to the second would look like a difference")
+        ordered = f"{name} came first in {most} of {count(len(first), 'pair')} of runs of one repeat"
+        return no(f"{ordered}: what the first of two leaves to the second would look like a difference")
     if not first:
         return not_known("no two runs of one repeat are known to have run one after the other")
     return yes(f"{study.compared_names[0]} came first in {first.count(True)} of {count(len(first), 'pair')}")
-
-
-def _came_first(native: pd.DataFrame, horovod: pd.DataFrame) -> list[bool]:
-    """Return for each repeat that did not run at once whether native DDP's run began first."""
-    both = native.merge(horovod, on="repeat", suffixes=("_native", "_horovod"))
-    begin = both["begin_native"]
-    other = both["begin_horovod"]
-    return list((begin < other)[~_together(both) & (begin != other)])
 
 
 def start_times(runs: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
