@@ -23,7 +23,7 @@ from unet_scaling.study.study_file import read_study
 from unet_scaling.study.texts import score_title
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import build_model
-from unet_scaling.verify_task import facts_of
+from unet_scaling.verify_task import task_facts_of
 
 STUDY = """
 workers = [1, 2]
@@ -78,10 +78,10 @@ def test_a_mistake_is_named_by_function_file_and_line(
     """As the two processes of `unet-scaling check` do it."""
     mistake = (MISTAKES | MISTAKES_OF_WORKERS)[name]
     config = points_config(tmp_path, mistake.source, **mistake.training)
-    first = facts_of(config, "") if name in MISTAKES_OF_WORKERS else ""
+    first = task_facts_of(config, "") if name in MISTAKES_OF_WORKERS else ""
     monkeypatch.setenv("PMI_RANK", "1" if first else "0")
     with pytest.raises(UserError) as raised:
-        facts_of(config, first)
+        task_facts_of(config, first)
     assert raised.value.exit_code == mistake.code
     assert mistake.place in str(raised.value)
     assert mistake.word in str(raised.value)
@@ -90,7 +90,7 @@ def test_a_mistake_is_named_by_function_file_and_line(
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_looks_like_a_mistake_passes(name: str, tmp_path: Path) -> None:
-    facts_of(points_config(tmp_path, changed(RIGHT[name])), "")
+    task_facts_of(points_config(tmp_path, changed(RIGHT[name])), "")
 
 
 @pytest.mark.parametrize("name", ["key", "no option", "order of reads"])
@@ -107,7 +107,7 @@ def test_check_refuses_a_mistake_before_any_launch(name: str, tmp_path: Path) ->
 def test_a_loss_that_is_no_mean_passes_where_the_study_says_so(tmp_path: Path) -> None:
     config = points_config(tmp_path, MISTAKES["dice of a batch"].source)
     task = config.task.model_copy(update={"loss_is_mean": False})
-    facts_of(config.model_copy(update={"task": task}), "")
+    task_facts_of(config.model_copy(update={"task": task}), "")
 
 
 def test_a_score_that_is_better_when_lower_is_judged_turned(tmp_path: Path) -> None:

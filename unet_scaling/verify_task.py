@@ -17,7 +17,7 @@ from unet_scaling.task.verification import TaskFacts, require_alike, task_facts
 from unet_scaling.training import build_model, build_optimizer
 
 
-def facts_of(config: RunConfig, first: str) -> str:
+def task_facts_of(config: RunConfig, first: str) -> str:
     """Return as JSON what a worker finds; with what the `first` found it is another one, and is compared."""
     task = FileTask(config)
     group = single_worker()
@@ -31,7 +31,7 @@ def facts_of(config: RunConfig, first: str) -> str:
 
 
 def main() -> None:
-    print(facts_of(RunConfig.model_validate_json(sys.stdin.read()), sys.argv[1]))
+    print(task_facts_of(RunConfig.model_validate_json(sys.stdin.read()), sys.argv[1]))
 
 
 if __name__ == "__main__":

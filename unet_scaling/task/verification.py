@@ -28,7 +28,7 @@ from unet_scaling.task.weights import backward_nodes, named, where_kept
 # Of the small batches that are tried: halved, they are still more than one sample.
 BATCH_SAMPLES = 4
 # That many of them, of samples from all over the set: those of one kind may stand together.
-BATCHES = 4
+COMPARED_BATCHES = 4
 # Sums in another order differ by rounding, or by so many roundings of the loss's own type; a sum instead of
 # a mean is off by a factor of 2. Where dropout draws anew for each sample, or passes differ in what they
 # use, only that factor is looked for.
@@ -122,7 +122,7 @@ def _require_same_samples(task: TaskFunctions, data: SampleData, fault: str) -> 
             raise task.mistake("datasets", f"sample {index} {fault}; {cure}", EXIT_BAD_DATA)
 
 
-def _batches(numbers: Indices, samples: int, batches: int = BATCHES) -> list[Indices]:
+def _batches(numbers: Indices, samples: int, batches: int = COMPARED_BATCHES) -> list[Indices]:
     """Return samples from all over a set, as many batches of as many of them; the same for every worker."""
     return [np.random.default_rng(number).permutation(numbers)[:samples] for number in range(batches)]
 
