@@ -1,107 +1,355 @@
-"""A study as honest launches leave it: what was asked for, and numbers that differ as measured ones do."""
+"""Honest studies on disk, by the real models and the real writers: what a claim may rest on.
 
-import random
-from collections.abc import Mapping
+Numbers follow from each other as in a real run: the seconds of an epoch are those of its steps, a worker that
+is done early waits in sync, processor seconds fit into the epoch, runs start one after the other. Runs of one
+seed on up to 2 workers train the same weights whatever the framework, as processors do.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm.study_folder import StudyFolder
-from tests.records import make_header, make_result
-from unet_scaling.measure.step_sample import StepSample
+from tests.records import digest, make_workers
+from unet_scaling.measure.step_sample import STEPS_NAME, StepSample
 from unet_scaling.run.older_log import older_log
-from unet_scaling.study.config import RunConfig, StudyConfig
+from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
-from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME, Budget, CpuFacts, LongestStep
-from unet_scaling.study.record import RecordWriter
-from unet_scaling.study.record_lines import End, Epoch, Header
-from unet_scaling.study.study_file import LOG_NAME
+from unet_scaling.study.measurements import (
+    PHASE_COLUMNS,
+    Budget,
+    CpuFacts,
+    GpuFacts,
+    LongestStep,
+    Phase,
+    Probe,
+    Startup,
+)
+from unet_scaling.study.record import RECORD_NAME, RecordWriter
+from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, Result, WorkerFacts
+from unet_scaling.training import learning_rate
 
-# Native DDP is faster by so much, far beyond the noise of 1 %.
-HOROVOD_SLOWER = 1.3
-STEPS = 12
-STUDY: Mapping[str, Any] = {
-    "name": "honest",
-    "workers": [2],
-    "repeats": 6,
-    "data": {"folder": "/data", "image_height": 32, "image_width": 32},
-    "training": {"epochs": 4, "batch_per_worker": 8},
-}
+Array = NDArray[np.float64]
+COMPLETE = End(status="complete")
+START = datetime(2026, 3, 2, 8, tzinfo=UTC)
+# Between two runs: their start-up, evaluation and end.
+PAUSE_SECONDS = 15.0
+EPOCHS = 10
+BATCH = 8
+TRAIN_IMAGES = 384
+TEST_IMAGES = 96
+GRADIENT_BYTES = 1_948_580
+PIXELS = TEST_IMAGES * 128 * 128
+FOREGROUND_PIXELS = round(0.18 * PIXELS)
+STEP_SECONDS = 0.130
+# Parts of a step on 1 worker, in the order of phases; sync has none.
+PARTS = np.array([0.02, 0.01, 0.31, 0.58, 0.0, 0.07, 0.01])
+# What averaging takes of a step, by workers.
+WIRE = {1: 0.0, 2: 0.025, 4: 0.045, 8: 0.06}
+H100 = "NVIDIA H100 80GB HBM3"
+VERSIONS = {
+    "python": "3.11.7", "torch": "2.13.0+cpu", "horovod": "0.28.1", "numpy": "2.4.6", "mpi4py": "4.1.2",
+    "mpich": "5.0.2", "lightning": "2.6.0", "accelerate": "1.15.0", "mpi": "MPICH Version:      5.0.2",
+}  # fmt: skip
+# A real clock is never twice the same to the last digit.
+CLOCK_MHZ = 2900.0
 
 
-def opened(folder: Path, **changes: object) -> StudyFolder:
-    """The folder of a study with its run folders; no run has started."""
-    study = StudyFolder(folder, StudyConfig.model_validate({**STUDY, **changes}))
-    study.prepare()
-    return study
+@dataclass(frozen=True)
+class Honest:
+    """What is true of a study: native DDP is faster by `advantage` on several workers, all else is equal.
 
-
-def launch(
-    folder: Path, config: RunConfig, name: str = "run.jsonl", luck: str = "", pace: float = 1.0
-) -> None:
-    """Write what a complete launch of a run leaves: its record, log.csv and steps.parquet.
-
-    `luck` is another launch of the same run; `pace` multiplies its seconds.
+    `noise` is the standard deviation of a launch and of a repeat; `speed` is the machine's against another,
+    `overhead` that of averaging against WIRE; `has_files`: with step samples and older logs.
     """
-    chance = random.Random(f"{config.run} {luck}")
-    pace *= HOROVOD_SLOWER if config.framework == "horovod" else 1.0
-    sample = StepSample(config.workers, seed=1)
-    epochs = [_epoch(config, number, pace * chance.gauss(1, 0.01), chance, sample) for number in range(4)]
-    block = 60 * config.repeat + 20 * (config.framework == "horovod") * (-1) ** config.repeat
-    started = f"2025-01-31T{12 + block // 3600:02d}:{block // 60 % 60:02d}:{block % 60:02d}Z"
-    header = make_header(config, started_utc=started, train_images=STEPS * config.workers * 8)
-    write(folder, header, epochs, name)
-    (folder / LOG_NAME).write_text(older_log(epochs, make_result(header, epochs, 0.8)))
-    content = sample.parquet()
-    assert content is not None
-    write_verified(folder / STEPS_NAME, content)
+
+    frameworks: Sequence[Framework] = FRAMEWORKS
+    workers: Sequence[int] = (1, 2, 4)
+    repeats: int = 5
+    advantage: float = 0.04
+    noise: float = 0.004
+    seed: int = 1
+    is_gpu: bool = False
+    hosts: Sequence[str] = ("node1",)
+    iou: float = 0.82
+    training: Mapping[str, Any] | None = None
+    start: datetime = START
+    commit: str = "0123456789abcdef0123456789abcdef01234567"
+    speed: float = 1.0
+    overhead: float = 1.0
+    has_files: bool = False
+    job: Mapping[str, str] | None = None
 
 
-def write(
-    folder: Path, header: Header, epochs: list[Epoch], name: str = "run.jsonl", end: End | None = None
-) -> None:
-    """Write a complete record; one that is there is replaced."""
-    (folder / name).unlink(missing_ok=True)
-    writer = RecordWriter(folder / name)
-    for line in (header, *epochs, make_result(header, epochs, 0.8), end or End(status="complete")):
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a record."""
+
+    header: Header
+    startup: Startup | None
+    probe: Probe | None
+    epochs: list[Epoch]
+    results: Sequence[Evaluation]
+    end: End | None
+
+    @property
+    def config(self) -> RunConfig:
+        return self.header.config
+
+    def in_order(self) -> Iterator[Any]:
+        """Yield the lines in the order of the file."""
+        yield from filter(None, (self.header, self.startup, self.probe))
+        for number, epoch in enumerate(self.epochs, start=1):
+            yield epoch
+            yield from (result for result in self.results if result.epochs == number)
+        if self.end:
+            yield self.end
+
+
+def write_honest(folder: Path, truth: Honest | None = None) -> Path:
+    """Write a study of this truth: configurations and study.json, records, step samples and older logs."""
+    truth = truth or Honest()
+    random = np.random.default_rng(truth.seed)
+    study = StudyConfig.model_validate(
+        {
+            "name": "honest",
+            "frameworks": list(truth.frameworks),
+            "workers": list(truth.workers),
+            "repeats": truth.repeats,
+            "data": {"folder": "/data/nuclei", "image_height": 128, "image_width": 128},
+            "training": {"epochs": EPOCHS, "batch_per_worker": BATCH, "evaluate_every": 5}
+            | dict(truth.training or {}),
+        }
+    )
+    begun = truth.start
+    pace_of_repeat = np.exp(random.normal(0, truth.noise, truth.repeats + 1))
+    for config in StudyFolder(folder, study).prepare():
+        pace = pace_of_repeat[config.repeat] * np.exp(random.normal(0, truth.noise)) / truth.speed
+        seconds = _write_run(folder / config.run, config, truth, begun, pace, random)
+        begun += timedelta(seconds=seconds + PAUSE_SECONDS)
+    return folder
+
+
+def _write_run(
+    folder: Path,
+    config: RunConfig,
+    truth: Honest,
+    begun: datetime,
+    pace: float,
+    random: np.random.Generator,
+) -> float:
+    """Write the files of one run; return its seconds of training."""
+    sample = StepSample(config.workers, config.seed)
+    epochs = []
+    for number in range(config.training.epochs):
+        phases = _phases(config, truth, pace * (1.3 if number == 0 else 1.0), random)
+        sample.add(number, 0, phases)
+        epochs.append(_epoch(config, number, phases, truth.is_gpu, random))
+    every = config.training.evaluate_every or config.training.epochs
+    results = [
+        evaluation(config, epochs[:after], _iou(config, truth.iou, after, random))
+        for after in range(every, config.training.epochs + 1, every)
+    ]
+    header = _header(config, truth, begun)
+    lines = Lines(header, _startup(config.workers, random), _probe(config.workers), epochs, results, COMPLETE)
+    writer = RecordWriter(folder / RECORD_NAME)
+    for line in lines.in_order():
         writer.write(line)
     writer.close()
+    if truth.has_files:
+        write_verified(folder / STEPS_NAME, sample.parquet() or b"")
+        (folder / "log.csv").write_text(older_log(epochs, results[-1]))
+    return sum(epoch.seconds for epoch in epochs)
 
 
-def _epoch(config: RunConfig, number: int, pace: float, chance: random.Random, sample: StepSample) -> Epoch:
-    steps = np.zeros((config.workers, STEPS, len(PHASE_COLUMNS)))
-    steps[:, :, 2] = [[pace * chance.gauss(0.06, 0.003) for _ in range(STEPS)] for _ in range(config.workers)]
-    steps[:, :, 4] = [
-        [pace * chance.uniform(0.01, 0.02) for _ in range(STEPS)] for _ in range(config.workers)
-    ]
-    sample.add(number, 0, steps)
-    seconds = steps.sum(axis=(1, 2)).tolist()
-    own = steps.sum(axis=2)
-    longest = int(own.max(axis=0).argmax())
-    slowest = int(steps[:, longest, 2].argmax())
-    phases = {name: steps[:, :, phase].sum(axis=1).tolist() for phase, name in enumerate(PHASE_COLUMNS)}
+def _phases(config: RunConfig, truth: Honest, pace: float, random: np.random.Generator) -> Array:
+    """Return seconds [workers, steps, phases]; who is done early waits in sync for the others."""
+    workers = config.workers
+    steps = TRAIN_IMAGES // (workers * BATCH)
+    scale = STEP_SECONDS * pace * np.exp(random.normal(0, 0.01, (workers, steps, 1)))
+    phases = scale * PARTS
+    if workers > 1:
+        work = phases.sum(axis=2) - phases[:, :, Phase.OPTIMIZER]
+        wire = truth.overhead * WIRE[workers] + (
+            truth.advantage if config.framework != "pytorch_native" else 0.0
+        )
+        late = work.max(axis=0, keepdims=True) - work
+        phases[:, :, Phase.SYNC] = late + STEP_SECONDS * pace * wire
+    return np.asarray(phases)
+
+
+def _epoch(config: RunConfig, number: int, phases: Array, is_gpu: bool, random: np.random.Generator) -> Epoch:
+    totals = phases.sum(axis=1)
+    seconds = totals.sum(axis=1)
+    steps = phases.sum(axis=2)
+    longest = int(steps.max(axis=0).argmax())
+    work = steps[:, longest] - phases[:, longest, Phase.SYNC]
+    budget = {name: totals[:, place].tolist() for place, name in enumerate(PHASE_COLUMNS)}
     return Epoch(
-        epoch=number, seconds=max(seconds), worker_seconds=seconds, images=STEPS * config.workers * 8,
-        steps=STEPS,
-        loss=0.5 / (number + 1), learning_rate=0.001, warmup=number == 0,
-        budget=Budget(
-            **phases,
-            wire_seconds=float(steps[:, :, 4].min(axis=0).sum()),
-            longest_step=LongestStep(
-                step=longest, seconds=float(own[:, longest].max()), worker=slowest,
-                work_seconds=float(steps[slowest, longest, 2]),
-            ),
+        epoch=number,
+        seconds=float(seconds.max()),
+        worker_seconds=seconds.tolist(),
+        images=TRAIN_IMAGES,
+        steps=phases.shape[1],
+        loss=loss_of(config, number),
+        learning_rate=learning_rate(config, number),
+        warmup=number == 0,
+        budget=Budget.model_validate(
+            budget
+            | {
+                "wire_seconds": float(phases[:, :, Phase.SYNC].min(axis=0).sum()),
+                "longest_step": LongestStep(
+                    step=longest,
+                    seconds=float(steps[:, longest].max()),
+                    worker=int(work.argmax()),
+                    work_seconds=float(work.max()),
+                ),
+            }
         ),
-        cpu=[_processor(each, chance) for each in seconds],
-    )  # fmt: skip
+        cpu=[_processor(worker, totals[worker], random) for worker in range(config.workers)],
+        gpu=[_graphics(total, random) for total in seconds] if is_gpu else None,
+    )
 
 
-def _processor(seconds: float, chance: random.Random) -> CpuFacts:
-    training = seconds * chance.uniform(0.9, 0.93)
+def _processor(worker: int, totals: Array, random: np.random.Generator) -> CpuFacts:
+    """Return what a worker's thread used: all but a part of sync, in which it slept."""
+    seconds = float(totals.sum())
+    sync = float(totals[Phase.SYNC])
+    training = round(0.985 * (seconds - 0.8 * sync), 6)
+    communication = round(0.3 * sync, 6)
     return CpuFacts(
-        process_seconds=training + 0.01 * seconds,
-        thread_seconds={"training": training, "other": 0.01 * seconds},
-        training_runqueue_seconds=0.01 * seconds,
-        other_seconds=0.0, other_workers_seconds=0.0, cores=1, peak_memory_bytes=2**28, frequency_mhz=None,
-    )  # fmt: skip
+        process_seconds=training + communication,
+        thread_seconds={"training": training, "communication": communication, "other": 0.0},
+        training_runqueue_seconds=round(0.004 * seconds * float(random.uniform(0.5, 1.5)), 6),
+        other_seconds=round(0.003 * seconds * float(random.uniform(0.5, 1.5)), 6),
+        cores=1,
+        peak_memory_bytes=2**29 + 4096 * worker,
+        frequency_mhz=round(CLOCK_MHZ + float(random.normal(0, 8)), 3),
+    )
+
+
+def _graphics(seconds: float, random: np.random.Generator) -> GpuFacts:
+    watts = 640 + float(random.normal(0, 5))
+    return GpuFacts(
+        utilization=0.97, memory_bytes=6 * 2**30, power_watts=watts, energy_joules=watts * float(seconds)
+    )
+
+
+def _luck(*parts: object) -> float:
+    """Return a number of about -2 to 2 that depends on these parts alone, as a training does on its seed."""
+    return int(digest(" ".join(map(str, parts)))[:8], 16) / 2**30 - 2
+
+
+def _training_of(config: RunConfig) -> tuple[object, ...]:
+    """Return what a training depends on: up to 2 workers sum in one order, with more each in its own."""
+    return (config.seed, config.workers, config.framework if config.workers > 2 else "any")
+
+
+def loss_of(config: RunConfig, epoch: int) -> float:
+    """Return a loss that falls; frameworks agree in it to rounding, on up to 2 workers to the bit."""
+    falling = 0.06 + 0.5 * np.exp(-(epoch + 1) / 3) * (1 + 0.02 * _luck(config.seed, config.workers))
+    return float(np.float32(falling * (1 + 1e-7 * _luck(*_training_of(config), epoch))))
+
+
+def _iou(config: RunConfig, final: float, after: int, random: np.random.Generator) -> float:
+    progress = 1 - 0.4 * np.exp(-after / 2.5)
+    return float(progress * (final + 0.003 * _luck(config.seed) + 0.0006 * _luck(*_training_of(config))))
+
+
+def evaluation(config: RunConfig, epochs: Sequence[Epoch], iou: float, images: int = TEST_IMAGES) -> Result:
+    """Return the evaluation after these epochs: the foreground of the masks is the same in every one."""
+    foreground = FOREGROUND_PIXELS
+    positive = round(foreground * 2 * iou / (1 + iou))
+    false_positive = min(max(0, round(positive / iou) - foreground) if iou else 0, PIXELS - foreground)
+    return counted(config, epochs, positive, false_positive, images)
+
+
+def counted(
+    config: RunConfig,
+    epochs: Sequence[Epoch],
+    positive: int,
+    false_positive: int,
+    images: int = TEST_IMAGES,
+) -> Result:
+    """Return the evaluation with these counts of pixels."""
+    union = FOREGROUND_PIXELS + false_positive
+    return Result(
+        epochs=len(epochs),
+        training_seconds=sum(epoch.seconds for epoch in epochs),
+        images=images,
+        true_positive=positive,
+        false_positive=false_positive,
+        false_negative=FOREGROUND_PIXELS - positive,
+        true_negative=PIXELS - union,
+        iou=positive / union,
+        dice=2 * positive / (positive + union),
+        image_iou=positive / union,
+        seconds=0.8,
+        weights_sha256=digest(f"weights {_training_of(config)} after {len(epochs)}"),
+    )
+
+
+def _header(config: RunConfig, truth: Honest, begun: datetime) -> Header:
+    return Header(
+        config=config,
+        config_sha256=config.digest(),
+        attempt=1,
+        started_utc=begun.isoformat(timespec="seconds"),
+        commit=truth.commit,
+        dirty=False,
+        versions=VERSIONS,
+        transport=_transport(config.framework, truth.is_gpu),
+        job=dict(truth.job or {}),
+        manifest_sha256=digest("manifest"),
+        train_images=TRAIN_IMAGES,
+        test_images=TEST_IMAGES,
+        initial_weights_sha256=digest(f"weights of seed {config.seed}"),
+        gradient_bytes=GRADIENT_BYTES,
+        workers=_workers(config.workers, truth),
+    )
+
+
+def _transport(framework: Framework, is_gpu: bool) -> dict[str, str]:
+    if framework == "horovod":
+        return {"controller": "MPI", "built with": "MPI NCCL" if is_gpu else "MPI Gloo"}
+    return {"backend": "nccl" if is_gpu else "gloo"}
+
+
+def _workers(workers: int, truth: Honest) -> list[WorkerFacts]:
+    facts = make_workers(workers, device=H100 if truth.is_gpu else "cpu", host=truth.hosts[0])
+    each = -(-workers // len(truth.hosts))
+    return [
+        worker.model_copy(
+            update={"host": truth.hosts[worker.worker // each], "environment": {"OMP_NUM_THREADS": "1"}}
+        )
+        for worker in facts
+    ]
+
+
+def _startup(workers: int, random: np.random.Generator) -> Startup:
+    def part(seconds: float) -> list[float]:
+        return [round(seconds * float(random.uniform(0.95, 1.05)), 3) for _ in range(workers)]
+
+    return Startup(
+        imports_seconds=part(1.4),
+        join_seconds=part(0.06),
+        data_seconds=part(0.12),
+        model_seconds=part(0.9),
+        distribution_seconds=part(0.02),
+        warm_up_step_seconds=part(0.15),
+    )
+
+
+def _probe(workers: int) -> Probe | None:
+    """Return the times of the group's own all-reduce, up to messages larger than the gradients."""
+    sizes = [4**power for power in range(1, 13)]
+    times = [1e-4 + size * (workers - 1) / workers / 1e9 for size in sizes]
+    if workers == 1:
+        return None
+    medians = [1.1 * seconds for seconds in times]
+    return Probe(bytes=sizes, repeats=[20] * len(sizes), median_seconds=medians, minimum_seconds=times)

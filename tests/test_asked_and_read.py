@@ -10,7 +10,7 @@ from analysis.findings.comparison import WITHHELD
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from slurm.study_folder import StudyFolder
-from tests.honest import launch, opened
+from tests.honest_launches import launch, opened
 from tests.records import write_record
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record import RECORD_NAME, set_launch_aside

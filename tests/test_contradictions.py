@@ -10,7 +10,7 @@ import pytest
 from analysis.loading.consistency import impossible_values
 from analysis.loading.load import load_study
 from slurm.study_folder import StudyFolder
-from tests.honest import launch, opened, write
+from tests.honest_launches import launch, opened, write
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.files import write_verified

@@ -1,0 +1,172 @@
+"""Attacks on `compare`: what makes study B look faster or better than A, or hides what differs between them.
+
+Honestly B is faster by what another commit changed.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tests import honest
+from tests.attacks import MORE, Attack, Do, asked, both, in_epochs, lying_beside
+from tests.attacks import every as in_study
+from tests.honest import H100, START, Honest, write_honest
+from tests.records import digest, make_workers
+from tests.tampering import (
+    Change,
+    Runs,
+    config,
+    header,
+    processors,
+    results,
+    scored,
+    slower,
+    started,
+    with_epochs,
+    workers,
+    write_lines,
+)
+
+PAIR = Honest(("pytorch_native",), workers=(1, 4))
+AFTER = replace(PAIR, seed=2, speed=1.08, start=START + timedelta(days=1), commit="f" * 40)
+
+
+def write_pair(folder: Path) -> Path:
+    """Write study A, and B of the next day, which another commit made 8 % faster."""
+    write_honest(folder / "a", PAIR)
+    write_honest(folder / "b", AFTER)
+    return folder
+
+
+def in_b(change: Change, **which: Any) -> Do:
+    return lambda folder: in_study(change, **which)(folder / "b")
+
+
+def in_both(change: Change, **which: Any) -> Do:
+    return both(lambda folder: in_study(change, **which)(folder / "a"), in_b(change, **which))
+
+
+def of_b(do: Do) -> Do:
+    return lambda folder: do(folder / "b")
+
+
+def only(*repeats: int) -> Do:
+    """Keep these repeats of B."""
+
+    def do(folder: Path) -> None:
+        for run, lines in [*Runs(folder / "b").records()]:
+            if lines.config.repeat not in repeats:
+                shutil.rmtree(run)
+
+    return do
+
+
+def copied(folder: Path) -> None:
+    shutil.rmtree(folder / "b")
+    shutil.copytree(folder / "a", folder / "b")
+
+
+def copied_and_hurried(folder: Path) -> None:
+    """B is A with seconds less by 8 %, to the last digit, and another commit."""
+    copied(folder)
+    in_b(lambda lines: header(commit="f" * 40)(slower(1 / 1.08)(lines)))(folder)
+    in_b(started(lambda _, at: at + timedelta(days=1)))(folder)
+
+
+def best_of_twelve(folder: Path) -> None:
+    """B keeps the 5 fastest of 12 repeats, under their numbers."""
+    shutil.rmtree(folder / "b")
+    write_honest(folder / "b", replace(AFTER, repeats=12, speed=1.0, noise=0.02))
+    for count in PAIR.workers:
+        arm = [*Runs(folder / "b").of(workers=[count]).records()]
+        arm.sort(key=lambda run: run[1].epochs[-1].seconds)
+        for run, _ in arm[5:]:
+            shutil.rmtree(run)
+
+
+def at_the_same_time(folder: Path) -> None:
+    in_b(started(lambda _, at: at - timedelta(days=1, seconds=-5)))(folder)
+
+
+def fewer_epochs(lines: Any) -> Any:
+    new = with_epochs(lines, lines.epochs[:5])
+    new = replace(new, results=[result for result in new.results if result.epochs <= 5])
+    return config(training={"epochs": 5})(new)
+
+
+def relabelled(folder: Path) -> None:
+    """The faster half of A is called B."""
+    copied(folder)
+    for repeats, side in (((1, 2), "a"), ((3, 4, 5), "b")):
+        for run, lines in [*Runs(folder / side).records()]:
+            if lines.config.repeat in repeats:
+                shutil.rmtree(run)
+    for run, lines in [*Runs(folder / "b").records()]:
+        write_lines(run, header(commit="f" * 40)(lines))
+
+
+def gpus(name: str) -> Change:
+    return header(workers=lambda found: make_workers(len(found.workers), device=name))
+
+
+def scores_of(share: float) -> Change:
+    return scored(lambda run: share + 0.001 * run.seed)
+
+
+OTHER_TEST_SET: Sequence[Change] = (header(manifest_sha256=digest("easier")), scores_of(0.9))
+ON_PAIRS = (
+    Attack("B is a copy of A", copied),
+    Attack("B is A in a hurry", copied_and_hurried, row="F5"),
+    Attack("B is the faster half of A", relabelled),
+    Attack("B has the best 5 of 12 repeats", best_of_twelve, row="F3"),
+    Attack("B has 5 repeats of 10 that were asked for", of_b(asked(10)), row="F3"),
+    Attack("B has slower launches set aside", of_b(lying_beside("attempt1", 1.1)), row="F3"),
+    Attack("B has two repeats", only(1, 2)),
+    Attack("B on another machine", in_b(workers(host="fast9"))),
+    Attack("B on GPUs", in_b(gpus(H100))),
+    Attack("B on other cores", in_b(workers(cores=lambda worker: [worker.worker + 32])), row="F6"),
+    Attack("B at a higher clock", in_b(processors(frequency_mhz=3600.0)), row="F6"),
+    Attack("B in another partition", in_b(header(job={"SLURM_JOB_PARTITION": "new"}))),
+    Attack("B beside other programs", in_b(processors(other_seconds=lambda cpu: 0.2 * cpu.process_seconds))),
+    Attack(
+        "A beside other programs",
+        lambda folder: in_study(processors(other_seconds=lambda cpu: 0.2 * cpu.process_seconds))(
+            folder / "a"
+        ),
+    ),
+    Attack("A and B at the same time", at_the_same_time),
+    Attack("B with other variables", in_b(workers(environment={"OMP_PROC_BIND": "close"}))),
+    Attack("B with another allocator", in_b(workers(allocator={"LD_PRELOAD": "libjemalloc.so.2"}))),
+    Attack("B with other torch", in_b(header(versions=lambda found: found.versions | {"torch": "2.14.0"}))),
+    Attack("B with uncommitted changes", in_b(header(dirty=True))),
+    Attack("B over another transport", in_b(header(transport={"backend": "mpi"}))),
+    Attack("B with half the gradient bytes", in_b(header(gradient_bytes=honest.GRADIENT_BYTES // 2))),
+    Attack("B on smaller images", in_b(config(data={"image_height": 64}))),
+    Attack("B in bf16", in_b(config(training={"precision": "bf16"}))),
+    Attack("B trained half as long", in_b(fewer_epochs)),
+    Attack("B with more warm-up", in_b(in_epochs(warmup=lambda epoch: epoch.epoch < 3)), row="F6"),
+    Attack(
+        "B at twice the learning rate",
+        in_b(in_epochs(learning_rate=lambda epoch: 2 * epoch.learning_rate)),
+        row="F2",
+    ),
+    Attack("B with other losses", in_b(in_epochs(loss=lambda epoch: 1.05 * epoch.loss)), row="F2"),
+    Attack("B on a test set of its own", both(*map(in_b, OTHER_TEST_SET))),
+    Attack("B with other initial weights", in_b(header(initial_weights_sha256=digest("mine")))),
+    Attack("B with seconds that its processor denies", in_b(slower(0.5, processor=False)), row="F5"),
+    Attack("B emulated on a slowed cluster", in_b(header(dilation=7.0))),
+    Attack("neither learned anything", in_both(scored(0.001)), row="F1"),
+    Attack(
+        "B scores its first epochs",
+        in_b(results(lambda lines, result: result.model_copy(update={"weights_sha256": digest("first")}))),
+        row="F2",
+    ),
+    Attack(
+        "A slowed on more workers",
+        lambda folder: in_study(slower(1.05, processor=False), workers=MORE)(folder / "a"),
+        row="F5",
+    ),
+)

@@ -1,0 +1,160 @@
+"""No attack of the catalogue leaves a report or a comparison that claims as an honest study's does.
+
+Judged by files and exit codes (tests/claims.py). NOT_YET names what still gets through, and is exact: who
+cures an attack takes it out.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from analysis.__main__ import main
+from analysis.loading.load import load_study
+from analysis.loading.prediction_files import PREDICTIONS_FOLDER, write_prediction
+from analysis.loading.reference import load_reference
+from analysis.prediction.forecast import predict_study
+from analysis.prediction.scoring import score_table
+from tests.attacks import MORE, ON_TRAINING, Attack, every, write_base
+from tests.attacks_on_facts import ON_FACTS
+from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair
+from tests.claims import (
+    claims_plainly,
+    compare_pair,
+    compared_plainly,
+    names_one_for_nothing,
+    report_on,
+    write_summary,
+)
+from tests.honest import write_honest
+from tests.honest_studies import HONEST
+from tests.predicted import LATER, write_launches
+from tests.tampering import Runs, change_study, scored, slower
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+
+# What still gets through, by the row of the list of defects.
+NOT_YET: set[str] = set()
+ON_REPORT = (*ON_TRAINING, *ON_FACTS)
+Base = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    """Return the folder of an honest study, which tests copy."""
+    made: dict[str, Path] = {}
+
+    def folder_of(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("base") / "study"
+            (write_pair if name == "a pair" else lambda folder: write_base(name, folder))(made[name])
+        return made[name]
+
+    return folder_of
+
+
+def test_every_attack_has_a_name_of_its_own() -> None:
+    names = [attack.name for attack in (*ON_REPORT, *ON_PAIRS)]
+    others = {"one named for nothing", "inputs of a prediction exchanged"}
+    assert len(set(names)) == len(names)
+    assert set(names) | others >= NOT_YET
+
+
+@pytest.mark.parametrize("attack", ON_REPORT, ids=lambda attack: attack.name)
+def test_an_attack_leaves_no_plain_claim(attack: Attack, base: Base, tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(base(attack.base), study)
+    attack.do(study)
+    with suppress(UserError):
+        report_on(study, tmp_path / "report")
+    assert claims_plainly(tmp_path / "report") is (attack.name in NOT_YET)
+
+
+@pytest.mark.parametrize("attack", ON_PAIRS, ids=lambda attack: attack.name)
+def test_an_attack_leaves_no_plain_comparison(attack: Attack, base: Base, tmp_path: Path) -> None:
+    studies = tmp_path / "studies"
+    shutil.copytree(base("a pair"), studies)
+    attack.do(studies)
+    with suppress(UserError):
+        compare_pair(studies, tmp_path / "compare")
+    assert compared_plainly(tmp_path / "compare") is (attack.name in NOT_YET)
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_an_honest_study_claims_plainly(kind: str, tmp_path: Path) -> None:
+    truth, also = HONEST[kind]
+    study = write_honest(tmp_path / "study", truth)
+    if also:
+        also(study)
+    report = report_on(study, tmp_path / "report")
+    assert claims_plainly(report)
+    assert not names_one_for_nothing(report)
+
+
+@pytest.mark.parametrize("better", ["speed", "IoU"])
+def test_an_honest_change_is_claimed_plainly(better: str, base: Base, tmp_path: Path) -> None:
+    studies = tmp_path / "studies"
+    shutil.copytree(base("a pair"), studies)
+    if better == "IoU":
+        in_b(slower(1.08))(studies)
+        in_b(scored(lambda run: 0.9 + 0.001 * run.seed))(studies)
+    assert compared_plainly(compare_pair(studies, tmp_path / "compare"))
+
+
+def test_a_floor_between_equal_arms_names_none_of_them(base: Base, tmp_path: Path) -> None:
+    """Of two arms between which no difference is shown, one is above the study's floor by a hair."""
+    study = tmp_path / "study"
+    shutil.copytree(base("equally fast"), study)
+    points = json.loads((report_on(study, tmp_path / "first") / "summary.json").read_text())["points"]
+    lows = [point["efficiency_common_low"] for point in points if point["workers"] == MORE[-1]]
+    change_study(study, criteria={"efficiency_floor": sum(lows) / len(lows)})
+    report = report_on(study, tmp_path / "report")
+    assert names_one_for_nothing(report) is ("one named for nothing" in NOT_YET)
+
+
+def test_a_prediction_whose_inputs_were_exchanged_is_not_scored(tmp_path: Path) -> None:
+    write_launches(tmp_path, {1: [0.1, 0.102, 0.098], 2: [0.11, 0.112, 0.108], 4: [0.115, 0.117, 0.113]})
+    write_prediction(tmp_path / PREDICTIONS_FOLDER, predict_study(tmp_path, load_study(tmp_path), [8]))
+    write_launches(tmp_path, {8: [0.12] * 3}, header={"started_utc": LATER})
+    assert score_table(load_study(tmp_path))["counted"].any()
+    Runs(tmp_path).of(workers=[1, 2, 4]).change(slower(1.1))
+    counted = bool(score_table(load_study(tmp_path))["counted"].any())
+    assert counted is ("inputs of a prediction exchanged" in NOT_YET)
+
+
+def test_logs_in_the_older_layout_claim_nothing_plainly(base: Base, tmp_path: Path) -> None:
+    for _, lines in Runs(base("with files")).of(repeats=[1]).records():
+        config = lines.config
+        name = f"log{'_hvd' if config.framework == 'horovod' else ''}_{config.workers}.csv"
+        shutil.copy(base("with files") / config.run / "log.csv", tmp_path / name)
+    report = write_summary(load_reference(tmp_path), tmp_path / "report")
+    assert (report / "summary.json").exists()
+    assert not claims_plainly(report)
+
+
+def test_the_commands_themselves_tell_a_study_from_an_attacked_one(
+    base: Base, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of each kind: plain, qualified, refused; reports and comparisons."""
+    shutil.copytree(base("native faster"), tmp_path / "study")
+    shutil.copytree(base("a pair"), tmp_path / "pair")
+    sides = [str(tmp_path / "pair" / side) for side in "ab"]
+    assert main([str(tmp_path / "study")]) == 0
+    assert main(["compare", *sides]) == 0
+    assert claims_plainly(tmp_path / "study" / "report")
+    assert compared_plainly(tmp_path / "pair" / "b" / "compare")
+    for name, attack in {attack.name: attack for attack in (*ON_REPORT, *ON_PAIRS)}.items():
+        if name == "other programs beside one arm":
+            attack.do(tmp_path / "study")
+        if name == "B with other torch":
+            attack.do(tmp_path / "pair")
+    assert main([str(tmp_path / "study")]) == 0
+    assert main(["compare", *sides]) == 0
+    assert not claims_plainly(tmp_path / "study" / "report")
+    assert not compared_plainly(tmp_path / "pair" / "b" / "compare")
+    every(slower(1e-9))(tmp_path / "study")
+    with pytest.raises(UserError) as refused:
+        main([str(tmp_path / "study")])
+    assert refused.value.exit_code == EXIT_BAD_DATA
