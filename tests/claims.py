@@ -48,6 +48,13 @@ def claims_plainly(report: Path) -> bool:
     return {speed, score, trust} <= plain and chosen in compared
 
 
+def says_what_is_not_known(report: Path) -> bool:
+    """Return whether the first screen says that checks are not known: an honest study says it, too."""
+    found = json.loads((report / "summary.json").read_text())
+    unknown = any(check["mark"] == "not known" for check in found["checks"])
+    return unknown and "not known" in found["answers"][0]["headline"]
+
+
 def names_one_for_nothing(report: Path) -> bool:
     """Return whether one framework alone is recommended though the report shows no difference there."""
     found = json.loads((report / "summary.json").read_text())

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from slurm.study_folder import StudyFolder
 from tests.records import digest, make_workers
-from unet_scaling.measure.step_sample import STEPS_NAME, StepSample
+from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.run.older_log import older_log
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import (
     PHASE_COLUMNS,
+    STEPS_NAME,
     Budget,
     CpuFacts,
     GpuFacts,

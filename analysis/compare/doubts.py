@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudySide
 from analysis.findings.at_once import Clash, clashes_of
+from analysis.loading.asked import FINAL_FATES
 from analysis.statistics.timed import kept_though_disturbed
 from analysis.study import Study
 from analysis.text import clean, count
@@ -24,6 +25,7 @@ def _doubts(
     a: StudySide, b: StudySide, match: PointMatch, clashes: Sequence[Clash], common: Mapping[str, str]
 ) -> Iterator[str]:
     yield from _disturbed(a, b, match)
+    yield from _chosen(a, b, match)
     launches = {f"{side.letter} {run}" for side, run in _runs(a, b, match)}
     at_once = [clash for clash in clashes if launches & {*clash[:2]}]
     if at_once:
@@ -46,6 +48,21 @@ def _disturbed(a: StudySide, b: StudySide, match: PointMatch) -> Iterator[str]:
         disturbed = int(kept_though_disturbed(side.study)["run"].isin(point.runs).sum())
         if disturbed:
             yield f"{count(disturbed, 'launch')} of {side.letter} disturbed by other programs or a stall"
+
+
+def _chosen(a: StudySide, b: StudySide, match: PointMatch) -> Iterator[str]:
+    """Yield how launches could be chosen by their results: a look before the last, quiet ones made again."""
+    for side, point in ((a, match.a), (b, match.b)):
+        asked = side.study.asked
+        if asked is None:
+            continue
+        own = asked[asked["point"].isin(asked.loc[asked["run"].isin(point.runs), "point"])]
+        to_come = int((~own["fate"].isin(FINAL_FATES)).sum())
+        if to_come:
+            yield f"{count(to_come, 'repeat')} that {side.letter} asks for are still to come"
+        again = int(own["quiet_replaced"].sum())
+        if again:
+            yield f"{count(again, 'launch')} of {side.letter} made again, though nothing disturbed them"
 
 
 def common_launches(a: StudySide, b: StudySide) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """What the records of two studies say of settings, software, machine and data: equal, or both values."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +8,7 @@ from analysis.compare.matching import Matching, PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.facts import FACTS, FactGroup, setting_facts, values_of, version_facts
 from analysis.findings.headers import COUNTS
+from analysis.findings.machines import clocks_differ, with_clocks
 from analysis.loading.options import flat_options, shown
 from analysis.score import Score
 from analysis.text import clean, first_of
@@ -72,8 +73,40 @@ def compared_facts(a: StudySide, b: StudySide, matching: Matching) -> list[Compa
         values = [values_of(fact, headers) for headers in sides]
         if all(values) or (any(values) and not (fact.same and fact.group == "environment")):
             found.append(_both(fact.group, fact.title(first[0]), *values))
+    for name, values in _trained(a, b, seeds).items():
+        found.append(_both("data", name, *values))
+    clocks = [float(with_clocks(side.study)["mhz"].median()) for side in (a, b)]
+    if clocks_differ(*clocks):
+        found.append(_both("machine", "clock of the cores", *([f"{clock:,.0f} MHz"] for clock in clocks)))
     # Whether settings are recorded is worth a line where one study did not.
     return [fact for fact in found if fact.a != ("recorded",) or fact.b != ("recorded",)]
+
+
+def _trained(a: StudySide, b: StudySide, seeds: Collection[int]) -> Mapping[str, tuple[list[str], list[str]]]:
+    """Return what runs of one seed trained on 1 worker, in A and in B: on CPUs equal to the last digit."""
+    values: dict[str, tuple[list[str], list[str]]] = {}
+    for number, side in enumerate((a, b)):
+        headers = side.study.headers
+        alone = [
+            run
+            for run, header in headers.items()
+            if header.config.workers == 1
+            and header.config.seed in seeds
+            and not header.workers[0].device_uuid
+        ]
+        last = side.study.evaluations.drop_duplicates("run", keep="last").set_index("run")
+        for run, epochs in side.study.epochs.groupby("run", sort=False, observed=True):
+            if run in alone:
+                weights = str(last["weights_sha256"].get(run, ""))[:16]
+                told = {
+                    "learning rates": dict.fromkeys(f"{rate:g}" for rate in epochs["learning_rate"]),
+                    "epochs of warm-up": [str(int(epochs["warmup"].sum()))],
+                    "last losses": [repr(loss) for loss in epochs["loss"].tail(1) if loss == loss],
+                    "final weights": [weights] if weights else [],
+                }
+                for name, own in told.items():
+                    values.setdefault(f"{name} on 1 worker", ([], []))[number].extend(own)
+    return {name: both for name, both in values.items() if all(both)}
 
 
 def _both(

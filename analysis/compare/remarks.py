@@ -6,7 +6,6 @@ from analysis.compare.doubts import common_launches
 from analysis.compare.facts import ComparedFact
 from analysis.compare.sides import StudySide
 from analysis.findings.disturbed import disturbed_notes
-from analysis.findings.machines import clocks_differ, with_clocks
 from analysis.findings.order import start_times
 from analysis.text import count
 from unet_scaling.study.command_line import PASTED
@@ -20,7 +19,6 @@ def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) ->
     if not a.study.provenance_known:
         yield "logs in the older layout do not say what differs: code, versions, machine and data are unknown"
     yield from _apart(a, b)
-    yield from _clocks(a, b)
     for side in (a, b):
         yield from _of_side(side)
 
@@ -52,9 +50,3 @@ def _apart(a: StudySide, b: StudySide) -> Iterator[str]:
         spans = [f"{started.min():%Y-%m-%d %H:%M} to {started.max():%Y-%m-%d %H:%M}" for started in times]
         changed = "what changed on the machine between them is part of every ratio"
         yield f"A ran {spans[0]}, B {spans[1]} (UTC): {changed}"
-
-
-def _clocks(a: StudySide, b: StudySide) -> Iterator[str]:
-    first, second = (float(with_clocks(side.study)["mhz"].median()) for side in (a, b))
-    if clocks_differ(first, second):
-        yield f"the median clock of the cores was {first:,.0f} MHz in A, {second:,.0f} MHz in B"

@@ -22,6 +22,13 @@ def check_asked(study: Study) -> Check:
     """
     asked = study.asked
     if asked is None:
+        for pair, both in sides(study.runs):
+            for side in both:
+                repeats = set(side["repeat"])
+                missing = sorted(set(range(min(repeats), max(repeats))) - repeats)
+                if missing:
+                    lacking = f"{point_name(pair)} lacks repeats {listed(map(str, missing))}"
+                    return no(f"no study.json says what was asked for, and {lacking}")
         return not_known("no study.json says what was asked for")
     pairs = {pair: [_of_points(asked, side) for side in both] for pair, both in sides(study.runs)}
     short = [fact for pair, arms in pairs.items() if (fact := _short(study, pair, arms))]

@@ -33,6 +33,7 @@ from analysis.findings.pair_of_frameworks import pair_study
 from analysis.findings.work import check_quiet, check_repeats, check_training, check_work
 from analysis.study import COMPARED, Study
 from unet_scaling.study.config import Framework
+from unet_scaling.study.texts import WORDS_OF_LOSSES
 
 _COLUMNS = ["check", "mark", "fact", "withholds"]
 
@@ -102,7 +103,7 @@ def fairness_checks(study: Study) -> list[Check]:
         return _named(checks, study)
     if study.runs.empty and study.played is not None:
         played = {name: _OF_HEADERS[name](study.played) for name in _OF_PLAYED if study.played.headers}
-        return _named(played | _of_loss(study.played), study.played)
+        return _named(played | _of_training(study.played), study.played)
     if study.runs.empty and study.maps_only is not None:
         of_maps = study.maps_only
         return _named({name: check(of_maps) for name, check in _OF_HEADERS.items()}, of_maps)
@@ -119,18 +120,26 @@ def _checks_of_runs(study: Study) -> dict[str, Check]:
         name: check(study) if study.headers else not_known(WITHOUT_RECORD)
         for name, check in _OF_HEADERS.items()
     }
-    return checks | _of_loss(study) | {name: check(study) for name, check in OF_TABLES.items()}
+    return checks | _of_training(study) | {name: check(study) for name, check in OF_TABLES.items()}
 
 
-def _of_loss(study: Study) -> dict[str, Check]:
-    """Return the row of a loss that depends on the number of workers; none where it is a mean."""
-    if all(header.config.task.loss_is_mean for header in study.headers.values()):
-        return {}
-    fact = (
-        "task.loss_is_mean = false: each worker divides the loss by what its own batch holds, so that every "
-        "number of workers trains another loss, whatever the framework"
-    )
-    return {"same loss at every worker count": no(fact)}
+def _of_training(study: Study) -> dict[str, Check]:
+    """Return rows of what speaks against the training itself; none where nothing does."""
+    rows: dict[str, Check] = {}
+    if not all(header.config.task.loss_is_mean for header in study.headers.values()):
+        rows["same loss at every worker count"] = no(
+            "task.loss_is_mean = false: each worker divides the loss by what its own batch holds, so that "
+            "every number of workers trains another loss, whatever the framework"
+        )
+    # Tasks of today record 1 less such a score.
+    if not study.score.name.startswith("one_minus_") and WORDS_OF_LOSSES.search(study.score.name):
+        fact = f"it is called {study.score.name}, as what is better when lower; here more counts as better"
+        rows["score better when higher"] = not_known(fact)
+    losses = study.epochs.groupby("run", sort=False, observed=True)["loss"].agg(["first", "last"])
+    rising = int((losses["last"] > losses["first"]).sum())
+    if rising > len(losses) / 2:
+        rows["loss falls"] = no(f"the loss of the last epoch is above that of the first in {rising} runs")
+    return rows
 
 
 def _of_pair(study: Study, framework: Framework) -> list[Check]:

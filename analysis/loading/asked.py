@@ -16,7 +16,7 @@ from unet_scaling.study.record_lines import Header
 from unet_scaling.study.study_file import JOB_NAME
 
 # No further submission changes these.
-_FINAL = (IS_READ, NOT_ASKED, "diverged", "refused", "no throughput")
+FINAL_FATES = (IS_READ, NOT_ASKED, "diverged", "refused", "no throughput")
 
 
 def asked_table(folder: Path, recorded: StudyConfig, runs: Loaded, study: Study) -> pd.DataFrame:
@@ -74,5 +74,5 @@ def _replaced(folder: Path, header: Header) -> Iterator[bool]:
 def is_early(asked: pd.DataFrame) -> bool:
     """Return whether repeats of a point that is read are to come, in a study that compares frameworks."""
     read = asked[asked["fate"] == IS_READ]
-    to_come = ~asked["fate"].isin(_FINAL) & asked["point"].isin(read["point"])
+    to_come = ~asked["fate"].isin(FINAL_FATES) & asked["point"].isin(read["point"])
     return bool(to_come.any()) and read["framework"].nunique() > 1

@@ -1,6 +1,13 @@
 """Write counts, durations and digests for people."""
 
 import hashlib
+import re
+
+# Words in the names of scores of which less is better.
+WORDS_OF_LOSSES = re.compile(
+    r"(?<![a-z])(bp[cd]|brier|[ctw]er|cost|dist(ances?)?|divergence|entropy|err(ors?)?|fid|hausdorff|kl|nll|"
+    r"loss(es)?|s?mape|mae|miss(es)?|r?msl?e|perplexity|ppl|regret|residuals?|risk)(?![a-z])"
+)
 
 
 def count(number_of: int, thing: str) -> str:

@@ -21,6 +21,7 @@ from unet_scaling.data.sample_data import SampleData, sample_sha256
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record_lines import SCORE_NAME
+from unet_scaling.study.texts import WORDS_OF_LOSSES
 from unet_scaling.task.functions import TaskFunctions
 from unet_scaling.task.task import require_finite
 from unet_scaling.task.weights import backward_nodes, named, where_kept
@@ -37,11 +38,6 @@ LOSS_ROUNDINGS = 8
 RANDOM_LOSS_TOLERANCE = 0.5
 # Of all counts: rounding may move a value that lies at a threshold.
 COUNT_TOLERANCE = 1e-3
-# Words in the names of scores of which less is better.
-WORDS_OF_LOSSES = re.compile(
-    r"(?<![a-z])(bp[cd]|brier|[ctw]er|cost|dist(ances?)?|divergence|entropy|err(ors?)?|fid|hausdorff|kl|nll|"
-    r"loss(es)?|s?mape|mae|miss(es)?|r?msl?e|perplexity|ppl|regret|residuals?|risk)(?![a-z])"
-)
 
 
 class TaskFacts(BaseModel):
