@@ -212,7 +212,8 @@ def _of_framework(epochs: Sequence[Epoch], header: Header) -> Iterator[str]:
     """Yield what no run of a framework records: another one's transport, gradients averaged in no time."""
     other = "backend" if header.config.framework == "horovod" else "controller"
     if other in header.transport:
-        yield f"a run of {header.config.framework} whose gradients travel by {other} {header.transport[other]}"
+        carried = f"gradients travel by {other} {header.transport[other]}"
+        yield f"a run of {header.config.framework} whose {carried}"
     budgets = [epoch.budget for epoch in epochs if epoch.budget]
     if budgets and header.config.workers > 1 and not any(any(budget.sync_seconds) for budget in budgets):
         yield f"{header.config.workers} workers averaged their gradients in 0 s"
