@@ -326,7 +326,7 @@ def test_refuses_runs_that_computed_beside_emulated_ones_by_name(emulated_study:
             path.rmdir() if path.is_dir() else path.unlink()
     (left,) = study.left_out.to_dict("records")
     assert left["run"] == real.name
-    assert "computing is real, but emulated in" in left["reason"]
+    assert "computing: real, but emulated in" in left["reason"]
 
 
 def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(emulated_study: Path) -> None:

@@ -192,4 +192,4 @@ def test_the_report_says_so_and_refuses_runs_without_the_option(
         shutil.rmtree(parts[0] / run.name)
         run.rename(parts[0] / run.name)
     assert report([str(parts[0])]) == 0
-    assert f"task.{key} is" in (parts[0] / "report" / "left_out.csv").read_text()
+    assert f"task.{key}: " in (parts[0] / "report" / "left_out.csv").read_text()

@@ -73,7 +73,7 @@ class Trust:
         runs = self.study.runs[self.study.runs["options"] == options]
         fewest = int(runs.groupby(["framework", "knobs", "workers"]).size().min())
         steady = _steady(self._steadiness.loc[self._steadiness["run"].isin(runs["run"]), "steady"])
-        return [_quiet(checks), *_fair(checks), *_incomplete(self.study, options), steady, _repeats(fewest)]
+        return [_quiet(checks), *_incomplete(self.study, options), *_fair(checks), steady, _repeats(fewest)]
 
     @cached_property
     def _steadiness(self) -> pd.DataFrame:

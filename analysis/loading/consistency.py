@@ -36,8 +36,6 @@ LARGEST_LOSS = 3.5e38
 # A quarter more is beyond the accounting of any guest system; seconds that were halved are beyond it.
 LARGEST_CPU_EXCESS = 1.25
 CPU_ROUNDING_SECONDS = 0.05
-# A worker that computes on CPUs had a hundredth of one at least, however many others it shared it with.
-LEAST_CPU_SHARE = 0.01
 # Threads of the process may then have cores that its training thread has not.
 _BINDING = re.compile("AFFINITY|BIND|PIN|PROGRESS")
 # Clocks of hosts differ by less, even where nobody keeps them.
@@ -58,7 +56,6 @@ def impossible_values(record: Record) -> Iterator[str]:
     found = found or (
         *(problem for epoch in record.epochs for problem in _of_longest_step(epoch)),
         *_of_processors(record, record.header),
-        *_of_framework(record.epochs, record.header),
         *_of_wall_clock(record, record.header),
     )
     yield from (f"{record.path}: {problem}" for problem in found)
@@ -206,22 +203,6 @@ def _processor_times(facts: CpuFacts, seconds: float, cores: float) -> Iterator[
     thread = facts.thread_seconds.get("training", 0.0) + (facts.training_runqueue_seconds or 0.0)
     yield "to run and to wait for a core, the training thread", thread, seconds
     yield "all threads", facts.process_seconds, seconds * max(facts.cores, cores)
-
-
-def _of_framework(epochs: Sequence[Epoch], header: Header) -> Iterator[str]:
-    """Yield what no run of a framework records: another one's transport, gradients averaged in no time."""
-    other = "backend" if header.config.framework == "horovod" else "controller"
-    if other in header.transport:
-        carried = f"gradients travel by {other} {header.transport[other]}"
-        yield f"a run of {header.config.framework} whose {carried}"
-    budgets = [epoch.budget for epoch in epochs if epoch.budget]
-    if budgets and header.config.workers > 1 and not any(any(budget.sync_seconds) for budget in budgets):
-        yield f"{header.config.workers} workers averaged their gradients in 0 s"
-    computing = sum(sum(budget.forward_seconds) + sum(budget.backward_seconds) for budget in budgets)
-    used = sum(facts.process_seconds for epoch in epochs if epoch.budget for facts in epoch.cpu or ())
-    on_cpu = not (header.is_emulated or any(worker.device_uuid for worker in header.workers))
-    if on_cpu and any(epoch.cpu for epoch in epochs) and used < LEAST_CPU_SHARE * computing:
-        yield f"forward and backward passes on CPUs took {computing:.3g} s, and {used:.3g} s of a processor"
 
 
 def _of_wall_clock(record: Record, header: Header) -> Iterator[str]:
