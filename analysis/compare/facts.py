@@ -73,8 +73,8 @@ def compared_facts(a: StudySide, b: StudySide, matching: Matching) -> list[Compa
         values = [values_of(fact, headers) for headers in sides]
         if all(values) or (any(values) and not (fact.same and fact.group == "environment")):
             found.append(_both(fact.group, fact.title(first[0]), *values))
-    for name, values in _trained(a, b, seeds).items():
-        found.append(_both("data", name, *values))
+    for name, trained in _trained(a, b, seeds).items():
+        found.append(_both("data", name, *trained))
     clocks = [float(with_clocks(side.study)["mhz"].median()) for side in (a, b)]
     if clocks_differ(*clocks):
         found.append(_both("machine", "clock of the cores", *([f"{clock:,.0f} MHz"] for clock in clocks)))
