@@ -163,7 +163,7 @@ def _write_run(
         writer.write(line)
     writer.close()
     if truth.has_files:
-        write_verified(folder / STEPS_NAME, sample.parquet() or b"")
+        write_verified(folder / "steps.parquet", sample.parquet() or b"")
         (folder / "log.csv").write_text(older_log(epochs, results[-1]))
     return sum(epoch.seconds for epoch in epochs)
 
