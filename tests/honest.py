@@ -22,7 +22,6 @@ from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyCon
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import (
     PHASE_COLUMNS,
-    STEPS_NAME,
     Budget,
     CpuFacts,
     GpuFacts,
