@@ -7,6 +7,7 @@ import pandas as pd
 
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudySide
+from analysis.findings.asked import asked_at
 from analysis.findings.at_once import Clash, clashes_of
 from analysis.loading.asked import FINAL_FATES
 from analysis.statistics.timed import kept_though_disturbed
@@ -56,7 +57,7 @@ def _chosen(a: StudySide, b: StudySide, match: PointMatch) -> Iterator[str]:
         asked = side.study.asked
         if asked is None:
             continue
-        own = asked[asked["point"].isin(asked.loc[asked["run"].isin(point.runs), "point"])]
+        own = asked_at(asked, point.runs)
         to_come = int((~own["fate"].isin(FINAL_FATES)).sum())
         if to_come:
             yield f"{count(to_come, 'repeat')} that {side.letter} asks for are still to come"

@@ -73,7 +73,7 @@ def compared_facts(a: StudySide, b: StudySide, matching: Matching) -> list[Compa
         values = [values_of(fact, headers) for headers in sides]
         if all(values) or (any(values) and not (fact.same and fact.group == "environment")):
             found.append(_both(fact.group, fact.title(first[0]), *values))
-    for name, trained in _trained(a, b, seeds).items():
+    for name, trained in _trained(a, b, matching, seeds).items():
         found.append(_both("data", name, *trained))
     clocks = [float(with_clocks(side.study)["mhz"].median()) for side in (a, b)]
     if clocks_differ(*clocks):
@@ -82,18 +82,21 @@ def compared_facts(a: StudySide, b: StudySide, matching: Matching) -> list[Compa
     return [fact for fact in found if fact.a != ("recorded",) or fact.b != ("recorded",)]
 
 
-def _trained(a: StudySide, b: StudySide, seeds: Collection[int]) -> Mapping[str, tuple[list[str], list[str]]]:
-    """Return what runs of one seed trained on 1 worker, in A and in B: on CPUs equal to the last digit."""
+def _trained(
+    a: StudySide, b: StudySide, matching: Matching, seeds: Collection[int]
+) -> Mapping[str, tuple[list[str], list[str]]]:
+    """Return what compared runs of one seed trained on 1 worker, in A and in B: on CPUs to the last digit."""
     values: dict[str, tuple[list[str], list[str]]] = {}
     for number, side in enumerate((a, b)):
-        headers = side.study.headers
-        alone = [
+        points = [match.b if number else match.a for match in matching.matches]
+        headers = {run: side.study.headers[run] for point in points for run in point.runs}
+        alone = {
             run
             for run, header in headers.items()
             if header.config.workers == 1
             and header.config.seed in seeds
             and not header.workers[0].device_uuid
-        ]
+        }
         last = side.study.evaluations.drop_duplicates("run", keep="last").set_index("run")
         for run, epochs in side.study.epochs.groupby("run", sort=False, observed=True):
             if run in alone:

@@ -1,6 +1,7 @@
 """The check of what was asked for against what is read: nobody chose among launches by their results."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pandas as pd
 from scipy import stats  # type: ignore[import-untyped]
@@ -30,7 +31,7 @@ def check_asked(study: Study) -> Check:
                     lacking = f"{point_name(pair)} lacks repeats {listed(map(str, missing))}"
                     return no(f"no study.json says what was asked for, and {lacking}")
         return not_known("no study.json says what was asked for")
-    pairs = {pair: [_of_points(asked, side) for side in both] for pair, both in sides(study.runs)}
+    pairs = {pair: [asked_at(asked, side["run"]) for side in both] for pair, both in sides(study.runs)}
     short = [fact for pair, arms in pairs.items() if (fact := _short(study, pair, arms))]
     facts = [f"repeats read of those asked for: {first_points(short)}"] if short else []
     chosen = {pair: fact for pair, arms in pairs.items() if (fact := _chosen(study, arms))}
@@ -53,9 +54,9 @@ def check_asked(study: Study) -> Check:
     return withhold_claims(fact, chosen) if chosen else no(fact)
 
 
-def _of_points(asked: pd.DataFrame, side: pd.DataFrame) -> pd.DataFrame:
-    """Return what was asked for at the point of these runs."""
-    return asked[asked["point"].isin(asked.loc[asked["run"].isin(side["run"]), "point"])]
+def asked_at(asked: pd.DataFrame, runs: Iterable[str]) -> pd.DataFrame:
+    """Return what was asked for at the points of these runs."""
+    return asked[asked["point"].isin(asked.loc[asked["run"].isin(list(runs)), "point"])]
 
 
 def _short(study: Study, pair: PointPair, arms: list[pd.DataFrame]) -> str:

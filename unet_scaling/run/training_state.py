@@ -88,14 +88,24 @@ def buffer_places(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
     """Restore the buffers of the model and all generators at the end."""
     drawn = generators()
+    try:
+        with unchanged_buffers(model):
+            yield
+    finally:
+        set_generators(drawn)
+
+
+@contextmanager
+def unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore the buffers of the model at the end, also where a pass puts another tensor in their place."""
     kept = [(module, key, module.get_buffer(key)) for _, module, key in buffer_places(model)]
     contents = [buffer.clone() for _, _, buffer in kept]
     try:
         yield
     finally:
-        set_generators(drawn)
-        for (module, key, buffer), content in zip(kept, contents, strict=True):
-            module._buffers[key] = buffer.copy_(content)
+        with torch.no_grad():
+            for (module, key, buffer), content in zip(kept, contents, strict=True):
+                module._buffers[key] = buffer.copy_(content)
 
 
 def state_digests(trained: Trained) -> dict[str, str]:

@@ -18,13 +18,14 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from unet_scaling.data.image_source import Indices
 from unet_scaling.data.sample_data import SampleData, sample_sha256
+from unet_scaling.run.training_state import leaving_no_trace, some_of, unchanged_buffers
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.record_lines import SCORE_NAME
 from unet_scaling.study.texts import WORDS_OF_LOSSES
 from unet_scaling.task.functions import TaskFunctions
 from unet_scaling.task.task import require_finite
-from unet_scaling.task.weights import backward_nodes, named, where_kept
+from unet_scaling.task.weights import backward_nodes, where_kept
 
 # Of the small batches that are tried: halved, they are still more than one sample.
 BATCH_SAMPLES = 4
@@ -90,7 +91,7 @@ def require_alike(task: TaskFunctions, workers: Sequence[TaskFacts]) -> None:
 def without_gradient(task: TaskFunctions, names: Sequence[str]) -> UserError:
     """Return the error that names parameters without a gradient after a pass, and what to do."""
     cure = "use it, remove it, or set requires_grad_(False); where some passes are not to use it, set "
-    found = f"no gradient after a pass for {named(names)}: {cure}"
+    found = f"no gradient after a pass for {some_of(names)}: {cure}"
     return task.mistake("loss", f"{found}task.find_unused_parameters = true")
 
 
@@ -98,7 +99,7 @@ def _require_same_pass(task: TaskFunctions, rank: int, first: TaskFacts, other: 
     cure = "a branch depends on the worker, its rank or host: remove it"
     if first.without_gradient != other.without_gradient:
         differing = sorted(set(first.without_gradient) ^ set(other.without_gradient))
-        found = f"only one of workers 0 and {rank} has a gradient of {named(differing)}"
+        found = f"only one of workers 0 and {rank} has a gradient of {some_of(differing)}"
         raise task.mistake("loss", f"{found}; {cure}")
     for name in ("loss", "gradient_norm"):
         one = getattr(first, name)
@@ -132,7 +133,7 @@ def _loss(task: TaskFunctions, model: nn.Module, data: SampleData, indices: Indi
         data.group.device.type, torch.bfloat16, enabled=task.config.training.precision == "bf16"
     )
     # Unless a backward pass follows, which needs them as they are.
-    kept = nullcontext() if torch.is_grad_enabled() else _unchanged_buffers(model)
+    kept = nullcontext() if torch.is_grad_enabled() else unchanged_buffers(model)
     with autocast, kept:
         loss = task.called("loss", model, batch)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
@@ -228,7 +229,7 @@ def _gradients(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple
     changed = [name for name, weight in model.named_parameters() if weight._version != versions[name]]
     if changed:
         found = (
-            f"a pass changes {named(changed)} itself (max_norm of an embedding?), on each worker by itself"
+            f"a pass changes {some_of(changed)} itself (max_norm of an embedding?), on each worker by itself"
         )
         raise task.mistake("loss", f"{found}: leave weights to the optimizer")
     if not math.isclose(loss, again, rel_tol=LOSS_TOLERANCE):
@@ -249,7 +250,7 @@ def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[
     """Return the loss of a training pass, the norm of its gradients, and all tensors that got one."""
     model.zero_grad()
     # A branch may depend on a buffer, such as a count of the passes: of one state it is the same.
-    with _unchanged_buffers(model):
+    with unchanged_buffers(model):
         loss = _loss(task, model, data, data.split.train[:BATCH_SAMPLES])
         if not loss.requires_grad:
             raise task.mistake("loss", "depends on no parameter of the model; it cannot be trained")
@@ -261,7 +262,7 @@ def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[
     gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
     sparse = [name for name, gradient in gradients.items() if gradient.layout != torch.strided]
     if sparse:
-        raise task.mistake("build_model", f"the gradient of {named(sparse)} is sparse; give sparse=False")
+        raise task.mistake("build_model", f"the gradient of {some_of(sparse)} is sparse; give sparse=False")
     norms = torch.stack([torch.linalg.vector_norm(gradient).double() for gradient in gradients.values()])
     leaves = [node.variable for node in nodes if hasattr(node, "variable")]
     return loss.item(), torch.linalg.vector_norm(norms).item(), leaves
@@ -269,22 +270,11 @@ def _one_pass(task: TaskFunctions, model: nn.Module, data: SampleData) -> tuple[
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, gradients, mode and torch's generators at the end; nothing has changed a weight."""
+    """Restore buffers, gradients, mode and generators at the end; nothing has changed a weight."""
     was_training = model.training
     try:
-        with torch.random.fork_rng(), _unchanged_buffers(model):
+        with leaving_no_trace(model):
             yield
     finally:
         model.zero_grad()
         model.train(was_training)
-
-
-@contextmanager
-def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
-    buffers = [buffer.clone() for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in zip(model.buffers(), buffers, strict=True):
-                buffer.copy_(before)

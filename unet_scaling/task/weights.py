@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
+from unet_scaling.run.training_state import some_of
 from unet_scaling.task.functions import TaskFunctions
 
-# More names hide the cure.
-MOST_NAMED = 5
 # What Horovod averages, and what it can give to the other workers.
 AVERAGED = (torch.float32, torch.float64, torch.float16)
 SENT = (*AVERAGED, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -25,12 +24,6 @@ CURE_OF_TYPE = {
     torch.complex64: "keep real and imaginary part as float32",
     torch.complex128: "keep real and imaginary part as float64",
 }
-
-
-def named(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"
 
 
 def require_usable(task: TaskFunctions, model: object) -> None:
@@ -70,7 +63,7 @@ def require_all_trained(task: TaskFunctions, function: str, model: nn.Module, gr
     lacking = [name for name, weight in trained if id(weight) not in given]
     if lacking:
         cure = "no optimizer would train it; return it, or set requires_grad_(False)"
-        raise task.mistake(function, f"leaves out {named(lacking)}: {cure}")
+        raise task.mistake(function, f"leaves out {some_of(lacking)}: {cure}")
 
 
 def backward_nodes(loss: Tensor) -> Iterator[Any]:
