@@ -92,13 +92,14 @@ def _add_speed(runs: pd.DataFrame, seconds: Array) -> None:
     runs["images_per_epoch"] = float(_IMAGES)
     runs["steps_per_epoch"] = 1.0
     runs["seconds_per_epoch"] = np.median(seconds, axis=1)
+    runs["epochs_used"] = epochs
 
 
 def _epoch_table(runs: pd.DataFrame, seconds: Array) -> pd.DataFrame:
     epochs = seconds.shape[1]
     table = pd.DataFrame({"run": np.repeat(runs["run"].to_numpy(), epochs), "seconds": seconds.ravel()})
     return table.assign(
-        epoch=np.tile(np.arange(epochs), len(runs)), images=_IMAGES, warmup=False, stalled=False
+        steps=1, epoch=np.tile(np.arange(epochs), len(runs)), images=_IMAGES, warmup=False, stalled=False
     )
 
 

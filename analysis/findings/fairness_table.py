@@ -124,8 +124,10 @@ def _checks_of_runs(study: Study) -> dict[str, Check]:
 
 
 def _of_training(study: Study) -> dict[str, Check]:
-    """Return rows of what speaks against the training itself; none where nothing does."""
+    """Return rows of what speaks against the training itself; none where nothing does, or no record tells."""
     rows: dict[str, Check] = {}
+    if not study.headers:
+        return rows
     if not all(header.config.task.loss_is_mean for header in study.headers.values()):
         rows["same loss at every worker count"] = no(
             "task.loss_is_mean = false: each worker divides the loss by what its own batch holds, so that "
