@@ -42,10 +42,11 @@ soak: ## of make verify, only the small study under every kind of fault; five mi
 	@environment/install.sh --tests
 	$(PYTHON) -m pytest tests/test_soak.py $(PYTEST_OPTIONS)
 
-check: ## ruff, shellcheck, and mypy on every file
+check: ## ruff, shellcheck, mypy on every file, and the lines of every folder
 	@environment/install.sh --tests
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m tests.line_budget
 	.venv/bin/shellcheck $$(git ls-files '*.sh') slurm/virtual_cluster .ci/run
 	$(PYTHON) -m mypy unet_scaling analysis slurm tests benchmarks environment
 	$(PYTHON) -m mypy pytorch_native/train.py

@@ -7,10 +7,10 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 
-from tests.code_metrics import duplicate_names
 from tests.source import (
     Module,
     cycles,
+    definitions,
     functions,
     internal_imports,
     modules,
@@ -193,8 +193,8 @@ def no_name_twice() -> list[str]:
     code = [module for module in product() if module.path.name != "train.py"]
     return [
         f"{name} in {file}"
-        for name, files in duplicate_names(code).items()
-        if name not in CONTRACT_NAMES
+        for name, files in definitions(code).items()
+        if len(files) > 1 and name not in CONTRACT_NAMES
         for file in files
     ]
 

@@ -114,28 +114,11 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def levels(graph: dict[str, set[str]]) -> int:
-    """Return the length of the longest chain of imports, in modules."""
-    depth: dict[str, int] = {}
-
-    def of(name: str, above: frozenset[str] = frozenset()) -> int:
-        if name not in depth:
-            below = [of(other, above | {name}) for other in graph[name] - above]
-            depth[name] = 1 + max(below, default=0)
-        return depth[name]
-
-    return max(map(of, graph), default=0)
-
-
 def functions(code: Sequence[Module]) -> Iterator[tuple[Module, Function]]:
     for module in code:
         for node in ast.walk(module.tree):
             if isinstance(node, FUNCTION):
                 yield module, node
-
-
-def node_count(tree: ast.AST) -> int:
-    return sum(1 for _ in ast.walk(tree))
 
 
 def public_names(module: Module) -> dict[str, ast.stmt]:
@@ -174,13 +157,3 @@ def parallel_assignments(code: Sequence[Module]) -> list[str]:
 
 def is_swap(target: ast.Tuple, value: ast.Tuple) -> bool:
     return {ast.unparse(name) for name in target.elts} <= {ast.unparse(name) for name in value.elts}
-
-
-def comment_lines(module: Module) -> int:
-    """Return the number of lines that hold a comment only."""
-    return sum(line.lstrip().startswith("#") for line in module.text.splitlines())
-
-
-def code_lines(module: Module) -> int:
-    """Return the number of lines that are neither empty nor a comment; docstrings count."""
-    return sum(bool(line.strip()) for line in module.text.splitlines()) - comment_lines(module)
