@@ -16,7 +16,7 @@ from slurm.estimate import (
     time_text,
 )
 from slurm.estimate_basis import images_of_all
-from slurm.known_seconds import BY_ITS_OWN_RUNS
+from slurm.known_seconds import BY_ITS_OWN_RUNS, point_of
 from slurm.preflight import estimate, limit_node_hours
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
@@ -90,7 +90,12 @@ def _all_seconds(configs: Sequence[RunConfig], basis: Basis | None) -> tuple[lis
     images: dict[str, Images] | None = images_of_all(configs)
     if images is None:
         return [], "; not estimated: the number of images is not known, since they are not checked"
-    return [run_seconds(config, basis, images[config.run]) for config in configs], ""
+    by_point: dict[str, Range] = {}
+    for config in configs:
+        point = point_of(config)
+        if point not in by_point:
+            by_point[point] = run_seconds(config, basis, images[config.run])
+    return [by_point[point_of(config)] for config in configs], ""
 
 
 def _beyond_limit(cluster: Cluster, seconds: Sequence[Range], one_allocation: bool) -> list[str]:

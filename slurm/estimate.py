@@ -1,8 +1,11 @@
 """Estimate how long runs take, from earlier runs or a probe: pure functions of what these measured."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
+from typing import NamedTuple
 
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import STARTUP_COLUMNS
@@ -67,12 +70,32 @@ class MeasuredRun:
     explained_per_second: float | None = None
 
 
+class MeasuredPoint(NamedTuple):
+    """What runs of about one speed share, besides the network."""
+
+    framework: str | None
+    options: tuple[object, ...]
+    workers: int
+
+
 @dataclass(frozen=True)
 class Basis:
     """The runs that an estimate is made from, and what they are called."""
 
     runs: tuple[MeasuredRun, ...]
     source: str
+
+    @cached_property
+    def points(self) -> Mapping[Hashable, Mapping["MeasuredPoint", list[MeasuredRun]]]:
+        """Return the runs by network and point, and once more those with maps by their options, too."""
+        found: defaultdict[Hashable, defaultdict[MeasuredPoint, list[MeasuredRun]]]
+        found = defaultdict(lambda: defaultdict(list))
+        for run in self.runs:
+            point = MeasuredPoint(run.framework, _speed_options(run.config), run.workers)
+            found[run.config.model][point].append(run)
+            if run.explained_per_second:
+                found[run.config.model, _maps_of(run.config)][point].append(run)
+        return found
 
 
 def measured_run(record: Record) -> MeasuredRun | None:
@@ -125,12 +148,12 @@ def estimable(configs: Sequence[RunConfig], basis: Basis) -> bool:
 
     Emulated ones compute none.
     """
-    return all(_of_network(config, basis.runs) and not config.is_emulated for config in configs)
+    return all(config.model in basis.points and not config.is_emulated for config in configs)
 
 
 def estimable_with_maps(configs: Sequence[RunConfig], basis: Basis) -> bool:
     """Return whether it also has runs with the saliency maps of those that make some."""
-    return all(_usable(config, basis.runs) for config in configs)
+    return all(_usable(config) in basis.points for config in configs)
 
 
 def measures_all(configs: Sequence[RunConfig], basis: Basis) -> bool:
@@ -143,9 +166,9 @@ def run_seconds(config: RunConfig, basis: Basis, images: Images) -> Range:
     """Return how long a run takes from the start of its processes.
 
     Uses the runs of the nearest worker count, of the same framework and options where there are any.
-    Raises ValueError where the basis has no run of this network, or none with such maps.
+    Raises KeyError where the basis has no run of this network, or none with such maps.
     """
-    runs = _nearest(config, _usable(config, basis.runs))
+    runs = _nearest(config, basis.points[_usable(config)])
     passes = config.data.passes_per_epoch * config.training.epochs
     trained = _work_seconds(config, runs, images.train * passes, [run.trained_per_second for run in runs])
     evaluations = images.test * _evaluations(config)
@@ -194,38 +217,27 @@ def _worker_speed(config: RunConfig, run: MeasuredRun) -> Range:
     return framework * (IN_A_LARGER_GROUP if config.workers > run.workers else IN_A_SMALLER_GROUP)
 
 
-def _usable(config: RunConfig, runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs of the same network; for a run that makes saliency maps, those with such maps."""
-    runs = _of_network(config, runs)
-    if not config.is_explained:
-        return runs
-    return [run for run in runs if run.explained_per_second and _maps_of(run.config) == _maps_of(config)]
+def _usable(config: RunConfig) -> Hashable:
+    """Return the key of the runs of the same network; for a run that makes saliency maps, with such maps."""
+    return (config.model, _maps_of(config)) if config.is_explained else config.model
 
 
-def _of_network(config: RunConfig, runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs of the same network: how the seconds of another one compare is not known."""
-    return [run for run in runs if run.config.model == config.model]
-
-
-def _maps_of(config: RunConfig) -> dict[str, object]:
+def _maps_of(config: RunConfig) -> str:
     """Return the options that decide the seconds of an image's map and of its checks."""
-    return config.saliency.model_dump(exclude={"images", "seed", "split"})
+    return config.saliency.model_dump_json(exclude={"images", "seed", "split"})
 
 
-def _nearest(config: RunConfig, runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs most like this one, all of one framework, worker count and set of options."""
-    nearest = min(runs, key=lambda run: _distance(config, run))
-    return [run for run in runs if _point(run) == _point(nearest)]
+def _nearest(config: RunConfig, points: Mapping[MeasuredPoint, list[MeasuredRun]]) -> list[MeasuredRun]:
+    """Return the runs of the point most like this run's: by framework, then options, then workers."""
+    own = MeasuredPoint(config.framework, _speed_options(config), config.workers)
+    if own in points:
+        return points[own]
 
+    def distance(point: MeasuredPoint) -> tuple[bool, bool, float]:
+        apart = max(point.workers, own.workers) / min(point.workers, own.workers)
+        return point.framework != own.framework, point.options != own.options, apart
 
-def _distance(config: RunConfig, run: MeasuredRun) -> tuple[bool, bool, float]:
-    """Return how unlike a run is: by its framework, then by options, then by the number of workers."""
-    apart = max(run.workers, config.workers) / min(run.workers, config.workers)
-    return run.framework != config.framework, _speed_options(run.config) != _speed_options(config), apart
-
-
-def _point(run: MeasuredRun) -> tuple[object, ...]:
-    return run.framework, run.workers, _speed_options(run.config)
+    return points[min(points, key=distance)]
 
 
 def _speed_options(config: RunConfig) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -15,7 +15,7 @@ from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.probed import Probed
-from unet_scaling.study.run_state import recorded_run
+from unet_scaling.study.run_state import RecordedRun, recorded_run
 from unet_scaling.study.study_file import config_path, list_run_folders, read_config
 from unet_scaling.study.texts import count
 
@@ -27,9 +27,14 @@ EVALUATION_SPEED = 3.0
 
 def basis_of_folder(folder: Path) -> Basis | None:
     """Return the complete runs of a study's folder; None where there are none that trained."""
-    recorded = (recorded_run(path, read_config(config_path(path))) for path in list_run_folders(folder))
-    records = [run.record for run in recorded if run.record is not None and run.state.is_complete]
-    measured = tuple(run for run in map(measured_run, records) if run is not None)
+    paths = list_run_folders(folder)
+    return basis_of_runs(folder, (recorded_run(path, read_config(config_path(path))) for path in paths))
+
+
+def basis_of_runs(folder: Path, runs: Iterable[RecordedRun]) -> Basis | None:
+    """Return the speeds of those that are complete, None where there are none; no record is kept."""
+    found = (measured_run(run.record) for run in runs if run.record is not None and run.state.is_complete)
+    measured = tuple(run for run in found if run is not None)
     return Basis(measured, f"{count(len(measured), 'complete run')} of {folder.name}") if measured else None
 
 

@@ -1,14 +1,17 @@
 """Plan a launch on this machine, and refuse it where jobs of Slurm run or images are not checked."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
 
 from slurm.disturbed import is_to_be_repeated
-from slurm.known_seconds import Foreseen, KnownSeconds
+from slurm.estimate import Basis
+from slurm.estimate_basis import basis_of_runs
+from slurm.known_seconds import KnownSeconds
 from slurm.preflight import check_inputs
 from slurm.scheduler import JobState, UnreachableError, job_states
 from slurm.states import combine
@@ -27,34 +30,49 @@ from unet_scaling.study.texts import count
 FORMER_JOB_NAME = "job.before_local.json"
 
 
-def show_plan(
-    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
-) -> Foreseen | None:
-    """Print what would run here, and on how many cores; start and write nothing.
+@dataclass(frozen=True)
+class LocalPlan:
+    """What would run here, on how many cores, and what the study's complete runs tell of its time."""
 
-    Return how long that takes by the study's complete runs; None where nothing would run.
+    folder: StudyFolder
+    runs: int
+    wanted: list[RunConfig]
+    known: KnownSeconds
+    basis: Basis | None
+
+    def show(self, console: Console) -> None:
+        cores = cores_per_worker(self.folder.study, len(os.sched_getaffinity(0)))
+        lines = [
+            f"{config.run}: {count(config.workers, 'worker')}, {count(cores, 'core')} each"
+            for config in self.wanted
+        ]
+        total = f"{self.folder.study.name}: {count(self.runs, 'run')}"
+        lines.append(f"{total}, {len(self.wanted)} would start, one after the other")
+        console.print("\n".join(lines), markup=False)
+
+
+def local_plan(
+    folder: StudyFolder, console: Console, repeat_disturbed: bool = False, force: Collection[str] = ()
+) -> LocalPlan:
+    """Return what would run here; start and write nothing. Each record is read once, and none is kept.
+
     Raises UserError where the study could not start either.
     """
     configs = in_launch_order(folder.study)
-    cores = cores_per_worker(folder.study, len(os.sched_getaffinity(0)))
     folder.require_same(configs)
     require_ready(folder, configs)
-    wanted = []
+    wanted = {config.run: config for config in configs}
     known = KnownSeconds()
-    for config in configs:
-        run = folder.recorded(config)
-        known.learn(run)
-        if _is_wanted(run, console, repeat_disturbed, force):
-            wanted.append(config)
-    _print_plan(folder.study.name, len(configs), wanted, cores, console)
-    return known.foreseen_text(wanted) if wanted else None
 
+    def runs() -> Iterator[RecordedRun]:
+        for run in folder.all_recorded(configs):
+            known.learn(run)
+            if not _is_wanted(run, console, repeat_disturbed, force):
+                wanted.pop(run.config.run, None)
+            yield run
 
-def _print_plan(name: str, runs: int, wanted: Sequence[RunConfig], cores: int, console: Console) -> None:
-    for config in wanted:
-        size = f"{count(config.workers, 'worker')}, {count(cores, 'core')} each"
-        console.print(f"{config.run}: {size}", markup=False)
-    console.print(f"{name}: {count(runs, 'run')}, {len(wanted)} would start, one after the other")
+    basis = basis_of_runs(folder.path, runs())
+    return LocalPlan(folder, len(configs), list(wanted.values()), known, basis)
 
 
 def cores_per_worker(study: StudyConfig, cores: int) -> int:

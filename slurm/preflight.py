@@ -69,7 +69,8 @@ def unverified_inputs(configs: Sequence[RunConfig]) -> list[str]:
 
 def require_throughput(study: StudyConfig) -> None:
     """Raise UserError where the study has runs that train and yet can have no throughput."""
-    if any(config.training.epochs == 1 for config in study.configs()):
+    epochs = study.training.get("epochs")
+    if epochs == 1 or (isinstance(epochs, list) and 1 in epochs):
         raise UserError(
             f"study {study.name}: training.epochs: found 1; the first epoch warms up and is not counted, so "
             "that there would be no throughput; use 2 or more, or 0 to evaluate only"
@@ -78,7 +79,7 @@ def require_throughput(study: StudyConfig) -> None:
 
 def require_known(study: StudyConfig, runs: Sequence[str]) -> None:
     """Raise UserError for a name given to --force that is no run of the study."""
-    known = [config.run for config in study.configs()]
+    known = [config.run for config in study.configs()] if runs else []
     for run in runs:
         if run not in known:
             near = difflib.get_close_matches(run, known, n=3, cutoff=0) or known[:3]

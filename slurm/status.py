@@ -28,6 +28,9 @@ from unet_scaling.study.texts import count
 REFRESH_SECONDS = 10
 # Below, a table of all columns would break the names of runs.
 WIDE_CHARACTERS = 110
+# A table that folds its cells takes milliseconds a row; of more rows each is a line, to be searched.
+MOST_TABLE_ROWS = 500
+STATUS_COLUMNS = ["run", "state", "epochs", "images/s", "ends", "job", "attempt", "hosts", "why"]
 SURPLUS = "not in the study any more"
 STYLES: dict[State, str] = {
     "complete": "green", "running": "cyan", "queued": "blue", "waiting": "dim", "resumable": "yellow",
@@ -117,8 +120,11 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> N
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    if not watch:
+    if not watch and len(rows) > MOST_TABLE_ROWS:
+        print("\n".join(_plain_lines(rows)) + f"\n{folder.name}: {_title(rows)}: {_caption(rows)}")
+    elif not watch:
         console.print(_view(folder, rows, console), soft_wrap=False)
+    if not watch:
         return
     with Live(_view(folder, rows, console), console=console, auto_refresh=False) as live:
         # Between two runs of a study on this machine, none is running.
@@ -142,13 +148,20 @@ def status_table(name: str, rows: Sequence[StatusRow], wide: bool = True) -> Tab
     """
     table = Table(title=f"{name}: {_title(rows)}", caption=_caption(rows), box=None, pad_edge=False)
     table.add_column("run", overflow="fold")
-    for column in ("state", "epochs", "images/s", "ends"):
+    for column in STATUS_COLUMNS[1:5]:
         table.add_column(column, no_wrap=True, justify="right" if column == "images/s" else "left")
-    for column in ("job", "attempt", "hosts", "why") if wide else ():
+    for column in STATUS_COLUMNS[5:] if wide else ():
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*_cells(row, wide))
     return table
+
+
+def _plain_lines(rows: Sequence[StatusRow]) -> list[str]:
+    """Return a line for each row, in columns, with all that the wide table has."""
+    lines = [STATUS_COLUMNS, *([str(cell) for cell in _cells(row, wide=True)] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
 def _title(rows: Sequence[StatusRow]) -> str:

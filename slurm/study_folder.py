@@ -5,7 +5,7 @@
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,6 +27,7 @@ from unet_scaling.study.study_file import (
     PATH_KEYS,
     STUDY_NAME,
     config_path,
+    list_run_folders,
     read_config,
     recorded_study,
 )
@@ -79,6 +80,14 @@ class StudyFolder:
     def recorded(self, config: RunConfig) -> RecordedRun:
         """Read the record of a run and the state that it shows."""
         return recorded_run(self.run_folder(config), config)
+
+    def all_recorded(self, configs: Sequence[RunConfig]) -> Iterator[RecordedRun]:
+        """Yield these runs, each as it is read, then those in the folder that are not among them."""
+        names = {config.run for config in configs}
+        yield from map(self.recorded, configs)
+        for path in list_run_folders(self.path):
+            if path.name not in names:
+                yield recorded_run(path, read_config(config_path(path)))
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep a second launcher out of this study while the first one works on it."""

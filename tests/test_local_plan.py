@@ -1,5 +1,9 @@
 """What a dry run on this machine says of the time: by complete runs, by an estimate, or not known."""
 
+import cProfile
+import importlib
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,7 @@ from slurm.commands.run import command_line, run_on_this_machine
 from slurm.local_plan import cores_per_worker
 from tests.records import write_record
 from tests.studies import TINY_STUDY, make_images, make_run
+from unet_scaling.study import record
 from unet_scaling.study.study_file import read_study
 
 BY_COMPLETE_RUNS = "by the complete runs of the same points"
@@ -86,3 +91,50 @@ def test_complete_runs_of_all_points_say_the_time_beside_an_estimate_that_is_ask
     printed = dry_run(study, capsys, *again, "--estimate-from", "other")
     assert BY_COMPLETE_RUNS in printed
     assert "4 runs: about " in printed
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("slurm.commands.status", ["tiny"]),
+        ("slurm.commands.run", ["tiny.toml", "--dry-run"]),
+        (
+            "slurm.commands.submit",
+            ["tiny.toml", "--dry-run", "--cluster", "slurm/clusters/generic_srun.toml"],
+        ),
+    ],
+)
+def test_work_grows_with_the_runs_alone_and_each_record_is_read_once(
+    module: str, words: list[str], study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the points are complete, and the others are estimated from them."""
+    read: list[Path] = []
+
+    def noted(path: Path) -> bytes:
+        read.append(path)
+        return path.read_bytes()
+
+    monkeypatch.setattr(record, "read_regular", noted)
+    written = study.read_text().replace("batch_per_worker = 2", "batch_per_worker = [2, 4]")
+    monkeypatch.setattr("slurm.status.MOST_TABLE_ROWS", 0)
+    calls = []
+    for size in (1, 8, 16, 24):  # the first imports what the others find
+        study.write_text(re.sub("repeats = .*", f"repeats = {size}", written))
+        for config in read_study(study).configs():
+            folder = study.parent / "tiny" / config.run
+            if config.training.batch_per_worker == 2 and not folder.exists():
+                write_record(make_run(folder, config), config)
+        paths = [str(study) if word == study.name else word for word in words]
+        monkeypatch.setattr("sys.argv", ["unet-scaling", *paths, "--logs", str(study.parent)])
+        read.clear()
+        calls.append(calls_of(importlib.import_module(module).main))
+        assert 0 < len(read) == len(set(read))
+    few, some, many = calls[1:]
+    assert many - 2 * some + few < (4 * 8) ** 2, calls
+
+
+def calls_of(program: Callable[[], object]) -> int:
+    """Return how many functions a program calls: what a clock would say on a machine without noise."""
+    profile = cProfile.Profile()
+    profile.runcall(program)
+    return sum(entry.callcount for entry in profile.getstats())

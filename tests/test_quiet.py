@@ -15,7 +15,7 @@ import slurm.local_plan
 import slurm.quiet
 from slurm.disturbed import MOST_DISTURBED, disturbed_reason, is_to_be_repeated, set_disturbed_aside
 from slurm.local import run_study
-from slurm.local_plan import show_plan
+from slurm.local_plan import local_plan
 from slurm.quiet import say_whether_quiet
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
@@ -102,7 +102,8 @@ def planned(folder: Path, repeat_disturbed: bool) -> str:
         folder / "tiny", StudyConfig.model_validate(STUDY | {"frameworks": ["pytorch_native"]})
     )
     text = io.StringIO()
-    show_plan(study, Console(file=text, width=400), repeat_disturbed)
+    console = Console(file=text, width=400)
+    local_plan(study, console, repeat_disturbed).show(console)
     return next(line for line in text.getvalue().splitlines() if line.startswith("tiny: "))
 
 

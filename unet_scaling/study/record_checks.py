@@ -42,7 +42,7 @@ def _faults_of_order(lines: Sequence[RecordLine]) -> Iterator[str]:
         yield "a startup and a probe come once, in this order, right after the header"
     if Saliency in kinds and kinds[kinds.index(Saliency) + 1 :] not in ([], [End]):
         yield "a line saliency comes once, after all epochs and evaluations"
-    numbers = [line.epoch for line in lines if isinstance(line, Epoch)]
+    numbers = [line.epoch for line in lines if type(line) is Epoch]
     if numbers != list(range(len(numbers))):
         yield f"epochs are not 0, 1, 2, ...: {numbers}"
 
@@ -71,9 +71,10 @@ def _faults_of_script(lines: Sequence[RecordLine]) -> Iterator[str]:
 
 
 def _faults_of_training(header: Header, lines: Sequence[RecordLine]) -> Iterator[str]:
-    epochs = [line for line in lines if isinstance(line, Epoch)]
-    results = [line for line in lines if isinstance(line, Evaluated)]
-    maps = [line for line in lines if isinstance(line, Saliency)]
+    epochs = [line for line in lines if type(line) is Epoch]
+    others = [line for line in lines if type(line) is not Epoch]
+    results = [line for line in others if isinstance(line, Evaluated)]
+    maps = [line for line in others if isinstance(line, Saliency)]
     yield from _faults_of_epochs(header, epochs)
     yield from _faults_of_results(header, results)
     for line in maps:

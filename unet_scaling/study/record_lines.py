@@ -165,20 +165,18 @@ class Epoch(StrictModel):
     )
 
     @model_validator(mode="after")
-    def _one_entry_per_worker(self) -> Self:
+    def _one_entry_per_worker_and_phases_sum_to_the_epoch(self) -> Self:
+        if self.budget is None and self.cpu is None and self.gpu is None:
+            return self
         workers = len(self.worker_seconds)
         phases = self.budget.sync_seconds if self.budget else None
         for name, entries in (("budget", phases), ("cpu", self.cpu), ("gpu", self.gpu)):
             if entries is not None and len(entries) != workers:
                 raise ValueError(f"{name} is of {len(entries)} workers, worker_seconds of {workers}")
-        return self
-
-    @model_validator(mode="after")
-    def _phases_sum_to_the_epoch(self) -> Self:
         sums = self.budget.worker_sums() if self.budget else []
-        for worker, (phases, epoch) in enumerate(zip(sums, self.worker_seconds, strict=False)):
-            if abs(phases - epoch) > TOLERANCE * epoch:
-                raise ValueError(f"the phases of worker {worker} sum to {phases} s, its epoch took {epoch} s")
+        for worker, (spent, epoch) in enumerate(zip(sums, self.worker_seconds, strict=False)):
+            if abs(spent - epoch) > TOLERANCE * epoch:
+                raise ValueError(f"the phases of worker {worker} sum to {spent} s, its epoch took {epoch} s")
         return self
 
 
