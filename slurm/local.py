@@ -21,7 +21,14 @@ from slurm.local_progress import StudyProgress
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.mpi import launch_environment, mpiexec_program
 from slurm.quiet import say_whether_quiet
-from slurm.stopping import StopRequest, kill_below, same_command, stop_requests
+from slurm.stopping import (
+    StopRequest,
+    descendants,
+    kill_below,
+    same_command,
+    stop_requests,
+    worker_processes,
+)
 from slurm.study_folder import StudyFolder
 from unet_scaling.group.identity import CORES_VARIABLE
 from unet_scaling.study.config import PROJECT, RunConfig
@@ -37,6 +44,8 @@ from unet_scaling.study.texts import count, score_title
 WhileRunning = Callable[[int, Sequence[str]], None]
 # Each look takes a little time from the workers.
 LOOK_SECONDS = 1.0
+# mpiexec starts them in less than one; a host name that is looked up in vain takes half a minute.
+WORKER_START_SECONDS = 60.0
 # From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
 PR_SET_PDEATHSIG = 1
 
@@ -52,7 +61,7 @@ def launch(
 
     None leaves all cores to all workers. What the workers print is appended to `output`. `while_running` is
     called about once a second with the process of mpiexec and the command of a worker. Where it raises, all
-    workers are ended at once. Raises UserError where there is no mpiexec.
+    workers are ended at once. Raises UserError where there is no mpiexec, or where it starts no worker.
     """
     worker = [sys.executable, *program]
     environment = launch_environment() | ({CORES_VARIABLE: str(cores_each)} if cores_each else {})
@@ -63,18 +72,36 @@ def launch(
             preexec_fn=partial(_end_with, os.getpid()),
         )  # fmt: skip
         try:
-            return _wait(process, partial(while_running, process.pid, worker) if while_running else None)
+            return _wait(process, worker, while_running)
         finally:
             _end(process)
 
 
-def _wait(process: subprocess.Popen[bytes], look: Callable[[], None] | None) -> int:
-    while look:
-        try:
+def _wait(process: subprocess.Popen[bytes], worker: Sequence[str], look: WhileRunning | None) -> int:
+    """Return the exit code of mpiexec. Raises UserError where it has started no worker in time."""
+    deadline = time.monotonic() + WORKER_START_SECONDS
+    started = False
+    while True:
+        with suppress(subprocess.TimeoutExpired):
             return process.wait(timeout=LOOK_SECONDS)
-        except subprocess.TimeoutExpired:
-            look()
-    return process.wait()
+        started = started or bool(worker_processes(process.pid, worker))
+        if not started and time.monotonic() > deadline:
+            raise UserError(_why_not_started(process.pid))
+        if look:
+            look(process.pid, worker)
+
+
+def _why_not_started(mpiexec: int) -> str:
+    """Return what mpiexec does instead of starting workers: often it waits for srun or ssh."""
+    names = []
+    for process in descendants(mpiexec):
+        with suppress(OSError):  # it has ended meanwhile
+            names.append(Path(f"/proc/{process}/comm").read_text().strip())
+    program = mpiexec_program()
+    return (
+        f"{program} started no worker in {WORKER_START_SECONDS:.0f} s; it waits for "
+        f"{', '.join(names) or 'none'}: try {program} -n 2 hostname, or install another MPI"
+    )
 
 
 def _end_with(parent: int) -> None:

@@ -3,14 +3,18 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import slurm.__main__
+import slurm.local
+from slurm.local import launch
 from slurm.study_folder import StudyFolder, in_launch_order
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY, make_images
@@ -345,6 +349,84 @@ def test_mpiexec_and_its_workers_end_when_their_launcher_is_killed(tmp_path: Pat
     first.kill()
     first.wait()
     wait_until(lambda: not any(worker.exists() for worker in workers), "the workers to end", 120)
+
+
+# What a shell may hold of a job, a step or another launch. All of it is wrong for a launch on this machine.
+OTHER_LAUNCHES = {
+    "Slurm": {
+        "SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_NODELIST": "n[1-2]", "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)",
+        "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "3", "SLURM_STEP_NODELIST": "n[1-2]",
+        "SLURM_JOB_CPUS_PER_NODE": "1(x2)", "SLURM_MPI_TYPE": "pmi2", "SLURM_STEP_ID": "0",
+    },
+    "PMI": {"PMI_RANK": "3", "PMI_SIZE": "4", "PMI_FD": "1", "PMI_PORT": "n1:9", "PMI_ID": "3",
+            "MPI_LOCALRANKID": "3", "MPI_LOCALNRANKS": "4", "PMI_JOBID": "7"},
+    "PMIx": {"PMIX_RANK": "3", "PMIX_NAMESPACE": "7", "PMIX_SERVER_URI41": "7.0;tcp4://127.0.0.1:9",
+             "PMIX_SERVER_URI2": "7.0;tcp4://127.0.0.1:9", "PMIX_SECURITY_MODE": "native"},
+    "Open MPI": {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+                 "OMPI_UNIVERSE_SIZE": "4", "OMPI_MCA_orte_hnp_uri": "7.0;tcp://127.0.0.1:9",
+                 "OMPI_MCA_ess": "^singleton", "OMPI_MCA_plm": "slurm", "PRTE_MCA_plm": "slurm",
+                 "OMPI_MCA_orte_default_hostfile": "/none", "PRTE_MCA_prte_default_hostfile": "/none"},
+    "Hydra": {"HYDRA_LAUNCHER": "slurm", "HYDRA_BOOTSTRAP": "slurm", "HYDRA_RMK": "slurm",
+              "HYDRA_HOST_FILE": "/none", "HYDRA_PROXY_RETRY_COUNT": "0", "MPIEXEC_TIMEOUT": "1"},
+    "Intel MPI": {"I_MPI_HYDRA_BOOTSTRAP": "slurm", "I_MPI_HYDRA_HOST_FILE": "/none", "I_MPI_PERHOST": "1",
+                  "I_MPI_PMI_LIBRARY": "/none"},
+    "PBS and PALS": {"PBS_JOBID": "7", "PBS_NODEFILE": "/none", "PBS_ENVIRONMENT": "PBS_BATCH",
+                     "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "3", "PALS_APID": "7"},
+    "LSF": {"LSB_JOBID": "7", "LSB_HOSTS": "n1 n2", "LSB_MCPU_HOSTS": "n1 1 n2 1", "JSM_NAMESPACE_RANK": "3"},
+    "Grid Engine": {"SGE_ROOT": "/none", "PE_HOSTFILE": "/none"},
+    "MVAPICH": {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MPIRUN_RANK": "3"},
+    "torchrun": {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "MASTER_ADDR": "n1", "MASTER_PORT": "9"},
+    "horovodrun": {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "n1",
+                   "HOROVOD_GLOO_RENDEZVOUS_PORT": "9", "HOROVOD_HOSTNAME": "n1"},
+    "a job of ours": {"UNET_SCALING_STOP_AT": "1", "UNET_SCALING_CORES_PER_WORKER": "64"},
+}  # fmt: skip
+TELL = """
+import os, socket
+from unet_scaling.group.identity import CORES_VARIABLE, identify, rendezvous_address
+me = identify(os.environ)
+place = rendezvous_address(os.environ)[0], os.environ[CORES_VARIABLE]
+text = " ".join(map(str, ("told", me.rank, me.size, me.local_rank, *place, socket.gethostname())))
+os.write(1, f"{text}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("name", OTHER_LAUNCHES)
+def test_a_launch_on_this_machine_heeds_no_variable_of_another(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in OTHER_LAUNCHES[name].items():
+        monkeypatch.setenv(variable, value)
+    assert launch(["-c", TELL], 2, tmp_path / "output.log", 1) == 0
+    told = [line for line in (tmp_path / "output.log").read_text().splitlines() if line.startswith("told")]
+    here = socket.gethostname()
+    assert sorted(told) == [f"told {rank} 2 {rank} 127.0.0.1 1 {here}" for rank in (0, 1)]
+
+
+def test_both_frameworks_train_here_whatever_the_shell_holds(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variables in OTHER_LAUNCHES.values():
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+    outcome = submit(write_study(tmp_path, images), tmp_path / "logs", "--set", "workers=[2]")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    headers = [read_record(path).header for path in tmp_path.glob("logs/tiny/*/run.jsonl")]
+    assert [header.job for header in headers if header] == [{}, {}]
+
+
+def test_a_launcher_that_starts_no_worker_is_ended_with_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = tmp_path / "mpiexec"
+    waiting.write_text("#!/bin/sh\nsleep 300\nexit 0\n")
+    waiting.chmod(0o755)
+    monkeypatch.setattr(slurm.local, "mpiexec_program", lambda: str(waiting))
+    monkeypatch.setattr(slurm.local, "WORKER_START_SECONDS", 1.0)
+    begin = time.monotonic()
+    with pytest.raises(UserError, match=f"{waiting} started no worker in 1 s; it waits for sleep: "):
+        launch(["-c", "pass"], 2, tmp_path / "output.log", None)
+    assert time.monotonic() - begin < 30
 
 
 def is_training(record: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,9 @@ from tests.cluster import (
     state_folder,
     wait_until,
 )
+from tests.studies import TINY_STUDY
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.record import read_record
 
 pytestmark = pytest.mark.slow
 
@@ -137,6 +141,21 @@ def test_mpiexec_in_a_batch_script_spans_all_hosts(virtual_cluster: VirtualClust
     printed = (tmp_path / "out").read_text()
     assert state == "COMPLETED", printed
     assert [printed.count(f"'{node}'") for node in NODES] == [2] * 7
+
+
+@pytest.mark.parametrize("shell", [("srun", "--nodes=1", "--cpus-per-task=2"), ("salloc", "--nodes=2")])
+def test_a_study_on_this_machine_starts_beside_the_shell_of_a_job(
+    shell: tuple[str, ...], virtual_cluster: VirtualCluster, images: Path, tmp_path: Path
+) -> None:
+    """Also where the shell is a task of Slurm: mpiexec would start its workers by a waiting srun."""
+    study = tmp_path / "tiny.toml"
+    study.write_text(TINY_STUDY.format(data=images, workers=[2], epochs=2))
+    run = [sys.executable, "-m", "unet_scaling", "run", str(study), "--logs", str(tmp_path / "logs")]
+    virtual_cluster.run(*shell, *run, folder=PROJECT)
+    headers = [read_record(path).header for path in tmp_path.glob("logs/tiny/*/run.jsonl")]
+    (host,) = {worker.host for header in headers if header for worker in header.workers}
+    assert len(headers) == 2
+    assert host == ("node1" if shell[0] == "srun" else socket.gethostname())
 
 
 def test_exec_hands_on_folder_code_and_environment(virtual_cluster: VirtualCluster) -> None:

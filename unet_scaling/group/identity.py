@@ -14,6 +14,17 @@ FIRST_PORT = 15000
 PORTS = 10000
 # How many of its host's cores each worker takes, by local rank, where the launcher binds none.
 CORES_VARIABLE = "UNET_SCALING_CORES_PER_WORKER"
+# How variables begin that tell a process of one launch who it is, and whom to call. Its launcher sets them.
+IDENTITY_VARIABLES = (
+    "PMI_", "PMI2_", "PMIX_NAMESPACE", "PMIX_RANK", "PMIX_SERVER", "PMIX_SECURITY", "PMIX_GDS", "PMIX_BFROP",
+    "PMIX_PTL", "PMIX_DSTORE", "PMIX_HOSTNAME", "PMIX_VERSION", "PALS_", "ALPS_", "JSM_", "MPIRUN_", "HYDI_",
+    "MPI_LOCAL", "MV2_COMM_WORLD", "MVP_COMM_WORLD", "OMPI_COMM_WORLD", "OMPI_UNIVERSE", "OMPI_APP_CTX",
+    "OMPI_FIRST_RANKS", "OMPI_NUM_APP_CTX", "OMPI_MCA_orte", "OMPI_MCA_ess", "OMPI_MCA_pmix",
+    "OMPI_MCA_initial_wdir",
+    "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_", "TORCHELASTIC_",
+    "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_", "HOROVOD_CROSS_", "HOROVOD_GLOO_", "HOROVOD_HOSTNAME",
+    "UNET_SCALING_STOP_AT", CORES_VARIABLE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

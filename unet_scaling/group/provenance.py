@@ -44,7 +44,7 @@ OF_ONE_JOB = re.compile(
     r"|NCCL_(COMM_ID|HOSTID|DEBUG_FILE)"
     r"|I_MPI_(ROOT|HYDRA_.*|INFO_.*|PIN_INFO|PIN_UNIT|JOB_.*|PMI_LIBRARY)"
     r"|TORCH_(HOME|EXTENSIONS_DIR)|TORCH_.*_CACHE_DIR|TORCHELASTIC_.*"
-    r"|(OMPI|PRTE|PMIX)_MCA_((orte_)?ess_.*|ess|.*(uri|jobid|vpid|nodeid|rank|tmpdir|session|wdir|num_procs"
+    r"|(OMPI|PRTE|PMIX)_MCA_((orte_)?ess_.*|ess|plm|.*(uri|jobid|vpid|nodeid|rank|tmpdir|session|wdir|num_procs"
     r"|local_size|app_num|universe|precondition_transports|bound_at_launch|hostname|dir_prefix|port).*)"
     r"|.*(HOSTNAME|_PORT|PORT_RANGE|JOBID|JOB_ID|_RANK)",
     re.IGNORECASE,
