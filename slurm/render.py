@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from slurm.cluster import Cluster, Geometry, geometry, one_per_node, prologue_path
 from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.group.identity import IDENTITY_VARIABLES
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import PING_PONG_NAME
@@ -148,7 +149,7 @@ def _render(
     wanted = cluster.ping_pong and shape.nodes > 1
     return _templates().get_template(template).render(
         cluster=cluster, launcher=_launcher(cluster), geometry=shape, token=token,
-        prologue=prologue_path(cluster), allocator=KEEP_MEMORY,
+        prologue=prologue_path(cluster), allocator=KEEP_MEMORY, identity_variables=IDENTITY_VARIABLES,
         ping_pong=ping_pong_words(cluster, shape, folder, places.python) if wanted else None,
         python=str(places.python), project=str(places.project), **values,
     )  # fmt: skip

@@ -13,22 +13,46 @@ SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
 
 
-def test_reads_each_launcher() -> None:
-    assert identify(PMI) == Identity(3, 4, 1, "PMI")
-    assert identify(OPEN_MPI) == Identity(2, 8, 0, "Open MPI")
-    assert identify(SLURM) == Identity(5, 6, 1, "Slurm")
-    assert identify(TORCHRUN) == Identity(1, 2, 1, "torchrun")
-    assert identify({}) == Identity(0, 1, 0, "none")
+MVAPICH = {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "identity"),
+    [
+        (PMI, Identity(3, 4, 1, "PMI")),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_LOCALID": "1"}, Identity(3, 4, 1, "PMI")),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "PALS_LOCAL_RANKID": "1"}, Identity(3, 4, 1, "PMI")),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1"}, Identity(3, 4, 1, "PMI")),
+        (PMI | {"PMIX_RANK": "3", "PALS_RANKID": "3"}, Identity(3, 4, 1, "PMI")),
+        (OPEN_MPI, Identity(2, 8, 0, "Open MPI")),
+        (MVAPICH, Identity(3, 4, 1, "MVAPICH")),
+        (SLURM, Identity(5, 6, 1, "Slurm")),
+        (SLURM | {"PMIX_RANK": "5"}, Identity(5, 6, 1, "Slurm")),
+        ({"SLURM_PROCID": "5", "SLURM_NPROCS": "6", "SLURM_LOCALID": "1"}, Identity(5, 6, 1, "Slurm")),
+        (TORCHRUN, Identity(1, 2, 1, "torchrun")),
+        ({}, Identity(0, 1, 0, "none")),
+        ({"SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, Identity(0, 1, 0, "none")),
+    ],
+)
+def test_reads_each_launcher(environment: dict[str, str], identity: Identity) -> None:
+    assert identify(environment) == identity
+
+
+@pytest.mark.parametrize(
+    "rank",
+    ["PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID", "RANK", "PALS_RANKID",
+     "PMIX_RANK", "ALPS_APP_PE", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK"],
+)  # fmt: skip
+def test_a_rank_of_nobody_knows_how_many_is_refused_by_name(rank: str) -> None:
+    """Else each of the workers would train alone."""
+    with pytest.raises(UserError, match=f"^{rank}=3, and no variable says of how many workers"):
+        identify({rank: "3", "SLURM_NTASKS": "4"} if rank != "SLURM_PROCID" else {rank: "3"})
 
 
 def test_mpiexec_inside_a_slurm_job_goes_before_slurm() -> None:
     assert identify(SLURM | PMI | TORCHRUN).launcher == "PMI"
     assert identify(SLURM | OPEN_MPI | TORCHRUN).launcher == "Open MPI"
     assert identify(SLURM | TORCHRUN).launcher == "Slurm"
-
-
-def test_srun_with_pmi2_takes_the_local_rank_from_slurm() -> None:
-    assert identify({"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_LOCALID": "1"}).local_rank == 1
 
 
 @pytest.mark.parametrize(
@@ -52,10 +76,42 @@ def test_refuses_what_cannot_be(environment: dict[str, str], named: str) -> None
         ("a1,b[1-2]", "a1"),
         ("r[1,3]n-ib", "r1n-ib"),
         ("gpu-2-[10-12]", "gpu-2-10"),
+        ("r[01-02]n[03-05,9],login1", "r01n03"),
+        ("rack[2,7]-[003-004]-ib[0-1].site.org", "rack2-003-ib0.site.org"),
+        ("bgp[000x133]", "bgp000"),
+        ("n[7]", "n7"),
     ],
 )
 def test_the_first_host_of_a_node_list(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.from_regex(r"[a-z]([a-z-]*[a-z])?", fullmatch=True), st.integers(1, 4), st.integers(0, 99),
+            st.sampled_from(("", "-{}", ",{}", "-{},500")),
+        ),
+        min_size=1, max_size=3,
+    ),
+    st.sampled_from(("", "-ib", ".site")),
+    st.sampled_from(("", ",x1", ",x[1-2]y[3]")),
+)  # fmt: skip
+def test_the_first_host_of_any_product_of_ranges(
+    parts: list[tuple[str, int, int, str]], end: str, more: str
+) -> None:
+    written = "".join(
+        f"{name}[{number:0{width}}{further.format(f'{number + 1:0{width}}')}]"
+        for name, width, number, further in parts
+    )
+    first = "".join(f"{name}{number:0{width}}" for name, width, number, _ in parts)
+    assert first_host(written + end + more) == first + end
+
+
+@pytest.mark.parametrize("nodes", ["node[", "[]", "n[]", ",n1", "n[1-2", "n1]", "n [1]", "None assigned"])
+def test_what_is_no_node_list_is_refused_as_it_is(nodes: str) -> None:
+    with pytest.raises(UserError, match="is no list of hosts as Slurm writes it"):
+        first_host(nodes)
 
 
 def test_meets_at_the_first_host_of_the_step_before_that_of_the_job() -> None:
@@ -79,6 +135,35 @@ def test_the_launchers_own_choice_goes_first() -> None:
         "SLURM_JOB_NODELIST": "n1",
     }
     assert rendezvous_address(chosen) == ("10.0.0.1", 1234)
+
+
+SEVERAL_HOSTS = [
+    PMI | {"MPI_LOCALNRANKS": "2"},
+    PMI | {"PMI_LOCAL_SIZE": "2"},
+    {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_NODES": "2"},
+    OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"},
+    MVAPICH | {"MV2_COMM_WORLD_LOCAL_SIZE": "2"},
+    SLURM | {"SLURM_STEP_NUM_NODES": "3"},
+    {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+]
+ONE_HOST = [
+    PMI | {"MPI_LOCALNRANKS": "4"},
+    OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8", "SLURM_JOB_NUM_NODES": "2"},
+    SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_NUM_NODES": "2"},
+    TORCHRUN | {"LOCAL_WORLD_SIZE": "2", "SLURM_JOB_NUM_NODES": "2"},
+    TORCHRUN,
+]
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1", "localhost.localdomain"])
+def test_a_loopback_address_is_for_workers_of_one_host(address: str) -> None:
+    chosen = {"MASTER_ADDR": address, "MASTER_PORT": "1234"}
+    for environment in ONE_HOST:
+        assert rendezvous_address(environment | chosen) == (address, 1234)
+    for environment in SEVERAL_HOSTS:
+        with pytest.raises(UserError, match=f"^MASTER_ADDR={address}: each host has its own"):
+            rendezvous_address(environment | chosen)
+        assert rendezvous_address(environment | chosen | {"MASTER_ADDR": "n1"}) == ("n1", 1234)
 
 
 def test_outside_a_job_says_what_to_set() -> None:

@@ -251,3 +251,21 @@ def test_any_path_reaches_the_program_as_it_is_or_is_refused(name: str) -> None:
 def test_the_shipped_cluster_files_are_valid(path: Path) -> None:
     cluster = read_cluster(path)
     assert script(cluster, "horovod", workers=1)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_job_forgets_the_launch_of_the_shell_that_submitted_it(site: str, tmp_path: Path) -> None:
+    """All that a launcher says to a process, whatever the shell held; what tunes an MPI stays."""
+    forgotten = [
+        "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD",
+        "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_SERVER_URI41", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
+        "OMPI_MCA_orte_hnp_uri", "PALS_RANKID", "MPI_LOCALRANKID", "UNET_SCALING_CORES_PER_WORKER",
+    ]  # fmt: skip
+    kept = ["OMPI_MCA_btl", "PMIX_MCA_gds", "I_MPI_HYDRA_BOOTSTRAP", "FI_PROVIDER", "UCX_TLS", "SLURM_JOB_ID"]
+    header = script(SITES[site], "horovod").partition("exec ")[0].partition("set -u\n")[0]
+    held = dict.fromkeys([*forgotten, *kept], "7") | {"PATH": os.environ["PATH"]}
+    command = ["bash", "-c", f"{header}\nenv"]
+    shown = subprocess.run(command, env=held, cwd=PROJECT, capture_output=True, text=True, check=True)
+    names = {line.partition("=")[0] for line in shown.stdout.splitlines()}
+    assert not names & set(forgotten)
+    assert names >= set(kept)

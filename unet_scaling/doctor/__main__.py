@@ -22,7 +22,7 @@ from unet_scaling.doctor.reports import REPORT_PATTERN, WorkerReport, write_work
 from unet_scaling.doctor.trial import trial_config, twin_functions
 from unet_scaling.group.device import own_device
 from unet_scaling.group.group import Group
-from unet_scaling.group.identity import LAUNCHERS, identify
+from unet_scaling.group.identity import LAUNCHERS, Identity, identify
 from unet_scaling.group.provenance import speed_variables, versions
 from unet_scaling.group.shared_memory import prepare_shared_memory_for_mpi
 from unet_scaling.group.verification import own_facts
@@ -79,10 +79,16 @@ def main() -> None:
 
 def first_report() -> WorkerReport:
     """Return what this worker knows before it has joined any other."""
-    identity = identify(os.environ)
+    problem = ""
+    try:
+        identity = identify(os.environ)
+    except UserError as error:
+        identity = Identity(0, 1, 0, "none")
+        problem = str(error)
     device = own_device(identity) if torch.cuda.is_available() else torch.device("cpu")
     addresses = interface_addresses()
     return WorkerReport(
+        problem=problem,
         rank=identity.rank,
         size=identity.size,
         launcher=identity.launcher,

@@ -12,7 +12,7 @@ from statistics import median
 from unet_scaling.doctor.interfaces import GLOO_VARIABLE
 from unet_scaling.doctor.pairs import slow_links
 from unet_scaling.doctor.reports import WorkerReport
-from unet_scaling.group.identity import LAUNCHERS
+from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
 from unet_scaling.study.different_versions import different_versions
 from unet_scaling.study.shared_devices import shared_devices
 from unet_scaling.study.texts import count
@@ -21,7 +21,6 @@ from unet_scaling.study.texts import count
 SLOW_NODE_SHARE = 0.8
 # Of clocks: what NTP keeps is a hundredth of it.
 LARGEST_CLOCK_OFFSET_SECONDS = 1.0
-LOOPBACK = "127."
 MPI_CURE = (
     'let srun speak to MPI (launcher_arguments = ["--mpi=pmi2"]; `srun --mpi=list` shows what it can), '
     "or start with the mpiexec of this MPI"
@@ -126,9 +125,11 @@ def _why_alone(report: WorkerReport) -> str:
 
 def _lost_variable(report: WorkerReport) -> str:
     """Name the variable of a launcher that set the other one of rank and size; empty where none is lost."""
-    for launcher in LAUNCHERS:
-        lost = {launcher.rank, launcher.size} - set(report.launcher_variables)
-        if len(lost) == 1:
+    pairs = [{launcher.rank, launcher.size} for launcher in LAUNCHERS]
+    told = {name for pair in pairs if pair <= report.launcher_variables.keys() for name in pair}
+    for pair in pairs:
+        lost = pair - report.launcher_variables.keys()
+        if len(lost) == 1 and not pair & told:
             return (
                 f"{lost.pop()} is not set on {report.facts.host}, with {_told(report)}; "
                 f"do not unset it between launcher and worker"
@@ -151,7 +152,7 @@ def wrong_interfaces(reports: Sequence[WorkerReport]) -> list[str]:
                 f"{GLOO_VARIABLE}={report.interface}: {host} has no such interface with an address; "
                 f"it has {known}"
             )
-        elif several and (report.address or LOOPBACK).startswith(LOOPBACK):
+        elif several and (report.address or "127.").startswith(LOOPBACK):
             sentences.append(f"{host} would talk over {_loopback(report)}; it has {known}")
     return sentences
 

@@ -29,24 +29,39 @@ IDENTITY_VARIABLES = (
 
 @dataclass(frozen=True)
 class Launcher:
-    """The variables by which one launcher tells a process its rank."""
+    """The variables by which one launcher tells a process its rank; of several, the first that is set."""
 
     name: str
     rank: str
     size: str
     local_ranks: tuple[str, ...]
+    local_sizes: tuple[str, ...] = ()
 
 
 OPEN_MPI = Launcher(
-    "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",)
-)
+    "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+    ("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+)  # fmt: skip
 # The order matters: mpiexec inside a Slurm job leaves the SLURM_ variables of the batch step behind.
 LAUNCHERS = (
-    Launcher("PMI", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "SLURM_LOCALID")),
+    # Of Hydra (MPICH, Intel MPI), PALS, Flux, and srun --mpi=pmi2.
+    Launcher(
+        "PMI", "PMI_RANK", "PMI_SIZE",
+        ("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID"),
+        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
+    ),
     OPEN_MPI,
+    Launcher(
+        "MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+        ("MV2_COMM_WORLD_LOCAL_RANK",), ("MV2_COMM_WORLD_LOCAL_SIZE",),
+    ),
     Launcher("Slurm", "SLURM_PROCID", "SLURM_NTASKS", ("SLURM_LOCALID",)),
-    Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK",)),
-)
+    Launcher("Slurm", "SLURM_PROCID", "SLURM_NPROCS", ("SLURM_LOCALID",)),
+    Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)),
+)  # fmt: skip
+# By which other launchers number processes, without a word of how many there are.
+RANKS_WITHOUT_SIZE = ("PALS_RANKID", "PMIX_RANK", "ALPS_APP_PE", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK")
+LOOPBACK = ("127.", "localhost", "::1", "ip6-l")
 
 
 @dataclass(frozen=True)
@@ -62,12 +77,23 @@ class Identity:
 def identify(environment: Mapping[str, str]) -> Identity:
     """Return the identity that the first launcher gives; a process started by none is a group of one.
 
-    Raises UserError where the variables of that launcher contradict each other.
+    Raises UserError where the variables of that launcher contradict each other, or tell a rank and no size.
     """
-    for launcher in LAUNCHERS:
-        if launcher.rank in environment and launcher.size in environment:
-            return _identity_by(launcher, environment)
+    launcher = _launcher(environment)
+    if launcher:
+        return _identity_by(launcher, environment)
+    for rank in (*(each.rank for each in LAUNCHERS), *RANKS_WITHOUT_SIZE):
+        if rank in environment:
+            raise UserError(
+                f"{rank}={environment[rank]}, and no variable says of how many workers: "
+                f"start them with srun or mpiexec; unset {rank} to train alone"
+            )
     return Identity(rank=0, size=1, local_rank=0, launcher="none")
+
+
+def _launcher(environment: Mapping[str, str]) -> Launcher | None:
+    complete = (each for each in LAUNCHERS if {each.rank, each.size} <= environment.keys())
+    return next(complete, None)
 
 
 def _identity_by(launcher: Launcher, environment: Mapping[str, str]) -> Identity:
@@ -100,9 +126,16 @@ def rendezvous_address(environment: Mapping[str, str]) -> tuple[str, int]:
     MASTER_ADDR and MASTER_PORT where the launcher chose them (torchrun, a local launch); else the
     first host of the Slurm step and a port that follows from the job id, below the ephemeral range.
     Under Open MPI the first host of the job: the step is that of its daemons on all hosts but this one.
+    Raises UserError for a loopback address of workers that run on several hosts.
     """
     if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
-        return environment["MASTER_ADDR"], _number(environment, "MASTER_PORT")
+        host = environment["MASTER_ADDR"]
+        if host.startswith(LOOPBACK) and _is_on_several_hosts(environment):
+            raise UserError(
+                f"MASTER_ADDR={host}: each host has its own, and the workers run on several; "
+                f"unset it, or set it to the host of worker 0"
+            )
+        return host, _number(environment, "MASTER_PORT")
     of_step = "" if OPEN_MPI.rank in environment else environment.get("SLURM_STEP_NODELIST")
     nodes = of_step or environment.get("SLURM_JOB_NODELIST")
     if not nodes or "SLURM_JOB_ID" not in environment:
@@ -112,12 +145,26 @@ def rendezvous_address(environment: Mapping[str, str]) -> tuple[str, int]:
     return first_host(nodes), FIRST_PORT + _number(environment, "SLURM_JOB_ID") % PORTS
 
 
+def _is_on_several_hosts(environment: Mapping[str, str]) -> bool:
+    """Return whether the launcher says that not all of its workers run on this host."""
+    launcher = _launcher(environment)
+    if launcher is None:
+        return False
+    for name in launcher.local_sizes:
+        if name in environment:
+            return _number(environment, name) < _number(environment, launcher.size)
+    return int(environment.get("SLURM_STEP_NUM_NODES") or 1) > 1
+
+
 def first_host(nodes: str) -> str:
-    """Return the first host of a Slurm node list such as `node[03-05,9],login1`: node03."""
-    matched = re.match(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodes)
-    assert matched is not None
-    prefix, number, suffix = matched.groups(default="")
-    return prefix + number + suffix
+    """Return the first host of a Slurm node list: r01n03 of `r[01-02]n[03-05,9],login1`.
+
+    A bracket holds numbers and ranges; a range of coordinates is written `[000x133]`. Raises UserError.
+    """
+    matched = re.match(r"((?:[^\[\],\s]|\[[0-9A-Z][^\[\]]*\])+)(,|$)", nodes)
+    if matched is None:
+        raise UserError(f"{nodes!r} is no list of hosts as Slurm writes it, such as node[01-03]")
+    return re.sub(r"\[([0-9A-Z]+)[^\]]*\]", r"\1", matched.group(1))
 
 
 def job_id(environment: Mapping[str, str]) -> str:
