@@ -4,6 +4,7 @@ Nothing of the twin is changed: on one worker, what it calls before a step fails
 signal. How each worker left is written beside the run folder, where launchers tell only one code.
 """
 
+import itertools
 import json
 import os
 import platform
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
+from unet_scaling.data import cache
 from unet_scaling.group.identity import identify
 from unet_scaling.run import recorder, safe_points
 from unet_scaling.study import errors, files
@@ -73,6 +75,8 @@ STALL_SECONDS = 300
 SLOW_REMOVAL_SECONDS = 4
 # Far longer than a step of a tiny model, far shorter than any time-out here.
 PAUSE_SECONDS = 4
+# All images together take far longer than the time-out of tests/test_stalls.py.
+SLOW_IMAGE_SECONDS = 0.5
 
 
 def fail(*_: Any) -> None:
@@ -135,6 +139,23 @@ def slow_the_removal(*_: Any) -> None:
     recorder.remove_checkpoints = slowly  # type: ignore[attr-defined]
 
 
+def slow_decoding(seconds: float, from_image: int) -> Callable[..., None]:
+    """Let each image from this one on take so long, in which the decoder works; for ever, it waits."""
+
+    def slowing(_: list[Any]) -> None:
+        load = cache.load_pair  # type: ignore[attr-defined]
+        numbers = itertools.count()
+
+        def slowly(*arguments: Any, **options: Any) -> Any:
+            if next(numbers) >= from_image:
+                time.sleep(seconds)
+            return load(*arguments, **options)
+
+        cache.load_pair = slowly  # type: ignore[attr-defined]
+
+    return slowing
+
+
 def claim_another_python(*_: Any) -> None:
     platform.python_version = lambda: "3.99.0"
 
@@ -160,6 +181,8 @@ FAULTS: dict[str, Callable[..., None]] = {
     "file size": limit_file_size,
     "flip a file": flip_a_file,
     "slow removal": slow_the_removal,
+    "slow decoding": slow_decoding(SLOW_IMAGE_SECONDS, 0),
+    "stuck decoding": slow_decoding(STALL_SECONDS, 5),
     "another python": claim_another_python,
     "telling": tell_about_the_process,
 }

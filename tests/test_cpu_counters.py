@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from unet_scaling.group import threads
+from unet_scaling.group.threads import thread_ids
 from unet_scaling.measure import cpu_counters as module
-from unet_scaling.measure.cpu_counters import Counters, cpu_facts, read_counters, thread_ids
+from unet_scaling.measure.cpu_counters import Counters, cpu_facts, read_counters
 from unet_scaling.study.measurements import CpuFacts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these facts are Linux's")
@@ -186,7 +188,8 @@ def test_seconds_of_a_core_hold_steal_but_neither_idle_nor_guests_twice(
 
 
 def test_elsewhere_than_linux_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "TASKS", tmp_path / "none")
+    for each in (module, threads):
+        monkeypatch.setattr(each, "TASKS", tmp_path / "none")
     assert read_counters() is None
     assert thread_ids() == frozenset()
 

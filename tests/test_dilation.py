@@ -487,7 +487,7 @@ import threading
 import time
 from unet_scaling.group.identity import Identity
 from unet_scaling.group.processor_quota import enter_quota
-from unet_scaling.measure.cpu_counters import thread_ids
+from unet_scaling.group.threads import thread_ids
 ended = threading.Event()
 def compute():
     hashlib.sha256(bytes(100_000))  # without the interpreter's lock

@@ -3,11 +3,14 @@
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from unet_scaling.study import files
+from unet_scaling.study.config import PROJECT
 from unet_scaling.study.files import (
     checksum_path,
     read_verified,
@@ -107,3 +110,70 @@ def test_a_file_without_its_checksum_is_not_read(tmp_path: Path) -> None:
     checksum_path(tmp_path / "weights.pt").unlink()
     with pytest.raises(FileNotFoundError):
         read_verified(tmp_path / "weights.pt")
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from unet_scaling.study import files
+from unet_scaling.study.config import PROJECT
+
+folder = Path(sys.argv[1])
+path = folder / "file"
+os.fsync = lambda _: None  # that no power fails is all that it would add here
+CONTENTS = (b"old", b"new", b"newer")
+
+
+def killed_at(line, content):
+    '''Let a child write, and be killed before its line of this number; return whether it reached it.'''
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    left = line
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        left -= event == "line"
+        if left < 0:
+            os._exit(9)
+        return trace
+
+    sys.settrace(trace)
+    files.write_verified(path, content)
+    os._exit(0)
+
+
+first = second = 0
+while True:
+    for left in folder.iterdir():
+        left.unlink()
+    files.write_verified(path, CONTENTS[0])
+    reached = killed_at(first, CONTENTS[1])
+    assert files.read_verified(path) in CONTENTS[:2], first
+    again = killed_at(second, CONTENTS[2])
+    assert files.read_verified(path) in CONTENTS, (first, second)
+    second = second + 11 if again else (first + 1) % 11
+    first += not again
+    if not (reached or again):
+        break
+print(first)
+"""
+
+
+def test_a_writer_that_is_killed_at_any_line_leaves_the_old_or_the_new_content(tmp_path: Path) -> None:
+    """Also where the next one, which finds what it left, is killed too."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, tmp_path], capture_output=True, text=True, timeout=120, cwd=PROJECT
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20
+
+
+def test_what_did_not_change_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    write_verified(path, b"content")
+    before = {file: file.stat().st_ino for file in tmp_path.iterdir()}
+    write_verified(path, b"content")
+    assert {file: file.stat().st_ino for file in tmp_path.iterdir()} == before

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from itertools import takewhile
 from pathlib import Path
 
@@ -269,3 +270,21 @@ def test_a_job_forgets_the_launch_of_the_shell_that_submitted_it(site: str, tmp_
     names = {line.partition("=")[0] for line in shown.stdout.splitlines()}
     assert not names & set(forgotten)
     assert names >= set(kept)
+
+
+def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_path: Path) -> None:
+    """A real bash; srun stands for the first run, which lasts until that second."""
+    places = Places(tmp_path, Path("/bin/false"))  # which finds no run complete
+    runs = [(make_point(Path("/data"), "horovod", workers), tmp_path / f"{workers}") for workers in (1, 2, 3)]
+    for _, folder in runs:
+        folder.mkdir()
+    text = allocation_script(SRUN, runs, tmp_path / "allocation-1", "study.allocation.1", places)
+    stand_in = "srun() { while (($(date +%s) < UNET_SCALING_STOP_AT)); do sleep 0.1; done; }\n"
+    end = str(int(time.time()) + SRUN.stop_seconds + 2)
+    done = subprocess.run(
+        ["bash", "-c", stand_in + text], env=os.environ | {"SLURM_JOB_END_TIME": end},
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    said = [line.removeprefix(f"{tmp_path}/").partition(",")[0] for line in done.stdout.splitlines()]
+    assert said == ["1: done", "2: not begun", "3: not begun"]
+    assert [folder.name for _, folder in runs if list(folder.iterdir())] == ["1"]

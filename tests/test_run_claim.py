@@ -204,3 +204,87 @@ def test_two_attempts_of_one_run_never_train_at_once(images: Path, tmp_path: Pat
     assert "waiting for the end" not in third.output
     assert not (run / OWNER_NAME).exists()
     assert not refusal.exists()
+
+
+CONTENDERS = """
+import os, signal, sys
+from pathlib import Path
+from unet_scaling.run import run_claim
+from unet_scaling.study.files import write_json_with_checksum
+
+folder = Path(sys.argv[1])
+os.fsync = lambda _: None
+
+
+class Contender:
+    '''A process that tries to take the folder, and waits to be told before its line of this number.'''
+
+    def __init__(self, line=0):
+        said, self.says = os.pipe()
+        self.told, tell = os.pipe()
+        self.left = line
+        self.process = os.fork()
+        if self.process:
+            os.close(self.says)
+            self.said, self.tell = said, tell
+            return
+        mine = run_claim.RunClaim(folder, 2, print)
+        sys.settrace(self.trace)
+        waits = all(mine.try_to_take() for _ in range(1 if line else 3))
+        sys.settrace(None)
+        os.write(self.says, b"waits" if waits else b"owns")
+        signal.pause()
+
+    def trace(self, frame, event, _):
+        if frame.f_code.co_filename == run_claim.__file__:
+            self.left -= event == "line"
+            if self.left == 0 and event == "line":
+                os.write(self.says, b"at the line")
+                os.read(self.told, 1)
+            return self.trace
+
+    def answer(self):
+        return os.read(self.said, 20).decode()
+
+    def go_on(self):
+        os.write(self.tell, b".")
+        return self.answer()
+
+    def kill(self):
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+
+
+line = 0
+reached = "at the line"
+while reached == "at the line":
+    line += 1
+    for is_killed in (False, True):
+        # What a killed one left is old at once.
+        run_claim.STALE_SECONDS = 0.0 if is_killed else 60.0
+        for left in folder.iterdir():
+            left.unlink()
+        dead = run_claim.this_process(1).model_copy(update={"begun_ticks": 1})
+        write_json_with_checksum(folder / run_claim.OWNER_NAME, dead.model_dump(mode="json"))
+        one = Contender(line)
+        reached = one.answer()
+        if is_killed:
+            one.kill()
+        other = Contender()
+        answers = [other.answer()]
+        if not is_killed:
+            answers.append(one.go_on() if reached == "at the line" else reached)
+            one.kill()
+        other.kill()
+        assert answers.count("owns") == 1 if is_killed else answers.count("owns") <= 1, line
+print(line)
+"""
+
+
+def test_two_attempts_that_find_a_claim_abandoned_never_both_own_the_folder(tmp_path: Path) -> None:
+    """Real processes: at each line of the one, the other does all it does, or the first is killed there."""
+    done = subprocess.run(
+        [sys.executable, "-c", CONTENDERS, tmp_path], capture_output=True, text=True, timeout=120, cwd=PROJECT
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 30

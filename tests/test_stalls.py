@@ -110,6 +110,30 @@ def test_a_worker_that_fails_before_it_has_joined_is_not_waited_for_at_all(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("framework", ["pytorch_native", "horovod"])
+def test_a_worker_that_decodes_for_longer_than_the_time_out_is_waited_for(
+    framework: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
+    point = fault_point(images, framework, timeout_seconds=LIMIT_SECONDS)
+    slow = attempt(tmp_path / "run", point, Fault("slow decoding", 0, worker=0))
+    assert slow.record.complete, slow.output
+    assert slow.seconds > 3 * LIMIT_SECONDS
+
+
+@pytest.mark.slow
+def test_a_worker_whose_decoding_stands_still_is_named(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNET_SCALING_CACHE", str(tmp_path / "cache"))
+    point = fault_point(images, "horovod", timeout_seconds=LIMIT_SECONDS)
+    stuck = attempt(tmp_path / "run", point, Fault("stuck decoding", 0, worker=0))
+    assert stuck.seconds < FAR_BELOW_DEFAULT_SECONDS
+    assert f"waited {LIMIT_SECONDS} s (training.timeout_seconds) in load_data" in stuck.state.reason
+    assert stuck.state.reason.endswith("worker 0 did not report")
+
+
+@pytest.mark.slow
 def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
     images: Path, tmp_path: Path
 ) -> None:

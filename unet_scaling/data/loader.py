@@ -65,9 +65,8 @@ def _open_images(
 
 def _open_cache(manifest: Manifest, folder: Path, config: RunConfig, group: Group) -> CachedImages:
     root = default_cache_root()
-    if group.identity.local_rank == 0:
-        build_cache(manifest, folder, config.data, root)
-    group.wait_for_all()
+    is_first = group.identity.local_rank == 0
+    group.run_on_all(lambda: build_cache(manifest, folder, config.data, root) if is_first else None)
     return open_cache(manifest, folder, config.data, root)
 
 

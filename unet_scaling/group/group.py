@@ -1,5 +1,6 @@
 """A worker among all workers of its run: the only way in which they exchange anything is a sum."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,10 +11,16 @@ import torch
 from torch import Tensor
 
 from unet_scaling.group.identity import Identity
+from unet_scaling.group.threads import seconds_worked, thread_ids
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.study.errors import UserError
 
 _Result = TypeVar("_Result")
+# Short beside any time-out, long beside the sum that a beat costs.
+PROGRESS_SECONDS = 0.5
+WORD_BYTES = 4
+# 64 MiB: one worker after the other fills it, so that no sum is larger than what is gathered.
+WORDS_AT_ONCE = 2**24
 
 
 @dataclass(frozen=True)
@@ -60,26 +67,45 @@ class Group:
         """Return every worker's text, by rank, on every worker."""
         return [data.decode() for data in self.gather_bytes(text.encode())]
 
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Return every worker's bytes, by rank, on every worker."""
+    def gather_bytes(self, data: bytes, everywhere: bool = True) -> list[bytes]:
+        """Return every worker's bytes, by rank, on every worker, or on worker 0 and b"" elsewhere."""
         lengths = [int(length) for length in self.gather_numbers(len(data))]
-        # int32, since not every back end sums bytes.
-        rows = torch.zeros(self.size, max(lengths), dtype=torch.int32, device=self.device)
-        rows[self.rank, : len(data)] = torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.int32))
-        with blocking:
-            gathered = self.sum_over_workers(rows).to("cpu", torch.uint8)
-        return [bytes(row[:length].numpy()) for row, length in zip(gathered, lengths, strict=True)]
+        # int32, since not every back end sums bytes: all in one row, in which each worker has its own words.
+        words = [-(-length // WORD_BYTES) for length in lengths]
+        first = sum(words[: self.rank])
+        own = torch.frombuffer(bytearray(data) + bytes(WORD_BYTES), dtype=torch.uint8)
+        own = own[: words[self.rank] * WORD_BYTES].view(torch.int32)
+        kept = bytearray()
+        for start in range(0, sum(words), WORDS_AT_ONCE):
+            row = torch.zeros(min(WORDS_AT_ONCE, sum(words) - start), dtype=torch.int32)
+            begin, end = (min(max(place - start, 0), len(row)) for place in (first, first + len(own)))
+            row[begin:end] = own[start + begin - first : start + end - first]
+            with blocking:
+                row = self.sum_over_workers(row.to(self.device)).cpu()
+            if everywhere or self.rank == 0:
+                kept += row.numpy().tobytes()
+        starts = [WORD_BYTES * sum(words[:rank]) for rank in range(self.size)]
+        return [bytes(kept[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
     def run_on_all(self, action: Callable[[], _Result]) -> _Result:
-        """Run `action` on every worker; return this worker's result.
+        """Run `action`, which exchanges nothing, on every worker; return this worker's result.
 
-        Raises UserError on every worker alike where it raised one on any: that of the lowest rank.
+        As long as one of them gets on, the others wait for it, whatever the time-out. Raises UserError on
+        every worker alike where it raised one on any: that of the lowest rank.
         """
+        ended = threading.Event()
+        beats = threading.Thread(target=self._beat, args=[ended, thread_ids()], daemon=True)
+        if self.size > 1:
+            beats.start()
         outcome: _Result | UserError
         try:
             outcome = action()
         except UserError as error:
             outcome = error
+        ended.set()
+        if self.size > 1:
+            with blocking:
+                beats.join()
         failure = f"{outcome.exit_code} {outcome}" if isinstance(outcome, UserError) else ""
         failures = [text for text in self.gather_strings(failure) if text]
         if failures:
@@ -87,6 +113,22 @@ class Group:
             raise UserError(text, int(code))
         assert not isinstance(outcome, UserError)
         return outcome
+
+    def _beat(self, ended: threading.Event, waiting: frozenset[int]) -> None:
+        """Tell the others how far this worker is until all have ended; called in a thread of its own."""
+        progress = None
+        while True:
+            is_over = ended.wait(PROGRESS_SECONDS)
+            rows = torch.zeros(self.size, 2, dtype=torch.float64)
+            rows[self.rank, 0] = is_over
+            # The seconds that an action has worked, in some milliseconds: it gets on where they change.
+            rows[self.rank, 1] = 0 if is_over else round(seconds_worked(waiting), 2)
+            rows = self.sum_over_workers(rows.to(self.device)).cpu()
+            if rows[:, 0].all():
+                return
+            if progress is None or not torch.equal(rows, progress):
+                blocking.changes += 1
+            progress = rows
 
 
 def single_worker() -> Group:

@@ -10,15 +10,15 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
 
+from unet_scaling.group.threads import TASKS, thread_ids
 from unet_scaling.study.measurements import CpuFacts
 
-TASKS = Path("/proc/self/task")
 PROCESSES = Path("/proc")
 CORES = Path("/proc/stat")
 CPUINFO = Path("/proc/cpuinfo")
@@ -31,8 +31,6 @@ MICROSECOND_DIGITS = 6
 COMMUNICATION = "threads of the communication"
 # The unit of ru_maxrss on Linux.
 KIBIBYTE = 1024
-# Of a clock's number, beside the thread's: what the scheduler counted of one thread (clock_getcpuclockid(3)).
-CPU_CLOCK_OF_THREAD = 6
 # Columns of a core in /proc/stat: user, nice, system, irq, softirq, steal. Not idle and iowait, in which
 # nobody uses the core, nor guest and guest_nice, which user and nice include.
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
@@ -50,20 +48,6 @@ class Counters:
     cores: frozenset[int]
     core_seconds: float | None
     children_seconds: float
-
-
-def thread_ids() -> frozenset[int]:
-    """Return the threads of this process; empty where the system does not list them."""
-    return frozenset(int(path.name) for path in TASKS.iterdir()) if TASKS.is_dir() else frozenset()
-
-
-def thread_cpu_seconds(threads: Iterable[int]) -> float:
-    """Return the CPU seconds of these threads of this process together, in two microseconds for each."""
-    seconds = 0.0
-    for task in threads:
-        with suppress(OSError):  # it has ended
-            seconds += time.clock_gettime((~task << 3) | CPU_CLOCK_OF_THREAD)
-    return seconds
 
 
 def read_counters() -> Counters | None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from unet_scaling.group.group import Group
 from unet_scaling.run.training_state import Trained, generators, set_generators
 from unet_scaling.run.weights import one_line, unpack_state
-from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError
 from unet_scaling.study.files import checksum_path, read_verified, retry_transient, write_verified
 from unet_scaling.study.older_records import progress_in_newest_words
 from unet_scaling.study.record_lines import AttemptFacts, Epoch, Evaluation
@@ -82,19 +82,18 @@ def save_checkpoint(
         "loss": begun.loss.cpu(),
         "seconds": begun.seconds,
     }
-    workers = group.gather_bytes(_packed(own))
-    problem = ""
-    if group.rank == 0:
+    workers = group.gather_bytes(_packed(own), everywhere=False)
+
+    def write() -> None:
         state = {
             "model": trained.model.state_dict(),
             "optimizer": trained.optimizer.state_dict(),
             "workers": [unpack_state(worker) for worker in workers],
             "progress": progress.model_dump_json(),
         }
-        problem = _write(folder, progress, _packed(state))
-    problem = group.gather_strings(problem)[0]
-    if problem:
-        raise UserError(f"the checkpoint could not be written, the run stops: {problem}", exit_code=1)
+        _write(folder, progress, _packed(state))
+
+    group.run_on_all(write if group.rank == 0 else lambda: None)
 
 
 def load_checkpoint(
@@ -166,8 +165,7 @@ def _restore_buffers(model: nn.Module, saved: dict[str, Tensor]) -> None:
         buffer.copy_(saved[name])
 
 
-def _write(folder: Path, progress: Progress, content: bytes) -> str:
-    """Write a checkpoint; return why that failed, empty where it did not."""
+def _write(folder: Path, progress: Progress, content: bytes) -> None:
     path = folder / f"checkpoint-{progress.epoch:05d}-{progress.step:07d}.pt"
     try:
         retry_transient(lambda: _require_space(folder, 2 * len(content)))
@@ -175,8 +173,7 @@ def _write(folder: Path, progress: Progress, content: bytes) -> str:
         for old in list(_newest_first(folder))[KEPT_CHECKPOINTS:]:
             _remove(old)
     except OSError as error:
-        return str(error)
-    return ""
+        raise UserError(f"the checkpoint could not be written, the run stops: {error}", EXIT_BUG) from None
 
 
 def _require_space(folder: Path, needed: int) -> None:

@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from unet_scaling.data.run_data import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import enter_quota
+from unet_scaling.group.threads import thread_ids
 from unet_scaling.group.verification import verify_group
 from unet_scaling.measure.compute_recorder import ComputeRecorder
-from unet_scaling.measure.cpu_counters import thread_ids
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter
 from unet_scaling.measure.network_probe import probe_network
 from unet_scaling.measure.startup import StartupClock

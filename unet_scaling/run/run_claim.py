@@ -69,12 +69,7 @@ class RunClaim:
 
         Raises UserError where another attempt is alive, and OSError where the folder cannot be written.
         """
-        free = not self._path.exists()
-        if not free and self._is_abandoned():
-            self._path.unlink(missing_ok=True)
-            free = True
-        # Where it was free, another process may have claimed it since: that claim is left alone.
-        if free and self._create():
+        if self._take_over() if self._path.exists() else self._create():
             threading.Thread(target=self._keep, daemon=True).start()
             return ""
         owner = self._owner()
@@ -86,6 +81,30 @@ class RunClaim:
         with suppress(OSError):
             if self._owner() == self._own:
                 self._path.unlink()
+
+    def _take_over(self) -> bool:
+        """Replace a claim that is abandoned; False where it is not, or where another process replaces it.
+
+        Only whoever made the file below removes a claim, and not one that it has not judged.
+        """
+        judged = self._owner(), _modified(self._path)
+        taking = self._path.with_name(f".{OWNER_NAME}.taking")
+        if not self._is_abandoned(*judged):
+            return False
+        try:
+            os.close(os.open(taking, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        except FileExistsError:
+            # Its maker was killed, if it is still there.
+            if self._age(_modified(taking)) > STALE_SECONDS:
+                taking.unlink(missing_ok=True)
+            return False
+        try:
+            if (self._owner(), _modified(self._path)) != judged:
+                return False
+            self._path.unlink(missing_ok=True)
+            return self._create()
+        finally:
+            taking.unlink(missing_ok=True)
 
     def _create(self) -> bool:
         """Write the claim; False where another process was faster."""
@@ -103,13 +122,11 @@ class RunClaim:
     def _owner(self) -> Owner | None:
         return _read_owner(self._path)
 
-    def _is_abandoned(self) -> bool:
+    def _is_abandoned(self, owner: Owner | None, beat: float) -> bool:
         """Return whether the attempt before is over; False where that is not known yet.
 
         Raises UserError where it is not over.
         """
-        owner = self._owner()
-        beat = self._beat()
         if self._first_try is None:
             self._first_try = time.monotonic(), beat
         first_moment, first_beat = self._first_try
@@ -131,14 +148,6 @@ class RunClaim:
     def _is_requeued(self, owner: Owner) -> bool:
         # Slurm starts a job again when its processes have ended, or their node is lost.
         return owner.job == self._own.job != "" and owner.restarts < self._own.restarts
-
-    def _beat(self) -> float:
-        """Return when the owner renewed the claim; opened, so that a file server is asked."""
-        try:
-            with self._path.open("rb") as file:
-                return os.fstat(file.fileno()).st_mtime
-        except FileNotFoundError:
-            return 0.0
 
     def _age(self, beat: float) -> float:
         """Return seconds since then by the clock of the file system; 0 where it takes no new file."""
@@ -197,6 +206,15 @@ def _read_owner(path: Path) -> Owner | None:
         return Owner.model_validate(read_json_with_checksum(path))
     except (OSError, ValueError, ValidationError):
         return None
+
+
+def _modified(path: Path) -> float:
+    """Return when a file was renewed, 0 where it is gone; opened, so that a file server is asked."""
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _machine() -> str:

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from unet_scaling.group.provenance import speed_variables
+from unet_scaling.group.threads import thread_ids
 from unet_scaling.group.watchdog import start_watchdog
-from unet_scaling.measure.cpu_counters import thread_ids
 from unet_scaling.run.failure import abort_after_timeout, abort_worker, reporting_errors
 from unet_scaling.run.interruption import Interruption
 from unet_scaling.study.command_line import LAUNCH_HINT

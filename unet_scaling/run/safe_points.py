@@ -104,7 +104,7 @@ class SafePoints:
                 EXIT_DIVERGED,
             )
         # What was trained is saved before the first map, and no map changes it.
-        if any_stops or (is_save_due and position.explained is None):
+        if position.explained is None and (any_stops or is_save_due):
             self.save(position, so_far)
         if any_stops:
             reasons = [text for text in self._group.gather_strings(reason) if text]

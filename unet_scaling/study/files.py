@@ -104,18 +104,24 @@ def _json_checksum(content: object) -> str:
 
 
 def write_verified(path: Path, content: bytes, mode: int = PRIVATE) -> None:
-    """Write a file with its SHA-256 beside it, which is written first. Raises OSError.
+    """Write a file with its SHA-256 beside it; one that holds this already is left alone. Raises OSError.
 
-    A kill between the two leaves a pair that does not match, which reading refuses.
+    The digests are written first, of the new content and of the old one, which holds until it is replaced.
     """
-    write_atomically(checksum_path(path), hashlib.sha256(content).hexdigest() + "\n", mode)
+    digests = [hashlib.sha256(content).hexdigest()]
+    with suppress(OSError, ValueError):
+        before = read_verified(path)
+        if before == content:
+            return
+        digests.append(hashlib.sha256(before).hexdigest())
+    write_atomically(checksum_path(path), "\n".join(digests) + "\n", mode)
     write_atomically(path, content, mode)
 
 
 def read_verified(path: Path) -> bytes:
     """Return what `write_verified` wrote. Raises ValueError for damage, OSError for an unreadable file."""
     content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != checksum_path(path).read_text().strip():
+    if hashlib.sha256(content).hexdigest() not in checksum_path(path).read_text().split():
         raise ValueError(f"{path} does not match {checksum_path(path)}: the file is damaged")
     return content
 

@@ -43,8 +43,10 @@ class FileTask(TaskFunctions, Task):
         """
         is_first = group.identity.local_rank == 0
         # On one worker of each host first, which may download or decode for the others.
-        datasets = self.called("datasets", self._options) if is_first else None
-        group.wait_for_all()
+        first = group.run_on_all(lambda: self.called("datasets", self._options) if is_first else None)
+        return group.run_on_all(lambda: self._opened(first, group, backwards))
+
+    def _opened(self, datasets: Any, group: Group, backwards: bool | None) -> SampleData:  # noqa: ANN401
         datasets = datasets or self.called("datasets", self._options)
         names = ("collate", "transform")
         optional = {name: partial(self.called, name) for name in names if name in self.functions}
