@@ -114,7 +114,7 @@ def _require_images(configs: Sequence[RunConfig]) -> None:
     manifest.require_unchanged(Path(folder))
     images = len(manifest.pairs)
     for config in configs:
-        manifest.require_foreground(config.data.foreground)
+        manifest.require_options(config.data)
         require_enough_images(config, images - count_test_images(images, config.data.test_share))
 
 

@@ -9,21 +9,15 @@ from statistics import median
 import numpy as np
 
 from slurm.written_file import Choice
-from unet_scaling.data.checking import check_folder
+from unet_scaling.data.checking import FolderSample, check_folder, sample_folder
 from unet_scaling.data.enough_images import count_test_images
-from unet_scaling.data.images import decode, read_bytes, to_mask_values
 from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
-from unet_scaling.data.pairs import MASKS_FOLDER, find_pairs
+from unet_scaling.data.pairs import find_pairs, name_pattern
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import Data, Model, Training
 from unet_scaling.study.texts import count
 
-# Enough to see every class of most data sets; the check that follows decodes all.
-MASKS_SAMPLED = 32
-# More values than a mask of classes has: these are levels of grey.
-MOST_CLASSES = 8
-MIDDLE_OF_GREY_8_BIT = 127
 # A batch is never suggested larger than the default.
 LARGEST_BATCH: int = Training.model_fields["batch_per_worker"].default
 # Fewer steps would measure the pauses between epochs.
@@ -44,6 +38,8 @@ class ImageFacts:
     foreground: str
     foreground_share: float
     in_colour: bool
+    names: str
+    sample: FolderSample
 
     @property
     def training_images(self) -> int:
@@ -52,7 +48,7 @@ class ImageFacts:
         return self.images - count_test_images(self.images, share)
 
 
-def survey_images(folder: Path, foreground: str | None) -> ImageFacts:
+def survey_images(folder: Path, foreground: str | None, names: str | None = None) -> ImageFacts:
     """Return the facts of a folder; one without manifest is checked, every image decoded, and gets it.
 
     Raises UserError (65) with all that is wrong with the images.
@@ -63,7 +59,8 @@ def survey_images(folder: Path, foreground: str | None) -> ImageFacts:
         manifest.require_unchanged(folder)
         manifest.require_foreground(foreground or manifest.foreground)
     else:
-        manifest = check_folder(folder, foreground or suggested_foreground(mask_values(folder)))
+        suggested = sample_folder(folder, find_pairs(folder, names)[0]).foreground
+        manifest = check_folder(folder, foreground or suggested, names)
         write_manifest(manifest, path)
     return image_facts(folder, manifest)
 
@@ -80,28 +77,9 @@ def image_facts(folder: Path, manifest: Manifest) -> ImageFacts:
         foreground=manifest.foreground,
         foreground_share=float(np.mean([pair.foreground_share for pair in pairs])),
         in_colour=Counter(pair.image.mode.startswith("RGB") for pair in pairs).most_common(1)[0][0],
+        names=name_pattern(manifest.files[0]),
+        sample=sample_folder(folder, manifest.files),
     )
-
-
-def mask_values(folder: Path) -> list[int]:
-    """Return the values that occur in some masks of a folder, evenly chosen. Raises UserError (65)."""
-    pairs, _ = find_pairs(folder)
-    values: set[int] = set()
-    for pair in pairs[:: max(1, len(pairs) // MASKS_SAMPLED)]:
-        path = folder / MASKS_FOLDER / pair.mask
-        values |= set(np.unique(to_mask_values(path, decode(path, read_bytes(path)))).tolist())
-    return sorted(values)
-
-
-def suggested_foreground(values: Sequence[int]) -> str:
-    """Return a rule for masks of these values: all that is not 0, every class, or the brighter half."""
-    classes = [value for value in values if value]
-    if len(classes) <= 1:
-        return "nonzero"
-    if len(classes) <= MOST_CLASSES:
-        return ",".join(map(str, classes))
-    middle = MIDDLE_OF_GREY_8_BIT if max(classes) <= 2 * MIDDLE_OF_GREY_8_BIT + 1 else max(classes) // 2
-    return f">{middle}"
 
 
 def suggested_size(height: int, width: int) -> tuple[int, int]:
@@ -166,11 +144,13 @@ def _epochs_choice(epochs: int) -> Choice:
 def _data_choices(facts: ImageFacts) -> list[Choice]:
     kinds = f"{count(facts.sizes, 'size')}, in the middle {facts.height} x {facts.width}"
     share = f"{100 * facts.foreground_share:.1f} % of the pixels"
+    values = f"its values are {facts.sample.mask_values}"
     return [
         Choice("data.folder", _plain_path(facts.folder), f"{count(facts.images, 'image')} of {kinds} pixels"),
         *_size_choices(facts),
         Choice("data.channels", 3 if facts.in_colour else 1, "as most of the images are"),
-        Choice("data.foreground", facts.foreground, f"the rule of its manifest: {share}"),
+        Choice("data.foreground", facts.foreground, f"the rule of its manifest: {share}; {values}"),
+        Choice("data.intensity", facts.sample.intensity, f"images use {facts.sample.range}"),
     ]
 
 

@@ -35,6 +35,7 @@ def test_check_writes_the_manifest_and_a_summary(
         "masks       grey 8 bit (4)",
         "values      0, 255",
         "foreground  255: 12.5% / 12.5% / 12.5% of an image (lowest / median / highest)",
+        "range       0 to 255 of 255: 256 of 256 levels",
         f"manifest    {tmp_path}/manifest.json",
         f"sha256      {manifest.sha256}",
     ]

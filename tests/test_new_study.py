@@ -3,15 +3,12 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from slurm.commands import new
 from slurm.new_study import (
     FEWEST_STEPS_PER_EPOCH,
-    mask_values,
     suggested_batch,
-    suggested_foreground,
     suggested_size,
     survey_images,
 )
@@ -121,22 +118,7 @@ def test_masks_of_several_classes_name_them_as_foreground(tmp_path: Path) -> Non
     folder = make_folder(tmp_path / "data", count=3)
     save(folder / "images" / "q.png", noise())
     save(folder / "masks" / "q.png", blob(value=7))
-    assert mask_values(folder) == [0, 7, 255]
     assert survey_images(folder, None).foreground == "7,255"
-
-
-@pytest.mark.parametrize(
-    ("values", "rule"),
-    [
-        ([0, 255], "nonzero"),
-        ([0], "nonzero"),
-        ([0, 1, 2], "1,2"),
-        (list(range(256)), ">127"),
-        (list(np.arange(0, 4001, 100)), ">2000"),
-    ],
-)
-def test_the_foreground_is_suggested_by_the_values(values: list[int], rule: str) -> None:
-    assert suggested_foreground(values) == rule
 
 
 def test_sizes_are_whole_at_every_level_of_the_network() -> None:

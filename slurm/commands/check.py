@@ -76,8 +76,12 @@ def check_study(arguments: argparse.Namespace) -> None:
 
 def _require_unchanged_images(configs: list[RunConfig]) -> None:
     check_inputs(configs)
-    for folder, manifest in data_folders(configs):
-        read_manifest(manifest).require_unchanged(Path(folder))
+    for folder, path in data_folders(configs):
+        manifest = read_manifest(path)
+        manifest.require_unchanged(Path(folder))
+        for config in configs:
+            if (config.data.folder, config.data.manifest_path) == (folder, path):
+                manifest.require_options(config.data)
 
 
 def _verify_tasks(configs: Sequence[RunConfig]) -> str:

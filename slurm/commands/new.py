@@ -29,6 +29,7 @@ from slurm.new_cluster import (
 from slurm.new_study import study_choices, survey_images, task_choices
 from slurm.reference import file_kinds
 from slurm.written_file import Choice, file_text, require_new, write_new
+from unet_scaling.data.pairs import NAMES_HELP
 from unet_scaling.study.command_line import PASTED, CommandLine, launch_command
 from unet_scaling.study.config import PLAIN_NAME, StudyConfig
 from unet_scaling.study.errors import UserError
@@ -93,6 +94,7 @@ def command_line() -> CommandLine:
         metavar="KEY=VALUE",
         help="of that task; repeat it",
     )
+    parser.add_argument("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
     parser.add_argument("--foreground", metavar="RULE", help="mask values that are foreground, such as 255")
     parser.add_argument(
         "--workers", type=_counts, metavar="N,N", help="default: 1, 2, 4, ... to what there is"
@@ -202,16 +204,19 @@ def _on_this_machine() -> Place:
 
 def _require_one_subject(arguments: argparse.Namespace) -> None:
     """Raise UserError where both images and a task are named, or an option of a task without one."""
-    if arguments.task and (arguments.data or arguments.foreground):
+    if arguments.task and (arguments.data or arguments.foreground or arguments.names):
         raise UserError(
-            "--task: with a task of your own, the data are its own; leave --data and --foreground out"
+            "--task: with a task of your own, the data are its own; leave --data, --foreground, --names out"
         )
     if arguments.option and not arguments.task:
         raise UserError("--option: only with --task FILE.py, which is handed these options")
 
 
 def _study(arguments: argparse.Namespace, data: Path | None, place: Place, ask: Ask) -> list[Choice]:
-    facts = survey_images(data, arguments.foreground) if data else None
+    facts = survey_images(data, arguments.foreground, arguments.names) if data else None
+    if facts:
+        print(f"files are named {facts.names} (--names), the values of masks are {facts.sample.mask_values}")
+        print(f"images use {facts.sample.range}")
     usual = ",".join(map(str, worker_counts(place.largest)))
     workers = arguments.workers or _counts(ask("Worker counts", usual))
     _require_room(workers, place)

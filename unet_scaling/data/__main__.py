@@ -1,7 +1,7 @@
 """Verify a data folder, fetch the indentation data set, or make synthetic images.
 
-A data folder holds images/ and masks/ with PNG or TIFF files of the same names. Each command
-ends with a check of the folder and writes its manifest, which training needs.
+A data folder holds images/ and masks/ with PNG or TIFF files of the same names; images may be JPEG. Each
+command ends with a check of the folder and writes its manifest, which training needs.
 """
 
 import argparse
@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
-from unet_scaling.data.checking import check_folder
+from unet_scaling.data.checking import check_folder, sample_folder
 from unet_scaling.data.foreground import ALLOWED
 from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, write_manifest
+from unet_scaling.data.pairs import NAMES_HELP, SAME_NAMES, name_pattern
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import run_program
 
@@ -42,6 +43,7 @@ def command_line() -> CommandLine:
             _add_synthetic_options(command)
         else:
             command.add_argument("--foreground", default="nonzero", help=f"{ALLOWED} (default: %(default)s)")
+            command.add_argument("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
     return parser
 
 
@@ -57,7 +59,7 @@ def _add_synthetic_options(command: argparse.ArgumentParser) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Decode every file of the folder, report all that is wrong with it, or write its manifest."""
-    _describe(arguments, arguments.foreground)
+    _describe(arguments, arguments.foreground, arguments.names)
 
 
 def _fetch(arguments: argparse.Namespace) -> None:
@@ -65,7 +67,7 @@ def _fetch(arguments: argparse.Namespace) -> None:
     from unet_scaling.data.fetch import fetch  # only this command needs network libraries
 
     print("fetched" if fetch(arguments.folder) else f"{arguments.folder}: exists already")
-    _describe(arguments, arguments.foreground)
+    _describe(arguments, arguments.foreground, arguments.names)
 
 
 def _make(arguments: argparse.Namespace) -> None:
@@ -75,23 +77,29 @@ def _make(arguments: argparse.Namespace) -> None:
     size = (arguments.count, arguments.height, arguments.width)
     made = make(arguments.folder, *size, arguments.seed)
     print("made" if made else f"{arguments.folder}: exists already")
-    _describe(arguments, "nonzero")
+    _describe(arguments, "nonzero", SAME_NAMES)
 
 
-def _describe(arguments: argparse.Namespace, foreground: str) -> None:
+def _describe(arguments: argparse.Namespace, foreground: str, names: str | None) -> None:
     path = arguments.manifest or arguments.folder / MANIFEST_NAME
-    manifest = check_folder(arguments.folder, foreground)
+    manifest = check_folder(arguments.folder, foreground, names)
     write_manifest(manifest, path)
     print("\n".join(_summary(manifest)))
+    print(f"range       {sample_folder(arguments.folder, manifest.files).range}")
     print(f"manifest    {path}\nsha256      {manifest.sha256}")
 
 
 def _summary(manifest: Manifest) -> list[str]:
     """Return what to see of a data set at a glance, a line each."""
     pairs = manifest.pairs
+    pattern = name_pattern(manifest.files[0])
     shares = [pair.foreground_share for pair in pairs]
     return [
         f"pairs       {len(pairs)}",
+        *(
+            [f"names       {pattern}, * being what image and mask share; --names says another"]
+            * (pattern != SAME_NAMES)
+        ),
         f"sizes       {_counted(f'{pair.width} x {pair.height}' for pair in pairs)}",
         f"images      {_counted(pair.image.mode for pair in pairs)}",
         f"masks       {_counted(pair.mask.mode for pair in pairs)}",

@@ -41,7 +41,7 @@ from unet_scaling.study.files import read_json_with_checksum, write_json_with_ch
 from unet_scaling.study.options import Data
 
 # Raised whenever the same files and options give other arrays.
-CACHE_FORMAT = 3
+CACHE_FORMAT = 4
 ARRAYS = ("images.npy", "masks.npy", "boxes.npy")
 FACTS_NAME = "cache.json"
 BUILDING_PREFIX = ".building-"
@@ -100,7 +100,7 @@ def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) 
     leaves nothing that could be taken for a cache. Raises UserError: 65 for files that are not those
     of the manifest or a damaged cache, 2 for a disk that is full or cannot be written.
     """
-    manifest.require_foreground(data.foreground)
+    manifest.require_options(data)
     cache = cache_path(manifest, data, cache_root)
     if cache.is_dir():
         _require_undamaged(cache)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from unet_scaling.data.fitting import Bytes
-from unet_scaling.data.foreground import Foreground, parse_foreground
-from unet_scaling.data.images import Pixels, decode, describe_mode, read_bytes, to_mask_values
+from unet_scaling.data.foreground import Foreground, filled_shares, parse_foreground, suggest_foreground
+from unet_scaling.data.images import Pixels, colours_of, decode, describe_mode, read_bytes, to_mask_values
 from unet_scaling.data.manifest import MOST_VALUES_LISTED, FileEntry, Manifest, PairEntry
 from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs
 from unet_scaling.data.parallel import map_in_order
@@ -20,20 +21,31 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 # A folder of thousands of files may have as many problems; these fill a screen.
 MOST_PROBLEMS_LISTED = 50
 MOST_MASK_VALUES_SHOWN = 5
+# Enough to see every class of most data sets.
+PAIRS_SAMPLED = 32
+# The highest value of what is trained on, and the levels below which an image of more bits has lost some.
+BYTE = 255
+FEWEST_LEVELS = 128
 
 
-def check_folder(folder: Path, foreground: str = "nonzero") -> Manifest:
+def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = None) -> Manifest:
     """Decode every file of a folder once and return its manifest.
 
     Raises one UserError (65) that lists all problems with their paths: missing partners, files that
     are empty, cut off or no images, sizes that differ within a pair, mask values against the rule.
     """
     rule = parse_foreground(foreground)
-    pairs, problems = find_pairs(folder)
+    pairs, problems = find_pairs(folder, names)
     result = _FolderCheck(problems)
     for checked in map_in_order(partial(_check_pair, folder, rule), pairs, "checking"):
         result.add(checked)
-    problems = result.problems + _mask_problems(folder, rule, result.first_masks)
+    problems = result.problems
+    if unexpected := rule.unexpected(set(result.first_masks)):
+        sample = sample_folder(folder, pairs)
+        cure = f"the values are {sample.mask_values}: use --foreground '{sample.foreground}', or another rule"
+        problems += _mask_problems(
+            folder, unexpected, result.first_masks, f"under the rule {rule.text!r}; {cure}"
+        )
     if not problems and not any(entry.foreground_pixels for entry in result.entries):
         problems = [f"{folder / MASKS_FOLDER}: no mask has a foreground pixel under the rule {rule.text!r}"]
     if problems:
@@ -78,7 +90,7 @@ class _DecodedFile:
 def _check_pair(folder: Path, rule: Foreground, pair: FilePair) -> _CheckedPair:
     problems: list[str] = []
     image = _decode_file(folder / IMAGES_FOLDER / pair.image, problems)
-    mask = _decode_file(folder / MASKS_FOLDER / pair.mask, problems)
+    mask = _decode_file(folder / MASKS_FOLDER / pair.mask, problems, is_mask=True)
     if image is None or mask is None:
         return _CheckedPair(problems)
     if image.size != mask.size:
@@ -114,11 +126,11 @@ def _pair_entry(
     )
 
 
-def _decode_file(path: Path, problems: list[str]) -> _DecodedFile | None:
+def _decode_file(path: Path, problems: list[str], is_mask: bool = False) -> _DecodedFile | None:
     """Return a file with its pixels, or None with the reason added to the problems."""
     try:
         content = read_bytes(path)
-        pixels = decode(path, content)
+        pixels = decode(path, content, is_mask)
     except UserError as error:
         problems.append(str(error))
         return None
@@ -127,16 +139,58 @@ def _decode_file(path: Path, problems: list[str]) -> _DecodedFile | None:
     return _DecodedFile(path, entry, pixels)
 
 
-def _mask_problems(folder: Path, rule: Foreground, first_masks: dict[int, str]) -> list[str]:
+def _mask_problems(folder: Path, unexpected: list[int], first_masks: dict[int, str], cure: str) -> list[str]:
     """Return one line for each mask that is the first with a value outside the rule."""
     by_mask: dict[str, list[int]] = defaultdict(list)
-    for value in rule.unexpected(set(first_masks)):
+    for value in unexpected:
         by_mask[first_masks[value]].append(value)
     return [
-        f"{folder / MASKS_FOLDER / name}: holds {_listed(unexpected)}, unexpected under the rule"
-        f" {rule.text!r}; name the foreground with --foreground and data.foreground, such as '255' or '>127'"
-        for name, unexpected in sorted(by_mask.items())
+        f"{folder / MASKS_FOLDER / name}: holds {_listed(values)}, unexpected {cure}"
+        for name, values in sorted(by_mask.items())
     ]
+
+
+@dataclass(frozen=True)
+class FolderSample:
+    """What some pairs of a folder hold: a rule for the masks, and how much of their range images use."""
+
+    foreground: str
+    mask_values: str
+    intensity: Literal["dtype", "image"]
+    range: str
+
+
+def sample_folder(folder: Path, pairs: Sequence[FilePair]) -> FolderSample:
+    """Decode some pairs, evenly chosen; those that are not sound are left to `check_folder`."""
+    values: set[int] = set()
+    filled: list[float] = []
+    ranges: list[tuple[float, float, float]] = []
+    for pair in pairs[:: max(1, len(pairs) // PAIRS_SAMPLED)]:
+        image = _decode_file(folder / IMAGES_FOLDER / pair.image, [])
+        mask = _decode_file(folder / MASKS_FOLDER / pair.mask, [], is_mask=True)
+        if mask is not None and (grey := _grey_values(mask, [])) is not None:
+            values.update(np.unique(grey).tolist())
+            filled += filled_shares(grey)
+        if image is not None:
+            colours = colours_of(image.pixels)
+            top = np.iinfo(colours.dtype).max if image.entry.has_range else np.nan
+            ranges.append((float(colours.min()), float(colours.max()), float(top)))
+    return FolderSample(*suggest_foreground(values, filled), *_range_of(ranges))
+
+
+def _range_of(ranges: list[tuple[float, float, float]]) -> tuple[Literal["dtype", "image"], str]:
+    """Return which data.intensity is for images of such lowest, highest and possible values, and why."""
+    if not ranges:
+        return "dtype", "not known"
+    lowest, highest, top = np.transpose(ranges)
+    used = f"{lowest.min():g} to {highest.max():g}"
+    if np.isnan(top).any():
+        return "image", f"{used}, of a type whose range no image fills: data.intensity has to be 'image'"
+    levels = 1 + round(float(((highest - lowest) / top).max()) * BYTE)
+    used = f"{used} of {top.max():g}: {levels} of {BYTE + 1} levels"
+    if levels >= FEWEST_LEVELS or top.max() <= BYTE:
+        return "dtype", used
+    return "image", f"{used} are left by data.intensity = 'dtype', all by 'image'"
 
 
 def _listed(values: list[int]) -> str:

@@ -27,8 +27,8 @@ class DecodedImages:
     """All images of a data set, decoded from their files at every access; nothing is kept."""
 
     def __init__(self, manifest: Manifest, folder: Path, data: Data) -> None:
-        """Raise UserError (2) where the masks were checked with another rule than data.foreground."""
-        manifest.require_foreground(data.foreground)
+        """Raise UserError (2) for a data.intensity or data.foreground that is not for these files."""
+        manifest.require_options(data)
         self._manifest = manifest
         self._folder = folder
         self._data = data
@@ -71,10 +71,10 @@ def read_pair(folder: Path, pair: PairEntry) -> tuple[bytes, bytes]:
 
 
 def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tuple[Pixels, Pixels]:
-    """Return the pixels of both files as they are stored, [h, w, 1, 3 or 4]."""
+    """Return the pixels of both files as they are stored, [h, w, 1 to 4]."""
     image_path, mask_path = pair_paths(folder, pair)
     image_pixels = decode(image_path, image)
-    mask_pixels = decode(mask_path, mask)
+    mask_pixels = decode(mask_path, mask, mask=True)
     _require_same_size(image_path, image_pixels, pair)
     _require_same_size(mask_path, mask_pixels, pair)
     return image_pixels, mask_pixels
@@ -85,8 +85,13 @@ def convert_pair(
 ) -> tuple[Bytes, Bytes]:
     """Return the uint8 image [h, w, channels], and the mask [h, w] as 0 and 1 by the foreground rule."""
     _, mask_path = pair_paths(folder, pair)
-    values = to_mask_values(mask_path, mask)
-    return to_image(image, data.channels, data.intensity), parse_foreground(data.foreground).mask(values)
+    foreground = parse_foreground(data.foreground).mask(to_mask_values(mask_path, mask))
+    if np.count_nonzero(foreground) != pair.foreground_pixels:
+        raise UserError(
+            f"{mask_path}: its foreground is not that of the manifest; run {check_command(folder)}",
+            EXIT_BAD_DATA,
+        )
+    return to_image(image, data.channels, data.intensity), foreground
 
 
 def fit_pair(data: Data, image: Bytes, mask: Bytes) -> tuple[Bytes, Bytes]:

@@ -49,7 +49,7 @@ def fetch(folder: Path, deposit: Deposit = INDENTS, limits: Limits | None = None
         return False
     if any(parts):
         raise UserError(
-            f"{folder} holds one of {IMAGES_FOLDER}/ and {MASKS_FOLDER}/ without the other; remove it"
+            f"{folder} holds one of {IMAGES_FOLDER}/ and {MASKS_FOLDER}/ alone; name another folder"
         )
     store = folder / ARCHIVES
     try:

@@ -1,6 +1,7 @@
 """The foreground rule: which values of a mask are foreground, which are background, which are a mistake."""
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,14 @@ from unet_scaling.study.errors import UserError
 ALLOWED = "'nonzero', values such as '255' or '1,2', or a threshold such as '>127'"
 # Of a 16-bit mask.
 HIGHEST_VALUE = 65535
+
+
+# More values than a mask of classes has: these are objects or levels of grey.
+MOST_CLASSES = 8
+MIDDLE_OF_GREY_8_BIT = 127
+# Cells fill most of the rectangle around them; the pixels of one level of grey lie scattered or in rings.
+FEWEST_PIXELS_OF_OBJECT = 4
+LEAST_FILLED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -67,3 +76,28 @@ def _parse(text: str) -> Foreground | None:
         if values[0] > 0 and values[-1] <= HIGHEST_VALUE:
             return Foreground(",".join(map(str, values)), frozenset(values))
     return None
+
+
+def suggest_foreground(values: Iterable[int], filled_shares: Sequence[float]) -> tuple[str, str]:
+    """Return a rule for masks of these values, and what the values are.
+
+    The rule takes all that is not 0, or every class, or all objects, or the brighter half.
+    """
+    classes = sorted(set(values) - {0})
+    if len(classes) <= 1:
+        return "nonzero", "one value beside 0"
+    if len(classes) <= MOST_CLASSES:
+        return ",".join(map(str, classes)), f"{len(classes)} classes"
+    if np.median(filled_shares) >= LEAST_FILLED_SHARE:
+        return ">0", f"the numbers of objects, up to {classes[-1]}"
+    middle = MIDDLE_OF_GREY_8_BIT if classes[-1] <= 2 * MIDDLE_OF_GREY_8_BIT + 1 else classes[-1] // 2
+    return f">{middle}", "levels of grey"
+
+
+def filled_shares(mask: npt.NDArray[np.unsignedinteger]) -> list[float]:
+    """Return for each value but 0 how much of the rectangle around its pixels they fill; 0 for few pixels."""
+    # Imported here, since it takes longer than most rules to read.
+    from scipy import ndimage  # type: ignore[import-untyped]
+
+    inside = [mask[box] == value for value, box in enumerate(ndimage.find_objects(mask), 1) if box]
+    return [float(pixels.mean()) * (pixels.sum() >= FEWEST_PIXELS_OF_OBJECT) for pixels in inside]

@@ -20,10 +20,11 @@ from pydantic import (
 )
 
 from unet_scaling.data.foreground import parse_foreground
-from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, list_sizes
+from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, FilePair, list_sizes
 from unet_scaling.study.command_line import check_command
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import READABLE, checksum_path, read_verified, write_verified
+from unet_scaling.study.options import Data
 from unet_scaling.study.validation import Digest, StrictModel
 
 MANIFEST_NAME = "manifest.json"
@@ -38,6 +39,11 @@ class FileEntry(StrictModel):
     bytes: PositiveInt
     sha256: Digest
     mode: str = Field(description="kind and depth, such as 'grey 16 bit'")
+
+    @property
+    def has_range(self) -> bool:
+        """Return whether these pixels have a type whose range images use: 8 or 16 bits without a sign."""
+        return self.mode.endswith((" 8 bit", " 16 bit"))
 
     @model_validator(mode="after")
     def _is_a_plain_name(self) -> Self:
@@ -65,8 +71,8 @@ class PairEntry(StrictModel):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        if {PurePath(self.image.name).stem, PurePath(self.mask.name).stem} != {self.stem}:
-            raise ValueError(f"the files of pair {self.stem!r} have other stems")
+        if not all(self.stem in PurePath(file.name).stem for file in (self.image, self.mask)):
+            raise ValueError(f"the files of pair {self.stem!r} have other names")
         if self.foreground_pixels > self.height * self.width:
             raise ValueError(f"pair {self.stem!r} has more foreground pixels than pixels")
         return self
@@ -86,6 +92,11 @@ class Manifest(StrictModel):
             raise ValueError("the pairs are not sorted by stem, or a stem appears twice")
         return self
 
+    @property
+    def files(self) -> list[FilePair]:
+        """Return the names of all files."""
+        return [FilePair(pair.stem, pair.image.name, pair.mask.name) for pair in self.pairs]
+
     def to_json(self) -> str:
         """Return the text of the file: equal for equal data."""
         return self.model_dump_json(indent=1) + "\n"
@@ -102,6 +113,16 @@ class Manifest(StrictModel):
         """
         _require_sizes(folder / IMAGES_FOLDER, [pair.image for pair in self.pairs])
         _require_sizes(folder / MASKS_FOLDER, [pair.mask for pair in self.pairs])
+
+    def require_options(self, data: Data) -> None:
+        """Raise UserError (2) for a data.intensity or data.foreground that is not for these files."""
+        self.require_foreground(data.foreground)
+        modes = [pair.image.mode for pair in self.pairs if not pair.image.has_range]
+        if modes and data.intensity == "dtype":
+            raise UserError(
+                f"data.intensity: found 'dtype'; allowed: 'image', since {len(modes)} images are {modes[0]},"
+                " a type whose range no image fills"
+            )
 
     def require_foreground(self, rule: str) -> None:
         """Raise UserError (2) where the masks were checked with another rule than data.foreground."""

@@ -4,8 +4,6 @@ pooch's own Untar extracts links and paths that lead out on Python before 3.12, 
 """
 
 import gzip
-import re
-import shutil
 import tarfile
 import tempfile
 import zlib
@@ -16,8 +14,6 @@ from pathlib import Path, PurePosixPath
 from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, SUFFIXES
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.progress import progress
-
-MASK_AFFIX = re.compile(r"^(mask|label)s?[_-]|[_-](mask|label)s?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,6 @@ def unpack(archives: Sequence[Path], folder: Path, limits: Limits | None = None)
         for archive in archives:
             left = _unpack_one(archive, staging, left)
         _require_both(archives, staging)
-        _pair_stems(staging)
         for part in (MASKS_FOLDER, IMAGES_FOLDER):
             (staging / part).rename(folder / part)
 
@@ -52,7 +47,9 @@ def _unpack_one(archive: Path, staging: Path, left: Limits) -> Limits:
     try:
         return _extract_all(archive, staging, left)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
-        raise UserError(f"{archive}: not unpacked: {error}; remove it and run again", EXIT_BAD_DATA) from None
+        raise UserError(
+            f"{archive}: not unpacked: {error}; move it elsewhere and run again", EXIT_BAD_DATA
+        ) from None
 
 
 def _extract_all(archive: Path, staging: Path, left: Limits) -> Limits:
@@ -95,15 +92,3 @@ def _require_both(archives: Sequence[Path], staging: Path) -> None:
         if not any((staging / part).iterdir()):
             names = ", ".join(archive.name for archive in archives)
             raise UserError(f"{names}: hold no files for {part}/", EXIT_BAD_DATA)
-
-
-def _pair_stems(staging: Path) -> None:
-    """Remove "_mask" and the like from the masks' names where the images' names lack it."""
-    stems = {path.stem for path in (staging / IMAGES_FOLDER).iterdir()}
-    masks = sorted((staging / MASKS_FOLDER).iterdir())
-    if stems & {mask.stem for mask in masks}:
-        return
-    for mask in masks:
-        plain = mask.with_name(MASK_AFFIX.sub("", mask.stem) + mask.suffix)
-        if plain.stem in stems and not plain.exists():
-            shutil.move(mask, plain)

@@ -87,7 +87,7 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     folder = Path(config.data.folder)
     manifest = read_manifest(config.data.manifest_path)
     manifest.require_unchanged(folder)
-    manifest.require_foreground(config.data.foreground)
+    manifest.require_options(config.data)
     sample = _sample(config, manifest, max(samples, config.training.batch_per_worker))
     with _temporary_cache_root(default_cache_root()) as root:
         build_cache(sample, folder, config.data, root)

@@ -1,0 +1,329 @@
+"""Images as people have them are read as they were meant, or refused by name with what to do about it."""
+
+import re
+import sys
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from slurm.commands import new
+from tests.data_folders import blob, make_folder, noise, options, save
+from tests.encodings import DEEP, ENCODINGS, GREY, Array, Encoding, pil, tif
+from unet_scaling.data.__main__ import main
+from unet_scaling.data.cache import build_cache, open_cache
+from unet_scaling.data.checking import check_folder
+from unet_scaling.data.images import colours_of, decode, to_mask_values
+from unet_scaling.data.manifest import read_manifest
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.study_file import read_study
+
+CURES = r"save|convert|export|rename|run|give|cut|keep|bring|use|whole numbers|unclear|name"
+REMOVES = re.compile(r"\b(remove|delete|erase|rm)\b", re.IGNORECASE)
+
+
+def call(*words: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["unet-scaling data", *map(str, words)])
+    main()
+
+
+def outcome(path: Path, content: bytes, as_mask: bool) -> Array | str:
+    """The pixels of an image, the values of a mask, or the one line of a refusal, which has a cure."""
+    try:
+        pixels = decode(path, content, as_mask)
+        return to_mask_values(path, pixels) if as_mask else colours_of(pixels)
+    except UserError as error:
+        told = str(error)
+        code = error.exit_code
+    assert code == EXIT_BAD_DATA
+    assert re.fullmatch(rf"{path}: .*({CURES}).*", told)
+    assert not REMOVES.search(told)
+    return told
+
+
+@pytest.mark.parametrize("as_mask", [False, True], ids=["image", "mask"])
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda encoding: encoding.name)
+def test_every_encoding_is_read_rightly_or_refused(encoding: Encoding, as_mask: bool) -> None:
+    expected = encoding.mask if as_mask else encoding.image
+    path = Path(f"folder/file{encoding.suffix}")
+    found = outcome(path, encoding.content, as_mask)
+    if isinstance(found, str) or isinstance(expected, str):
+        assert (expected or "") in found
+    elif expected is not None:
+        np.testing.assert_array_equal(found, expected.reshape(found.shape))
+        assert as_mask or found.dtype == expected.dtype
+
+
+def test_the_command_lists_every_refused_encoding_in_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unet_scaling.data.checking.MOST_PROBLEMS_LISTED", len(ENCODINGS))
+    refused = [encoding for encoding in ENCODINGS if isinstance(encoding.image, str)]
+    for number, encoding in enumerate(refused):
+        save(tmp_path / "masks" / f"{number}.png", blob(18, 21))
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "images" / f"{number}{encoding.suffix}").write_bytes(encoding.content)
+    with pytest.raises(UserError) as caught:
+        call("check", tmp_path, monkeypatch=monkeypatch)
+    told = str(caught.value)
+    for number, encoding in enumerate(refused):
+        (line,) = re.findall(rf"/images/{number}\.\w+: .*", told)
+        assert encoding.image in line
+    assert len(told.splitlines()) == 1 + len(refused)
+    assert not REMOVES.search(told)
+
+
+def test_what_the_command_accepts_is_what_training_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = [(each, each.image) for each in ENCODINGS if isinstance(each.image, np.ndarray)]
+    for number, (encoding, pixels) in enumerate(read):
+        save(tmp_path / "masks" / f"{number:03}.png", blob(*pixels.shape[:2]))
+        (tmp_path / "images").mkdir(exist_ok=True)
+        (tmp_path / "images" / f"{number:03}{encoding.suffix}").write_bytes(encoding.content)
+    call("check", tmp_path, monkeypatch=monkeypatch)
+    manifest = read_manifest(tmp_path / "manifest.json")
+    with pytest.raises(UserError, match=r"data\.intensity: found 'dtype'; allowed: 'image'"):
+        build_cache(manifest, tmp_path, options(tmp_path), tmp_path / "cache")
+    data = options(tmp_path, intensity="image", image_height=18, image_width=21, channels=3)
+    build_cache(manifest, tmp_path, data, tmp_path / "cache")
+    cached = open_cache(manifest, tmp_path, data, tmp_path / "cache")
+    for (encoding, pixels), image in zip(read, cached.images, strict=True):
+        if pixels.shape[:2] == (18, 21):
+            values = np.broadcast_to(np.atleast_3d(pixels).astype(float), image.shape)
+            scaled = (values - values.min()) * 255 / (values.max() - values.min())
+            assert np.abs(image - scaled).max() < 0.51, encoding.name
+
+
+def damaged(content: bytes, flips: list[tuple[float, int]], kept: float, other: bytes, at: float) -> bytes:
+    """Flip bytes, put a part of another file in, and cut the end off."""
+    changed = bytearray(content)
+    for place, value in flips:
+        changed[int(place * (len(changed) - 1))] ^= value
+    start = int(at * len(changed))
+    changed[start : start + len(other) // 4] = other[: len(other) // 4]
+    return bytes(changed[: int(kept * len(changed))])
+
+
+SHARE = st.floats(0, 1)
+
+
+@settings(max_examples=1500, deadline=5000)
+@given(
+    st.sampled_from(ENCODINGS),
+    st.booleans(),
+    # Most of what a file means stands in its first bytes.
+    st.lists(st.tuples(SHARE | st.floats(0, 0.3), st.integers(1, 255)), max_size=4),
+    st.just(1.0) | SHARE,
+    st.just(b"") | st.sampled_from(ENCODINGS).map(lambda encoding: encoding.content),
+    SHARE,
+)
+def test_damaged_bytes_end_in_pixels_or_in_a_line_for_the_user(
+    encoding: Encoding, as_mask: bool, flips: list[tuple[float, int]], kept: float, other: bytes, at: float
+) -> None:
+    path = Path(f"file{encoding.suffix}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 10**6)
+        outcome(path, damaged(encoding.content, flips, kept, other, at), as_mask)
+
+
+IMAGE = pil(noise(), "PNG")
+MASK = pil(blob(), "PNG")
+NFC = unicodedata.normalize("NFC", "café")
+NFD = unicodedata.normalize("NFD", "café")
+Files = dict[str, bytes | str | None]
+
+
+def named(image: str, mask: str, count: int = 3, ending: str = ".png") -> Files:
+    images: Files = {f"images/{image.replace('*', str(index))}.png": IMAGE for index in range(8, 8 + count)}
+    return images | {f"masks/{mask.replace('*', str(index))}{ending}": MASK for index in range(8, 8 + count)}
+
+
+def write(folder: Path, files: Mapping[str, bytes | str | None]) -> Path:
+    """Write files; a text is the target of a link, None makes a folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            path.mkdir()
+        elif isinstance(content, str):
+            path.symlink_to(content)
+        else:
+            path.write_bytes(content)
+    return folder
+
+
+PLAIN = named("p*", "p*")
+ANNEX = "../.git/annex/objects/Xy/9z/MD5E-s1--0.png/MD5E-s1--0.png"
+LABELS = np.repeat(np.repeat(np.arange(54).reshape(6, 9), 8, axis=0), 8, axis=1)
+FOLDERS: dict[str, tuple[Mapping[str, bytes | str | None], list[str]]] = {
+    # Accepted: what the summary says.
+    "same names": (PLAIN, ["pairs       3", "values      0, 255"]),
+    "system files": (
+        PLAIN | {f"images/{name}": b"x" for name in ("Thumbs.db", ".DS_Store", "._p8.png", "desktop.ini")},
+        ["pairs       3"],
+    ),
+    "JPEG images": (
+        {f"images/p{index}.jpg": pil(noise(), "JPEG") for index in range(8, 11)}
+        | {name: MASK for name in PLAIN if "masks" in name},
+        ["pairs       3"],
+    ),
+    **{
+        f"{image} and {mask}": (
+            named(image, mask),
+            ["pairs       3", f"names       {said or f'{image}:{mask}'},"],
+        )
+        for image, mask, said in (
+            ("*", "*_mask", ""),
+            ("*", "*_masks", ""),
+            ("*", "*-mask", ""),
+            ("*", "mask_*", ""),
+            ("*", "*.mask", ""),
+            ("*", "*_seg_gt", ""),
+            ("img*", "mask*", ""),
+            ("cell*", "cell*_label", "*:*_label"),
+            ("*_sat", "*_mask", "*sat:*mask"),
+            ("a_*_x", "b_*_y", "a*x:b*y"),
+        )
+    },
+    "several formats": (
+        {
+            "images/a.png": IMAGE,
+            "images/b.tif": tif(noise()),
+            "masks/a.TIFF": tif(blob()),
+            "masks/b.PNG": MASK,
+        },
+        ["pairs       2"],
+    ),
+    "one mask lacks": (
+        {name: content for name, content in named("*", "*_mask", 6).items() if name != "masks/9_mask.png"},
+        ["images/9.png: has no mask"],
+    ),
+    "12 bits in 16": (
+        {f"images/{index}.tif": tif(DEEP >> 4) for index in range(3)}
+        | {f"masks/{index}.png": pil(blob(18, 21), "PNG") for index in range(3)},
+        ["of 65535: 17 of 256 levels are left by data.intensity = 'dtype', all by 'image'"],
+    ),
+    "float images": (
+        {"images/a.tif": tif(GREY.astype(np.float32)), "masks/a.png": pil(blob(18, 21), "PNG")},
+        ["images      grey 32 bit float (1)", "data.intensity has to be 'image'"],
+    ),
+    # Refused: what the lines name.
+    "objects": (
+        {"images/a.png": pil(noise(48, 72), "PNG"), "masks/a.tif": tif(LABELS.astype(np.int32))},
+        ["masks/a.tif: holds 1, 2, 3", "numbers of objects, up to 53: use --foreground '>0'"],
+    ),
+    "soft masks": (
+        {"images/a.png": IMAGE, "masks/a.png": IMAGE},
+        ["levels of grey: use --foreground '>127'"],
+    ),
+    "classes": (
+        {"images/a.png": IMAGE, "masks/a.png": pil(blob(value=2) + blob(value=1).T.reshape(12, 16), "PNG")},
+        ["classes: use --foreground '1,2"],
+    ),
+    "no partners": (
+        {name: content for name, content in PLAIN.items() if name != "masks/p9.png"} | {"masks/x.png": MASK},
+        ["images/p9.png: has no mask", "masks/x.png: has no image"],
+    ),
+    "no pattern": ({"images/cat.png": IMAGE, "masks/box.png": MASK}, ["'cat.png' and 'box.png'", "--names"]),
+    "JPEG masks": (PLAIN | {"images/q.png": IMAGE, "masks/q.jpg": MASK}, ["q.jpg': JPEG changes the values"]),
+    "git-annex": (PLAIN | {"images/q.png": ANNEX}, ["q.png': its content is not here; run: git annex get"]),
+    "dangling": (PLAIN | {"masks/q.png": "/gone/q.png"}, ["q.png': is a link to '/gone/q.png'"]),
+    "case": (named("p*", "P*"), ["names       p*:P*"]),
+    "one case": (
+        PLAIN | {"images/q.png": IMAGE, "masks/Q.png": MASK},
+        ["'Q.png' differs in case or Unicode"],
+    ),
+    "Unicode": (
+        PLAIN | {f"images/{NFC}.png": IMAGE, f"masks/{NFD}.png": MASK},
+        [r"'cafe\u0301.png' differs in case or Unicode"],
+    ),
+    "look alike": (PLAIN | {f"images/{NFC}.png": IMAGE, f"images/{NFD}.png": IMAGE}, ["look the same"]),
+    "two kinds": (PLAIN | {"images/p8.tif": IMAGE}, ["'p8.png' and 'p8.tif' look the same"]),
+    "foreign": (
+        PLAIN | {"images/notes.txt": b"x"},
+        ["notes.txt': is none of .png", "convert it, or keep it"],
+    ),
+    "folders": (PLAIN | {"masks/q": None}, ["'q': is a folder", "the masks of one image in one file"]),
+    "a garbled name": (PLAIN | {"images/a\x1b[2J\n.png": IMAGE}, [r"a\x1b[2J\n.png", "control characters"]),
+    "nothing": ({"images": None, "masks": None}, ["images/ and masks/ are empty"]),
+    "no folders": (
+        {"pictures": None},
+        ["images: cannot be listed", "a data folder holds images/ and masks/"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_is_taken_as_it_was_meant_or_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, expected = FOLDERS[name]
+    try:
+        call("check", write(tmp_path, files), monkeypatch=monkeypatch)
+    except UserError as error:
+        told = str(error)
+        code = error.exit_code
+    else:
+        told = capsys.readouterr().out
+        code = 0
+        manifest = read_manifest(tmp_path / "manifest.json")
+        assert len(manifest.pairs) == sum(name.startswith("masks/") for name in files)
+        manifest.require_unchanged(tmp_path)
+    # Of a refusal, not two lines for every pair.
+    assert code == 0 or (code == EXIT_BAD_DATA and len(told.splitlines()) <= 3)
+    for text in expected:
+        assert text in told
+    assert not REMOVES.search(told)
+
+
+def test_names_are_what_the_option_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, named("*", "*_mask") | named("x*", "x*"))
+    with pytest.raises(UserError, match="has no image"):
+        call("check", tmp_path, monkeypatch=monkeypatch)
+    assert len(check_folder(write(tmp_path / "a", named("*", "*_mask")), names="*:*_mask").pairs) == 3
+    with pytest.raises(UserError, match="no mask has its image's name"):
+        call("check", tmp_path / "a", "--names", "*:*", monkeypatch=monkeypatch)
+    for wrong in ("*_mask", "*:mask", "*:**", "a/*:*"):
+        with pytest.raises(UserError, match="--names: found") as caught:
+            call("check", tmp_path / "a", "--names", wrong, monkeypatch=monkeypatch)
+        assert caught.value.exit_code == 2
+
+
+def pictures(folder: Path, image: Array, mask: Array) -> Path:
+    for index in range(8):
+        save(folder / "images" / f"{index}.tif", image)
+        save(folder / "masks" / f"{index}_mask.tif", mask)
+    return folder
+
+
+def test_new_proposes_what_the_images_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    data = pictures(tmp_path / "data", noise(48, 72, bits=12), LABELS.astype(np.uint16))
+    monkeypatch.setattr(sys, "argv", ["unet-scaling new", "mine", "--data", str(data), "--yes"])
+    new.main()
+    config = read_study(tmp_path / "mine.toml").configs()[0]
+    assert (config.data.foreground, config.data.intensity) == (">0", "image")
+    told = capsys.readouterr().out
+    assert "numbers of objects, up to 53" in told
+    assert "17 of 256 levels are left" in told
+    assert "*:*_mask" in told
+    # Every object is foreground: all but the first of 54 squares.
+    assert read_manifest(data / "manifest.json").pairs[0].foreground_share == 53 / 54
+
+
+def test_new_leaves_the_intensity_of_usual_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    data = make_folder(tmp_path / "data", count=8, height=32, width=32)
+    monkeypatch.setattr(sys, "argv", ["unet-scaling new", "mine", "--data", str(data), "--yes"])
+    new.main()
+    assert read_study(tmp_path / "mine.toml").configs()[0].data.intensity == "dtype"
