@@ -81,9 +81,9 @@ def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
 def slow_down_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sleep before each file of a pair is decoded in this process."""
 
-    def slow(path: Path, content: bytes) -> Any:
+    def slow(path: Path, content: bytes, mask: bool = False) -> Any:
         time.sleep(DELAY_SECONDS / 2)
-        return decode(path, content)
+        return decode(path, content, mask)
 
     monkeypatch.setattr(decoding, "decode", slow)
 
