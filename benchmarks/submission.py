@@ -15,10 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-import slurm.states
 from slurm.cluster import Cluster
 from slurm.render import Places, job_script
-from slurm.scheduler import JobState
+from slurm.scheduler import JobState, Queue, Slurm
 from slurm.status import study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submissions import Submission, write_submission
@@ -59,8 +58,8 @@ def parts(root: Path, number: int) -> dict[str, float]:
     for job, config in enumerate(configs, start=1):
         submission = Submission(token=config.run, attempts=1, status="queued", job=str(job))
         write_submission(folder.run_folder(config), submission)
-        jobs[str(job)] = JobState("PENDING", "Priority")
-    with mock.patch.object(slurm.states, "job_states", return_value=jobs):
+        jobs[config.run] = JobState("PENDING", "Priority", str(job), config.run)
+    with mock.patch.object(Slurm, "queue", return_value=Queue(jobs, whole=True)):
         found["status"] = seconds(lambda: study_rows(folder.path))
     assert len(configs) == 1000
     return found

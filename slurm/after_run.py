@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurm.attempts import may_be_tried_again
-from slurm.scheduler import UnreachableError, requeue
+from slurm.scheduler import Slurm, UnreachableError
+from slurm.submissions import Submission, read_submission
 from unet_scaling.study.errors import (
     EXIT_BUG,
     EXIT_DIVERGED,
@@ -33,9 +34,19 @@ def main() -> int:
     _print(f"run {arguments.run_folder.name}: {state.state} {state.reason}".rstrip())
     # An attempt that dies before it opens its record leaves the one before: Slurm's count has it too.
     starts = int(os.environ.get("SLURM_RESTART_COUNT") or 0) + 1
-    if code == EXIT_RESUME and arguments.requeue and may_be_tried_again(arguments.run_folder, starts):
-        _print(_requeue(os.environ.get("SLURM_JOB_ID", "")))
+    if code == EXIT_RESUME and arguments.requeue:
+        submission = _submission(arguments.run_folder)
+        if may_be_tried_again(arguments.run_folder, starts, submission.earlier if submission else 0):
+            kept = tuple(submission.keep_variables) if submission else ()
+            _print(_requeue(Slurm(keep=kept), os.environ.get("SLURM_JOB_ID", "")))
     return code
+
+
+def _submission(folder: Path) -> Submission | None:
+    try:
+        return read_submission(folder)
+    except UserError:  # a damaged file is no reason not to start the run again
+        return None
 
 
 def _arguments() -> argparse.Namespace:
@@ -55,10 +66,10 @@ def _print(text: str) -> None:
         print(text, flush=True)
 
 
-def _requeue(job: str) -> str:
+def _requeue(slurm: Slurm, job: str) -> str:
     """Ask for the job to start again, a few times where Slurm is away; return the outcome."""
     try:
-        requeue(job)
+        slurm.requeue(job)
     except (UserError, UnreachableError) as error:  # a site may not allow it
         return f"not requeued: {error}"
     return f"job {job} is requeued"

@@ -9,18 +9,21 @@ MOST_FRUITLESS = 3
 MOST_ATTEMPTS = 50
 
 
-def may_be_tried_again(folder: Path, submissions: int = 0) -> bool:
-    """Return whether another attempt makes sense; `submissions` counts those that may have left no record."""
-    gains = gained(folder)
+def may_be_tried_again(folder: Path, submissions: int = 0, earlier: int = 0) -> bool:
+    """Return whether another attempt makes sense; `submissions` counts those that may have left no record.
+
+    The first `earlier` attempts of the folder belong to a launch before, and do not count.
+    """
+    gains = gained(folder, earlier)
     attempts = max(submissions, len(gains))
     return attempts < MOST_ATTEMPTS and attempts - sum(gains) < MOST_FRUITLESS
 
 
-def gained(folder: Path) -> list[bool]:
+def gained(folder: Path, earlier: int = 0) -> list[bool]:
     """Return for each attempt that left a record, in order, whether it got further than all before it."""
     gains = []
     furthest = (0, 0, 0)
-    for path in [*attempt_records(folder), folder / RECORD_NAME]:
+    for path in [*attempt_records(folder), folder / RECORD_NAME][earlier:]:
         if path.exists():
             reached = _reached(read_record(path))
             gains.append(reached > furthest)

@@ -1,16 +1,19 @@
 """One script given to Slurm: queued once, whatever Slurm answers, and noted in the folders of its runs."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from slurm.cancellation import Cancellation, CancelledError
-from slurm.scheduler import LimitError, RejectedError, UnreachableError, submit
+from slurm.cancellation import Cancellation
+from slurm.disturbed import set_disturbed_aside
+from slurm.scheduler import LimitError, RejectedError, Slurm
 from slurm.states import RunStatus
 from slurm.submissions import Submission, SubmissionStatus, write_submission
 from unet_scaling.study.files import open_to_append, write_atomically
+from unet_scaling.study.record import RECORD_NAME, earlier_attempts, set_launch_aside, take_launch_back
 from unet_scaling.study.retry import retry
 from unet_scaling.study.study_file import OUTPUT_NAME
 
@@ -31,18 +34,25 @@ def write_script(folder: Path, script: str) -> Path:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """A script and the runs that it starts: one, or all those of an allocation (`shared`)."""
+    """A script and the runs that it starts: one, or all those of an allocation (`shared`).
+
+    Runs named in `force` begin anew: what was before does not count among their attempts.
+    """
 
     label: str
     script: Path
     token: str
     runs: Sequence[RunStatus]
+    slurm: Slurm
     shared: bool = False
+    force: Collection[str] = ()
 
-    def queue(self, console: Console, limit_wait_seconds: float, cancellation: Cancellation) -> str:
-        """Queue the script; return why it is not in the queue, or nothing.
+    def queue(self, console: Console, limit_wait_seconds: float, cancellation: Cancellation) -> None:
+        """Queue the script, and note in the folders of its runs what came of it.
 
-        Where Slurm takes no more jobs, tries again for `limit_wait_seconds`. Raises CancelledError, with
+        Complete records, which would keep runs from starting, are set aside as long as there may be a job.
+        Where Slurm takes no more jobs, tries again for `limit_wait_seconds`. Raises RejectedError;
+        LimitError; UnreachableError where nobody knows whether there is a job; or CancelledError, with
         nothing left in the queue or named if it is, where the study is cancelled before or meanwhile.
         """
 
@@ -51,48 +61,49 @@ class BatchJob:
 
         def ask() -> str:
             cancellation.require_none()
-            return submit(self.script, self.token)
+            records = [self._set_aside(run) for run in self.runs if run.run.state.is_complete]
+            self._note("asking")
+            try:
+                return self.slurm.submit(self.script, self.token)
+            except (RejectedError, LimitError) as error:
+                self._note("rejected" if isinstance(error, RejectedError) else "limited", reason=str(error))
+                for record in records:
+                    take_launch_back(record)
+                raise
 
-        self._note("asking")
-        try:
-            job = retry(ask, _pauses(limit_wait_seconds), LimitError, announce=announce)
-        except UnreachableError as error:
-            return f"not known whether it is queued: {error}; the next submission will look for it"
-        except RejectedError as error:
-            self._note("rejected", reason=str(error))
-            return f"rejected: {error}"
-        except LimitError as error:
-            self._restore()
-            return f"waiting: {error}"
-        except CancelledError:
-            self._restore()
-            raise
+        job = retry(ask, _pauses(limit_wait_seconds), LimitError, announce=announce)
         self._note("queued", job=job)
         console.print(f"{self.label}: job {job}", markup=False)
-        cancellation.take_back(job)
-        return ""
+        cancellation.take_back(self.slurm, self.token, job)
 
-    def reject(self, reason: str) -> str:
-        """Note that Slurm would refuse the script, which is not submitted; return that in words."""
-        self._note("rejected", reason=reason, asked=0)
-        return f"rejected: {reason}"
+    def reject(self, reason: str) -> None:
+        """Note that Slurm would refuse the script, which is not submitted. Raises RejectedError."""
+        self._note("rejected", reason=reason)
+        raise RejectedError(reason)
 
-    def _restore(self) -> None:
-        """Note for the runs what was noted before Slurm was asked."""
+    def _set_aside(self, run: RunStatus) -> Path:
+        is_forced = run.name in self.force
+        return set_launch_aside(run.folder) if is_forced else set_disturbed_aside(run.folder)
+
+    def _note(self, answer: SubmissionStatus, *, job: str | None = None, reason: str = "") -> None:
         for run in self.runs:
-            write_submission(run.folder, run.submission)
-
-    def _note(
-        self, answer: SubmissionStatus, *, job: str | None = None, reason: str = "", asked: int = 1
-    ) -> None:
-        for run in self.runs:
+            attempts = run.attempts
+            earlier = run.submission.earlier if run.submission else 0
+            if run.name in self.force or run.run.state.is_complete:
+                attempts = 0
+                # The next attempt sets an incomplete record aside.
+                earlier = earlier_attempts(run.folder) + (run.folder / RECORD_NAME).exists()
             submission = Submission(
                 token=self.token,
-                attempts=run.attempts + asked,
+                attempts=attempts + (answer in ("asking", "queued")),
                 status=answer,
                 job=job,
                 reason=reason,
                 shared=self.shared,
+                earlier=earlier,
+                asked_at=time.time(),
+                cluster_name=self.slurm.cluster,
+                keep_variables=list(self.slurm.keep),
             )
             write_submission(run.folder, submission)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from slurm.scheduler import UnreachableError, cancel
+from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.errors import EXIT_RESUME, UserError
 from unet_scaling.study.files import write_atomically
@@ -40,7 +40,7 @@ class Cancellation:
         if _mark(self.study) != self.found:
             raise CancelledError(self.study)
 
-    def take_back(self, job: str) -> None:
+    def take_back(self, slurm: Slurm, token: str, job: str) -> None:
         """Cancel a job just queued, and raise CancelledError, where the study was cancelled meanwhile.
 
         Where Slurm does not answer, the error names the job, which is still there.
@@ -48,7 +48,14 @@ class Cancellation:
         try:
             self.require_none()
         except CancelledError:
-            _cancel_late(self.study, job)
+            try:
+                slurm.cancel(token)
+            except UnreachableError as error:
+                raise CancelledError(
+                    self.study,
+                    f"job {job} was queued meanwhile and is still there, since Slurm does not answer now: "
+                    f"{error}; cancel it again: {PASTED} cancel {self.study.name}\n",
+                ) from None
             raise
 
 
@@ -67,14 +74,3 @@ def _mark(study: Path) -> bytes:
         return (study / MARK_NAME).read_bytes()
     except FileNotFoundError:
         return b""
-
-
-def _cancel_late(study: Path, job: str) -> None:
-    try:
-        cancel([job])
-    except UnreachableError as error:
-        raise CancelledError(
-            study,
-            f"job {job} was queued meanwhile and is still there, since Slurm does not answer now: {error}; "
-            f"cancel it again: {PASTED} cancel {study.name}\n",
-        ) from None

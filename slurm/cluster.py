@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveInt, StringConstraints, field_validator, model_validator
 
 from slurm.sbatch_options import require_free
+from slurm.scheduler import Slurm
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.keys import Allowed
@@ -86,6 +87,14 @@ class Cluster(StrictModel):
         examples=["environment/load.sh"],
     )
     max_queued: PositiveInt = Field(1000, description="jobs of a study in the queue at once")
+    cluster_name: Option | None = Field(
+        None, description="the cluster to name in every call, where a site has several", examples=["cm4"]
+    )
+    keep_variables: list[Variable] = Field(
+        [],
+        description="variables of the shell that Slurm or the jobs need, of those that are dropped else",
+        examples=[["SLURM_JWT"]],
+    )
 
     @field_validator("options")
     @classmethod
@@ -107,6 +116,11 @@ class Cluster(StrictModel):
                 f"stop_seconds = {self.stop_seconds}: must be less than time, {self.limit_seconds} s"
             )
         return self
+
+    @property
+    def slurm(self) -> Slurm:
+        """Return the Slurm to ask."""
+        return Slurm(self.cluster_name, tuple(self.keep_variables))
 
     @property
     def limit_seconds(self) -> int:

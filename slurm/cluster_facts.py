@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm.cluster import limit_seconds
-from slurm.scheduler import UnreachableError, ask_slurm
+from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.study.errors import UserError
 
 NODE_COLUMNS = "%R|%N|%T|%c|%m|%X|%G"
@@ -63,11 +63,12 @@ class SlurmFacts:
 
 def ask_cluster() -> SlurmFacts:
     """Ask the Slurm of this machine. Raises UserError where there is none, or where it does not answer."""
+    ask = Slurm().call
     try:
-        nodes = ask_slurm(["sinfo", "--noheader", "--Node", f"--format={NODE_COLUMNS}"])
-        partitions = ask_slurm(["scontrol", "--oneliner", "show", "partition"])
-        configuration = ask_slurm(["scontrol", "show", "config"])
-        mpi = ask_slurm(["sh", "-c", "srun --mpi=list 2>&1"])  # some versions answer on standard error
+        nodes = ask(["sinfo", "--noheader", "--Node", f"--format={NODE_COLUMNS}"])
+        partitions = ask(["scontrol", "--oneliner", "show", "partition"])
+        configuration = ask(["scontrol", "show", "config"])
+        mpi = ask(["sh", "-c", "srun --mpi=list 2>&1"])  # some versions answer on standard error
     except UnreachableError as error:
         raise UserError(f"Slurm does not answer ({error}); try again") from None
     return SlurmFacts(
@@ -81,18 +82,23 @@ def ask_cluster() -> SlurmFacts:
 def read_partitions(partitions: str, nodes: str) -> tuple[PartitionFacts, ...]:
     """Return the partitions of `scontrol --oneliner show partition` with their nodes, by sinfo's lines."""
     by_partition = read_nodes(nodes)
-    facts = (_key_values(line) for line in partitions.splitlines() if line.strip())
-    return tuple(_partition(values, by_partition.get(values["PartitionName"], ())) for values in facts)
+    facts = (_key_values(line) for line in partitions.splitlines())
+    return tuple(
+        _partition(values, by_partition.get(values["PartitionName"], ()))
+        for values in facts
+        if "PartitionName" in values
+    )
 
 
 def read_nodes(answer: str) -> dict[str, tuple[NodeFacts, ...]]:
-    """Return the nodes of each partition from lines of NODE_COLUMNS. Raises UserError for another line."""
+    """Return the nodes of each partition from lines of NODE_COLUMNS. Raises UserError where none is one."""
     nodes: dict[str, list[NodeFacts]] = {}
-    for line in filter(None, answer.splitlines()):
+    for line in answer.splitlines():
         fields = line.split("|")
-        if len(fields) != NODE_COLUMNS.count("|") + 1:
-            raise UserError(f"sinfo answered {line!r}, which has not the columns {NODE_COLUMNS}")
-        nodes.setdefault(fields[0], []).append(_node(fields))
+        if len(fields) == NODE_COLUMNS.count("|") + 1:
+            nodes.setdefault(fields[0], []).append(_node(fields))
+    if answer.strip() and not nodes:
+        raise UserError(f"sinfo answered {answer.strip()[:80]!r}, which has not the columns {NODE_COLUMNS}")
     return {partition: tuple(listed) for partition, listed in nodes.items()}
 
 
@@ -124,10 +130,10 @@ def read_mpi_kinds(answer: str) -> tuple[str, ...]:
     return tuple(sorted(set(re.findall(r"\b(?:pmi2|pmix(?:_v\d+)?|openmpi|cray_shasta)\b", answer))))
 
 
-def read_accounts(associations: str, default: str) -> tuple[str, ...]:
-    """Return the accounts of sacctmgr's lines `ACCOUNT`, each once, the default first."""
-    names = [line.strip().partition("|")[0] for line in [default, *associations.splitlines()]]
-    return tuple(dict.fromkeys(filter(None, names)))
+def read_accounts(associations: str, default: str, user: str) -> tuple[str, ...]:
+    """Return the accounts of sacctmgr's lines `USER|ACCOUNT`, each once, the default first."""
+    rows = [line.strip().split("|") for line in [*default.splitlines(), *associations.splitlines()]]
+    return tuple(dict.fromkeys(row[1] for row in rows if row[0] == user and len(row) > 1 and row[1]))
 
 
 def _accounts() -> tuple[str, ...]:
@@ -135,10 +141,9 @@ def _accounts() -> tuple[str, ...]:
     command = ["sacctmgr", "--noheader", "--parsable2", "show"]
     user = getpass.getuser()
     try:
-        default = ask_slurm([*command, "user", user, "format=DefaultAccount"])
-        return read_accounts(
-            ask_slurm([*command, "associations", f"user={user}", "format=Account"]), default.strip()
-        )
+        default = Slurm().call([*command, "user", user, "format=User,DefaultAccount"])
+        all_of_user = Slurm().call([*command, "associations", f"user={user}", "format=User,Account"])
+        return read_accounts(all_of_user, default, user)
     except (UserError, UnreachableError):
         return ()
 

@@ -14,15 +14,7 @@ from slurm.batch import SCRIPT_NAME, write_script
 from slurm.cluster import Cluster, geometry
 from slurm.local import launch
 from slurm.render import Places, doctor_script
-from slurm.scheduler import (
-    LimitError,
-    RejectedError,
-    UnreachableError,
-    cancel,
-    job_states,
-    submit,
-)
-from slurm.states import RUNNING_STATES, WAITING_STATES
+from slurm.scheduler import GONE, LimitError, RejectedError, Slurm, UnreachableError, is_over
 from unet_scaling.doctor.findings import Findings, launch_findings
 from unet_scaling.doctor.reports import WorkerReport, read_reports
 from unet_scaling.doctor.show import verdict
@@ -75,11 +67,11 @@ def examine_cluster(cluster: Cluster, workers: int, logs: Path, console: Console
     short = {"time": JOB_LIMIT, "stop_seconds": 1, "requeue": False}
     script = doctor_script(cluster.model_copy(update=short), shape, folder, token, places)
     try:
-        job = submit(write_script(folder, script), token)
+        job = cluster.slurm.submit(write_script(folder, script), token)
     except (RejectedError, LimitError, UnreachableError) as error:
         raise UserError(f"the doctor's job, {folder / SCRIPT_NAME}: {error}") from None
     console.print(f"doctor: job {job}, {workers} workers; output in {folder}/{OUTPUT_NAME}", markup=False)
-    _wait(job)
+    _wait(cluster.slurm, token, job)
     return _examination(folder, workers, cluster.cores_per_worker)
 
 
@@ -100,24 +92,15 @@ def _new_folder(logs: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base))
 
 
-def _wait(job: str) -> None:
-    """Wait until the job has ended; cancel it where the wait is interrupted."""
+def _wait(slurm: Slurm, token: str, job: str) -> None:
+    """Wait until the job has ended or is forgotten; cancel it where the wait is interrupted."""
     try:
-        while _is_active(job):
+        while not (is_over(state := slurm.look_up({token: job})[token].state) or state == GONE):
             time.sleep(JOB_LOOK_SECONDS)
     except BaseException:
         with suppress(UnreachableError, UserError):
-            cancel([job])
+            slurm.cancel(token)
         raise
-
-
-def _is_active(job: str) -> bool:
-    """Tell whether Slurm holds or runs the job; one it has forgotten has ended."""
-    try:
-        known = job_states([job]).get(job)
-    except UnreachableError:
-        return True
-    return known is not None and known.state in (*WAITING_STATES, *RUNNING_STATES)
 
 
 def _examination(folder: Path, workers: int, cores_wanted: int | None) -> Examination:

@@ -1,7 +1,7 @@
 """Plan a launch on this machine, and refuse it where jobs of Slurm run or images are not checked."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -13,10 +13,9 @@ from slurm.estimate import Basis
 from slurm.estimate_basis import basis_of_runs
 from slurm.known_seconds import KnownSeconds
 from slurm.preflight import check_inputs
-from slurm.scheduler import JobState, UnreachableError, job_states
-from slurm.states import combine
+from slurm.states import judged
 from slurm.study_folder import StudyFolder, in_launch_order
-from slurm.submissions import Submission, read_submissions
+from slurm.submissions import read_submissions
 from unet_scaling.data.enough_images import count_test_images, require_enough_images
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.command_line import PASTED
@@ -158,35 +157,21 @@ def _is_wanted(run: RecordedRun, console: Console, repeat_disturbed: bool, force
 def _require_no_jobs(study: Path) -> None:
     """Raise UserError where a job of this study is queued or running, or where nobody can say."""
     submissions = read_submissions(path.parent for path in sorted(study.glob(f"*/{JOB_NAME}")))
+    jobs = set()
     doubt = ""
-    known = None
-    try:
-        known = job_states(
-            {submission.job for submission in submissions.values() if submission and submission.job}
-        )
-    except UnreachableError:
-        doubt = "Slurm does not answer"
-    except UserError as error:
-        doubt = str(error)
-    jobs = ", ".join(_active_jobs(submissions, known))
-    if jobs and known is None:
+    for folder, state, _ in judged(submissions, run_state):
+        submission = submissions[folder]
+        if submission and state.state in ACTIVE:
+            jobs.add(submission.job or submission.token)
+            doubt = state.reason if state.state == "unknown" else doubt
+    named = ", ".join(sorted(jobs))
+    if doubt:
         raise UserError(
-            f"{study.name}: jobs {jobs} may be queued or running, and cannot be asked for: "
+            f"{study.name}: jobs {named} may be queued or running, and cannot be asked for: "
             f"{doubt}. Where they are over, remove {study}/*/{JOB_NAME}"
         )
     if jobs:
         raise UserError(
-            f"{study.name}: jobs {jobs} of this study are queued or running (squeue --me); wait for "
+            f"{study.name}: jobs {named} of this study are queued or running (squeue --me); wait for "
             f"their end, or cancel them: {PASTED} cancel {study}"
         )
-
-
-def _active_jobs(
-    submissions: Mapping[Path, Submission | None], known: Mapping[str, JobState] | None
-) -> list[str]:
-    """Return the ids, or else the names, of the jobs that may not be over."""
-    jobs = set()
-    for folder, submission in submissions.items():
-        if submission and combine(run_state(folder), submission, known).state in ACTIVE:
-            jobs.add(submission.job or submission.token)
-    return sorted(jobs)

@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 from slurm.cluster import Cluster, geometry
-from slurm.scheduler import RejectedError, try_out
+from slurm.scheduler import RejectedError, Slurm
 from unet_scaling.study.command_line import check_command
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
@@ -116,12 +116,12 @@ def is_installed(framework: Framework) -> bool:
     return True
 
 
-def refused_shapes(scripts: dict[int, Path]) -> dict[int, str]:
+def refused_shapes(slurm: Slurm, scripts: dict[int, Path]) -> dict[int, str]:
     """Return of one script per worker count those that Slurm would refuse, with its reason."""
     refused = {}
     for workers, script in scripts.items():
         try:
-            try_out(script)
+            slurm.try_out(script)
         except RejectedError as error:
             refused[workers] = str(error)
     return refused

@@ -16,8 +16,8 @@ OWN_OPTIONS = {
     "account": "use `account`",
     "array": "every run is one job; `repeats` of the study gives further launches",
     "chdir": "a job starts in the folder of its run",
-    "cluster": "submit from a machine of that cluster",
-    "clusters": "submit from a machine of that cluster",
+    "cluster": "use `cluster_name`",
+    "clusters": "use `cluster_name`",
     "cpus-per-gpu": "use `cores_per_worker`",
     "cpus-per-task": "use `cores_per_worker`",
     "error": _OUTPUT,
@@ -39,6 +39,7 @@ OWN_OPTIONS = {
     "ntasks-per-tres": _GEOMETRY,
     "open-mode": _OUTPUT,
     "output": _OUTPUT,
+    "overcommit": "every worker has cores of its own: use `cores_per_worker`",
     "parsable": "the submission itself reads the answer of sbatch",
     "partition": "use `partition`",
     "requeue": "use `requeue = true`",
@@ -46,6 +47,7 @@ OWN_OPTIONS = {
     "tasks-per-node": _GEOMETRY,
     "test-only": f"{_NOT_A_SUBMISSION}; use --dry-run of unet-scaling submit",
     "time": "use `time`",
+    "time-min": "Slurm would choose another limit, and runs would not stop before it: use `time`",
     "tres-per-task": _GPUS,
     "uid": "submit as the user whose jobs they are",
     "usage": _NOT_A_SUBMISSION,
@@ -55,11 +57,17 @@ OWN_OPTIONS = {
 }
 LONG_NAMES = {
     "A": "account", "a": "array", "D": "chdir", "M": "clusters", "c": "cpus-per-task", "e": "error",
-    "G": "gpus", "h": "help", "J": "job-name", "N": "nodes", "n": "ntasks", "o": "output",
+    "G": "gpus", "h": "help", "J": "job-name", "N": "nodes", "n": "ntasks", "O": "overcommit", "o": "output",
     "p": "partition", "t": "time", "u": "usage", "V": "version", "W": "wait",
 }  # fmt: skip
 # Short options of sbatch without a value: the next letter is an option of its own.
 SHORT_FLAGS = "hsuvHIOQVW"
+# Long options without a value, or with one that may be left out, as that of -k.
+FLAGS = (
+    "consolidate-segments", "contiguous", "disable-stdout-job-summary", "exclusive", "get-user-env", "hold",
+    "ignore-pbs", "immediate", "nice", "no-kill", "oom-kill-step", "oversubscribe", "propagate", "quiet",
+    "reboot", "share", "spread-job", "spread-segments", "stepmgr", "use-min-nodes", "verbose",
+)  # fmt: skip
 
 
 def require_free(option: str) -> None:
@@ -67,6 +75,8 @@ def require_free(option: str) -> None:
     name = _own_name(option)
     if name is not None:
         raise ValueError(f"{option!r} sets --{name}, as the submission does: {OWN_OPTIONS[name]}")
+    if _lacks_value(option):
+        raise ValueError(f"{option!r} would take the next option as its value: write --NAME=VALUE or -XVALUE")
 
 
 def _own_name(option: str) -> str | None:
@@ -77,6 +87,13 @@ def _own_name(option: str) -> str | None:
     if re.match(r"-[A-Za-z]", option):
         return _own_letter(option[1:])
     raise ValueError(f"{option!r} is not an option of sbatch: write '--NAME=VALUE', '--NAME' or '-X'")
+
+
+def _lacks_value(option: str) -> bool:
+    if option.startswith("--"):
+        return "=" not in option and not any(flag.startswith(option[2:]) for flag in FLAGS)
+    letters = option[1:].lstrip(SHORT_FLAGS)
+    return len(letters) == 1 and letters != "k"
 
 
 def _completed(name: str) -> str | None:

@@ -1,41 +1,78 @@
-"""Call Slurm: try, submit, find, ask, requeue, cancel. Everything else is an error.
+"""Call Slurm: the only place that does. A job is known by its name, which no other job ever has.
 
-Commands are lists, never shell text. An answer that cannot be understood is an error with the raw text.
+Ids are given again where a controller lost its state, and every answer may be lost, late, cut, filtered or
+decorated. So: a job is gone only where Slurm says twice, asked for that very job, that there is none, and
+was refused only where Slurm says so and then knows no job of that name.
 """
 
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.retry import retry
 
-# Set by an interactive job, these would silently override what the script says.
-INHERITED = re.compile(r"^(SBATCH|SLURM|SRUN|SALLOC)_")
-KEPT_VARIABLES = ("SLURM_CONF",)
-LIMITS = ("QOSMaxSubmitJob", "AssocMaxSubmitJob", "MaxSubmitJob", "AssocGrpSubmitJobs", "QOSGrpSubmitJobs")
-# A controller that is just starting answers with something else than what was asked for.
-UNCLEAR = (
-    "Socket timed out",
-    "Unable to contact slurm controller",
-    "Connection refused",
-    "timed out",
-    "Unexpected message received",
+# Options and filters of Slurm's commands, which a user's shell or an interactive job sets.
+OF_SLURM = re.compile(r"S(BATCH|LURMD?|RUN|ALLOC|QUEUE|ACCT(MGR)?|CANCEL|INFO|CONTROL|TAT|PRIO|HARE)_")
+# Who is who, where to meet and on which cores, as the launcher of another job left it in the shell.
+OF_LAUNCHERS = re.compile(
+    r"MASTER_(ADDR|PORT)$|((GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|NODE_RANK)$|TORCHELASTIC_|PET_"
+    r"|PMI\d?_|PMIX_|PRTE_|ORTE_|OMPI_|HYDRA_|HYDI_|MPIR?_LOCAL|MPIEXEC_|MV2_COMM_WORLD_|PALS_|ALPS_"
+    r"|I_MPI_(PIN|PMI|HYDRA|OFI_LIBRARY_INTERNAL_RANK)|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_)"
+    r"|(GOMP_CPU|KMP)_AFFINITY$|KMP_HW_SUBSET$|OMP_(PROC_BIND|PLACES)$|UNET_SCALING_(?!CACHE$)"
 )
+# Ended from outside: the same run may be submitted again as it is.
+INTERRUPTED_STATES = (
+    "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED", "LAUNCH_FAILED", "RECONFIG_FAIL",
+)  # fmt: skip
+OVER_STATES = (*INTERRUPTED_STATES, "COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY")
+KEPT_VARIABLES = ("SLURM_CONF",)
+WITH_CLUSTER = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
+LIMITS = (
+    "QOSMaxSubmitJob", "AssocMaxSubmitJob", "MaxSubmitJob", "AssocGrpSubmitJobs", "QOSGrpSubmitJobs",
+    "sleeping and retrying", "job queue full", "resource temporarily unavailable",
+)  # fmt: skip
+# sbatch itself then tries again for two minutes.
+WAITS_ITSELF = "sleeping and retrying"
+# After these nobody knows what Slurm has done (slurm_errno.c, and errno of sockets).
+LOST = re.compile(
+    r"(?i)timed out|contact slurm|connection (failure|refused|reset)|communication|message (receive|send)|"
+    r"unexpected message|zero bytes|not all data|standby|broken pipe|no route|unreachable|interrupted|"
+    r"authentication|credential|endpoint|insane message|negative length|munge|"
+    r"connect failure|shut(ting)? ?down|protocol version|slurmdbd"
+)
+NO_SUCH_JOB = "Invalid job id specified"
 CALL_SECONDS = 60
+CALL_LOOK_SECONDS = 0.2
 # Longer together than Slurm's MessageTimeout of 10 s: an answer that was lost may still have queued the job.
 FIND_PAUSES_SECONDS = (2.0,) * 8
 STATE_PAUSES_SECONDS = (1.0, 2.0)
+# So often Slurm has to say that there is no such job, with a pause between.
+LOOKS = 2
+SECOND_LOOK_SECONDS = 1.0
 # A controller that is restarted is away for some seconds.
 REQUEUE_PAUSES_SECONDS = (2.0, 5.0, 10.0, 20.0)
+JOBS_PER_CALL = 500
+NOISE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0e-\x1f]")
+# The exit code of a program, None where it was ended before its end, and what it printed.
+Printed = tuple[int | None, bytes, bytes]
+# In place of a state: Slurm knows no such job; it did not answer, or not clearly.
+GONE = "GONE"
+UNCLEAR = "UNCLEAR"
 
 
 class UnreachableError(Exception):
     """Slurm did not answer, or not clearly. Nothing follows from it about any job."""
+
+
+class RefusedError(UserError):
+    """Slurm refused a call, with its own words."""
 
 
 class RejectedError(Exception):
@@ -48,159 +85,287 @@ class LimitError(Exception):
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job in Slurm's words, and the reason that Slurm gives for it."""
+    """The state of a job in Slurm's words, the reason that Slurm gives for it, and the job's id and name."""
 
     state: str
     reason: str = ""
+    job: str | None = None
+    name: str = ""
 
 
-def ask_slurm(command: Sequence[str]) -> str:
-    """Return the answer of a command that only asks. Raises UserError, or UnreachableError if unclear."""
-    return _call(command)
+@dataclass(frozen=True)
+class Queue:
+    """The jobs of squeue's answer by their names; `whole`: as far as can be seen, nothing is missing."""
+
+    jobs: Mapping[str, JobState]
+    whole: bool
 
 
-def clean_environment() -> dict[str, str]:
-    """Return the environment without what an interactive job would impose on a submission."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in KEPT_VARIABLES or not INHERITED.match(name)
-    }
+@dataclass(frozen=True)
+class Slurm:
+    """The Slurm of this machine, or the `cluster` that it names; `keep`: variables its commands need."""
 
+    cluster: str | None = None
+    keep: tuple[str, ...] = ()
 
-def inherited_variables() -> list[str]:
-    """Return the names that `clean_environment` leaves out, to be shown to the user."""
-    return sorted(set(os.environ) - set(clean_environment()))
-
-
-def try_out(script: Path) -> None:
-    """Ask Slurm whether it would take this script. Raises RejectedError or UnreachableError."""
-    _sbatch("--test-only", script)
-
-
-def submit(script: Path, token: str) -> str:
-    """Queue the script and return the job's id.
-
-    After an answer that leaves open whether the job was queued, looks for a job of that name for
-    longer than an answer can be late, and takes it over. Raises RejectedError, LimitError, or
-    UnreachableError when it stays open; then no other job of that name may be submitted before `find`
-    has had an answer.
-    """
-    try:
-        return parse_job_id(_sbatch("--parsable", script))
-    except UnreachableError as error:
+    def try_out(self, script: Path) -> None:
+        """Ask whether Slurm would take this script, now or later. Raises RejectedError, UnreachableError."""
+        command = ["sbatch", "--test-only", script.name]
         try:
-            return retry(partial(_existing, token), FIND_PAUSES_SECONDS, UnreachableError)
-        except UnreachableError:
+            retry(lambda: self.call(command, script.parent), STATE_PAUSES_SECONDS, UnreachableError)
+        except RefusedError as error:
+            if not _is_limit(str(error)):
+                raise RejectedError(str(error)) from None
+
+    def submit(self, script: Path, token: str) -> str:
+        """Queue the script and return the job's id.
+
+        After an answer that leaves open whether the job was queued, looks for a job of that name for
+        longer than an answer can be late, and takes it over; once also after a refusal. Raises RejectedError,
+        LimitError, or UnreachableError when it stays open.
+        """
+        try:
+            answer = self.call(["sbatch", "--parsable", script.name], script.parent, WAITS_ITSELF)
+            job = parse_job_id(answer)
+            if job is None:
+                raise UnreachableError(f"sbatch answered {answer.strip()!r}, which is no job id")
+        except UnreachableError as error:
+            for pause in FIND_PAUSES_SECONDS:
+                time.sleep(pause)
+                with suppress(UnreachableError):
+                    if job := self.find(token):
+                        return job
             raise UnreachableError(f"{error}; no job named {token} was found afterwards") from error
+        except RefusedError as error:
+            job = self.find(token)
+            if job is None and _is_limit(str(error)):
+                raise LimitError(str(error)) from None
+            if job is None:
+                raise RejectedError(str(error)) from None
+        return job
+
+    def find(self, token: str) -> str | None:
+        """Return the id of the job of this name; None where there is none. Raises UnreachableError."""
+        queue = self.queue()
+        if token in queue.jobs:
+            return queue.jobs[token].job
+        if not queue.whole:
+            raise UnreachableError("the answer of squeue is not whole")
+        return None
+
+    def queue(self) -> Queue:
+        """Return what slurmctld knows of the user's jobs, also some that ended. Raises UnreachableError."""
+        command = ["squeue", "--all", "--me", "--states=all", "--format=%i|%T|%r|%j|."]
+        try:
+            return read_queue(retry(lambda: self.call(command), STATE_PAUSES_SECONDS, UnreachableError))
+        except RefusedError as error:
+            raise UnreachableError(str(error)) from None
+
+    def ended(self, jobs: Iterable[str]) -> dict[str, JobState]:
+        """Return by name what the accounting knows of these jobs; nothing where the site has none."""
+        wanted = sorted(set(jobs), key=int)
+        command = [
+            "sacct",
+            "--noheader",
+            "--parsable2",
+            "--allocations",
+            "--format=JobID,State,ExitCode,JobName",
+        ]
+        states: dict[str, JobState] = {}
+        for begin in range(0, len(wanted), JOBS_PER_CALL):
+            try:
+                answer = self.call([*command, f"--jobs={','.join(wanted[begin : begin + JOBS_PER_CALL])}"])
+            except (UnreachableError, UserError):
+                break
+            states |= read_ended(answer)
+        return states
+
+    def look_up(self, wanted: Mapping[str, str | None]) -> dict[str, JobState]:
+        """Return by name what Slurm says of each of these very jobs, whose ids are given where known.
+
+        GONE only where it says twice that there is none; UNCLEAR with the reason where it stays open.
+        """
+        found: dict[str, JobState] = {}
+        open_still = dict(wanted)
+        for look in range(LOOKS):
+            if look:
+                time.sleep(SECOND_LOOK_SECONDS)
+            try:
+                queue = self.queue()
+                for token, job in open_still.items():
+                    found[token] = queue.jobs.get(token) or self._shown(token, job, queue.whole)
+            except UnreachableError as error:
+                return dict.fromkeys(open_still, JobState(UNCLEAR, f"Slurm does not answer: {error}")) | {
+                    token: found[token] for token in wanted if token not in open_still
+                }
+            open_still = {token: job for token, job in open_still.items() if found[token].state == GONE}
+            if not open_still:
+                break
+        return found
+
+    def _shown(self, token: str, job: str | None, is_absent: bool) -> JobState:
+        """Return what `scontrol show job` says; where the id is not known, that no whole queue has it."""
+        if job is None:
+            return JobState(GONE) if is_absent else JobState(UNCLEAR, "the answer of squeue is cut")
+        try:
+            return read_shown(self.call(["scontrol", "--oneliner", "show", "job", job]), token)
+        except RefusedError as error:
+            return JobState(GONE if NO_SUCH_JOB in str(error) else UNCLEAR, str(error))
+
+    def requeue(self, job: str) -> None:
+        """Let Slurm start this job again. Raises UserError where it refuses, or UnreachableError."""
+        command = ["scontrol", "requeue", job]
+        retry(lambda: self.call(command), REQUEUE_PAUSES_SECONDS, UnreachableError)
+
+    def cancel(self, token: str) -> None:
+        """Cancel the job of this name, if there is one. Raises UnreachableError or UserError."""
+        retry(lambda: self.call(["scancel", f"--name={token}"]), STATE_PAUSES_SECONDS, UnreachableError)
+
+    def environment(self, of_job: bool = False) -> dict[str, str]:
+        """Return what a call has, or a submission, which its job inherits: nothing that changes it."""
+        kept = (*KEPT_VARIABLES, *self.keep)
+        dropped = [OF_SLURM, OF_LAUNCHERS] if of_job else [OF_SLURM]
+        return {
+            name: text
+            for name, text in os.environ.items()
+            if name in kept or not any(names.match(name) for names in dropped)
+        }
+
+    def dropped_variables(self) -> list[str]:
+        """Return the names that no job inherits, to be shown to the user."""
+        return sorted(set(os.environ) - set(self.environment(of_job=True)))
+
+    def call(self, command: Sequence[str], folder: Path | None = None, stop_at: str = "") -> str:
+        """Return what a command prints. Raises RefusedError, UnreachableError if unclear, or UserError."""
+        program, *words = command
+        cluster = [f"--clusters={self.cluster}"] if self.cluster and program in WITH_CLUSTER else []
+        environment = (
+            self.environment(of_job=True) if program == "sbatch" else self.environment() | {"LC_ALL": "C"}
+        )
+        try:
+            code, out, errors = call_program([program, *cluster, *words], environment, folder, stop_at)
+        except FileNotFoundError:
+            raise UserError(
+                f"{program} not found: is this a machine of the cluster, are its modules loaded?"
+            ) from None
+        message = " ".join(_lines(errors))
+        if code == 0:
+            return "\n".join(_lines(out))
+        if stop_at and stop_at in message:
+            raise RefusedError(message)
+        if code is None:
+            raise UnreachableError(f"{program} did not answer within {CALL_SECONDS} s {message}".rstrip())
+        if code < 0 or not message or LOST.search(message):
+            raise UnreachableError(message or f"{program} ended with code {code}")
+        raise RefusedError(message)
 
 
-def parse_job_id(answer: str) -> str:
-    """Return the job id of an answer of `sbatch --parsable`: the last line, before any `;cluster`."""
-    lines = answer.strip().splitlines()
-    job = lines[-1].partition(";")[0].strip() if lines else ""
-    if not re.fullmatch(r"[0-9]+", job):
-        raise UserError(f"sbatch answered {answer.strip()!r}, which is no job id; is sbatch wrapped here?")
-    return job
+def call_program(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path | None, stop_at: str
+) -> Printed:
+    """Run a program; end it with all that it started after CALL_SECONDS, or once its errors hold `stop_at`.
 
-
-def find(token: str) -> str | None:
-    """Return the id of the job of this name, also of one just ended; None where Slurm knows none.
-
-    Raises UnreachableError.
+    It prints into memory, not pipes, which what it started could hold open. It is a session of its own: the
+    terminal's Ctrl-C does not end it in the midst of a submission.
     """
-    answer = _call(["squeue", "--noheader", "--me", "--states=all", "--format=%i", f"--name={token}"])
-    jobs = answer.split()
-    return jobs[0] if jobs else None
+    with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("error"), "rb") as error:
+
+        def printed(file: int) -> bytes:
+            return os.pread(file, os.fstat(file).st_size, 0)
+
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=error,
+            start_new_session=True,
+        )  # fmt: skip
+        end = time.monotonic() + CALL_SECONDS
+        waits = stop_at.encode()
+        try:
+            while process.poll() is None and time.monotonic() < end:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(CALL_LOOK_SECONDS)
+                if waits and waits in printed(error.fileno()):
+                    break
+            code = process.poll()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return code, printed(out.fileno()), printed(error.fileno())
 
 
-def job_states(jobs: Iterable[str]) -> dict[str, JobState]:
-    """Return the states of these jobs; one that Slurm has forgotten is absent. Raises UnreachableError."""
-    wanted = sorted(set(jobs), key=int)
-    if not wanted:
-        return {}
-    return retry(lambda: _ended(wanted) | _queued(wanted), STATE_PAUSES_SECONDS, UnreachableError)
+def parse_job_id(answer: str) -> str | None:
+    """Return the job id of sbatch's answer, in whichever line and form it stands; None if there is none."""
+    form = re.compile(r"(?:Submitted batch job )?([0-9]+)(?:;[\w.-]+| on cluster [\w.-]+)?")
+    found = [match for line in _lines(answer) if (match := form.fullmatch(line))]
+    return found[-1].group(1) if found else None
 
 
-def requeue(job: str) -> None:
-    """Let Slurm start this job again. Raises UserError where it refuses, or UnreachableError."""
-    retry(lambda: _call(["scontrol", "requeue", job]), REQUEUE_PAUSES_SECONDS, UnreachableError)
+def read_queue(answer: str) -> Queue:
+    """Return the jobs in lines of `id|state|reason|name|.`; all else is skipped.
+
+    The answer is whole where it has the header line and no line that is only the beginning of a row.
+    """
+    jobs: dict[str, JobState] = {}
+    headed = cut = False
+    for line in _lines(answer):
+        fields = [field.strip() for field in line.removesuffix(".").split("|")]
+        if not line.endswith(".") or len(fields) < 5 or fields[-1]:
+            cut |= re.match(r"[0-9_]+ *(\||$)", line) is not None
+        elif fields[0].upper() == "JOBID":
+            headed = True
+        elif re.fullmatch(r"[0-9]+", fields[0]):
+            job, state, *reason, name, _ = fields
+            known = jobs.get(name)
+            if known is None or is_over(known.state):
+                reasons = "|".join(reason)
+                jobs[name] = JobState(state.upper(), "" if reasons == "None" else reasons, job, name)
+    return Queue(jobs, headed and not cut)
 
 
-def cancel(jobs: Sequence[str]) -> None:
-    """Cancel these jobs. Raises UnreachableError."""
-    if jobs:
-        _call(["scancel", *jobs])
+def read_ended(answer: str) -> dict[str, JobState]:
+    """Return by name the jobs that are over in lines `id|state|exit code|name` of sacct.
 
-
-def _queued(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return what slurmctld still knows, also of jobs that ended a short while ago, by squeue."""
-    answer = _call(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%T|%r"])
-    rows = [line.split("|", maxsplit=2) for line in answer.splitlines()]
-    return {
-        job: JobState(state, "" if reason == "None" else reason) for job, state, reason in rows if job in jobs
-    }
-
-
-def _ended(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return what the accounting database knows; nothing where the site has none."""
-    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode"]
-    try:
-        answer = _call([*command, f"--jobs={','.join(jobs)}"])
-    except (UnreachableError, UserError):
-        return {}
+    One that runs there may be one that slurmctld has lost.
+    """
     states = {}
-    for line in answer.splitlines():
-        job, state_and_reason, code = line.split("|", maxsplit=2)
+    for line in _lines(answer):
+        job, state_and_reason, code, name = [*line.split("|", maxsplit=3), "", "", ""][:4]
         state, _, reason = state_and_reason.partition(" ")
-        if job in jobs and state:
-            states[job] = JobState(state, reason or _why_failed(state, code))
+        state = state.rstrip("+").upper()
+        if job.isdigit() and is_over(state):
+            states[name] = JobState(state, reason or _why_failed(state, code), job)
     return states
+
+
+def read_shown(answer: str, token: str) -> JobState:
+    """Return the state of the job by `scontrol show job`; GONE where its id is now that of another job."""
+    rows = re.findall(
+        r"JobId=([0-9]+)\s.*?JobName=(.*?)\s+UserId=.*?JobState=(\S+)\s+Reason=(\S+)\s", answer, re.DOTALL
+    )
+    for job, name, state, reason in rows:
+        if name == token:
+            return JobState(state.upper(), "" if reason == "None" else reason, job, name)
+    return JobState(GONE) if rows else JobState(UNCLEAR, f"scontrol answered {answer[:80]!r}")
+
+
+def is_over(state: str) -> bool:
+    """Return whether a job in this state has ended; one in a state that is not known here may live."""
+    return state in OVER_STATES
+
+
+def _is_limit(message: str) -> bool:
+    return any(limit.lower() in message.lower() for limit in LIMITS)
 
 
 def _why_failed(state: str, code: str) -> str:
     """Return why a job FAILED, from sacct's `exit code:signal`; of other ends the state says it."""
-    exit_code, _, signal = code.partition(":")
+    exit_code, _, signal_number = code.partition(":")
     if state != "FAILED":
         return ""
-    return f"by signal {signal}" if signal not in ("", "0") else f"with exit code {exit_code}"
+    return f"by signal {signal_number}" if signal_number not in ("", "0") else f"with exit code {exit_code}"
 
 
-def _existing(token: str) -> str:
-    """Return the id of the job of this name. Raises UnreachableError, also where there is none yet."""
-    job = find(token)
-    if job is None:
-        raise UnreachableError(f"no job named {token}")
-    return job
-
-
-def _sbatch(option: str, script: Path) -> str:
-    """Call sbatch with one option in the script's own folder, where its output goes."""
-    try:
-        return _call(["sbatch", option, script.name], folder=script.parent)
-    except UserError as error:
-        text = str(error)
-        if any(limit in text for limit in LIMITS):
-            raise LimitError(text) from None
-        raise RejectedError(text) from None
-
-
-def _call(command: Sequence[str], folder: Path | None = None) -> str:
-    """Return what a Slurm command prints. Raises UserError for a refusal, UnreachableError if unclear."""
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=clean_environment(), capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=CALL_SECONDS,
-        )  # fmt: skip
-    except FileNotFoundError:
-        raise UserError(
-            f"{command[0]} not found: is this a machine of the cluster, are its modules loaded?"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise UnreachableError(f"{command[0]} did not answer within {CALL_SECONDS} s") from None
-    if done.returncode == 0:
-        return done.stdout
-    message = " ".join(done.stderr.split()) or f"{command[0]} ended with code {done.returncode}"
-    if any(text in message for text in UNCLEAR):
-        raise UnreachableError(message)
-    raise UserError(message)
+def _lines(answer: bytes | str) -> list[str]:
+    """Return the lines of an answer without colours, padding and what is no text."""
+    text = answer if isinstance(answer, str) else answer.decode(errors="replace")
+    return [line.strip() for line in NOISE.sub("", text).splitlines() if line.strip()]

@@ -1,36 +1,44 @@
 """Judge what has become of a run by what Slurm says and what its record says, taken together."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm.scheduler import JobState, UnreachableError, job_states
-from slurm.submissions import Submission, job_ids
+from slurm.scheduler import (
+    GONE,
+    INTERRUPTED_STATES,
+    UNCLEAR,
+    JobState,
+    Slurm,
+    UnreachableError,
+    is_over,
+)
+from slurm.submissions import Submission, base_of
 from unet_scaling.run.run_claim import trains_on_this_machine
 from unet_scaling.study.config import RunConfig
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import RecordedRun, RunState, recorded_run
 
 WAITING_STATES = (
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "REQUEUE_FED",
-    "REQUEUE_HOLD",
-    "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
-)
-RUNNING_STATES = ("RUNNING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING")
-# Ended from outside: the same run may be submitted again as it is.
-INTERRUPTED_STATES = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED")
+    "PENDING", "CONFIGURING", "EXPEDITING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
+    "SPECIAL_EXIT", "RESV_DEL_HOLD",
+)  # fmt: skip
+RUNNING_STATES = (
+    "RUNNING", "COMPLETING", "SUSPENDED", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING", "UPDATE_DB",
+)  # fmt: skip
+# No request of sbatch waits so long in a controller: MessageTimeout is 10 s, at large sites up to 100 s.
+LATEST_JOB_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run with its newest submission, and its state by Slurm and record together."""
+    """A run with its newest submission, what Slurm says of its job, and its state by all of them together."""
 
     run: RecordedRun
     submission: Submission | None
     state: RunState
+    job: JobState | None = None
 
     @property
     def name(self) -> str:
@@ -41,73 +49,158 @@ class RunStatus:
         return self.run.folder
 
     @property
+    def job_id(self) -> str | None:
+        """Return the id of the job, also of one whose id sbatch's lost answer had."""
+        by_slurm = self.job.job if self.job else None
+        return by_slurm or (self.submission.job if self.submission else None)
+
+    @property
     def attempts(self) -> int:
-        """Return how often the run was submitted."""
-        return self.submission.attempts if self.submission else 0
+        """Return how many jobs of the run may have started; one that never came to be is none."""
+        if self.submission is None:
+            return 0
+        return self.submission.attempts - (self.submission.status == "asking")
+
+
+class KnownJobs:
+    """What Slurm says of the jobs of submissions: first of all at once, then of those in doubt one by one."""
+
+    def __init__(self, submissions: Iterable[Submission | None]) -> None:
+        self._jobs: dict[str, JobState] = {}
+        self._silent: dict[Slurm, str] = {}
+        for slurm, group in _by_slurm(submissions).items():
+            try:
+                self._jobs |= slurm.queue().jobs
+            except (UnreachableError, UserError) as error:
+                self._silent[slurm] = str(error)
+                continue
+            absent = {each.token: each.job for each in group if each.job and each.token not in self._jobs}
+            ended = slurm.ended(job for job in absent.values() if job)
+            self._jobs |= {token: ended[token] for token in absent if token in ended}
+        self._live = {base_of(name): job for name, job in self._jobs.items() if not is_over(job.state)}
+
+    def of(self, submission: Submission) -> JobState | None:
+        """Return the state of the job, or of a live one of the same run; None where it must be looked up."""
+        job = self._jobs.get(submission.token)
+        if job is None or is_over(job.state) or job.state == GONE:
+            job = self._live.get(base_of(submission.token), job)
+        if job is None and submission.slurm in self._silent:
+            return JobState(UNCLEAR, f"Slurm does not answer: {self._silent[submission.slurm]}")
+        return job
+
+    def look_up(self, doubtful: Iterable[Submission]) -> None:
+        """Ask for each of these very jobs."""
+        for slurm, group in _by_slurm(doubtful).items():
+            found = slurm.look_up({each.token: each.job for each in group})
+            for each in group:
+                if found[each.token].state == GONE and each.job is None and not _too_late(each):
+                    reason = f"submitted as {each.token}, but Slurm's answer was lost; it is looked for"
+                    found[each.token] = JobState(UNCLEAR, reason)
+            self._jobs |= found
+
+
+def _by_slurm(submissions: Iterable[Submission | None]) -> dict[Slurm, list[Submission]]:
+    groups: dict[Slurm, list[Submission]] = {}
+    for submission in submissions:
+        if submission:
+            groups.setdefault(submission.slurm, []).append(submission)
+    return groups
+
+
+def _too_late(submission: Submission) -> bool:
+    """Return whether a job of this submission can no longer come to be."""
+    return abs(time.time() - submission.asked_at) > LATEST_JOB_SECONDS
 
 
 def study_statuses(
-    configs: Mapping[Path, RunConfig], submissions: Mapping[Path, Submission | None]
+    configs: Mapping[Path, RunConfig],
+    submissions: Mapping[Path, Submission | None],
+    again: Collection[str] = (),
 ) -> Iterator[RunStatus]:
-    """Yield the status of each run by its folder; Slurm is asked once, for all of them.
+    """Yield the status of each run by its folder; those in doubt come last.
 
-    One by one, as the records of a large study fill the memory.
+    One by one, as the records of a large study fill the memory. Of runs that are to be made `again`, the job
+    is looked up also where their record is complete.
     """
-    jobs = known_jobs(submissions.values())
-    for folder, config in configs.items():
-        run = recorded_run(folder, config)
-        yield RunStatus(run, submissions[folder], _state(run, submissions[folder], jobs))
+    runs: dict[Path, RecordedRun] = {}
+
+    def read(folder: Path) -> RunState:
+        runs[folder] = recorded_run(folder, configs[folder])
+        return runs[folder].state
+
+    certain = {folder for folder, config in configs.items() if config.run in again}
+    for folder, state, job in judged({folder: submissions[folder] for folder in configs}, read, certain):
+        yield RunStatus(runs.pop(folder), submissions[folder], state, job)
+        runs.clear()
 
 
-def _state(run: RecordedRun, submission: Submission | None, jobs: Mapping[str, JobState] | None) -> RunState:
+def judged(
+    submissions: Mapping[Path, Submission | None],
+    read: Callable[[Path], RunState],
+    certain: Collection[Path] = (),
+) -> Iterator[tuple[Path, RunState, JobState | None]]:
+    """Yield the folder of each run, its state, and its job; `read` returns the state by the record.
+
+    Slurm is asked before a record is read, or a run that ended in between would have a job and no end.
+    """
+    jobs = KnownJobs(submissions.values())
+    doubtful: dict[Path, Submission] = {}
+    for folder, submission in submissions.items():
+        recorded = read(folder)
+        job = jobs.of(submission) if submission else None
+        if submission and job is None and _is_open(submission, recorded, folder in certain):
+            doubtful[folder] = submission
+        else:
+            yield folder, _state(folder, recorded, submission, job), job
+    jobs.look_up(doubtful.values())
+    for folder, submission in doubtful.items():
+        job = jobs.of(submission)
+        yield folder, _state(folder, read(folder), submission, job), job
+
+
+def _is_open(submission: Submission, recorded: RunState, certain: bool) -> bool:
+    """Return whether more than squeue's silence is needed to tell what has become of a job."""
+    asked = submission.status in ("asking", "queued")
+    return asked and (certain or recorded.state not in ("complete", "diverged"))
+
+
+def _state(folder: Path, recorded: RunState, submission: Submission | None, job: JobState | None) -> RunState:
     # A record without an end: without Slurm, the process that writes it tells whether it is still coming.
-    if submission is None and run.state.state in ("waiting", "failed") and trains_on_this_machine(run.folder):
+    if submission is None and recorded.state in ("waiting", "failed") and trains_on_this_machine(folder):
         return RunState("running")
-    return combine(run.state, submission, jobs)
+    return combine(recorded, submission, job)
 
 
-def known_jobs(submissions: Iterable[Submission | None]) -> dict[str, JobState] | None:
-    """Return what Slurm knows of the jobs of these submissions; None where it does not answer."""
-    try:
-        return job_states(job_ids(submissions))
-    except UnreachableError:
-        return None
-
-
-def combine(
-    recorded: RunState, submission: Submission | None, jobs: Mapping[str, JobState] | None
-) -> RunState:
-    """Return the state of a run from that by its record; `jobs` is None where Slurm could not be asked."""
+def combine(recorded: RunState, submission: Submission | None, job: JobState | None) -> RunState:
+    """Return the state of a run from that by its record and what Slurm says of its job, if anything."""
     if submission is None:
         return recorded
-    if submission.status == "rejected":
-        return RunState("rejected", submission.reason)
-    if jobs is None:
-        return recorded if recorded.is_complete else RunState("unknown", "Slurm does not answer")
-    if submission.job is None:
-        return RunState("unknown", f"submitted as {submission.token}, but Slurm's answer was lost")
-    if submission.job not in jobs:
-        return _forgotten(recorded, submission.job)
-    return _with_job(recorded, submission, jobs[submission.job])
-
-
-def _with_job(recorded: RunState, submission: Submission, job: JobState) -> RunState:
+    if job is None or (submission.status in ("rejected", "limited") and job.state == UNCLEAR):
+        if submission.status == "rejected" and not recorded.is_complete:
+            return RunState("rejected", submission.reason)
+        return recorded
     if job.state in WAITING_STATES:
         return RunState("queued", job.reason)
     if job.state in RUNNING_STATES:
         # A run of a shared allocation may be over while the job goes on.
         over = submission.shared and recorded.state in ("complete", "diverged")
         return recorded if over else RunState("running")
+    if job.state == GONE:
+        return _forgotten(recorded, submission)
+    if not is_over(job.state):
+        word = job.reason if job.state == UNCLEAR else f"Slurm says {job.state} of job {job.job}"
+        return recorded if recorded.is_complete else RunState("unknown", word)
     if recorded.is_complete and not submission.shared and job.state != "COMPLETED":
         reason = f"the record is complete, but Slurm says {job.state} of job {submission.job}"
         return RunState("invalid", reason)
     return _after_job(recorded, job)
 
 
-def _forgotten(recorded: RunState, job: str) -> RunState:
+def _forgotten(recorded: RunState, submission: Submission) -> RunState:
     """Slurm forgets a job minutes after its end; then the record alone tells, if there is one."""
     if recorded.state in ("waiting", "failed") and not recorded.reason:
-        return RunState("lost", f"Slurm does not know job {job}, and it left no record")
+        job = f"job {submission.job}" if submission.job else f"a job {submission.token}"
+        return RunState("lost", f"Slurm does not know {job}, and it left no record")
     return recorded
 
 

@@ -14,18 +14,28 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm.cancellation import mark_cancelled
-from slurm.scheduler import UnreachableError, cancel
-from slurm.states import RunStatus, study_statuses
+from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
+from slurm.states import RunStatus, judged, study_statuses
 from slurm.study_lock import is_at_work
-from slurm.submissions import read_submissions
+from slurm.submissions import Submission, read_submissions
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Epoch
-from unet_scaling.study.run_state import ACTIVE, RecordedRun, State
-from unet_scaling.study.study_file import config_path, list_run_folders, read_config, recorded_study
+from unet_scaling.study.run_state import ACTIVE, RecordedRun, State, run_state
+from unet_scaling.study.study_file import (
+    JOB_NAME,
+    config_path,
+    list_run_folders,
+    read_config,
+    recorded_study,
+)
 from unet_scaling.study.texts import count
 
 REFRESH_SECONDS = 10
+# `cancel` looks so long for jobs that are left, or whose answer was lost: longer than one can be late.
+CANCEL_SECONDS = 300.0
+FIRST_LOOK_SECONDS = 1.0
+LAST_LOOK_SECONDS = 30.0
 # Below, a table of all columns would break the names of runs.
 WIDE_CHARACTERS = 110
 # A table that folds its cells takes milliseconds a row; of more rows each is a line, to be searched.
@@ -87,7 +97,7 @@ def _row(status: RunStatus, surplus: bool) -> StatusRow:
         repeat=config.repeat,
         state=status.state.state,
         reason=status.state.reason,
-        job=status.submission.job if status.submission else None,
+        job=status.job_id,
         attempt=header.attempt if header else 0,
         hosts=" ".join(sorted({worker.host for worker in header.workers})) if header else "",
         epochs_done=len(record.epochs) if record else 0,
@@ -194,16 +204,45 @@ def _why(row: StatusRow) -> str:
 
 
 def cancel_study(folder: Path, console: Console) -> None:
-    """Cancel the jobs of this study that are queued or running, and no others; submissions of it stop."""
+    """Cancel the jobs of this study, no others, until Slurm knows none that lives; submissions of it stop.
+
+    Raises UserError, naming what is left.
+    """
     untold = _stop_submissions(folder)
-    jobs = sorted({row.job for row in study_rows(folder) if row.job and row.state in ACTIVE}, key=int)
+    cancelled: dict[str, str] = {}
+    end = time.monotonic() + CANCEL_SECONDS
+    pause = FIRST_LOOK_SECONDS
     try:
-        cancel(jobs)
+        while left := _live_jobs(folder):
+            for token, (submission, job) in left.items():
+                if token not in cancelled and not job:
+                    console.print(f"{token}: Slurm's answer was lost; waiting for what it says", markup=False)
+                submission.slurm.cancel(token)
+                cancelled[token] = job or cancelled.get(token, "")
+            if time.monotonic() > end:
+                raise UserError(f"{folder.name}: not over yet, say it again: {', '.join(left)}")
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_LOOK_SECONDS)
     except UnreachableError as error:
-        raise UserError(f"no job was cancelled, Slurm does not answer: {error}") from None
+        told = f"{len(cancelled)} jobs cancelled" if cancelled else "no job was cancelled"
+        raise UserError(f"{told}, Slurm does not answer: {error}") from None
+    jobs = sorted(filter(None, cancelled.values()), key=int)
     console.print(f"{folder.name}: {len(jobs)} jobs cancelled {' '.join(jobs)}".rstrip())
     if untold:
         raise UserError(untold)
+
+
+def _live_jobs(folder: Path) -> dict[str, tuple[Submission, str]]:
+    """Return by name the submission and id, if known, of each job that may live and was not told to end."""
+    submissions = read_submissions(path.parent for path in sorted(folder.glob(f"*/{JOB_NAME}")))
+    live = {}
+    for run_folder, state, job in judged(submissions, run_state):
+        submission = submissions[run_folder]
+        if submission is None or job is None or is_over(job.state) or job.state in (GONE, "COMPLETING"):
+            continue
+        if job.state != UNCLEAR or state.state in ACTIVE:
+            live[job.name or submission.token] = (submission, job.job or submission.job or "")
+    return live
 
 
 def _stop_submissions(folder: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.states import combine, known_jobs
+from slurm.states import judged
 from slurm.study_lock import locked
 from slurm.submissions import read_submission
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
@@ -174,8 +174,7 @@ def _may_be_queued(folder: Path) -> bool:
     submission = read_submission(folder)
     if submission is None:
         return False
-    state = combine(run_state(folder), submission, known_jobs([submission]))
-    return state.state in ACTIVE
+    return any(state.state in ACTIVE for _, state, _ in judged({folder: submission}, run_state))
 
 
 def _first_difference(recorded: RunConfig, asked: RunConfig) -> tuple[str, object, object]:

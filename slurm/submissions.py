@@ -3,18 +3,27 @@
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
+from pydantic import Field
+
+from slurm.scheduler import Slurm
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.study_file import JOB_NAME
+from unet_scaling.study.texts import short_digest
 from unet_scaling.study.validation import StrictModel, validated
 
-# "asking": Slurm's answer is not known, so that the job may exist.
-SubmissionStatus = Literal["asking", "queued", "rejected"]
+# "asking": Slurm's answer is not known, so that the job may exist. "limited": Slurm had no room for it.
+SubmissionStatus = Literal["asking", "queued", "rejected", "limited"]
 
 
 class Submission(StrictModel):
-    """The content of the file; `shared` is that of a job that runs several runs, one after the other."""
+    """The content of the file; `token` is the name of the job, `attempts` counts jobs that may have started.
+
+    `earlier`: how many attempts of the folder belong to launches before, which a forced start left behind.
+    `shared` is that of a job that runs several runs, one after the other.
+    """
 
     token: str
     attempts: int
@@ -22,6 +31,25 @@ class Submission(StrictModel):
     job: str | None = None
     reason: str = ""
     shared: bool = False
+    earlier: int = 0
+    asked_at: float = 0.0
+    cluster_name: str | None = None
+    keep_variables: list[str] = Field([])
+
+    @property
+    def slurm(self) -> Slurm:
+        """Return the Slurm that was asked."""
+        return Slurm(self.cluster_name, tuple(self.keep_variables))
+
+
+def new_token(label: str, folder: Path) -> str:
+    """Return a job name that no other job ever has; those of a run differ in the last part."""
+    return f"{label}.{short_digest(str(folder.resolve()))}.{uuid4().hex[:12]}"
+
+
+def base_of(token: str) -> str:
+    """Return what the names of all jobs of one run have in common."""
+    return token.rpartition(".")[0]
 
 
 def read_submission(folder: Path) -> Submission | None:
@@ -41,11 +69,6 @@ def write_submission(folder: Path, submission: Submission | None) -> None:
         (folder / JOB_NAME).unlink(missing_ok=True)
     else:
         write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
-
-
-def job_ids(submissions: Iterable[Submission | None]) -> set[str]:
-    """Return the jobs of these submissions."""
-    return {submission.job for submission in submissions if submission and submission.job}
 
 
 def read_submissions(folders: Iterable[Path]) -> dict[Path, Submission | None]:

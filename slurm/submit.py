@@ -1,6 +1,6 @@
 """Submit what a study still needs, each run once, whatever happens in between."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,23 +11,29 @@ from slurm.batch import SCRIPT_NAME, BatchJob, write_script
 from slurm.cancellation import Cancellation
 from slurm.cluster import Cluster, geometry
 from slurm.cost import cluster_cost, require_within
-from slurm.disturbed import is_to_be_repeated, set_disturbed_aside
+from slurm.disturbed import is_to_be_repeated
 from slurm.doctor import require_sound_launch
 from slurm.estimate import Basis
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
 from slurm.render import Places, allocation_script, job_script
-from slurm.scheduler import UnreachableError, find, inherited_variables
+from slurm.scheduler import LimitError, RejectedError, UnreachableError
 from slurm.states import RunStatus, study_statuses
 from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
-from slurm.submissions import Submission, read_submission, read_submissions, write_submission
+from slurm.submissions import new_token, read_submissions, write_submission
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import set_launch_aside
-from unet_scaling.study.run_state import ACTIVE, IN_QUEUE, SUBMITTABLE
-from unet_scaling.study.texts import short_digest
+from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
+from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE
 
 DRY_RUN_TOKEN = "dry-run"  # noqa: S105, the name of a job
+
+
+class LaterError(UserError):
+    """These runs wait: for room in the queue, or for Slurm's answer. A later submission goes on with them."""
+
+    def __init__(self, message: str, runs: Sequence[str], refused: bool = False) -> None:
+        super().__init__(message, EXIT_USAGE if refused else EXIT_RESUME)
+        self.runs = runs
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,8 @@ class Submitter:
 
         The study is locked meanwhile. Where it is complete and asks for more repeats, its next one is
         submitted. A run whose job may or may not exist is left alone until that is known.
-        Raises UserError at the end, naming the runs that could not be submitted, and CancelledError at once
-        where the study is cancelled meanwhile.
+        Raises at the end LaterError where runs wait, or UserError where all others were refused, naming them;
+        CancelledError at once where the study is cancelled meanwhile.
         """
         with self.folder.locked():
             return replace(self, folder=self._with_more_repeats(), more_repeats=0)._submit_missing()
@@ -91,41 +97,34 @@ class Submitter:
         self.console.print(f"{self.folder.study.name}: {len(configs)} runs, {len(wanted)} to submit")
         if not wanted:
             return 0
-        for name in inherited_variables():
-            self.console.print(f"not passed to sbatch: {name}", style="dim", markup=False)
+        for name in self.cluster.slurm.dropped_variables():
+            self.console.print(f"not passed to the job: {name} (keep_variables)", style="dim", markup=False)
         self._prepare_launch(wanted)
         room = max(0, self.cluster.max_queued - in_queue)
-        problems = self._in_one_job(wanted) if self.one_allocation else self._one_by_one(wanted, room)
-        if problems:
-            raise UserError(f"{len(problems)} not submitted:\n  " + "\n  ".join(problems))
+        try:
+            jobs = [self._in_one_job(wanted)] if self.one_allocation else [self._job(run) for run in wanted]
+            refused = refused_shapes(self.cluster.slurm, {_size(job): job.script for job in jobs})
+        except UnreachableError as error:
+            text = f"nothing was submitted, Slurm does not answer: {error}"
+            raise LaterError(text, [run.name for run in wanted]) from None
+        self._queue(jobs, refused, room)
         return len(wanted)
 
     def _wanted(self, configs: Sequence[RunConfig]) -> tuple[list[RunStatus], int]:
         """Return the runs to submit, and how many others are in the queue."""
         by_folder = {self.folder.run_folder(config): config for config in configs}
-        submissions = {folder: self._settled(folder) for folder in by_folder}
+        again = [config.run for config in configs] if self.repeat_disturbed else self.force
         wanted = []
         in_queue = 0
-        for run in study_statuses(by_folder, submissions):
-            in_queue += run.state.state in IN_QUEUE
+        for run in study_statuses(by_folder, read_submissions(by_folder), again):
+            in_queue += run.state.state in ACTIVE
+            if run.submission and run.submission.status != "queued" and run.job and run.job.job:
+                found = {"status": "queued", "job": run.job.job}
+                write_submission(run.folder, run.submission.model_copy(update=found))
             if self._is_wanted(run):
                 wanted.append(run)
-        return wanted, in_queue
-
-    def _settled(self, folder: Path) -> Submission | None:
-        """Return the newest submission; one whose answer was lost is looked up. Raises UserError."""
-        submission = read_submission(folder)
-        if submission is None or submission.status != "asking":
-            return submission
-        try:
-            job = find(submission.token)
-        except UnreachableError as error:
-            raise UserError(
-                f"{folder.name} may be queued already, and Slurm does not answer: {error}"
-            ) from None
-        settled = submission.model_copy(update={"status": "queued", "job": job}) if job else None
-        write_submission(folder, settled)
-        return settled
+        order = {folder: number for number, folder in enumerate(by_folder)}
+        return sorted(wanted, key=lambda run: order[run.folder]), in_queue
 
     def _is_wanted(self, run: RunStatus) -> bool:
         if run.name in self.force:
@@ -143,14 +142,15 @@ class Submitter:
         if run.run.state.is_complete:
             self._print(f"{run.name}: {run.state.reason}; --force {run.name} runs it anew")
             return False
-        if run.state.state == "rejected" or may_be_tried_again(run.folder, run.attempts):
+        earlier = run.submission.earlier if run.submission else 0
+        if run.state.state == "rejected" or may_be_tried_again(run.folder, run.attempts, earlier):
             return True
         outcome = f"{run.state.state} after {run.attempts} submissions ({run.state.reason})"
         self._print(f"{run.name}: {outcome}; --force {run.name} tries again")
         return False
 
     def _prepare_launch(self, wanted: Sequence[RunStatus]) -> None:
-        """Verify what runs need, and keep the records of complete ones, which would else not start again."""
+        """Verify what runs need, and end what jobs of theirs could still come to be."""
         configs = [run.run.config for run in wanted]
         check_before_submission(self.cluster, configs)
         self._require_affordable(configs)
@@ -158,10 +158,12 @@ class Submitter:
             workers = max(config.workers for config in configs)
             require_sound_launch(self.cluster, workers, self.folder.path.parent, self.console)
         for run in wanted:
-            if run.run.state.is_complete and run.name in self.force:
-                set_launch_aside(run.folder)
-            elif run.run.state.is_complete:
-                set_disturbed_aside(run.folder)
+            if run.submission and run.submission.status == "asking":
+                try:
+                    run.submission.slurm.cancel(run.submission.token)
+                except UnreachableError as error:
+                    text = f"{run.name} may be queued already, and Slurm does not answer: {error}"
+                    raise LaterError(text, [each.name for each in wanted]) from None
 
     def _has_had_jobs(self) -> bool:
         """Tell whether any run of the study was queued before."""
@@ -174,48 +176,51 @@ class Submitter:
         self._print(cost.text)
         require_within(self.budget_node_hours, cost)
 
-    def _one_by_one(self, wanted: Sequence[RunStatus], room: int) -> list[str]:
-        """Submit each run as a job of its own, as many as there is room for; return the problems."""
-        jobs = [self._job(run) for run in wanted]
-        workers = [run.run.config.workers for run in wanted]
-        refused = self._refused({count: job.script for count, job in zip(workers, jobs, strict=True)})
-        problems = [
-            self._send(job, refused.get(count))
-            for count, job in zip(workers[:room], jobs[:room], strict=True)
-        ]
-        for job in jobs[room:]:
-            problems.append(f"{job.label}: waiting, max_queued = {self.cluster.max_queued} is reached")
-        return [problem for problem in problems if problem]
+    def _queue(self, jobs: Sequence[BatchJob], refused: Mapping[int, str], room: int) -> None:
+        """Queue as many jobs as there is room for. Raises LaterError or UserError, naming all others."""
+        waiting: dict[str, str] = {}
+        rejected: dict[str, str] = {}
+        is_full = ""
+        for number, job in enumerate(jobs):
+            if number >= room:
+                is_full = f"max_queued = {self.cluster.max_queued} is reached"
+            try:
+                if _size(job) in refused:
+                    job.reject(refused[_size(job)])
+                if is_full:
+                    raise LimitError(is_full)
+                job.queue(self.console, self.limit_wait_seconds, self.cancellation)
+            except RejectedError as error:
+                rejected[job.label] = f"rejected: {error}"
+            except LimitError as error:
+                is_full = str(error)
+                waiting[job.label] = f"waiting: {error}"
+            except UnreachableError as error:
+                waiting[job.label] = (
+                    f"not known whether it is queued: {error}; the next submission will look for it"
+                )
+        problems = [f"{label}: {problem}" for label, problem in (rejected | waiting).items()]
+        text = "\n  ".join([f"{len(problems)} not submitted:", *problems])
+        if waiting:
+            runs = [run.name for job in jobs if job.label in waiting for run in job.runs]
+            raise LaterError(text, runs, refused=bool(rejected))
+        if rejected:
+            raise UserError(text)
 
-    def _in_one_job(self, wanted: Sequence[RunStatus]) -> list[str]:
-        """Submit all runs as one job; return its problem, if any."""
+    def _in_one_job(self, wanted: Sequence[RunStatus]) -> BatchJob:
+        """Return one job for all runs."""
         number = len(list(self.folder.path.glob("allocation-*"))) + 1
         folder = self.folder.path / f"allocation-{number}"
         folder.mkdir(mode=0o700)
-        token = _token(f"{self.folder.study.name}.allocation", folder, 1)
+        token = new_token(f"{self.folder.study.name}.allocation", folder)
         script = self._allocation_script([run.run.config for run in wanted], folder, token)
-        job = BatchJob(folder.name, write_script(folder, script), token, wanted, shared=True)
-        problem = self._send(job, self._refused({0: job.script}).get(0))
-        return [problem] if problem else []
+        path = write_script(folder, script)
+        return BatchJob(folder.name, path, token, wanted, self.cluster.slurm, shared=True, force=self.force)
 
     def _job(self, run: RunStatus) -> BatchJob:
-        token = _token(run.name, run.folder, run.attempts + 1)
-        script = self._job_script(run.run.config, token)
-        return BatchJob(run.name, write_script(run.folder, script), token, [run])
-
-    def _send(self, job: BatchJob, refusal: str | None) -> str:
-        """Submit a job that Slurm does not refuse; return the problem, if any."""
-        if refusal:
-            problem = job.reject(refusal)
-        else:
-            problem = job.queue(self.console, self.limit_wait_seconds, self.cancellation)
-        return f"{job.label}: {problem}" if problem else ""
-
-    def _refused(self, scripts: dict[int, Path]) -> dict[int, str]:
-        try:
-            return refused_shapes(scripts)
-        except UnreachableError as error:
-            raise UserError(f"nothing was submitted, Slurm does not answer: {error}") from None
+        token = new_token(run.name, run.folder)
+        script = write_script(run.folder, self._job_script(run.run.config, token))
+        return BatchJob(run.name, script, token, [run], self.cluster.slurm, force=self.force)
 
     def _job_script(self, config: RunConfig, token: str) -> str:
         return job_script(self.cluster, config, self.folder.run_folder(config).resolve(), token, self.places)
@@ -231,6 +236,6 @@ class Submitter:
         self.console.print(text, markup=False)
 
 
-def _token(label: str, folder: Path, attempt: int) -> str:
-    """Return a job name that no other submission has: of this folder and this attempt."""
-    return f"{label}.{short_digest(str(folder.resolve()))}.{attempt}"
+def _size(job: BatchJob) -> int:
+    """Return what Slurm's answer to a job depends on: its largest number of workers."""
+    return max(run.run.config.workers for run in job.runs)

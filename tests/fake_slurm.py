@@ -1,18 +1,21 @@
 """A Slurm of files for tests: sbatch, squeue, sacct and scancel that do what a plan says.
 
-Started as a program under those names. It keeps its jobs in $FAKE_SLURM/jobs.json, does the next
-thing in $FAKE_SLURM/plan.json at each sbatch, and ends with code 99 at any call it does not know,
-so that a test fails where the submission does something new.
+Started as a program under those names, or called in the process of a test by `answer`. It keeps its jobs in
+$FAKE_SLURM/jobs.json, does the next thing in $FAKE_SLURM/plan.json at each sbatch, and ends with code 99 at
+any call it does not know, so that a test fails where the submission does something new.
 """
 
+import contextlib
+import io
 import json
 import os
 import re
+import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-HOME = Path(os.environ.get("FAKE_SLURM", "."))
-SQUEUE_ALL = ["--noheader", "--me", "--states=all", "--format=%i|%T|%r"]
+SQUEUE = ["--all", "--me", "--states=all", "--format=%i|%T|%r|%j|."]
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 REJECTIONS = {
     "partition": "sbatch: error: invalid partition specified: nosuch\n"
@@ -26,12 +29,12 @@ LIMIT = (
 
 
 def load(name: str, default: object) -> object:
-    path = HOME / name
+    path = Path(os.environ["FAKE_SLURM"], name)
     return json.loads(path.read_text()) if path.exists() else default
 
 
 def save(name: str, content: object) -> None:
-    (HOME / name).write_text(json.dumps(content))
+    Path(os.environ["FAKE_SLURM"], name).write_text(json.dumps(content))
 
 
 def refuse(program: str, arguments: list[str]) -> int:
@@ -44,11 +47,14 @@ def fail(message: str, code: int = 1) -> int:
     return code
 
 
+def is_silent() -> bool:
+    return Path(os.environ["FAKE_SLURM"], "silent").exists()
+
+
 def sbatch(arguments: list[str]) -> int:
     if len(arguments) != 2 or arguments[0] not in ("--parsable", "--test-only"):
         return refuse("sbatch", arguments)
     script = Path(arguments[1]).read_text()
-    save("environment.json", dict(os.environ))
     if arguments[0] == "--test-only":
         rejected = load("reject.json", {})
         nodes = re.search(r"--nodes=(\d+)", script)
@@ -85,19 +91,31 @@ def submit(action: str, script: str) -> int:
 
 
 def squeue(arguments: list[str]) -> int:
-    if (HOME / "silent").exists():
+    if is_silent():
         return fail("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     jobs = load("jobs.json", {})
     assert isinstance(jobs, dict)
-    if arguments == SQUEUE_ALL:
-        for job, facts in jobs.items():
-            print(f"{job}|{facts['state']}|{facts['reason']}")
-        return 0
-    if arguments[:4] == ["--noheader", "--me", "--states=all", "--format=%i"] and len(arguments) == 5:
-        name = arguments[4].removeprefix("--name=")
-        print("\n".join(job for job, facts in jobs.items() if facts["name"] == name))
-        return 0
-    return refuse("squeue", arguments)
+    if arguments != SQUEUE:
+        return refuse("squeue", arguments)
+    print("JOBID|STATE|REASON|NAME|.")
+    for job, facts in jobs.items():
+        print(f"{job}|{facts['state']}|{facts['reason']}|{facts['name']}|.")
+    return 0
+
+
+def scontrol(arguments: list[str]) -> int:
+    if is_silent():
+        return fail("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    if arguments[:3] != ["--oneliner", "show", "job"] or len(arguments) != 4:
+        return refuse("scontrol", arguments)
+    jobs = load("jobs.json", {})
+    assert isinstance(jobs, dict)
+    if arguments[3] not in jobs:
+        return fail("slurm_load_jobs error: Invalid job id specified")
+    facts = jobs[arguments[3]]
+    named = f"JobId={arguments[3]} JobName={facts['name']}"
+    print(f"{named} UserId=me(1) JobState={facts['state']} Reason=None End=x")
+    return 0
 
 
 def sacct(arguments: list[str]) -> int:
@@ -107,18 +125,36 @@ def sacct(arguments: list[str]) -> int:
 
 
 def scancel(arguments: list[str]) -> int:
-    if (HOME / "silent").exists():
+    if is_silent():
         return fail("scancel: error: Unable to contact slurm controller (connect failure)")
     jobs = load("jobs.json", {})
     assert isinstance(jobs, dict)
-    if not arguments or not set(arguments) <= set(jobs):
+    if len(arguments) != 1 or not arguments[0].startswith("--name="):
         return refuse("scancel", arguments)
-    for job in arguments:
-        jobs[job]["state"] = "CANCELLED"
+    for facts in jobs.values():
+        if f"--name={facts['name']}" == arguments[0] and facts["state"] in ("PENDING", "RUNNING"):
+            facts["state"] = "CANCELLED"
     save("jobs.json", jobs)
     return 0
 
 
+PROGRAMS = {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scancel, "scontrol": scontrol}
+
+
+def answer(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path | None, stop_at: str
+) -> tuple[int | None, bytes, bytes]:
+    """In place of `slurm.scheduler.call_program`, which takes 0.1 s and more to start a program."""
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(command[0])
+    out, error = io.StringIO(), io.StringIO()
+    arguments = [str(folder / word) if folder and word.endswith(".sbatch") else word for word in command[1:]]
+    if command[0] == "sbatch":
+        save("environment.json", dict(environment))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        code = PROGRAMS[command[0]](arguments)
+    return code, out.getvalue().encode(), error.getvalue().encode()
+
+
 if __name__ == "__main__":
-    programs = {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scancel}
-    sys.exit(programs[sys.argv[1]](sys.argv[2:]))
+    sys.exit(PROGRAMS[sys.argv[1]](sys.argv[2:]))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.scheduler import JobState, job_states
-from slurm.states import combine
+from slurm.scheduler import GONE, JobState, Slurm
+from slurm.states import KnownJobs, combine
 from slurm.submissions import Submission
 from tests.cluster import VirtualCluster, bring_up, wait_until
 from unet_scaling.study.run_state import RunState
@@ -102,9 +102,9 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_names_the_end_of_a_job_that_slurmctld_has_forgotten(name: str, jobs: dict[str, str]) -> None:
     """Its run left no record."""
-    known = job_states(jobs.values())
+    known = Slurm().ended(jobs.values())[name]
     state, reason, run_state, run_reason = EXPECTED[name]
-    assert (known[jobs[name]].state, known[jobs[name]].reason) == (state, reason)
+    assert (known.state, known.reason) == (state, reason)
     submission = Submission(token=name, attempts=1, status="queued", job=jobs[name])
     combined = combine(RunState("waiting"), submission, known)
     assert (combined.state, combined.reason) == (run_state, run_reason)
@@ -123,24 +123,33 @@ def test_a_job_that_runs_again_is_not_taken_for_ended(
     """Its first attempt has ended in the accounting; it waits until its credential may be issued anew."""
     job = cluster.submit(SLEEP, tmp_path, "--job-name=again", "--requeue")
     wait_until((tmp_path / "again").exists, f"job {job} to run", RUNNING_SECONDS)
-    assert job_states([job])[job].state == "RUNNING"
+    assert state_of(job) == "RUNNING"
     cluster.run("scontrol", "requeue", job)
-    assert job_states([job])[job].state == "PENDING"
-    cluster.run("scancel", job)
-    wait_until(lambda: job_states([job])[job].state == "CANCELLED", f"job {job} to end", RUNNING_SECONDS)
+    assert state_of(job) == "PENDING"
+    Slurm().cancel("again")
+    wait_until(lambda: state_of(job) == "CANCELLED", f"job {job} to end", RUNNING_SECONDS)
+
+
+def state_of(job: str) -> str:
+    submission = Submission(token="again", attempts=1, status="queued", job=job)
+    known = KnownJobs([submission])
+    known.look_up([submission])
+    answer = known.of(submission)
+    assert answer
+    return answer.state
 
 
 @pytest.mark.usefixtures("reached")
-def test_without_the_database_a_forgotten_job_is_unknown_and_a_queued_one_is_not(
+def test_without_the_database_a_forgotten_job_is_gone_and_a_queued_one_is_not(
     cluster: VirtualCluster, jobs: dict[str, str], tmp_path: Path
 ) -> None:
-    queued = cluster.submit(SLEEP, tmp_path, "--hold")
+    queued = cluster.submit(SLEEP, tmp_path, "--hold", "--job-name=held")
     cluster.stop("database")
     try:
-        found = job_states([jobs["completed"], queued])
+        assert not Slurm().ended(jobs.values())
+        found = Slurm().look_up({"completed": jobs["completed"], "held": queued, "other": queued})
     finally:
         cluster.start("database")
         cluster.run("scancel", queued)
-    assert list(found) == [queued]
-    assert isinstance(found[queued], JobState)
-    assert found[queued].state == "PENDING"
+    assert found["held"] == JobState("PENDING", "JobHeldUser", queued, "held")
+    assert [found[name].state for name in ("completed", "other")] == [GONE, GONE]

@@ -78,7 +78,7 @@ def virtual() -> SlurmFacts:
 
 
 def site() -> SlurmFacts:
-    accounts = read_accounts("other\nphysics\nvision\n", "other")
+    accounts = read_accounts("Hello\nme|other\nme|physics\nyou|x\nme|vision\n", "me|other\n", "me")
     return SlurmFacts(read_partitions(SITE_PARTITIONS, SITE_NODES), accounts, True, ("pmi2", "pmix"))
 
 

@@ -157,10 +157,12 @@ OWN_SPELLINGS = [
     ("-G1", "gpus", "`gres`"), ("--gpus=1", "gpus", "`gres`"), ("--gpus-per-n=1", "gpus-per-node", "`gres`"),
     ("--gres=gpu:1", "gres", "`gres`"), ("-t5", "time", "`time`"), ("-px", "partition", "`partition`"),
     ("--part=x", "partition", "`partition`"), ("-Ax", "account", "`account`"), ("-W", "wait", "--wait"),
-    ("-HW", "wait", "--wait"), ("--clusters=x", "clusters", "of that cluster"),
+    ("-HW", "wait", "--wait"), ("--clusters=x", "clusters", "`cluster_name`"),
+    ("--overcommit", "overcommit", "`cores_per_worker`"), ("-O", "overcommit", "`cores_per_worker`"),
+    ("--time-min=5", "time-min", "`time`"),
 ]  # fmt: skip
 HARMLESS = [
-    "--exclusive", "--mem=4G", "-xnode3", "--nodelist=node1", "--constraint=fast", "-Cfast", "--time-min=5",
+    "--exclusive", "--mem=4G", "-xnode3", "--nodelist=node1", "--constraint=fast", "-Cfast", "--comment=x",
     "--gres-flags=enforce-binding", "--qos=long", "--reservation=x", "--mail-type=END", "--nice=5",
     "--wait-all-nodes=1", "--dependency=singleton", "-H", "--switches=1", "--no-kill", "-k",
 ]  # fmt: skip
@@ -192,12 +194,24 @@ def test_takes_options_that_the_submission_does_not_set(tmp_path: Path) -> None:
     assert read_with_options(tmp_path, *HARMLESS).options == HARMLESS
 
 
-def options_that_sbatch_reads(folder: Path, option: str) -> set[str]:
-    """The names that the real sbatch lists for a script with this option; it needs no cluster for that."""
+@pytest.mark.parametrize(
+    "option", ["--comment", "--mem", "-C", "-HC", "--const", "--gres-flags", "-w", "--qos"]
+)
+def test_refuses_an_option_that_would_take_the_next_one_as_its_value(option: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"'{option}' would take the next option as its value"):
+        read_with_options(tmp_path, option)
+
+
+def options_that_sbatch_reads(folder: Path, option: str) -> dict[str, str]:
+    """The options that the real sbatch lists for a script with this one; it needs no cluster for that."""
+    return read_by_sbatch(folder, f"#!/bin/sh\n#SBATCH {option}\n")
+
+
+def read_by_sbatch(folder: Path, script: str) -> dict[str, str]:
     (folder / "slurm.conf").write_text(
         "ClusterName=none\nSlurmctldHost=localhost\nSlurmctldPort=1\nNodeName=n1\nPartitionName=p Nodes=n1\n"
     )
-    (folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH {option}\n")
+    (folder / "job.sh").write_text(script)
     with subprocess.Popen(
         ["sbatch", "-vv", "--test-only", "job.sh"], cwd=folder, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"SLURM_CONF": str(folder / "slurm.conf")},
@@ -206,7 +220,18 @@ def options_that_sbatch_reads(folder: Path, option: str) -> set[str]:
         lines = list(takewhile(lambda line: "end of defined options" not in line, program.stderr))
         program.kill()  # it would now look for a controller
     assert any("defined options" in line for line in lines), lines
-    return set(re.findall(r"^sbatch: ([a-z-]+) +: ", "".join(lines), re.MULTILINE)) - {"verbose"}
+    read = dict(re.findall(r"^sbatch: ([a-z-]+) +: (.*)", "".join(lines), re.MULTILINE))
+    return {name: value for name, value in read.items() if name != "verbose"}
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here")
+def test_whatever_the_options_the_real_sbatch_reads_ours(tmp_path: Path) -> None:
+    cluster = SRUN.model_copy(update={"options": HARMLESS})
+    read = read_by_sbatch(tmp_path, script(cluster, "horovod"))
+    plain = read_by_sbatch(tmp_path, script(SRUN, "horovod"))
+    ours = {"job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "time", "requeue"}
+    assert plain.keys() >= ours
+    assert {name: read[name] for name in ours} == {name: plain[name] for name in ours}
 
 
 @pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here")
@@ -215,9 +240,10 @@ def test_the_real_sbatch_reads_these_spellings_so(tmp_path: Path) -> None:
     aliases = {"tasks-per-node": "ntasks-per-node", "no-requeue": "requeue", "wrap": "test-only"}
     for option, name, _ in OWN_SPELLINGS:
         read = options_that_sbatch_reads(tmp_path, option)
-        assert {name, aliases.get(name)} & read, (option, read)
+        assert {name, aliases.get(name)} & read.keys(), (option, read)
     for option in HARMLESS:
-        assert not (options_that_sbatch_reads(tmp_path, option) - {"test-only"}) & set(OWN_OPTIONS), option
+        read = options_that_sbatch_reads(tmp_path, option)
+        assert not (read.keys() - {"test-only"}) & set(OWN_OPTIONS), option
 
 
 @settings(max_examples=60, deadline=None)

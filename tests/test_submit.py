@@ -20,11 +20,13 @@ import slurm.attempts
 import slurm.batch
 import slurm.commands.submit
 import slurm.scheduler
+import slurm.states
 import slurm.submit
 from slurm.cancellation import CancelledError, mark_cancelled, next_cancellation
 from slurm.cluster import Cluster
 from slurm.local_plan import require_ready, take_over
 from slurm.render import Places
+from slurm.scheduler import Slurm
 from slurm.status import cancel_study, show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submissions import read_submission
@@ -81,12 +83,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     programs = tmp_path / "bin"
     home.mkdir()
     programs.mkdir()
-    for name in ("sbatch", "squeue", "sacct", "scancel"):
+    for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol"):
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -S {fake_slurm.__file__} {name} "$@"\n')
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     monkeypatch.setenv("FAKE_SLURM", str(home))
+    monkeypatch.setattr(slurm.scheduler, "call_program", fake_slurm.answer)
     monkeypatch.setattr(slurm.scheduler, "FIND_PAUSES_SECONDS", (0.2,))
     monkeypatch.setattr(slurm.batch, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
@@ -196,13 +199,15 @@ def test_a_job_queued_behind_a_time_out_is_found_and_not_doubled(
     assert {job.job for job in jobs if job} == set(fake.jobs())
 
 
-def test_an_unclear_answer_blocks_only_its_run_until_it_is_clear(
-    submitter: Submitter, fake: FakeSlurm
+def test_an_unclear_answer_blocks_only_its_run_until_a_job_can_no_longer_come(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.plan("time-out", "accept", "accept", "accept")
     with pytest.raises(UserError, match="not known whether it is queued"):
         submitter.submit()
+    assert submitter.submit() == 0
     assert counted(submitter) == {"unknown": 1, "queued": 3}
+    monkeypatch.setattr(slurm.states, "LATEST_JOB_SECONDS", 0)
     assert submitter.submit() == 1
     assert len(fake.jobs()) == 4
 
@@ -213,12 +218,13 @@ def test_a_job_that_shows_up_late_is_taken_over(
     """The answer was lost and squeue was silent too: the next submission finds the job."""
     fake.plan("time-out after accepting", "accept", "accept", "accept")
     with monkeypatch.context() as patch:
-        patch.setattr(slurm.scheduler, "find", lambda token: None)
+        patch.setattr(Slurm, "find", lambda self, token: None)
         with pytest.raises(UserError, match="not known whether"):
             submitter.submit()
-    assert counted(submitter) == {"unknown": 1, "queued": 3}
-    assert submitter.submit() == 0
     assert counted(submitter) == {"queued": 4}
+    assert submitter.submit() == 0
+    noted = [read_submission(path.parent) for path in submitter.folder.path.glob("*/job.json")]
+    assert {each.job for each in noted if each and each.status == "queued"} == set(fake.jobs())
     assert len(fake.jobs()) == 4
 
 
@@ -562,15 +568,15 @@ def cancel_beside_queue(
     submitter: Submitter, monkeypatch: pytest.MonkeyPatch, afterwards: Callable[[], None] = lambda: None
 ) -> None:
     """Let `cancel` look before each job is there."""
-    queue = slurm.scheduler.submit
+    queue = Slurm.submit
 
-    def queue_beside_cancel(script: Path, token: str) -> str:
+    def queue_beside_cancel(self: Slurm, script: Path, token: str) -> str:
         mark_cancelled(submitter.folder.path)
-        job = queue(script, token)
+        job = queue(self, script, token)
         afterwards()
         return job
 
-    monkeypatch.setattr(slurm.batch, "submit", queue_beside_cancel)
+    monkeypatch.setattr(Slurm, "submit", queue_beside_cancel)
 
 
 def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
@@ -753,16 +759,3 @@ def test_unchecked_images_are_said_before_anything_is_queued(submitter: Submitte
     with pytest.raises(UserError, match="unet-scaling data check"):
         submitter.submit()
     assert fake.jobs() == {}
-
-
-@pytest.mark.parametrize(
-    ("answer", "job"), [("123\n", "123"), ("123;cluster\n", "123"), ("Welcome to the site\n42;x\n", "42")]
-)
-def test_reads_the_job_id_in_any_wrapping(answer: str, job: str) -> None:
-    assert slurm.scheduler.parse_job_id(answer) == job
-
-
-@pytest.mark.parametrize("answer", ["", "Submitted batch job 12\n", "12a\n", "id: 7"])
-def test_an_answer_without_a_job_id_is_shown(answer: str) -> None:
-    with pytest.raises(UserError, match="no job id"):
-        slurm.scheduler.parse_job_id(answer)

@@ -21,12 +21,14 @@ from slurm.commands.options import (
 )
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
-from slurm.submit import Submitter
+from slurm.submit import LaterError, Submitter
 from unet_scaling.study.command_line import PASTED, CommandLine
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import ACTIVE
 
+# Where runs wait for room in the queue: jobs of other studies may have ended.
+ROOM_LOOK_SECONDS = 300.0
 _EPILOG = """\
 examples
   unet-scaling submit MY_STUDY.toml --cluster slurm/clusters/MINE.toml --dry-run
@@ -97,18 +99,30 @@ def submit_and_wait(submitter: Submitter) -> None:
 
 
 def _submit_until_done(submitter: Submitter) -> None:
-    """Submit and wait; runs that Slurm refuses do not keep the others from being waited for."""
+    """Submit and wait; runs that Slurm refuses do not keep the others from being waited for.
+
+    Runs that wait for room in the queue follow as others end.
+    """
+    submitter = replace(submitter, limit_wait_seconds=0)
     while True:
+        later: Sequence[str] = ()
+        queued = 0
         try:
             queued = submitter.submit()
-            # Once: a forced run would start anew, and repeats would be added, each time.
-            submitter = replace(submitter, force=(), more_repeats=0)
+        except LaterError as error:
+            submitter.console.print(f"{error}", markup=False)
+            later = error.runs
         except CancelledError:
             raise
         except UserError:
             wait_for_active(submitter)
             raise
-        if not wait_for_active(submitter) and not queued:
+        # Once each: a forced run would start anew, and repeats would be added, each time.
+        forced = tuple(run for run in submitter.force if run in later)
+        submitter = replace(submitter, force=forced, more_repeats=0)
+        if later:
+            wait_for_active(submitter, ROOM_LOOK_SECONDS)
+        elif not wait_for_active(submitter) and not queued:
             break
 
 
@@ -121,23 +135,26 @@ def _require_complete(submitter: Submitter) -> None:
         raise UserError(f"{incomplete} of {len(states)} runs are not complete")
 
 
-def wait_for_active(submitter: Submitter) -> bool:
+def wait_for_active(submitter: Submitter, seconds: float | None = None) -> bool:
     """Wait until no run is queued or running, and print each as it ends; return whether any was active.
 
-    Raises CancelledError.
+    With `seconds` only until one has ended, and no longer than that. Raises CancelledError.
     """
-    rows = study_rows(submitter.folder.path)
-    active = _active_runs(rows)
-    waited = bool(active)
-    while active:
+    active = _active_runs(study_rows(submitter.folder.path))
+    waited = 0.0
+    was_active = bool(active)
+    while active or (seconds is not None and waited == 0):
         submitter.cancellation.require_none()
         time.sleep(REFRESH_SECONDS)
+        waited += REFRESH_SECONDS
         rows = study_rows(submitter.folder.path)
         still_active = _active_runs(rows)
         _print_ended(submitter.console, rows, active - still_active)
+        if seconds is not None and (active - still_active or waited >= seconds):
+            break
         active = still_active
     submitter.cancellation.require_none()
-    return waited
+    return was_active
 
 
 def _active_runs(rows: Sequence[StatusRow]) -> set[str]:

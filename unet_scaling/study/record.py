@@ -239,6 +239,14 @@ def set_launch_aside(folder: Path, name: str = "") -> Path:
     return (folder / RECORD_NAME).rename(folder / f"run.{name}.jsonl")
 
 
+def take_launch_back(record: Path) -> None:
+    """Undo `set_launch_aside`, by the record that it returned."""
+    maps = record.with_name(f"{SALIENCY_FOLDER}.{record.name.split('.')[1]}")
+    record.rename(record.with_name(RECORD_NAME))
+    if maps.exists():
+        maps.rename(record.with_name(SALIENCY_FOLDER))
+
+
 def line_with_checksum(line: StrictModel) -> bytes:
     """Return a line as it stands in the file: its JSON object with the checksum as last key."""
     content = line.model_dump_json().encode()[:-1]
