@@ -64,6 +64,7 @@ class Fact:
     """A thing that the records tell of a run; its value is None where they do not.
 
     `same`: runs that SAME gives one key have to agree in it; empty: they may differ, and are not refused.
+    `stands`: the value that counts where runs differ, however few have it; empty: that of most.
     `row` of the fairness table answers for it; a value that is not `sound` proves nothing. `each` gives the
     single values of a set; where sets may differ, the arms have to share most of them. {} in a name: what the
     data consist of. Facts of all groups but "data" are told by scripts, too.
@@ -76,6 +77,7 @@ class Fact:
     value: Callable[[Any], str | None] = lambda _: None
     sound: Callable[[str], bool] = bool
     each: Callable[[Any], Iterable[object]] | None = None
+    stands: str = ""
 
     @property
     def is_free_set(self) -> bool:
@@ -201,9 +203,16 @@ FACTS: tuple[Fact, ...] = (
         for framework, name in NAMES.items()
     ),
     Fact("machine", "transport of GPUs", "", COMPUTING, each=_gpu_transport),
-    Fact("machine", "dilation", "all", "", lambda facts: f"{facts.dilation or 1:g}"),
+    Fact("machine", "dilation", "all", "", lambda facts: f"{facts.dilation or 1:g}", stands="1"),
     Fact("machine", "link rate", "all", "", lambda facts: facts.link_rate or "not limited"),
-    Fact("machine", "computing", "all", COMPUTING, lambda told: "emulated" if _profile(told) else "real"),
+    Fact(
+        "machine",
+        "computing",
+        "all",
+        COMPUTING,
+        lambda told: "emulated" if _profile(told) else "real",
+        stands="real",
+    ),
     Fact("machine", "compute profile", "options", "", _profile),
     *(Fact("machine", name, "", PLACES, each=partial(_of_job, name)) for name in COMPARED_JOB_VARIABLES),
 )
@@ -267,9 +276,10 @@ def _same_of_variable(name: str) -> str:
 def refusals(headers: Mapping[str, Header]) -> dict[str, str]:
     """Return the runs that may not be compared, {run: reason}; each reason names the fact and both values.
 
-    First those that disagree with themselves: workers that share a device, attempts that differ. Then,
-    where enough runs are of committed code, those that are not. Among the others the value that most of
-    them have stands and the others are refused; among equally many, that of the run which started first.
+    First those that disagree with themselves: workers that share a device, attempts that differ. Then those
+    emulated, or on a slowed clock, beside measured ones. Then, where enough runs are of committed code, those
+    that are not. Among the others the value that most of them have stands and the others are refused; among
+    equally many, that of the run which started first.
     The reason ends with which runs stand: "(kept: 9 of 10 runs)". What is not recorded is not compared here:
     the fairness table says what only one framework's runs tell.
     """
@@ -279,6 +289,8 @@ def refusals(headers: Mapping[str, Header]) -> dict[str, str]:
         if (reason := sharing(header) or "; ".join(differing_attempts(header)))
     }
     sound = {run: header for run, header in headers.items() if run not in reasons}
+    reasons |= differing_in(sound, [fact for fact in FACTS if fact.stands])
+    sound = {run: header for run, header in sound.items() if run not in reasons}
     reasons |= _uncommitted(sound)
     sound = {run: header for run, header in sound.items() if run not in reasons}
     return reasons | differing_in(sound, facts_of(sound))
@@ -343,19 +355,23 @@ def differing_in(
         for runs_of in groups.values():
             if len(runs_of) > 1:
                 name = fact.title(next(iter(headers.values())))
-                for run, reason in _outliers(name, runs_of, headers):
+                for run, reason in _outliers(name, runs_of, headers, fact.stands):
                     reasons.setdefault(run, []).append(reason)
     return {run: "; ".join(parts) for run, parts in reasons.items()}
 
 
 def _outliers(
-    name: str, runs_of: Mapping[str, Sequence[str]], headers: Mapping[str, Provenance]
+    name: str, runs_of: Mapping[str, Sequence[str]], headers: Mapping[str, Provenance], stands: str
 ) -> Iterator[tuple[str, str]]:
     """Yield the runs that have another value than most; of two that as many have, the first run's stands."""
 
-    def rank(value: str) -> tuple[int, str]:
+    def rank(value: str) -> tuple[bool, int, str]:
         # Texts in ISO 8601 sort by time.
-        return -len(runs_of[value]), min(headers[run].first_started_utc for run in runs_of[value])
+        return (
+            value != stands,
+            -len(runs_of[value]),
+            min(headers[run].first_started_utc for run in runs_of[value]),
+        )
 
     usual = min(runs_of, key=rank)
     kept = runs_of[usual]

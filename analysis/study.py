@@ -186,6 +186,7 @@ class Study:
     score        that is judged; in all tables it is the column `iou`
     iou_scope    what the score was computed on
     notes        what the reader of any figure should know
+    digests      of what each of these runs measured, by run (analysis/loading/copies.py)
     significance  of all comparisons together: smaller where repeats were added after a look at the results
     asked        one row per run that study.json asks for, and of each further repeat: ASKED_COLUMNS, with
                  the launches that it replaced, and how many of them were quiet; None without study.json
@@ -221,6 +222,7 @@ class Study:
     profiles: Mapping[str, ProfileFile] = field(default_factory=dict)
     forecasts: pd.DataFrame = field(default_factory=lambda: _nothing(FORECAST_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
+    digests: Mapping[str, Collection[int]] = field(default_factory=dict)
     significance: float = FIXED_SIGNIFICANCE
     until: Precision | None = None
     asked: pd.DataFrame | None = None

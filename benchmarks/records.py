@@ -25,7 +25,7 @@ def header_of(config: RunConfig, train_images: int) -> Header:
         commit="0123456789abcdef0123456789abcdef01234567",
         dirty=False,
         versions={"python": "3.11.2", "torch": "2.13.0"},
-        transport={"backend": "gloo" if config.framework == "pytorch_native" else "mpi"},
+        transport={"controller": "MPI"} if config.framework == "horovod" else {"backend": "gloo"},
         job={},
         manifest_sha256=digest("manifest"),
         train_images=train_images,
@@ -48,16 +48,15 @@ def _worker(number: int) -> WorkerFacts:
 
 
 def result_of(header: Header, epochs: Sequence[Epoch], iou: float) -> Result:
-    """Return the evaluation after the last epoch, with pixel counts that give this IoU to six digits."""
+    """Return the evaluation after the last epoch, which misses foreground to give this IoU to six digits."""
     true_positive = round(iou * PIXELS)
-    missed = (PIXELS - true_positive) // 2
     return Result(
         epochs=len(epochs),
         training_seconds=sum(epoch.seconds for epoch in epochs),
         images=header.test_images,
         true_positive=true_positive,
-        false_positive=missed,
-        false_negative=PIXELS - true_positive - missed,
+        false_positive=0,
+        false_negative=PIXELS - true_positive,
         true_negative=9 * PIXELS,
         iou=true_positive / PIXELS,
         dice=2 * true_positive / (PIXELS + true_positive),

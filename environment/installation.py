@@ -13,6 +13,7 @@ from slurm.local import launch
 from slurm.preflight import is_installed
 from unet_scaling.doctor.trial import trial_config, twin_functions
 from unet_scaling.group import provenance
+from unet_scaling.group.horovod_controller import WITHOUT_NCCL
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import ALL_FRAMEWORKS, FRAMEWORKS, WRAPPERS, Framework
 from unet_scaling.study.errors import EXIT_BUG, run_program, run_worker
@@ -23,13 +24,17 @@ CHECK_WORKERS = 2
 def main() -> int:
     parser = CommandLine("environment/check.py", __doc__)
     parser.add_argument("--as-worker-of", metavar="FRAMEWORK", choices=ALL_FRAMEWORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--on-gpus", action="store_true", help="runs will have GPUs, whatever is here")
     arguments = parser.parse_args()
     if arguments.as_worker_of:
         run_worker(partial(join_and_sum, arguments.as_worker_of))
     describe()
     # The wrappers of DDP are there where they were asked for.
     expected = [*FRAMEWORKS, *(wrapper for wrapper in WRAPPERS if is_installed(wrapper))]
-    missing = [framework for framework in expected if not try_framework(framework)]
+    told = {framework: try_framework(framework) for framework in expected}
+    missing = [framework for framework, text in told.items() if not text]
+    if told["horovod"] and "NCCL" not in told["horovod"] and (arguments.on_gpus or torch.cuda.is_available()):
+        print(f"warning: {WITHOUT_NCCL}")
     if missing:
         print(f"error: {' and '.join(missing)} cannot be used here; run environment/install.sh again")
     return EXIT_BUG if missing else 0
@@ -53,15 +58,15 @@ def toolchain() -> str:
         return "not known: the wheel of this Horovod has no note of it"
 
 
-def try_framework(framework: Framework) -> bool:
-    """Launch two workers that join with the twin's own functions; print what became of it."""
+def try_framework(framework: Framework) -> str:
+    """Launch two workers that join with the twin's own functions; print what became, return what works."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output.log"
         code = launch([__file__, "--as-worker-of", framework], CHECK_WORKERS, output, cores_each=None)
         text = output.read_text(errors="replace").strip()
     works = code == 0 and f"{framework} works" in text
     print(f"{framework:>16}  {text if works else f'FAILED with code {code}: {text}'}")
-    return works
+    return text if works else ""
 
 
 def join_and_sum(framework: Framework) -> None:

@@ -12,6 +12,8 @@ from unet_scaling.study.record_lines import Epoch, WorkerFacts
 
 STEPS = 6
 EPOCHS = 3
+# To average takes some time on any clock.
+LEAST_SYNC_SECONDS = 1e-9
 QUIET = {"communication": 0.0, "runqueue": 0.0}
 
 
@@ -114,6 +116,8 @@ def _budget(steps: Steps, workers: int, scale: float) -> Budget:
         name: [scale * steps.of_worker(name.removesuffix("_seconds"), worker) for worker in range(workers)]
         for name in PHASE_COLUMNS
     }
+    if workers > 1:
+        phases["sync_seconds"] = [max(each, LEAST_SYNC_SECONDS) for each in phases["sync_seconds"]]
     return Budget.model_validate(phases | {"wire_seconds": scale * steps.wire})
 
 

@@ -75,7 +75,8 @@ def compared_plainly(comparison: Path, changed: Sequence[str] = ("commit",)) -> 
     claimed = False
     for row in rows_of(comparison / "compare.csv"):
         outcomes = {value for column, value in row.items() if column.endswith("outcome")}
-        claimed |= not outcomes.isdisjoint(STUDIES_DIFFER) and not row["doubts"]
+        qualified = row["doubts"] or "nothing learned" in outcomes
+        claimed |= not outcomes.isdisjoint(STUDIES_DIFFER) and not qualified
     facts = rows_of(comparison / "compare_facts.csv")
     return claimed and all(fact["differs"] == "False" or fact["fact"] in changed for fact in facts)
 

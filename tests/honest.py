@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm.study_folder import StudyFolder
-from tests.records import digest, make_workers
+from tests.records import digest, make_transport, make_workers
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.run.older_log import older_log
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
@@ -303,7 +303,7 @@ def _header(config: RunConfig, truth: Honest, begun: datetime) -> Header:
         commit=truth.commit,
         dirty=False,
         versions=VERSIONS,
-        transport=_transport(config.framework, truth.is_gpu),
+        transport=make_transport(config.framework, is_gpu=truth.is_gpu),
         job=dict(truth.job or {}),
         manifest_sha256=digest("manifest"),
         train_images=TRAIN_IMAGES,
@@ -312,12 +312,6 @@ def _header(config: RunConfig, truth: Honest, begun: datetime) -> Header:
         gradient_bytes=GRADIENT_BYTES,
         workers=_workers(config.workers, truth),
     )
-
-
-def _transport(framework: Framework, is_gpu: bool) -> dict[str, str]:
-    if framework == "horovod":
-        return {"controller": "MPI", "built with": "MPI NCCL" if is_gpu else "MPI Gloo"}
-    return {"backend": "nccl" if is_gpu else "gloo"}
 
 
 def _workers(workers: int, truth: Honest) -> list[WorkerFacts]:

@@ -65,7 +65,7 @@ def test_a_study_against_itself_has_no_difference_and_is_said_to_be_the_same(bef
     assert (row["ratio"], row["outcome"]) == (1.0, "no significant difference")
     assert (row["iou_difference"], row["iou_outcome"]) == (0.0, "no significant difference")
     assert comparison.differing == []
-    assert "5 launches stand in both studies: they are the same measurement" in comparison.notes
+    assert row["doubts"] == "5 launches of it stand in both studies: the same measurement, or copied"
     assert "Nothing that the records say." in comparison_markdown(comparison)
 
 

@@ -99,7 +99,11 @@ PAIRS: dict[str, tuple[Written, Written, tuple[str, ...]]] = {
         ("| uncommitted changes | False | True |", "B: the code had uncommitted changes"),
     ),
     "one repeat": (PLAIN, with_one(speed=150.0, spread=(0.0,)), ("Not enough repeats (at least 3",)),
-    "a copy": (PLAIN, copied, ("but 5 launches of it stand in both studies: the same measurement.",)),
+    "a copy": (
+        PLAIN,
+        copied,
+        ("but 5 launches of it stand in both studies: the same measurement, or copied.",),
+    ),
     "at the same time": (
         PLAIN,
         at_the_same_time,

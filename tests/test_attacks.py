@@ -42,22 +42,11 @@ NOT_YET = {
     "a margin as wide as the score",
     # Counts of a task of one's own do not tell its most frequent class, nor does a record tell more.
     "own task: the most frequent class",
-    # Found too late to be cured with the builders of records that other tests share.
-    "nothing averaged in 0 s",
-    "a processor that did nothing",
-    "records under the other framework's name",
-    "masks of another size on more workers",
     # A few per cent of all seconds leave no trace in a record; builders of tests write equal epochs, too.
     "A slowed on more workers",
     "epochs equal to 16 digits",
-    # They leave a trace, which nothing looks for yet: one ratio to all digits in every epoch of two studies,
-    # the same weights after two numbers of epochs.
-    "B is A in a hurry",
-    "the best epoch as the last",
     # Of other code: a reason to launch again.
     "B has slower launches set aside",
-    # The speed of a network that learned nothing is its speed.
-    "neither learned anything",
 }
 ON_REPORT = (*ON_TRAINING, *ON_FACTS)
 Base = Callable[[str], Path]

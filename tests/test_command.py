@@ -207,11 +207,18 @@ def test_check_names_images_that_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_check_tries_both_frameworks_with_real_workers() -> None:
-    done = command("check")
+@pytest.mark.parametrize("gres", ["", "gpu"])
+def test_check_tries_both_frameworks_with_real_workers(gres: str, study: Path, tmp_path: Path) -> None:
+    """It names a Horovod that cannot use the GPUs of the cluster as native DDP does."""
+    cluster = tmp_path / "cluster.toml"
+    site = 'launcher = "srun"\ngpus_per_node = 2\ncores_per_worker = 1\ntime = "01:00:00"\n'
+    cluster.write_text(f'{site}gres = "{gres}"\n')
+    done = command("check", str(study), "--cluster", str(cluster))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pytorch_native works: 2 workers" in done.stdout
-    assert "horovod works: 2 workers" in done.stdout
+    (horovod,) = [line for line in done.stdout.splitlines() if "horovod works: 2 workers" in line]
+    has_gpus = bool(gres) or Path("/dev/nvidia0").exists()
+    assert ("HOROVOD_GPU_OPERATIONS=NCCL" in done.stdout) is (has_gpus and "NCCL" not in horovod)
 
 
 def test_output_that_nobody_reads_ends_without_a_traceback() -> None:

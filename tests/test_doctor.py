@@ -153,6 +153,23 @@ def test_finds_nothing_where_nothing_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
+    ("built", "gpu", "warnings"),
+    [("MPI Gloo", "GPU-1", 1), ("MPI Gloo NCCL", "GPU-1", 0), ("MPI Gloo", "", 0), ("", "GPU-1", 0)],
+)
+def test_names_a_horovod_that_lacks_what_native_ddp_uses_on_gpus(built: str, gpu: str, warnings: int) -> None:
+    reports = [worker(number, horovod_built=built) for number in range(2)]
+    on_gpus = [
+        report.model_copy(update={"facts": report.facts.model_copy(update={"device_uuid": gpu + host})})
+        for report, host in zip(reports, "ab" if gpu else ("", ""), strict=True)
+    ]
+    found = launch_findings(
+        [each.model_copy(update={"size": 2, "joined_workers": 2, "mpi_workers": 2}) for each in on_gpus], 2
+    )
+    assert not found.faults
+    assert ["HOROVOD_GPU_OPERATIONS=NCCL" in warning for warning in found.warnings] == [True] * warnings
+
+
+@pytest.mark.parametrize(
     ("values", "sentence"),
     [
         ({"operations_per_second": 5e8}, "node2 computes at 50% of the median node"),

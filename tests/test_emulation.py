@@ -317,16 +317,19 @@ def test_an_attempt_of_a_warm_up_only_leaves_no_profile_and_no_error(images: Pat
     assert recorder.profile(config, "cpu") is None
 
 
-def test_refuses_runs_that_computed_beside_emulated_ones_by_name(emulated_study: Path) -> None:
-    real = write_run(emulated_study, "horovod", 2, 4, label="-real")
-    try:
-        study = load_study(emulated_study)
-    finally:
-        for path in [*real.iterdir(), real]:
-            path.rmdir() if path.is_dir() else path.unlink()
-    (left,) = study.left_out.to_dict("records")
-    assert left["run"] == real.name
-    assert "computing: real, but emulated in" in left["reason"]
+@pytest.mark.parametrize("of", ["commit", "machine"])
+def test_measured_runs_stand_beside_more_emulated_ones(tmp_path: Path, of: str) -> None:
+    """Even where most agree in something else, too, in which the measured ones differ from them."""
+    write_emulated(tmp_path / "study")
+    other = {"commit": {"commit": "f" * 40}, "machine": {"versions": {"python": "3.12.1"}}}[of]
+    for repeat in (4, 5):
+        write_run(tmp_path / "study", "horovod", 2, repeat, label="-real", header=other)
+    study = load_study(tmp_path / "study")
+    assert [*study.runs["run"]] == ["horovod-w02-real-r4", "horovod-w02-real-r5"]
+    assert len(study.left_out) == 18
+    assert (
+        study.left_out["reason"].str.startswith("computing: emulated, but real in horovod-w02-real-r4").all()
+    )
 
 
 def test_every_caption_answer_and_table_says_that_the_runs_are_emulated(emulated_study: Path) -> None:

@@ -35,7 +35,7 @@ def _doubts(
         yield f"{clean(first)} and {clean(second)} trained at the same time on {shared}{more}"
     same = [run for run in match.a.runs if common.get(run) in match.b.runs]
     if same:
-        yield f"{count(len(same), 'launch')} of it stand in both studies: the same measurement"
+        yield f"{count(len(same), 'launch')} of it stand in both studies: the same measurement, or copied"
 
 
 def _runs(a: StudySide, b: StudySide, match: PointMatch) -> Iterator[tuple[StudySide, str]]:
@@ -67,16 +67,18 @@ def _chosen(a: StudySide, b: StudySide, match: PointMatch) -> Iterator[str]:
 
 
 def common_launches(a: StudySide, b: StudySide) -> Mapping[str, str]:
-    """Return the launches that stand in both studies: {run of A: run of B}."""
-    of_b = {_launch(b, run): run for run in b.study.headers}
-    found = {run: of_b.get(_launch(a, run)) for run in a.study.headers}
-    return {run: same for run, same in found.items() if same is not None}
+    """Return the launches that stand in both studies, perhaps in part or times a factor: {run of A: of B}."""
+    of_b = {mark: run for run in b.study.headers for mark in _marks(b, run)}
+    found = {run: [of_b[mark] for mark in _marks(a, run) if mark in of_b] for run in a.study.headers}
+    return {run: same[0] for run, same in found.items() if same}
 
 
-def _launch(side: StudySide, run: str) -> tuple[object, ...]:
+def _marks(side: StudySide, run: str) -> list[object]:
+    """Return what no other launch has: its start, place and results together, and digests of its epochs."""
     header = side.study.headers[run]
     row = side.study.runs[side.study.runs["run"] == run].iloc[0]
-    return header.config_sha256, header.started_utc, row["hosts"], row["images_per_second"], row["iou"]
+    launch = header.config_sha256, header.started_utc, row["hosts"], row["images_per_second"], row["iou"]
+    return [launch, *side.study.digests.get(run, ())]
 
 
 def _clashes_between(a: StudySide, b: StudySide) -> list[Clash]:

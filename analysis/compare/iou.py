@@ -19,6 +19,7 @@ from analysis.compare.facts import why_no_difference
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH
+from analysis.findings.differences import learning_of, seeds_of
 from analysis.statistics.intervals import FEWEST_REPEATS, Interval
 from analysis.statistics.launches import Launches
 from analysis.text import count
@@ -26,6 +27,7 @@ from analysis.text import count
 REFUSED = "refused"
 A_HIGHER = "A higher"
 B_HIGHER = "B higher"
+NOTHING_LEARNED = "nothing learned"
 # Between two shares.
 _POSSIBLE: Interval = (-1.0, 1.0)
 
@@ -68,9 +70,20 @@ def iou_differences(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -
         iou_difference_low=intervals["low"],
         iou_difference_high=intervals["high"],
         iou_p_adjusted=intervals["p_adjusted"],
-        iou_outcome=list(map(_outcome, points, intervals["low"], intervals["high"])),
+        iou_outcome=list(
+            map(_outcome, points, _nothing_learned(a, b, matches), intervals["low"], intervals["high"])
+        ),
         iou_remarks=list(map(_remarks, points)),
     )
+
+
+def _nothing_learned(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> list[bool]:
+    """Return where neither study is shown to score more than a constant prediction."""
+    learned = []
+    for side in (a, b):
+        found = learning_of(seeds_of(side.study), side.study.criteria.iou_margin)
+        learned.append({point.runs: own.learned for point, own in zip(side.points, found, strict=True)})
+    return [learned[0][match.a.runs] == learned[1][match.b.runs] == "no" for match in matches]
 
 
 def _medians(point: IouSamples) -> dict[str, float]:
@@ -132,9 +145,11 @@ def _median(ious: Mapping[int, float]) -> float:
     return float(np.median([*ious.values()])) if ious else float("nan")
 
 
-def _outcome(point: IouSamples, low: float, high: float) -> str:
+def _outcome(point: IouSamples, nothing_learned: bool, low: float, high: float) -> str:
     if point.refused:
         return REFUSED
+    if nothing_learned:
+        return NOTHING_LEARNED
     if np.isnan(low):
         return NOT_ENOUGH
     if low <= 0 <= high:

@@ -1,8 +1,7 @@
-"""What no ratio of two studies tells by itself: how much differs, when both ran, launches that both share."""
+"""What no ratio of two studies tells by itself: how much differs, when both ran."""
 
 from collections.abc import Iterator, Sequence
 
-from analysis.compare.doubts import common_launches
 from analysis.compare.facts import ComparedFact
 from analysis.compare.sides import StudySide
 from analysis.findings.disturbed import disturbed_notes
@@ -12,8 +11,7 @@ from unet_scaling.study.command_line import PASTED
 
 
 def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) -> Iterator[str]:
-    """Yield what no ratio tells by itself: how many things differ, when both studies ran, shared launches."""
-    yield from _copies(a, b)
+    """Yield what no ratio tells by itself: how many things differ, when both studies ran."""
     if len(differing) > 1:
         yield f"the studies differ in {len(differing)} facts: a ratio is that of all of them together"
     if not a.study.provenance_known:
@@ -31,13 +29,6 @@ def _of_side(side: StudySide) -> Iterator[str]:
         yield f"{side.letter} has {count(len(side.study.played.runs), 'played run')}, which are not compared"
     yield from (f"{side.letter}: {note}" for note in disturbed_notes(side.study))
     yield from (f"{side.letter}: {note}" for note in side.study.notes)
-
-
-def _copies(a: StudySide, b: StudySide) -> Iterator[str]:
-    """Yield how many launches stand in both studies: they are no evidence that two things are equal."""
-    common = len(common_launches(a, b))
-    if common:
-        yield f"{count(common, 'launch')} stand in both studies: they are the same measurement"
 
 
 def _apart(a: StudySide, b: StudySide) -> Iterator[str]:

@@ -56,7 +56,8 @@ COMPARE_COLUMNS = {
     "iou_difference_low": "its interval, which holds for all points together",
     "iou_difference_high": "",
     "iou_p_adjusted": "",
-    "iou_outcome": "A higher, B higher, no significant difference, not enough repeats, or refused",
+    "iou_outcome": "A higher, B higher, no significant difference, nothing learned (no more than a constant "
+    "prediction scores), not enough repeats, or refused",
     "iou_remarks": "why it is refused, or how seeds were compared and how many runs diverged",
 }
 

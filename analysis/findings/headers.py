@@ -39,6 +39,8 @@ from analysis.text import clean, count, first_of
 from unet_scaling.study.record_lines import Header
 
 COUNTS = ["true_positive", "false_positive", "false_negative", "true_negative"]
+# Of the masks alone: equal whatever a network predicts.
+FOREGROUND_COUNTS = ["true_positive", "false_negative"]
 # Up to it, no more than half of what one framework's runs used was used as much by the other's.
 TOO_FEW_SHARED = 0.5
 # Of five launches of each framework: a host that served all of one, and one of the other.
@@ -145,14 +147,16 @@ def check_evaluated(study: Study) -> Check:
     """Check that every run evaluated the same test images, all of them once; emulated ones evaluate none."""
     if study.is_emulated:
         return yes(NOTHING_LEARNED)
-    pixels = study.evaluations[COUNTS].astype(float).sum(axis="columns")
     options = dict(zip(study.runs["run"], study.runs["options"], strict=True))
-    ranges = pixels.groupby(study.evaluations["run"].map(options).astype(str)).agg(["min", "max"])
-    unequal = ranges[ranges["min"] < ranges["max"]]
-    if unequal.empty:
-        return check_facts(EVALUATED, study)
-    fewest, most = unequal.iloc[0]
-    return withhold_claims(f"evaluations are of {fewest:,.0f} to {most:,.0f} pixels of the same test set")
+    of_run = study.evaluations["run"].map(options).astype(str)
+    for what, counts in (("pixels", COUNTS), ("pixels of foreground", FOREGROUND_COUNTS)):
+        pixels = study.evaluations[counts].astype(float).sum(axis="columns")
+        ranges = pixels.groupby(of_run).agg(["min", "max"])
+        unequal = ranges[ranges["min"] < ranges["max"]]
+        if len(unequal):
+            fewest, most = (f"{number:,.0f}" for number in unequal.iloc[0])
+            return withhold_claims(f"evaluations are of {fewest} to {most} {what} of the same test set")
+    return check_facts(EVALUATED, study)
 
 
 def check_shared(study: Study) -> Check:

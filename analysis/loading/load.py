@@ -261,6 +261,7 @@ def _study(name: str, loaded: Loaded, criteria: Criteria, axes: tuple[str, ...])
         axes=axes,
         notes=(*remarks(headers, unknown), *(f"{run.name}: {run.note}" for run in runs if run.note)),
         unknown_attempts=unknown,
+        digests={run.name: run.digests.keys() for run in runs},
     )
     return _with_measurements(study, runs)
 

@@ -35,11 +35,10 @@ examples
 
 def main() -> int:
     arguments = command_line().parse_args()
-    if arguments.study:
-        check_study(arguments)
-        if arguments.only_files:
-            return EXIT_OK
-    return try_installation()
+    on_gpus = check_study(arguments) if arguments.study else False
+    if arguments.study and arguments.only_files:
+        return EXIT_OK
+    return try_installation(on_gpus)
 
 
 def command_line() -> CommandLine:
@@ -54,14 +53,14 @@ def command_line() -> CommandLine:
     return parser
 
 
-def try_installation() -> int:
+def try_installation(on_gpus: bool) -> int:
     """Say what is installed and try the frameworks; return 0 where they work."""
-    program = [sys.executable, str(PROJECT / "environment" / "check.py")]
+    program = [sys.executable, str(PROJECT / "environment" / "check.py"), *(["--on-gpus"] if on_gpus else [])]
     return subprocess.run(program, check=False).returncode
 
 
-def check_study(arguments: argparse.Namespace) -> None:
-    """Raise UserError where runs of the study cannot start, else print its size."""
+def check_study(arguments: argparse.Namespace) -> bool:
+    """Raise UserError where its runs cannot start, else print its size; return whether Horovod gets GPUs."""
     study = read_study(arguments.study, dict(arguments.set))
     require_throughput(study)
     configs = study.configs()
@@ -72,6 +71,7 @@ def check_study(arguments: argparse.Namespace) -> None:
     print(f"{arguments.study}: {count(len(configs), 'run')} on {workers} workers; {inputs}")
     if cluster:
         print(f"{arguments.cluster}: {_fits(cluster, configs)}")
+    return cluster is not None and bool(cluster.gres) and "horovod" in study.frameworks
 
 
 def _require_unchanged_images(configs: list[RunConfig]) -> None:

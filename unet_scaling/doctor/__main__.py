@@ -10,6 +10,7 @@ import faulthandler
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from unet_scaling.doctor.reports import REPORT_PATTERN, WorkerReport, write_work
 from unet_scaling.doctor.trial import trial_config, twin_functions
 from unet_scaling.group.device import own_device
 from unet_scaling.group.group import Group
+from unet_scaling.group.horovod_controller import built_with
 from unet_scaling.group.identity import LAUNCHERS, Identity, identify
 from unet_scaling.group.provenance import speed_variables, versions
 from unet_scaling.group.shared_memory import prepare_shared_memory_for_mpi
@@ -133,6 +135,8 @@ def _examine_torch(reporter: Reporter, workers: int) -> None:
     )
     _measure(reporter, group)
     twin["leave_group"]()
+    with suppress(ImportError):  # a study of native DDP needs no Horovod
+        reporter.update(horovod_built=built_with(twin_functions("horovod")["hvd"]))
 
 
 def _measure(reporter: Reporter, group: Group) -> None:

@@ -12,6 +12,7 @@ from statistics import median
 from unet_scaling.doctor.interfaces import GLOO_VARIABLE
 from unet_scaling.doctor.pairs import slow_links
 from unet_scaling.doctor.reports import WorkerReport
+from unet_scaling.group.horovod_controller import WITHOUT_NCCL
 from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
 from unet_scaling.study.different_versions import different_versions
 from unet_scaling.study.shared_devices import shared_devices
@@ -55,6 +56,7 @@ def launch_findings(
     warnings = (
         *unequal_cores(reports, cores_wanted),
         *unequal_hosts(reports),
+        *horovod_without_nccl(reports),
         *slow_links([pair for report in reports for pair in report.pairs]),
         *slow_nodes(reports),
         *wrong_clocks(reports),
@@ -226,6 +228,12 @@ def unequal_hosts(reports: Sequence[WorkerReport]) -> list[str]:
     most = max(cores.values(), default=0)
     smaller = [f"{host} is a host of {count(n, 'core')}" for host, n in cores.items() if n < most]
     return [f"{', '.join(smaller)}; others have {most}: ask for equal nodes"] if smaller else []
+
+
+def horovod_without_nccl(reports: Sequence[WorkerReport]) -> list[str]:
+    on_gpus = [report for report in reports if report.facts.device_uuid and report.horovod_built]
+    lacking = [report.place for report in on_gpus if "NCCL" not in report.horovod_built]
+    return [f"{place}: {WITHOUT_NCCL}" for place in lacking[:1]]
 
 
 def node_speeds(reports: Iterable[WorkerReport]) -> dict[str, float]:

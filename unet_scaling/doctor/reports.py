@@ -40,6 +40,7 @@ class WorkerReport(StrictModel):
     clock_offset_seconds: float | None = Field(None, description="from the clock of worker 0")
     clock_error_seconds: NonNegativeFloat | None = Field(None, description="of that offset, at most")
     operations_per_second: PositiveFloat | None = Field(None, description="of a product of two matrices")
+    horovod_built: str = Field("", description="with what Horovod was built; empty where it does not load")
     pairs: list[HostPair] = Field([], description="by worker 0 only")
 
     @property

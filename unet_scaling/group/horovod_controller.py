@@ -16,6 +16,10 @@ from unet_scaling.group.identity import Identity
 from unet_scaling.study.config import FALLBACK_SECONDS, RunConfig
 from unet_scaling.study.dilation import dilated, dilation
 
+WITHOUT_NCCL = (
+    "Horovod is built without NCCL, by which native DDP averages on GPUs: build it with "
+    "HOROVOD_GPU_OPERATIONS=NCCL, as environment/install.sh does where it finds a CUDA toolkit"
+)
 POLL_SECONDS = 0.05
 # Nobody asks the server to end, so that it need not wake up to see.
 SHUTDOWN_POLL_SECONDS = 1e6
@@ -41,11 +45,13 @@ def horovod_transport(horovod: Horovod, identity: Identity) -> dict[str, str]:
     """Return Horovod's controller and what it was built with; verify that it numbers the workers alike."""
     numbered = horovod.rank(), horovod.size()
     assert numbered == (identity.rank, identity.size), f"{identity}, Horovod {numbered}"
+    return {"controller": "MPI" if horovod.mpi_enabled() else "Gloo", "built with": built_with(horovod)}
+
+
+def built_with(horovod: Horovod) -> str:
+    """Return what Horovod was built with: "MPI Gloo NCCL"."""
     built = {"MPI": horovod.mpi_built(), "Gloo": horovod.gloo_built(), "NCCL": horovod.nccl_built()}
-    return {
-        "controller": "MPI" if horovod.mpi_enabled() else "Gloo",
-        "built with": " ".join(name for name, is_built in built.items() if is_built),
-    }
+    return " ".join(name for name, is_built in built.items() if is_built)
 
 
 def serve_gloo(
