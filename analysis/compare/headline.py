@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from analysis.compare.assemble import StudyComparison
-from analysis.compare.iou import A_HIGHER, B_HIGHER, NOTHING_LEARNED
+from analysis.compare.iou import A_HIGHER, B_HIGHER, NEITHER_LEARNED
 from analysis.compare.sentences import compared_point, percent_faster
 from analysis.compare.throughput import A_FASTER, B_FASTER
 from analysis.findings.comparison import NO_DIFFERENCE
@@ -77,6 +77,6 @@ def _iou(score: Score, rows: Sequence[Row]) -> Iterator[str]:
             most = max(abs(row["iou_difference"]) for row in found)
             up_to = "up to " if len(found) > 1 else ""
             yield f"the {score.title} of B is {word} {_place(found, rows)}, by {up_to}{number(most, '.3f')}"
-    found = [row for row in rows if row["iou_outcome"] == NOTHING_LEARNED]
+    found = [row for row in rows if row["iou_outcome"] == NEITHER_LEARNED]
     if found:
         yield f"but neither learned anything {_place(found, rows)}"

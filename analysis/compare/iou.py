@@ -27,7 +27,7 @@ from analysis.text import count
 REFUSED = "refused"
 A_HIGHER = "A higher"
 B_HIGHER = "B higher"
-NOTHING_LEARNED = "nothing learned"
+NEITHER_LEARNED = "nothing learned"
 # Between two shares.
 _POSSIBLE: Interval = (-1.0, 1.0)
 
@@ -149,7 +149,7 @@ def _outcome(point: IouSamples, nothing_learned: bool, low: float, high: float) 
     if point.refused:
         return REFUSED
     if nothing_learned:
-        return NOTHING_LEARNED
+        return NEITHER_LEARNED
     if np.isnan(low):
         return NOT_ENOUGH
     if low <= 0 <= high:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
-from analysis.compare.iou import A_HIGHER, B_HIGHER, NOTHING_LEARNED, REFUSED
+from analysis.compare.iou import A_HIGHER, B_HIGHER, NEITHER_LEARNED, REFUSED
 from analysis.compare.sides import StudySide
 from analysis.compare.throughput import A_FASTER, B_FASTER, SUGGESTIONS
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
@@ -122,7 +122,7 @@ def _without_higher(rows: Rows) -> Iterator[str]:
     yield from _together(rows, "iou_outcome", NO_DIFFERENCE, "", _difference)
     yield from _together(rows, "iou_outcome", NOT_ENOUGH, needed, lambda _: "")
     as_constant = ", since neither study scores more than a constant prediction"
-    yield from _together(rows, "iou_outcome", NOTHING_LEARNED, as_constant, _scores)
+    yield from _together(rows, "iou_outcome", NEITHER_LEARNED, as_constant, _scores)
     reasons = dict.fromkeys(row["iou_remarks"] for row in rows if row["iou_outcome"] == REFUSED)
     if reasons:
         yield f"not compared: {listed(reasons)}"

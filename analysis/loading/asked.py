@@ -24,7 +24,7 @@ def asked_table(folder: Path, recorded: StudyConfig, runs: Loaded, study: Study)
     complete, left_out = runs
     states = study.all_left_out.set_index("run")["state"].to_dict()
     configs = [run.config for run in complete]
-    asked = [with_common_places(config, configs) for config in recorded.configs()]
+    asked = [*with_common_places(recorded.configs(), configs)]
     points = {_point(config): number for number, config in enumerate(asked)}
     found = {identity(left.config): left.left_out.run for left in left_out if left.config}
     found |= {identity(run.config): run.name for run in complete}

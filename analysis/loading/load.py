@@ -190,10 +190,8 @@ def _as_compared(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun
     """Return the runs with configurations in which options that are no part of the comparison are equal."""
     configs = compared_configs([run.header for run in complete])
     runs = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
-    others = [
-        replace(left, config=with_common_places(left.config, configs)) if left.config else left
-        for left in left_out
-    ]
+    placed = with_common_places([left.config for left in left_out if left.config], configs)
+    others = [replace(left, config=next(placed)) if left.config else left for left in left_out]
     return runs, others
 
 

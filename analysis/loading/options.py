@@ -1,6 +1,6 @@
 """The options that vary between runs: the axes of a study, as the records themselves tell them."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from unet_scaling.study.config import ALL_FRAMEWORKS, SHARED_TABLES, TASK_OPTIONS, RunConfig
 from unet_scaling.study.options import OPTION_TABLES, TASK_DATA_KEYS, Training
@@ -59,19 +59,18 @@ def compared_configs(headers: Sequence[Header]) -> list[RunConfig]:
     return _without(_varied_on_purpose(configs, _without(OPERATIONAL, headers)), headers)
 
 
-def with_common_places(config: RunConfig, compared: Sequence[RunConfig]) -> RunConfig:
-    """Return the point of a run without header, with the operational options all compared runs share."""
-    if not compared:
-        return config
+def with_common_places(configs: Sequence[RunConfig], compared: Sequence[RunConfig]) -> Iterator[RunConfig]:
+    """Yield the points of runs without header, with the operational options all compared runs share."""
     varied = varying(compared)
-    shared = [key.split(".") for key in OPERATIONAL if key not in varied]
-    tables = {
-        table: getattr(config, table).model_copy(
-            update={key: getattr(getattr(compared[0], table), key) for found, key in shared if found == table}
-        )
-        for table in ("data", "training")
-    }
-    return config.model_copy(update=tables)
+    shared = [key.split(".") for key in OPERATIONAL if key not in varied] if compared else []
+    for config in configs:
+        tables = {
+            table: getattr(config, table).model_copy(
+                update={key: getattr(getattr(compared[0], table), key) for of, key in shared if of == table}
+            )
+            for table in ("data", "training")
+        }
+        yield config.model_copy(update=tables)
 
 
 def identity(config: RunConfig) -> Hashable:
