@@ -321,9 +321,11 @@ def test_an_attempt_of_a_warm_up_only_leaves_no_profile_and_no_error(images: Pat
 def test_measured_runs_stand_beside_more_emulated_ones(tmp_path: Path, of: str) -> None:
     """Even where most agree in something else, too, in which the measured ones differ from them."""
     write_emulated(tmp_path / "study")
-    other = {"commit": {"commit": "f" * 40}, "machine": {"versions": {"python": "3.12.1"}}}[of]
+    others: dict[str, dict[str, object]] = {
+        "commit": {"commit": "f" * 40}, "machine": {"versions": {"python": "3.12.1"}},
+    }  # fmt: skip
     for repeat in (4, 5):
-        write_run(tmp_path / "study", "horovod", 2, repeat, label="-real", header=other)
+        write_run(tmp_path / "study", "horovod", 2, repeat, label="-real", header=others[of])
     study = load_study(tmp_path / "study")
     assert [*study.runs["run"]] == ["horovod-w02-real-r4", "horovod-w02-real-r5"]
     assert len(study.left_out) == 18
