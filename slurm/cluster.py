@@ -1,10 +1,19 @@
 """Read the cluster file: where a study runs, and the geometry of a job for each worker count."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from slurm.sbatch_options import require_free
 from slurm.scheduler import Slurm
@@ -18,6 +27,12 @@ Option = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]-]+$"),
     Allowed("a text of letters, digits and . _ , : + / = @ % [ ] - without spaces"),
+]
+SbatchOption = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]&|()*-]+$"),
+    Allowed("one option with its value, of letters, digits and . _ , : + / = @ % [ ] & | ( ) * -"),
+    BeforeValidator(lambda value: as_one_word(value) if isinstance(value, str) else value),
 ]
 Variable = Annotated[
     str,
@@ -74,7 +89,7 @@ class Cluster(StrictModel):
         False, description="before a study's first job, a job of half a minute tries the launch itself"
     )
     requeue: bool = Field(True, description="a run that stopped asks Slurm to start its job again")
-    options: list[Option] = Field([], description="further sbatch options", examples=[["--exclusive"]])
+    options: list[SbatchOption] = Field([], description="further sbatch options", examples=[["--exclusive"]])
     environment: dict[Variable, Word] = Field(
         {},
         description="variables to set for every worker",
@@ -96,6 +111,19 @@ class Cluster(StrictModel):
         examples=[["SLURM_JWT"]],
     )
 
+    @field_validator("gres")
+    @classmethod
+    def _without_the_count(cls, gres: str, info: ValidationInfo) -> str:
+        """Return the resource without its count, which follows from gpus_per_node."""
+        gpu, comma, others = gres.partition(",")
+        matched = re.fullmatch(r"([A-Za-z][\w.-]*(?::(?![0-9]+(?::|$))[\w.-]+)?)(?::([0-9]+))?", gpu)
+        if matched is None and gres:
+            raise ValueError(f"{gres!r} is no resource as in sinfo --format=%G; write gpu, or gpu:a100")
+        name, number = matched.groups() if matched else ("", None)
+        if number and int(number) != info.data.get("gpus_per_node"):
+            raise ValueError(f"{gres!r} asks for {number}: use gres = '{name}' and gpus_per_node = {number}")
+        return f"{name}{comma}{others}"
+
     @field_validator("options")
     @classmethod
     def _not_those_of_the_geometry(cls, options: list[str]) -> list[str]:
@@ -116,6 +144,11 @@ class Cluster(StrictModel):
                 f"stop_seconds = {self.stop_seconds}: must be less than time, {self.limit_seconds} s"
             )
         return self
+
+    def gres_of(self, workers: int) -> str:
+        """Return the resources of a node with so many workers, as --gres takes them."""
+        gpu, comma, others = self.gres.partition(",")
+        return f"{gpu}:{workers}{comma}{others}"
 
     @property
     def slurm(self) -> Slurm:
@@ -141,6 +174,16 @@ class Geometry:
     nodes: int
     workers_per_node: int
     cores_per_worker: int
+
+
+def as_one_word(option: str) -> str:
+    """Return an option as people copy it, such as `#SBATCH --constraint "a&b"`, as --constraint=a&b."""
+    matched = re.fullmatch(r" *(?:#SBATCH +)?(--[\w-]+|-[A-Za-z](?= ))(?:=| +|$)(.*)", option)
+    if matched is None:
+        return option
+    name, value = matched.groups()
+    quoted = re.fullmatch(r"(['\"])(.*)\1", value)
+    return f"{name}{'=' if name.startswith('--') and value else ''}{quoted.group(2) if quoted else value}"
 
 
 def read_cluster(path: Path) -> Cluster:

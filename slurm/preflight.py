@@ -11,6 +11,7 @@ from unet_scaling.study.command_line import check_command
 from unet_scaling.study.compute_profile import profile_of
 from unet_scaling.study.config import WRAPPERS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.texts import duration
 
 FRAMEWORK_PACKAGES: dict[Framework, str] = {
     "pytorch_native": "torch",
@@ -131,7 +132,7 @@ def estimate(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: boo
     """Return what these runs can cost at most, as text: their time limit on all their nodes."""
     hours = limit_node_hours(cluster, configs, one_allocation)
     kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"
-    return f"{kind}, at most {hours:.1f} node-hours (limit {cluster.time} each)"
+    return f"{kind}, at most {hours:.1f} node-hours (limit {duration(cluster.limit_seconds)} each)"
 
 
 def limit_node_hours(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> float:

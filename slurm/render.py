@@ -83,7 +83,7 @@ def launch_words(cluster: Cluster, shape: Geometry) -> str:
             "--kill-on-bad-exit=1",
         ]
         if cluster.gres:
-            words.append(_word(f"--gres={cluster.gres}:{shape.workers_per_node}"))
+            words.append(_word(f"--gres={cluster.gres_of(shape.workers_per_node)}"))
     else:
         # A function of header.jinja: MPIs have no common word for it.
         words = ["-n", str(shape.workers), f"$(on_each_node {shape.workers_per_node})"]

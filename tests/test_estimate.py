@@ -157,7 +157,7 @@ def test_an_estimate_names_its_runs_and_what_it_scales_to(tmp_path: Path, study:
     cost = cluster_cost(CLUSTER, study.configs(), False, basis)
     first, second = cost.text.splitlines()
     assert "by 2 complete runs of sweep on 1 worker; scaled to 4 workers" in first
-    assert second == "4 jobs, at most 12.0 node-hours (limit 02:00:00 each)"
+    assert second == "4 jobs, at most 12.0 node-hours (limit 2.0 h each)"
     assert 0 < cost.node_hours < 12
     assert "scaled to 4 workers" in local_time(study.configs(), basis)
 

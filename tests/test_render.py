@@ -126,7 +126,7 @@ def test_a_cluster_file_cannot_leave_its_line(key: str, value: str, tmp_path: Pa
     if key == "gres" and value == "":
         assert not read_cluster(path).gres
         return
-    if key == "options" and value == "":
+    if key == "options" and value in ("", "a|b", "a&b"):  # to sbatch a constraint, to bash a comment
         return
     with pytest.raises(UserError, match=rf"site\.toml: {key}"):
         read_cluster(path)
@@ -314,3 +314,72 @@ def test_an_allocation_begins_no_run_after_the_second_at_which_runs_stop(tmp_pat
     said = [line.removeprefix(f"{tmp_path}/").partition(",")[0] for line in done.stdout.splitlines()]
     assert said == ["1: done", "2: not begun", "3: not begun"]
     assert [folder.name for _, folder in runs if list(folder.iterdir())] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("copied", "word"),
+    [
+        ("--constraint=gpu&hbm80g", "--constraint=gpu&hbm80g"),
+        ('--constraint="gpu&hbm80g"', "--constraint=gpu&hbm80g"),
+        ("#SBATCH --constraint='a100|h100'", "--constraint=a100|h100"),
+        ("--constraint a100|h100", "--constraint=a100|h100"),
+        ("-C a100|h100", "-Ca100|h100"),
+        ("--constraint=[rack1*2&rack2*4]", "--constraint=[rack1*2&rack2*4]"),
+        ("--constraint=(a100|h100)&ib", "--constraint=(a100|h100)&ib"),
+        ("--comment project=a", "--comment=project=a"),
+        ("#SBATCH --exclusive", "--exclusive"),
+    ],
+)
+def test_options_are_taken_as_they_are_copied_and_sbatch_reads_them(
+    copied: str, word: str, tmp_path: Path
+) -> None:
+    cluster = read_with_options(tmp_path, copied)
+    assert cluster.options == [word]
+    assert f"\n#SBATCH {word}\n" in script(cluster, "horovod")
+
+
+@pytest.mark.parametrize(
+    "option", ["-N 1 -n 4", "--constraint=a #b", "--comment=a;b", '--constraint="a', "--x=$(y)"]
+)
+def test_what_is_not_one_option_is_refused_as_it_is_read(option: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"site\.toml: options"):
+        read_with_options(tmp_path, option)
+
+
+@pytest.mark.parametrize(
+    ("gres", "node"),
+    [
+        ("gpu", "gpu:4"),
+        ("gpu:4", "gpu:4"),
+        ("gpu:a100", "gpu:a100:4"),
+        ("gpu:a100:4", "gpu:a100:4"),
+        ("gpu:1g.5gb", "gpu:1g.5gb:4"),
+        ("gpu:4,tmp:100G", "gpu:4,tmp:100G"),
+        ("gpu:a100,tmp:100G", "gpu:a100:4,tmp:100G"),
+    ],
+)
+def test_a_resource_is_taken_with_the_count_that_people_copy(gres: str, node: str) -> None:
+    cluster = SRUN.model_validate(SRUN.model_dump() | {"gres": gres, "gpus_per_node": 4})
+    text = script(cluster, "horovod", workers=8)
+    assert f"\n#SBATCH --gres={node}\n" in text
+    assert f"--gres={node} " in text
+
+
+@pytest.mark.parametrize(
+    ("gres", "cure"),
+    [
+        ("gpu:2", "use gres = 'gpu' and gpus_per_node = 2"),
+        ("gpu:a100:8", "use gres = 'gpu:a100' and gpus_per_node = 8"),
+        ("4", "write gpu, or gpu:a100"),
+        ("gpu=4", "write gpu, or gpu:a100"),
+        ("gres/gpu:4", "write gpu, or gpu:a100"),
+        ("--gres=gpu:4", "write gpu, or gpu:a100"),
+    ],
+)
+def test_a_resource_of_another_count_is_refused_with_the_key_to_use(
+    gres: str, cure: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f'launcher="srun"\ngpus_per_node=4\ncores_per_worker=1\ntime="10"\ngres={_toml(gres)}')
+    with pytest.raises(UserError, match=rf"site\.toml: gres: .*{re.escape(cure)}"):
+        read_cluster(path)
