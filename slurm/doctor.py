@@ -109,4 +109,4 @@ def _examination(folder: Path, workers: int, cores_wanted: int | None) -> Examin
     except ValueError as error:
         raise UserError(f"a report in {folder} cannot be read: {error}") from None
     output = (folder / OUTPUT_NAME).read_text(errors="replace")
-    return Examination(workers, reports, launch_findings(reports, workers, cores_wanted), output)
+    return Examination(workers, reports, launch_findings(reports, workers, cores_wanted, output), output)

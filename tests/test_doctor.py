@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -60,8 +61,10 @@ def examine(folder: Path, first: Sequence[str], second: Sequence[str] = ()) -> F
     """Launch a worker behind each of these commands; return what its doctor finds."""
     worker = [sys.executable, "-m", "unet_scaling.doctor", str(folder), str(WORKERS)]
     command = [mpiexec_program(), "-n", "1", *first, *worker, ":", "-n", "1", *(second or first), *worker]
-    subprocess.run(command, env=launch_environment(), capture_output=True, timeout=LAUNCH_SECONDS)
-    return launch_findings(read_reports(folder), WORKERS)
+    done = subprocess.run(
+        command, env=launch_environment(), capture_output=True, timeout=LAUNCH_SECONDS, text=True
+    )
+    return launch_findings(read_reports(folder), WORKERS, output=done.stdout + done.stderr)
 
 
 @pytest.mark.slow
@@ -107,6 +110,75 @@ def test_names_versions_and_cores_that_differ(tmp_path: Path) -> None:
     (cores,) = (warning for warning in found.warnings if "cores_per_worker" in warning)
     assert cores.startswith("worker 1 on ")
     assert "has 1 core; others have" in cores
+
+
+@pytest.mark.slow
+def test_blames_the_worker_that_was_killed_and_not_the_survivor(tmp_path: Path) -> None:
+    found = examine(tmp_path, ["env"], ["sh", "-c", "sleep 3; kill -9 $$"])
+    assert found.faults[0].startswith(f"a worker on {socket.gethostname()} was the first to end, by signal 9")
+    assert not any("worker 0 on" in fault for fault in found.faults)
+
+
+# As the launchers print it, MPICH 5.0.2, Intel MPI 2021.16, Open MPI 4.1.4 and 5.0.11, Slurm 22.05, where of
+# three workers on three hosts the one on node1 is killed and the launcher then ends the others.
+SRUN = """srun: error: node1: task 1: {}
+srun: launch/slurm: _step_signal: Terminating StepId=18.0
+slurmstepd-node1: error: *** STEP 18.0 ON node1 CANCELLED AT 2026-11-25T17:11:42 ***
+srun: error: node0: task 0: Terminated
+srun: error: node2: task 2: Killed
+"""
+HYDRA = """=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 25168 RUNNING AT node1
+=   EXIT CODE: {0}
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+===================================================================================
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: {1} (signal {0})
+"""
+INTEL = "=   RANK 1 PID 25181 RUNNING AT node1\n=   KILLED BY SIGNAL: {} ({})\n"
+ORTERUN = "orterun noticed that process rank 1 with PID 0 on node node1 exited on signal {} ({}).\n"
+PRTERUN = "prterun noticed that process rank 1 with PID 25348 on node node1 exited on\nsignal {} ({}).\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "how"),
+    [
+        (SRUN.format("Killed"), "Killed: from outside"),
+        (SRUN.format("Out Of Memory"), "Out Of Memory: it needs more memory than its job has"),
+        (
+            SRUN.format("Killed") + "slurmstepd: error: Detected 1 oom-kill event(s)",
+            "Killed: it needs more memory",
+        ),
+        (SRUN.format("Segmentation fault (core dumped)"), "Segmentation fault"),
+        (HYDRA.format(9, "Killed"), "signal 9 (SIGKILL): from outside"),
+        (HYDRA.format(11, "Segmentation fault"), "signal 11 (SIGSEGV)"),
+        (INTEL.format(9, "Killed"), "signal 9 (SIGKILL): from outside"),
+        (ORTERUN.format(7, "Bus error"), "signal 7 (SIGBUS)"),
+        (PRTERUN.format(9, "Killed"), "signal 9 (SIGKILL): from outside"),
+    ],
+)
+def test_blames_the_first_to_die_by_its_host_and_signal(output: str, how: str) -> None:
+    lost = "[/gloo/pair.cc:339] Connection closed by peer"
+    survivors = [worker(rank, stage="started", problem=lost) for rank in (0, 2)]
+    reports = [survivors[0], worker(1, stage="started"), survivors[1]]
+    fault = launch_findings(reports, 3, output=output).faults[0]
+    assert fault.startswith(f"worker 1 on node1 was the first to end, by {how}")
+    assert lost not in "".join(launch_findings(reports, 3, output=output).faults)
+
+
+@pytest.mark.parametrize("output", ["", SRUN.format("Exited with exit code 2"), SRUN.format("Terminated")])
+def test_a_worker_that_says_what_went_wrong_is_heard(output: str) -> None:
+    told = worker(1, stage="started", problem="no such interface")
+    (fault,) = launch_findings([worker(0), told, worker(2)], 3, output=output).faults
+    assert fault == "worker 1 on node1: no such interface"
+
+
+def test_a_path_that_drops_large_packets_is_named_by_its_mtu() -> None:
+    small = {"stage": "exchanged small messages"}
+    reports = [worker(0, **small), worker(1, **small, problem="Connection timed out"), worker(2, **small)]
+    fault = launch_findings(reports, 3).faults[0]
+    assert fault.startswith("worker 1 on node1: messages of 8 bytes pass and one of 100 kB does not")
+    assert "MTU" in fault
 
 
 def pair(hosts: tuple[str, str], milliseconds: float, latency: float = 0.05) -> HostPair:

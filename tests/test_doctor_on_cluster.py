@@ -112,6 +112,24 @@ def test_names_the_variable_that_the_workers_lack(
     assert found["faults"][0].startswith(f"{effect}PMI_RANK is not set on node1, with PMI_SIZE=2")
 
 
+def test_blames_the_worker_that_was_killed(hosts: VirtualCluster, tmp_path: Path) -> None:
+    """Not the survivor, which loses its connection and is ended by srun."""
+    kill = 'if [ $SLURM_PROCID = 1 ]; then (sleep 3; kill -9 $$) & fi; exec "$@"'
+    words = ", ".join(json.dumps(word) for word in ("sh", "-c", kill, "sh"))
+    found = examine(hosts, tmp_path, f"{PMI}, {words}", workers=2)
+    assert found["faults"][0].startswith("worker 1 on node2 was the first to end, by Killed")
+    assert not any("worker 0" in fault for fault in found["faults"])
+
+
+def test_names_a_path_that_drops_large_packets(tmp_path: Path) -> None:
+    with bring_up("mtu", *HOSTS) as cluster:
+        small = ["root", "tbf", "rate", "1gbit", "burst", "1300", "latency", "50ms"]
+        dropping = cluster.inside("node3", "tc", "qdisc", "add", "dev", "eth0", *small)
+        assert dropping.returncode == 0, dropping.stderr
+        found = examine(cluster, tmp_path)
+    assert "messages of 8 bytes pass and one of 100 kB does not" in found["faults"][0]
+
+
 def test_names_an_srun_that_does_not_speak_to_mpi(hosts: VirtualCluster, tmp_path: Path) -> None:
     found = examine(hosts, tmp_path, "", workers=2)
     (fault,) = found["faults"]

@@ -4,6 +4,8 @@ Pure functions of the reports. Each sentence names worker, host or variable, the
 """
 
 import math
+import re
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,19 @@ from unet_scaling.study.texts import count
 SLOW_NODE_SHARE = 0.8
 # Of clocks: what NTP keeps is a hundredth of it.
 LARGEST_CLOCK_OFFSET_SECONDS = 1.0
+LARGE_MESSAGE_STOPS = (
+    "messages of 8 bytes pass and one of 100 kB does not: a switch or tunnel drops packets as large as "
+    "the MTU of an interface; compare `ip link` of the hosts, try `ping -M do -s 1472 HOST`"
+)
+# How Intel MPI, MPICH, Open MPI and srun name the first worker that ended. MPICH names another's process id.
+DEATHS = (
+    r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+KILLED BY SIGNAL: (?P<how>\d+)",
+    r"PID \d+ RUNNING AT (?P<host>\S+)[^()]*\(signal (?P<how>\d+)\)",
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<how>\d+)",
+    r"srun: error: (?P<host>\S+): tasks? (?P<rank>\d+)[\d,-]*: (?P<how>[^\n]+)",
+)
+# Of a worker that says itself what went wrong, and of one that its launcher ends.
+ORDERLY_ENDS = ("Exited", "Terminated", "15")
 MPI_CURE = (
     'let srun speak to MPI (launcher_arguments = ["--mpi=pmi2"]; `srun --mpi=list` shows what it can), '
     "or start with the mpiexec of this MPI"
@@ -37,18 +52,21 @@ class Findings:
 
 
 def launch_findings(
-    reports: Sequence[WorkerReport], workers: int, cores_wanted: int | None = None
+    reports: Sequence[WorkerReport], workers: int, cores_wanted: int | None = None, output: str = ""
 ) -> Findings:
     """Return what is wrong with a launch of so many workers, the likeliest cause first.
 
-    `cores_wanted` is what the cluster file promises each worker.
+    `cores_wanted` is what the cluster file promises each worker, `output` what the launcher printed.
     """
+    died = first_death(reports, workers, output)
     faults = (
+        *died,
         *missing_reports(reports, workers),
         *launcher_groups(reports, workers),
         *ranks_told_twice(reports, workers),
         *wrong_interfaces(reports),
-        *problems(reports),
+        # Those of the survivors follow from it.
+        *([] if died else problems(reports)),
         *mpi_groups(reports, workers),
         *other_versions(reports),
         *devices_in_common(reports),
@@ -62,6 +80,26 @@ def launch_findings(
         *wrong_clocks(reports),
     )
     return Findings(faults, warnings)
+
+
+def first_death(reports: Sequence[WorkerReport], workers: int, output: str) -> list[str]:
+    """Find the first worker that a signal ended, in the words of its launcher, which then ends the others."""
+    found = next((match for pattern in DEATHS if (match := re.search(pattern, output))), None)
+    if found is None or found["how"].startswith(ORDERLY_ENDS) or any(map(_lost_variable, reports)):
+        return []
+    host = found["host"]
+    how = found["how"]
+    there = [str(report.rank) for report in reports if report.facts.host == host]
+    alone = there[0] if len(there) == 1 and len(reports) == workers else None
+    rank = found.groupdict().get("rank") or alone
+    place = f"worker {rank} on {host}" if rank else f"a worker on {host}"
+    name = f"signal {how} ({signal.Signals(int(how)).name})" if how.isdecimal() else how
+    cause = ""
+    if "oom" in output.lower() or how == "Out Of Memory":
+        cause = ": it needs more memory than its job has; ask for more (options = ['--mem=...'])"
+    elif how in ("9", "Killed"):
+        cause = f": from outside, as where memory runs out (`dmesg` of {host}), or by hand"
+    return [f"{place} was the first to end, by {name}{cause}"]
 
 
 def missing_reports(reports: Sequence[WorkerReport], workers: int) -> list[str]:
@@ -179,6 +217,10 @@ def problems(reports: Sequence[WorkerReport]) -> list[str]:
         problem if problem.startswith("worker ") else f"{report.place}: {problem}"
         for problem, report in first.items()
     ]
+    small = [report for report in reports if report.stage == "exchanged small messages"]
+    if small:
+        own = next((report for report in small if report.problem), small[0])
+        told.insert(0, f"{own.place}: {LARGE_MESSAGE_STOPS}")
     silent = [report for report in reports if not report.problem and report.stage != "finished"]
     # Nobody says why: a library ended the process itself, or kept it from saying so.
     return told or [_silent_end(report) for report in silent[:1]]

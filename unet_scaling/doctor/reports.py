@@ -17,7 +17,9 @@ from unet_scaling.study.validation import StrictModel
 
 REPORT_PATTERN = "worker.*.json"
 # The last stage that a worker completed, in their order.
-Stage = Literal["started", "joined by torch", "measured", "joined by MPI", "finished"]
+Stage = Literal[
+    "started", "joined by torch", "exchanged small messages", "measured", "joined by MPI", "finished"
+]
 
 
 class WorkerReport(StrictModel):
