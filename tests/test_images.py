@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from slurm.commands import new
-from tests.data_folders import blob, make_folder, noise, options, save
+from slurm.commands import check, new
+from tests.data_folders import blob, noise, options, save
 from tests.encodings import DEEP, ENCODINGS, GREY, Array, Encoding, pil, tif
 from unet_scaling.data.__main__ import main
 from unet_scaling.data.cache import build_cache, open_cache
@@ -231,7 +231,10 @@ FOLDERS: dict[str, tuple[Mapping[str, bytes | str | None], list[str]]] = {
         ["images/p9.png: has no mask", "masks/x.png: has no image"],
     ),
     "no pattern": ({"images/cat.png": IMAGE, "masks/box.png": MASK}, ["'cat.png' and 'box.png'", "--names"]),
-    "JPEG masks": (PLAIN | {"images/q.png": IMAGE, "masks/q.jpg": MASK}, ["q.jpg': JPEG changes the values"]),
+    "JPEG masks": (
+        PLAIN | {"images/q.png": IMAGE, "masks/q.jpg": pil(blob(), "JPEG")},
+        ["q.jpg: JPEG changes the values"],
+    ),
     "git-annex": (PLAIN | {"images/q.png": ANNEX}, ["q.png': its content is not here; run: git annex get"]),
     "dangling": (PLAIN | {"masks/q.png": "/gone/q.png"}, ["q.png': is a link to '/gone/q.png'"]),
     "case": (named("p*", "P*"), ["names       p*:P*"]),
@@ -320,10 +323,21 @@ def test_new_proposes_what_the_images_need(
     assert read_manifest(data / "manifest.json").pairs[0].foreground_share == 53 / 54
 
 
-def test_new_leaves_the_intensity_of_usual_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    data = make_folder(tmp_path / "data", count=8, height=32, width=32)
-    monkeypatch.setattr(sys, "argv", ["unet-scaling new", "mine", "--data", str(data), "--yes"])
+@pytest.mark.parametrize(("pixels", "intensity"), [(GREY, "dtype"), (GREY.astype(np.float32), "image")])
+def test_a_study_is_checked_for_an_intensity_that_its_images_have(
+    pixels: Array, intensity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = pictures(tmp_path / "data", pixels, blob(18, 21))
+    monkeypatch.setattr(sys, "argv", ["new", "mine", "--data", str(data), "--into", str(tmp_path), "--yes"])
     new.main()
-    assert read_study(tmp_path / "mine.toml").configs()[0].data.intensity == "dtype"
+    study = tmp_path / "mine.toml"
+    assert read_study(study).configs()[0].data.intensity == intensity
+    words = ["check", str(study), "--only-files"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert check.main() == 0
+    monkeypatch.setattr(sys, "argv", [*words, "--set", "data.intensity=dtype"])
+    if intensity == "dtype":
+        assert check.main() == 0
+    else:
+        with pytest.raises(UserError, match=r"data\.intensity: found 'dtype'; allowed: 'image'"):
+            check.main()

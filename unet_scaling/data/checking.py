@@ -3,14 +3,13 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from unet_scaling.data.fitting import Bytes
 from unet_scaling.data.foreground import Foreground, filled_shares, parse_foreground, suggest_foreground
 from unet_scaling.data.images import Pixels, colours_of, decode, describe_mode, read_bytes, to_mask_values
 from unet_scaling.data.manifest import MOST_VALUES_LISTED, FileEntry, Manifest, PairEntry
@@ -36,21 +35,23 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
     """
     rule = parse_foreground(foreground)
     pairs, problems = find_pairs(folder, names)
-    result = _FolderCheck(problems)
+    entries: list[PairEntry] = []
+    first_masks: dict[int, str] = {}
     for checked in map_in_order(partial(_check_pair, folder, rule), pairs, "checking"):
-        result.add(checked)
-    problems = result.problems
-    if unexpected := rule.unexpected(set(result.first_masks)):
+        problems += checked.problems
+        if checked.entry is not None:
+            entries.append(checked.entry)
+            for value in checked.mask_values:
+                first_masks.setdefault(value, checked.entry.mask.name)
+    if unexpected := rule.unexpected(set(first_masks)):
         sample = sample_folder(folder, pairs)
         cure = f"the values are {sample.mask_values}: use --foreground '{sample.foreground}', or another rule"
-        problems += _mask_problems(
-            folder, unexpected, result.first_masks, f"under the rule {rule.text!r}; {cure}"
-        )
-    if not problems and not any(entry.foreground_pixels for entry in result.entries):
+        problems += _mask_problems(folder, unexpected, first_masks, f"under the rule {rule.text!r}; {cure}")
+    if not problems and not any(entry.foreground_pixels for entry in entries):
         problems = [f"{folder / MASKS_FOLDER}: no mask has a foreground pixel under the rule {rule.text!r}"]
     if problems:
         raise UserError(_report(folder, problems), EXIT_BAD_DATA)
-    return Manifest(foreground=rule.text, pairs=result.entries)
+    return Manifest(foreground=rule.text, pairs=entries)
 
 
 @dataclass(frozen=True)
@@ -58,22 +59,6 @@ class _CheckedPair:
     problems: list[str]
     entry: PairEntry | None = None
     mask_values: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
-class _FolderCheck:
-    """The pairs checked so far; `first_masks` names the first mask with each value."""
-
-    problems: list[str]
-    entries: list[PairEntry] = field(default_factory=list)
-    first_masks: dict[int, str] = field(default_factory=dict)
-
-    def add(self, checked: _CheckedPair) -> None:
-        self.problems.extend(checked.problems)
-        if checked.entry is not None:
-            self.entries.append(checked.entry)
-            for value in checked.mask_values:
-                self.first_masks.setdefault(value, checked.entry.mask.name)
 
 
 @dataclass(frozen=True)
@@ -94,49 +79,33 @@ def _check_pair(folder: Path, rule: Foreground, pair: FilePair) -> _CheckedPair:
     if image is None or mask is None:
         return _CheckedPair(problems)
     if image.size != mask.size:
-        problems.append(f"{mask.path}: has {mask.size} pixels, its image {image.size}")
-    grey = _grey_values(mask, problems)
-    if grey is None:
-        return _CheckedPair(problems)
-    values = np.unique(grey).tolist()
-    return _CheckedPair(problems, _pair_entry(pair.stem, image, mask, values, rule.mask(grey)), values)
-
-
-def _grey_values(mask: _DecodedFile, problems: list[str]) -> Pixels | None:
-    """Return the values of a mask, or None with the reason added to the problems."""
-    try:
-        return to_mask_values(mask.path, mask.pixels)
-    except UserError as error:
-        problems.append(str(error))
-        return None
-
-
-def _pair_entry(
-    stem: str, image: _DecodedFile, mask: _DecodedFile, mask_values: list[int], foreground: Bytes
-) -> PairEntry:
-    return PairEntry(
-        stem=stem,
+        problems.append(f"{mask.path}: has {mask.size} pixels, its image {image.size}; export them anew")
+    values = np.unique(mask.pixels).tolist()
+    entry = PairEntry(
+        stem=pair.stem,
         image=image.entry,
         mask=mask.entry,
         height=mask.pixels.shape[0],
         width=mask.pixels.shape[1],
-        mask_values=mask_values[:MOST_VALUES_LISTED],
-        mask_value_count=len(mask_values),
-        foreground_pixels=int(foreground.sum(dtype=np.int64)),
+        mask_values=values[:MOST_VALUES_LISTED],
+        mask_value_count=len(values),
+        foreground_pixels=int(np.count_nonzero(rule.mask(mask.pixels))),
     )
+    return _CheckedPair(problems, entry, values)
 
 
 def _decode_file(path: Path, problems: list[str], is_mask: bool = False) -> _DecodedFile | None:
-    """Return a file with its pixels, or None with the reason added to the problems."""
+    """Return an image, or the values of a mask, or None with the reason added to the problems."""
     try:
         content = read_bytes(path)
         pixels = decode(path, content, is_mask)
+        values = to_mask_values(path, pixels) if is_mask else pixels
     except UserError as error:
         problems.append(str(error))
         return None
     digest = hashlib.sha256(content).hexdigest()
     entry = FileEntry(name=path.name, bytes=len(content), sha256=digest, mode=describe_mode(pixels))
-    return _DecodedFile(path, entry, pixels)
+    return _DecodedFile(path, entry, values)
 
 
 def _mask_problems(folder: Path, unexpected: list[int], first_masks: dict[int, str], cure: str) -> list[str]:
@@ -168,9 +137,9 @@ def sample_folder(folder: Path, pairs: Sequence[FilePair]) -> FolderSample:
     for pair in pairs[:: max(1, len(pairs) // PAIRS_SAMPLED)]:
         image = _decode_file(folder / IMAGES_FOLDER / pair.image, [])
         mask = _decode_file(folder / MASKS_FOLDER / pair.mask, [], is_mask=True)
-        if mask is not None and (grey := _grey_values(mask, [])) is not None:
-            values.update(np.unique(grey).tolist())
-            filled += filled_shares(grey)
+        if mask is not None:
+            values.update(np.unique(mask.pixels).tolist())
+            filled += filled_shares(mask.pixels)
         if image is not None:
             colours = colours_of(image.pixels)
             top = np.iinfo(colours.dtype).max if image.entry.has_range else np.nan

@@ -192,12 +192,11 @@ def _decode_png_or_jpeg(content: bytes, mask: bool) -> Pixels:
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
         raise _UnreadError(f"holds {frames} images; save the one that you mean as a file of its own")
-    if image.mode == "P" and mask:
-        colours = np.reshape(image.getpalette() or [0, 0, 0], (-1, 3))
-        if (colours != colours[:, :1]).any():
-            return _oriented(np.asarray(image), 1)
     depth, colour_type = content[24:26]
-    if image.has_transparency_data or (depth == 16 and colour_type != 0):
+    colours = np.reshape(image.getpalette() or [0, 0, 0], (-1, 3))
+    if image.mode == "P" and mask and (colours != colours[:, :1]).any():
+        pixels = np.asarray(image)
+    elif image.has_transparency_data or (depth == 16 and colour_type != 0):
         pixels = imagecodecs.png_decode(content)
     else:
         pixels = np.asarray(image.convert({"1": "L", "P": "RGB"}.get(image.mode, image.mode)))

@@ -10,7 +10,6 @@ from pathlib import Path
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 SUFFIXES = (".png", ".tif", ".tiff", ".jpg", ".jpeg")
-MASK_SUFFIXES = SUFFIXES[:3]
 IMAGES_FOLDER = "images"
 MASKS_FOLDER = "masks"
 SAME_NAMES = "*:*"
@@ -38,8 +37,8 @@ def find_pairs(folder: Path, names: str | None = None) -> tuple[list[FilePair], 
     where images/ or masks/ cannot be listed, 2 for an impossible pattern.
     """
     problems: list[str] = []
-    images = _by_stem(folder / IMAGES_FOLDER, SUFFIXES, problems)
-    masks = _by_stem(folder / MASKS_FOLDER, MASK_SUFFIXES, problems)
+    images = _by_stem(folder / IMAGES_FOLDER, problems)
+    masks = _by_stem(folder / MASKS_FOLDER, problems)
     if not names and images.keys() & masks.keys():
         names = SAME_NAMES
     image_affixes, mask_affixes = _affixes(names) if names else _found_affixes(images, masks)
@@ -121,11 +120,11 @@ def _as_seen(stem: str) -> str:
     return unicodedata.normalize("NFC", stem).casefold()
 
 
-def _by_stem(folder: Path, suffixes: tuple[str, ...], problems: list[str]) -> dict[str, str]:
+def _by_stem(folder: Path, problems: list[str]) -> dict[str, str]:
     """Return the file of each stem; add to the problems foreign files, and stems that look the same."""
     alike: dict[str, list[str]] = defaultdict(list)
     for name in sorted(list_sizes(folder)):
-        fault = _fault(folder / name, suffixes)
+        fault = _fault(folder / name)
         if fault:
             problems.append(f"{folder / ascii(name)}: {fault}")
         else:
@@ -137,7 +136,7 @@ def _by_stem(folder: Path, suffixes: tuple[str, ...], problems: list[str]) -> di
     return {Path(name).stem: name for names in alike.values() for name in names[:1]}
 
 
-def _fault(path: Path, suffixes: tuple[str, ...]) -> str:
+def _fault(path: Path) -> str:
     """Return why this entry cannot be an image or mask, by its name and kind; empty where it can."""
     if not path.name.isprintable():
         return "the name holds control characters or is not valid UTF-8; rename it"
@@ -148,8 +147,6 @@ def _fault(path: Path, suffixes: tuple[str, ...]) -> str:
         return f"is a link to {target!a}, which does not exist; bring that file back"
     if path.is_dir():
         return "is a folder; keep it elsewhere, and the masks of one image in one file"
-    if path.suffix.lower() in SUFFIXES and path.suffix.lower() not in suffixes:
-        return "JPEG changes the values of a mask; save it as PNG or TIFF from its source"
-    if path.suffix.lower() not in suffixes:
-        return f"is none of {', '.join(suffixes)}; convert it, or keep it elsewhere"
+    if path.suffix.lower() not in SUFFIXES:
+        return f"is none of {', '.join(SUFFIXES)}; convert it, or keep it elsewhere"
     return "" if path.is_file() else "is no regular file; keep it elsewhere"
