@@ -17,9 +17,9 @@ HIGHEST_VALUE = 65535
 # More values than a mask of classes has: these are objects or levels of grey.
 MOST_CLASSES = 8
 MIDDLE_OF_GREY_8_BIT = 127
-# Cells fill most of the rectangle around them; the pixels of one level of grey lie scattered or in rings.
+# Cells fill 0.5 to 1 of the rectangle around them; a level of grey, scattered or in rings, less than 0.15.
 FEWEST_PIXELS_OF_OBJECT = 4
-LEAST_FILLED_SHARE = 0.3
+LEAST_FILLED_SHARE = 0.2
 
 
 @dataclass(frozen=True)
