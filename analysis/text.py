@@ -1,14 +1,13 @@
 """Formatting for people: numbers, intervals, durations, counts, digests, lists, names and foreign texts."""
 
 import math
-import re
-import unicodedata
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from analysis.study import Names
+from unet_scaling.study.texts import clean as clean
 from unet_scaling.study.texts import count as count
 
 UNKNOWN = "—"
@@ -163,14 +162,6 @@ def series_name(row: Row, names: Names) -> str:
     return clean(", ".join(part for part in (names[row["framework"]], row["knobs"]) if part))
 
 
-def clean(text: object) -> str:
-    """Return a foreign text on one line, without characters that steer a terminal or turn its direction."""
-    if str(text).isprintable():
-        return str(text)
-    spaced = re.sub(r"[\t\r\n\v\f\x85\u2028\u2029]+", " ", str(text))
-    return "".join(letter for letter in spaced if unicodedata.category(letter) not in ("Cc", "Cf", "Cs"))
-
-
 def printable(text: str) -> str:
     """Return a text of a chart on one line, each unprintable character replaced by a sign for it."""
     return "".join(
@@ -178,9 +169,9 @@ def printable(text: str) -> str:
     )
 
 
-def cleaned(table: pd.DataFrame) -> pd.DataFrame:
+def cleaned(table: pd.DataFrame, to: Callable[[object], str] = clean) -> pd.DataFrame:
     """Return a table whose texts are clean; numbers and missing values stay as they are."""
     texts = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]
     return table.assign(
-        **{str(name): table[name].map(clean, na_action="ignore") for name in texts if len(table)}
+        **{str(name): table[name].map(to, na_action="ignore") for name in texts if len(table)}
     )

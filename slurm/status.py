@@ -29,7 +29,7 @@ from unet_scaling.study.study_file import (
     read_config,
     recorded_study,
 )
-from unet_scaling.study.texts import count
+from unet_scaling.study.texts import clean, count
 
 REFRESH_SECONDS = 10
 # `cancel` looks so long for jobs that are left, or whose answer was lost: longer than one can be late.
@@ -131,7 +131,9 @@ def show_status(folder: Path, console: Console, as_json: bool, watch: bool) -> N
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     if not watch and len(rows) > MOST_TABLE_ROWS:
-        print("\n".join(_plain_lines(rows)) + f"\n{folder.name}: {_title(rows)}: {_caption(rows)}")
+        print(
+            "\n".join(map(clean, _plain_lines(rows))) + f"\n{folder.name}: {_title(rows)}: {_caption(rows)}"
+        )
     elif not watch:
         console.print(_view(folder, rows, console), soft_wrap=False)
     if not watch:

@@ -69,6 +69,16 @@ def test_a_disk_that_stays_full_ends_the_run_loudly_and_leaves_what_was_there(
     assert trained(resumed.record) == undisturbed["horovod"]
 
 
+@needs_mounts
+def test_a_record_that_cannot_be_written_ends_the_run_in_one_sentence(images: Path, small_disk: Path) -> None:
+    point = fault_point(images, "pytorch_native", checkpoint_minutes=0)
+    failed = attempt(small_disk, point, Fault("full disk", 2 * STEPS, worker=0))
+    assert failed.state.state == "failed"
+    assert "run.jsonl cannot be written, the run stops: No space left on device" in failed.output
+    assert "Traceback" not in failed.output
+    assert not failed.record.damaged
+
+
 def test_a_checkpoint_that_may_not_be_written_ends_the_run_with_the_reason(
     images: Path, tmp_path: Path
 ) -> None:

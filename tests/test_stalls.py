@@ -134,6 +134,20 @@ def test_a_worker_whose_decoding_stands_still_is_named(
 
 
 @pytest.mark.slow
+def test_a_run_told_to_stop_in_its_last_step_stops_before_its_evaluation(
+    images: Path, tmp_path: Path, undisturbed: dict[str, list[object]]
+) -> None:
+    point = fault_point(images, "pytorch_native")
+    stopped = attempt(tmp_path / "run", point, Fault("SIGUSR2", 3 * STEPS))
+    assert stopped.state.state == "resumable"
+    assert stopped.position == (3, 0)
+    assert stopped.state.reason.endswith("stopped after epoch 3")
+    resumed = attempt(tmp_path / "run", point)
+    assert steps_done(resumed) == 3 * STEPS
+    assert trained(resumed.record) == undisturbed["pytorch_native"]
+
+
+@pytest.mark.slow
 def test_a_worker_that_stands_still_within_its_time_out_is_named_as_a_stall(
     images: Path, tmp_path: Path
 ) -> None:

@@ -37,6 +37,8 @@ def train_epochs(step: Step, model: nn.Module, data: RunData, group: Group, reco
         if record.evaluation_is_due(epoch):
             record.result(evaluate(step.task, model, data, group, record.epochs))
         record.epoch(train_epoch(step, data, group, epoch, meter, safe_points))
+    # What was trained is saved where a stop was asked for: an evaluation may last.
+    safe_points.begin_epoch(step.config.training.epochs)
     is_due = record.final_evaluation_is_due()
     record.end_training(evaluate(step.task, model, data, group, record.epochs) if is_due else None)
 

@@ -21,7 +21,12 @@ from analysis.loading.runs import name_of
 from analysis.study import Study
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.files import read_json_with_checksum, read_regular, write_json_with_checksum
+from unet_scaling.study.files import (
+    parse_json,
+    read_json_with_checksum,
+    read_regular,
+    write_json_with_checksum,
+)
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.study_file import PING_PONG_NAME, list_run_folders
 from unet_scaling.study.validation import Digest, StrictModel
@@ -114,7 +119,7 @@ def write_prediction(folder: Path, prediction: PredictionFile) -> Path:
 
 def read_prediction(path: Path) -> PredictionFile:
     """Read a file; ValueError where it is damaged, changed or impossible, OSError where it cannot be read."""
-    content = json.loads(read_regular(path))
+    content = parse_json(read_regular(path))
     if isinstance(content, dict) and "sha256" not in content:
         raise ValueError("it has lost its sha256: changed by hand")
     return PredictionFile.model_validate_json(json.dumps(read_json_with_checksum(path)))

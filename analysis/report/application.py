@@ -83,7 +83,7 @@ def _of_options(report: Report, advice: Recommendation, headline: str, rows: Seq
     yield f"**{escaped(sentence(headline))}**"
     yield from doubt_list(report)
     chosen = [row for row in rows if _recommended(row, advice)]
-    yield from (_in_words(report, row) for row in chosen)
+    yield from (escaped(_in_words(report, row)) for row in chosen)
     yield points_table(report, rows)
     if not report.study.is_emulated:
         yield "Cost of one training, in medians:"
@@ -147,7 +147,7 @@ def _figures(figures: FigureFiles) -> Iterator[str]:
 
 def _method(report: Report) -> Iterator[str]:
     study = report.study
-    yield _what_is_measured(report)
+    yield escaped(_what_is_measured(report))
     if not study.provenance_known:
         yield "\n".join(f"- {escaped(sentence(note))}" for note in study.notes)
         return

@@ -16,6 +16,7 @@ from analysis.report.played_columns import played_short_columns
 from analysis.report.view import Column, number_column
 from analysis.study import Study
 from analysis.text import Row, clean, labelled
+from unet_scaling.study.console import CleanConsole
 
 # So wide that no number of the table is cut.
 LEAST_WIDTH = 130
@@ -91,7 +92,7 @@ def print_left_out(study: Study, console: Console) -> None:
 
 def report_console() -> Console:
     """Return standard output, at least so wide that no number of the table is cut."""
-    return Console(highlight=False, width=max(Console().width, LEAST_WIDTH))
+    return CleanConsole(highlight=False, width=max(Console().width, LEAST_WIDTH))
 
 
 def _print_list(

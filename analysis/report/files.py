@@ -13,6 +13,7 @@ from analysis.report.links import RunLinks, run_links
 from analysis.report.markdown import summary_markdown
 from analysis.report.reproduction import study_file
 from analysis.report.tables import table_files
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
 PAGE_NAME = "report.html"
@@ -28,6 +29,8 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     not draw, and those of earlier versions, are removed: they would be taken for its own. Raises OSError
     where the folder cannot be written; an earlier file is then still whole.
     """
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link: remove it, or give --output {folder.resolve()}")
     figures = draw_figures(report)
     contents = _contents(report, figures, run_links(report, folder))
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """A table of the report: its file, its documented columns, and how the page shows it."""
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -11,10 +12,11 @@ from analysis.report.assemble import Report
 from analysis.report.view import Column, Grid, make_grid
 from analysis.restriction import restriction_words
 from analysis.study import Study
-from analysis.text import cleaned
+from analysis.text import clean, cleaned
 
 # Ten digits: more than any measurement has, and the same on every processor.
 FLOAT_FORMAT = "%.10g"
+FORMULA = re.compile(r"^\s*[=+@-](?=.*[^\d.])")
 BOUNDS = ("", "_low", "_high")
 # Columns that several tables begin with.
 POINT_KEYS = {"options, framework, knobs, workers": "the point"}
@@ -127,7 +129,12 @@ def _with_arm_names(table: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 def as_csv(table: pd.DataFrame) -> bytes:
     """Return UTF-8 with one header line, ten digits, empty where a value is not known."""
-    return cleaned(table).to_csv(index=False, lineterminator="\n", float_format=FLOAT_FORMAT).encode()
+    return cleaned(table, _inert).to_csv(index=False, lineterminator="\n", float_format=FLOAT_FORMAT).encode()
+
+
+def _inert(text: object) -> str:
+    """Return a text that no spreadsheet takes for a formula."""
+    return FORMULA.sub(r"'\g<0>", clean(text))
 
 
 def as_parquet(table: pd.DataFrame) -> bytes:

@@ -12,6 +12,7 @@ from slurm.estimate_basis import PROBE_SECONDS, basis_of_folder, basis_of_other,
 from slurm.preflight import require_known, require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.faults import did_you_mean
 from unet_scaling.study.study_file import read_study
@@ -182,4 +183,4 @@ def estimate_basis(
 def new_console() -> Console:
     """Return a console whose lines in a file or pipe have a fixed width."""
     width = None if sys.stdout.isatty() else PIPE_WIDTH_CHARACTERS
-    return Console(highlight=False, soft_wrap=True, width=width)
+    return CleanConsole(highlight=False, soft_wrap=True, width=width)

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Iterator
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from unet_scaling.profile.findings import as_milliseconds, counted
 from unet_scaling.profile.results import Conclusions, Profile, Samples
 from unet_scaling.profile.stages import STAGES
+from unet_scaling.study.console import CleanConsole
 
 # Columns of the tables where the output is no terminal.
 TABLES_WIDTH_CHARACTERS = 130
@@ -18,7 +18,7 @@ TABLES_WIDTH_CHARACTERS = 130
 def print_profile(profile: Profile) -> None:
     """Print stages, loader processes, steps, notes and warnings, with the advice last."""
     width = None if sys.stdout.isatty() else TABLES_WIDTH_CHARACTERS
-    console = Console(highlight=False, soft_wrap=True, width=width)
+    console = CleanConsole(highlight=False, soft_wrap=True, width=width)
     console.print(_heading(profile))
     for table in (_stage_table(profile), _throughput_table(profile), _step_table(profile)):
         console.print(table)

@@ -77,6 +77,6 @@ def _require_same_attempt(run: RunFolder) -> None:
 
 def _remove_unfinished(run: RunFolder) -> None:
     # What killed workers of earlier attempts were writing: the largest, a checkpoint, may fill a quota.
-    earlier = [report_name(attempt, "*") for attempt in range(1, run.attempt)]
-    for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, OWNER_NAME, *earlier):
+    reports = report_name("*", "*")
+    for names in (CHECKPOINTS, STEPS_NAME, WEIGHTS_NAME, LOG_NAME, OWNER_NAME, reports):
         remove_unfinished(run.path, names)

@@ -38,10 +38,17 @@ from unet_scaling.run.safe_points import Position, SafePoints, Start
 from unet_scaling.run.training_state import Trained, state_digests
 from unet_scaling.run.weights import WEIGHTS_NAME, save_weights
 from unet_scaling.study.compute_profile import COMPUTE_NAME
-from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_RESUME, StoppedError, UserError
+from unet_scaling.study.errors import (
+    EXIT_BAD_DATA,
+    EXIT_BUG,
+    EXIT_DIVERGED,
+    EXIT_RESUME,
+    StoppedError,
+    UserError,
+)
 from unet_scaling.study.files import write_atomically, write_verified
 from unet_scaling.study.measurements import STEPS_NAME
-from unet_scaling.study.record import RecordWriter
+from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import End, Epoch, Evaluation, RecordLine, WorkerFacts
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, Saliency
 from unet_scaling.study.study_file import LOG_NAME
@@ -90,6 +97,8 @@ class Recorder:
 
     def close(self) -> None:
         """Leave the run folder to the next attempt."""
+        if self._writer is not None:
+            self._writer.close()
         if self._group.rank == 0:
             self._claim.release()
 
@@ -310,7 +319,7 @@ class Recorder:
         try:
             self._write_if_known(_end(error))
             self._write_steps()
-        except OSError as problem:
+        except (OSError, UserError) as problem:
             print(f"error: the end could not be recorded: {problem}", file=sys.stderr, flush=True)
         if isinstance(error, UserError) and error.exit_code in (EXIT_DIVERGED, EXIT_RESUME):
             # All came here together; one that left now would have its launcher end worker 0 in the middle.
@@ -319,7 +328,12 @@ class Recorder:
 
     def _write(self, line: RecordLine) -> None:
         if self._writer is not None:
-            self._writer.write(line)
+            try:
+                self._writer.write(line)
+            except OSError as error:
+                path = self._run.path / RECORD_NAME
+                problem = f"{path} cannot be written, the run stops: {error.strerror}; launch it again"
+                raise UserError(problem, EXIT_BUG) from None
 
     def _write_if_known(self, line: RecordLine | None) -> None:
         if line is not None:

@@ -5,7 +5,6 @@ SHA-256 beside it. A profile of a device that is not at hand is written as TOML,
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.files import checksum_path, read_regular, read_verified
+from unet_scaling.study.files import checksum_path, parse_json, read_regular, read_verified
 from unet_scaling.study.measurements import Duration
 from unet_scaling.study.validation import StrictModel, read_toml, validated
 
@@ -93,7 +92,7 @@ def read_compute_profile(place: Path) -> ProfileFile:
         return ProfileFile(path, profile, hashlib.sha256(path.read_bytes()).hexdigest())
     try:
         raw = read_verified(path) if checksum_path(path).exists() else read_regular(path)
-        content = json.loads(raw)
+        content = parse_json(raw)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; {RECORD_A_PROFILE}") from None
     except (OSError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Errors that a user can mend, exit codes, and how programs and workers end with them."""
 
+import errno
 import faulthandler
 import fcntl
 import os
@@ -12,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import active_children
 from typing import NoReturn
+
+from unet_scaling.study.texts import clean
 
 EXIT_OK = 0
 EXIT_BUG = 1
@@ -40,6 +43,9 @@ ABORT_SECONDS = 1.0
 LONGEST_READ_SECONDS = 5.0
 READ_LOOK_SECONDS = 0.01
 INT_BYTES = 4
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+# Of a file, or of standard output, in which a program has no bug.
+UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EBADF)
 
 
 class UserError(Exception):
@@ -62,7 +68,7 @@ class StoppedError(UserError):
 
     def __init__(self, reason: str, position: tuple[int, int], explained: int | None = None) -> None:
         epoch, step = position
-        where = f"in epoch {epoch + 1} after {step} steps"
+        where = f"in epoch {epoch + 1} after {step} steps" if step else f"after epoch {epoch}"
         if explained is not None:
             where = f"after the last epoch, at step {explained} of its saliency maps"
         super().__init__(f"{reason}; stopped {where}", EXIT_RESUME)
@@ -95,15 +101,20 @@ def run_program(main: Callable[[], int | None]) -> None:
     more, as of `... | head`, ends it without a word.
     """
     try:
-        code = _exit_code(main)
+        code = _exit_code(main, with_output=True)
         sys.stdout.flush()
     except PermissionError as error:
         print(f"error: {error.filename}: {error.strerror}; who owns it can allow it", file=sys.stderr)
         code = EXIT_USAGE
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        code = EXIT_PIPE_CLOSED
+        if error.errno != errno.EPIPE:
+            print(f"error: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+            code = EXIT_BUG
         # The interpreter flushes once more as it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = EXIT_PIPE_CLOSED
     sys.exit(code)
 
 
@@ -183,12 +194,33 @@ def _abort_launch(descriptor: int, code: int) -> None:
         time.sleep(ABORT_SECONDS)
 
 
-def _exit_code(main: Callable[[], int | None]) -> int:
+def _exit_code(main: Callable[[], int | None], with_output: bool = False) -> int:
+    # A umask that lets everybody write is nobody's intent.
+    mask = os.umask(OTHERS_WRITE)
+    os.umask(mask if mask & stat.S_IWOTH else mask | OTHERS_WRITE)
     try:
+        if with_output:
+            _require_output()
         return main() or EXIT_OK
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        text = "\n".join(map(clean, str(error).split("\n")))
+        print(f"error: {text}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("error: stopped by the keyboard", file=sys.stderr, flush=True)
         return EXIT_INTERRUPTED
+
+
+def _require_output() -> None:
+    """Raise UserError where standard output is closed; one that is narrow escapes what it cannot show."""
+    is_closed = sys.stdout is None
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # The lowest number that is free: a file of this program, or of one it starts, would get it.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, "w"))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    if is_closed:
+        raise UserError("standard output is closed; send it to a file, or to /dev/null")

@@ -90,13 +90,21 @@ def write_json_with_checksum(path: Path, content: dict[str, Any]) -> None:
 
 def read_json_with_checksum(path: Path) -> object:
     """Return the JSON of a file, verified where it has a checksum. Raises ValueError and OSError."""
-    content = json.loads(read_regular(path))
+    content = parse_json(read_regular(path))
     checksum = content.pop(CHECKSUM_KEY, None) if isinstance(content, dict) else None
     if checksum not in (None, _json_checksum(content)):
         raise ValueError(
             f"it does not match its {CHECKSUM_KEY}: damaged, or changed by hand (then remove that key)"
         )
     return content
+
+
+def parse_json(content: bytes | str) -> Any:  # noqa: ANN401
+    """Return what JSON holds. Raises ValueError, also where it is nested too deeply to be read."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _json_checksum(content: object) -> str:

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from unet_scaling.study.config import WRAPPERS, RunConfig
+from unet_scaling.study.files import parse_json
 from unet_scaling.study.options import OPTION_TABLES
 
 # Headers up to this format name the configuration otherwise.
@@ -54,14 +55,14 @@ def in_newest_words(content: bytes) -> bytes:
 
     Raises ValueError where the configuration does not match the digest beside it.
     """
-    return json.dumps(_newest_line(json.loads(content))).encode()
+    return json.dumps(_newest_line(parse_json(content))).encode()
 
 
 def progress_in_newest_words(content: str) -> str:
     """Return the progress of a checkpoint, whose epochs and results are lines of a record, likewise."""
     if not any(key.decode() in content for key in KEYS_OF_OLDER_LINES):
         return content
-    progress = json.loads(content)
+    progress = parse_json(content)
     for lines in ("epochs", "results"):
         progress[lines] = [_newest_line(line) for line in progress.get(lines, [])]
     return json.dumps(progress)

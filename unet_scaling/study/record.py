@@ -105,7 +105,7 @@ class RecordWriter:
         size = os.fstat(self._descriptor).st_size
         try:
             if os.write(self._descriptor, data) != len(data):
-                raise OSError(errno.ENOSPC, "the record could not be written whole; is the disk full?")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._descriptor)
         except OSError:
             with suppress(OSError):

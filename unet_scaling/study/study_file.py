@@ -5,7 +5,11 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 
 import hashlib
 import os
+import stat
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +90,17 @@ def config_path(run_folder: Path) -> Path:
 
 def list_run_folders(study_folder: Path) -> list[Path]:
     """Return the folders of a study that hold a run configuration, by name."""
+    _warn_of_writers(study_folder)
     names = (CONFIG_NAME, OLDER_CONFIG_NAME)
     return sorted({path.parent for name in names for path in study_folder.glob(f"*/{name}")})
+
+
+@cache
+def _warn_of_writers(folder: Path) -> None:
+    """Say, once, that anyone may write into a folder."""
+    with suppress(OSError):
+        if folder.stat().st_mode & stat.S_IWOTH:
+            print(f"warning: {folder} may be written by anyone: chmod o-w {folder}", file=sys.stderr)
 
 
 def read_config(path: Path) -> RunConfig:
@@ -96,7 +109,7 @@ def read_config(path: Path) -> RunConfig:
         content = read_json_with_checksum(path)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; {LAUNCH_HINT} makes run folders") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     return validated(RunConfig, content, str(path))
 
@@ -156,10 +169,18 @@ def _unset_variables(content: dict[str, Any]) -> Iterator[str]:
 
 def _with_absolute_paths(content: dict[str, Any]) -> dict[str, Any]:
     for table, key, paths in _paths(content):
-        absolute = [str(PROJECT / Path(os.path.expandvars(str(path))).expanduser()) for path in paths]
+        absolute = [str(PROJECT / _expanded(str(path), f"{table}.{key}")) for path in paths]
         value = absolute if isinstance(content[table][key], list) else absolute[0]
         content = content | {table: content[table] | {key: value}}
     return content
+
+
+def _expanded(text: str, key: str) -> Path:
+    """Return a path with its variables and ~ replaced; UserError where there is no such user."""
+    try:
+        return Path(os.path.expandvars(text)).expanduser()
+    except RuntimeError:
+        raise UserError(f"{key}: found {text!r}, the home of a user that is not known here") from None
 
 
 def _of_built_in_task(content: dict[str, Any]) -> Iterator[str]:
@@ -185,7 +206,7 @@ def _with_task_file(content: dict[str, Any], source: Path) -> dict[str, Any]:
     named = task_file(content)
     if not named:
         return content
-    path = source.resolve().parent / Path(os.path.expandvars(named)).expanduser()
+    path = source.resolve().parent / _expanded(named, f"{source}: task.file")
     facts = {"file": str(path), "sha256": task_sha256(path, f"{source}: task.file")}
     return content | {"task": content["task"] | facts}
 

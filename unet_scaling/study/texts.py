@@ -2,12 +2,21 @@
 
 import hashlib
 import re
+import unicodedata
 
 # Words in the names of scores of which less is better.
 WORDS_OF_LOSSES = re.compile(
     r"(?<![a-z])(bp[cd]|brier|[ctw]er|cost|dist(ances?)?|divergence|entropy|err(ors?)?|fid|hausdorff|kl|nll|"
     r"loss(es)?|s?mape|mae|miss(es)?|r?msl?e|perplexity|ppl|regret|residuals?|risk)(?![a-z])"
 )
+
+
+def clean(text: object) -> str:
+    """Return a foreign text on one line, without characters that steer a terminal or turn its direction."""
+    if str(text).isprintable():
+        return str(text)
+    spaced = re.sub(r"[\t\r\n\v\f\x85\u2028\u2029]+", " ", str(text))
+    return "".join(letter for letter in spaced if unicodedata.category(letter) not in ("Cc", "Cf", "Cs"))
 
 
 def count(number_of: int, thing: str) -> str:

@@ -32,7 +32,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises UserError that says why it cannot be read."""
     try:
         return tomllib.loads(_text_of(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -58,7 +58,7 @@ def setting(text: str) -> tuple[str, object]:
         raise argparse.ArgumentTypeError(f"{text!r} is not TABLE.KEY=VALUE")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
-    except ValueError:
+    except (ValueError, RecursionError):
         return key, tomllib.loads(f"value = {json.dumps(value)}")["value"]
 
 
