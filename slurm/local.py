@@ -31,7 +31,7 @@ from slurm.stopping import (
 )
 from slurm.study_folder import StudyFolder
 from unet_scaling.group.identity import CORES_VARIABLE
-from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
 from unet_scaling.study.record import Record
@@ -207,7 +207,7 @@ class LocalRuns:
         if again:
             # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
             set_disturbed_aside(run_folder)
-        program = [str(PROJECT / config.framework / "train.py"), str(run_folder)]
+        program = [str(PROGRAMS_FOLDER / config.framework / "train.py"), str(run_folder)]
         look = partial(self._look, progress)
         launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look)
         run = self.folder.recorded(config)

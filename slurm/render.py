@@ -11,7 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from slurm.cluster import Cluster, Geometry, geometry, one_per_node, prologue_path
 from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.identity import IDENTITY_VARIABLES
-from unet_scaling.study.config import RunConfig
+from unet_scaling.interpreter import IS_CLONE
+from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import PING_PONG_NAME
 
@@ -24,6 +25,11 @@ class Places:
 
     project: Path
     python: Path
+
+    @property
+    def programs(self) -> Path:
+        """Return the folder of the training programs."""
+        return self.project if IS_CLONE else PROGRAMS_FOLDER
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ def program_words(config: RunConfig, run_folder: Path, places: Places) -> str:
 
     Nothing is lost by an early signal, for workers also know the second at which to stop.
     """
-    script = places.project / config.framework / "train.py"
+    script = places.programs / config.framework / "train.py"
     words = [str(_plain(path)) for path in (places.python, script, run_folder)]
     return shlex.join(["sh", "-c", IGNORE_USR2_UNTIL_HANDLER, "sh", *words])
 

@@ -12,7 +12,9 @@ from pathlib import Path
 OLDEST_VERSION = (3, 11)
 # Two that everything needs; where they are, environment/install.sh has brought the others with them.
 NEEDED = ("pydantic", "rich")
-PROJECT_FOLDER = Path(__file__).resolve().parent.parent
+CODE_FOLDER = Path(__file__).resolve().parent.parent
+# Else the packages were installed by pip, and there is neither .venv nor environment/install.sh beside them.
+IS_CLONE = (CODE_FOLDER / "pyproject.toml").is_file()
 
 
 def require_packages() -> None:
@@ -29,7 +31,9 @@ def require_packages() -> None:
 
 
 def _way_on() -> str:
-    python = PROJECT_FOLDER / ".venv" / "bin" / "python"
+    if not IS_CLONE:
+        return "install the packages that it needs, too: pip install " + " ".join(NEEDED)
+    python = CODE_FOLDER / ".venv" / "bin" / "python"
     if python.exists():
         return "use " + str(python)
-    return "run " + str(PROJECT_FOLDER / "environment" / "install.sh") + ", then use .venv/bin/python"
+    return "run " + str(CODE_FOLDER / "environment" / "install.sh") + ", then use .venv/bin/python"

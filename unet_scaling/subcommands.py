@@ -10,12 +10,13 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import metadata
 
+from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
 from unet_scaling.study.command_line import COMMAND
 from unet_scaling.study.errors import EXIT_OK, EXIT_USAGE, UserError, exit_codes_text
 
-PROJECT_FILE = Path(__file__).resolve().parents[1] / "pyproject.toml"
+PROJECT_FILE = CODE_FOLDER / "pyproject.toml"
 
 
 @dataclass(frozen=True)
@@ -99,5 +100,7 @@ def usage() -> str:
 
 
 def version() -> str:
-    """Return the version of the project, as its pyproject.toml has it."""
+    """Return the version of the project: of a clone, as its pyproject.toml has it."""
+    if not IS_CLONE:
+        return metadata.version("unet-scaling")
     return str(tomllib.loads(PROJECT_FILE.read_text())["project"]["version"])

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 
 from analysis.report.latex import latex_escaped
 from analysis.study import Study
-from unet_scaling.study.config import PROJECT
+from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
 
 # The one place that says how the software and the study it starts from are cited.
-CITATION_FILE = PROJECT / "CITATION.cff"
+CITATION_NAME = "CITATION.cff"
 _FIELD = re.compile(r'^ *(?:- )?([a-z-]+): *"?(.+?)"?$', re.MULTILINE)
 _NAMES = ("name", "family-names", "alias")
 
@@ -18,7 +19,11 @@ def citation_bibtex(study: Study) -> str:
 
     Raises OSError where CITATION.cff is missing.
     """
-    software, _, references = CITATION_FILE.read_text().partition("\nreferences:\n")
+    if IS_CLONE:
+        text = (CODE_FOLDER / CITATION_NAME).read_text()
+    else:
+        text = metadata.distribution("unet-scaling").read_text(f"licenses/{CITATION_NAME}") or ""
+    software, _, references = text.partition("\nreferences:\n")
     entries = [_entry("unet-scaling", software, _software_note(software, study))]
     if not study.provenance_known:
         published = references.split("\n  - ")[0]

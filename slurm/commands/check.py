@@ -18,7 +18,7 @@ from slurm.preflight import check_inputs, data_folders, estimate, require_throug
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.command_line import CommandLine
-from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_OK, UserError
 from unet_scaling.study.study_file import read_study
 from unet_scaling.study.texts import count
@@ -55,7 +55,8 @@ def command_line() -> CommandLine:
 
 def try_installation(on_gpus: bool) -> int:
     """Say what is installed and try the frameworks; return 0 where they work."""
-    program = [sys.executable, str(PROJECT / "environment" / "check.py"), *(["--on-gpus"] if on_gpus else [])]
+    program = [sys.executable, str(PROGRAMS_FOLDER / "environment" / "check.py")]
+    program += ["--on-gpus"] if on_gpus else []
     return subprocess.run(program, check=False).returncode
 
 

@@ -3,7 +3,7 @@
 import runpy
 from typing import Any
 
-from unet_scaling.study.config import PROJECT, Framework, RunConfig
+from unet_scaling.study.config import PROGRAMS_FOLDER, Framework, RunConfig
 from unet_scaling.study.options import Data, Training
 
 
@@ -23,4 +23,4 @@ def trial_config(framework: Framework, workers: int, timeout_seconds: int = 300)
 
 def twin_functions(framework: Framework) -> dict[str, Any]:
     """Return the functions of a twin by name, as `join_group` and `leave_group`."""
-    return runpy.run_path(str(PROJECT / framework / "train.py"))
+    return runpy.run_path(str(PROGRAMS_FOLDER / framework / "train.py"))

@@ -3,14 +3,16 @@
 import subprocess
 from pathlib import Path
 
-from unet_scaling.study.config import PROJECT
+from unet_scaling.interpreter import CODE_FOLDER
 
 
-def commit(folder: Path = PROJECT) -> tuple[str | None, bool | None]:
+def commit(folder: Path = CODE_FOLDER) -> tuple[str | None, bool | None]:
     """Return the commit of the code in a folder, and whether its checkout has uncommitted changes.
 
-    None outside a git checkout.
+    None outside a git checkout; packages that pip installed may lie in one that is not theirs.
     """
+    if not (folder / ".git").exists():
+        return None, None
     try:
         head = _git(folder, "rev-parse", "HEAD")
         return head, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))

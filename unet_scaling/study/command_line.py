@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from unet_scaling.interpreter import IS_CLONE
 from unet_scaling.study.errors import exit_codes_text
 
 # What the programs are called from; the first word of sys.argv where one of its commands runs.
 COMMAND = "unet-scaling"
 # How hints name it, so that the line can be pasted at the root of the clone.
-PASTED = f".venv/bin/{COMMAND}"
+PASTED = f".venv/bin/{COMMAND}" if IS_CLONE else COMMAND
 UNRECOGNIZED = "unrecognized arguments: "
 # Where no study is at hand.
 LAUNCH_HINT = f"{PASTED} run STUDY.toml (on Slurm: submit)"

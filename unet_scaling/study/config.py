@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
 from unet_scaling.study.dilation import dilated, is_dilated
 from unet_scaling.study.emulation_rules import compute_profile_fault, emulation_fault
 from unet_scaling.study.errors import UserError
@@ -47,7 +48,10 @@ WRAPPERS: tuple[Framework, ...] = ("lightning", "accelerate")
 ALL_FRAMEWORKS = FRAMEWORKS + WRAPPERS
 # The options of a task of its own, a table within a table.
 TASK_OPTIONS = "task.options"
-PROJECT = Path(__file__).resolve().parents[2]
+# Where logs/ is, and relative paths of study files begin: the clone, or else where the command is called.
+PROJECT = CODE_FOLDER if IS_CLONE else Path.cwd()
+# Holds the training program of each framework.
+PROGRAMS_FOLDER = CODE_FOLDER if IS_CLONE else CODE_FOLDER / "unet_scaling" / "programs"
 # After the worker's own time-out (group/watchdog.py), which names the option, come those of the frameworks.
 FALLBACK_SECONDS = 30
 # The default of training.noise_scale_every in records before "auto".
