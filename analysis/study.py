@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.score import Score
-from unet_scaling.study.compute_profile import ProfileFile
 from unet_scaling.study.config import Framework
 from unet_scaling.study.measurements import PHASE_COLUMNS, STARTUP_COLUMNS
 from unet_scaling.study.options import Criteria
@@ -171,7 +170,6 @@ class Study:
     probes       one row per message size of these runs' probes: PROBE_COLUMNS
     startups     one row per worker of the runs whose record has its start: STARTUP_TABLE_COLUMNS
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
-    profiles     how long a step of 1 worker computes in each of its parts, by run, where it was recorded
     forecasts    one row per point and model of each prediction file: FORECAST_COLUMNS; throughputs are in the
                  study's unit, `linear` is what N times one worker would give
     gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
@@ -219,7 +217,6 @@ class Study:
     startups: pd.DataFrame = field(default_factory=lambda: _nothing(STARTUP_TABLE_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
     gradient_norms: pd.DataFrame = field(default_factory=lambda: _nothing(GRADIENT_NORM_COLUMNS))
-    profiles: Mapping[str, ProfileFile] = field(default_factory=dict)
     forecasts: pd.DataFrame = field(default_factory=lambda: _nothing(FORECAST_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
     digests: Mapping[str, Collection[int]] = field(default_factory=dict)

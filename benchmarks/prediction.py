@@ -4,12 +4,10 @@
                                               [--images M --batch B] predicted by steps
     .venv/bin/python -m benchmarks.prediction --study logs/STUDY    the records of a study
     .venv/bin/python -m benchmarks.prediction --simulate 200        intervals against simulated truths
-    .venv/bin/python -m benchmarks.prediction --overlap 100         the same of three truths with a knee
 
 The first two print the error of every law at every held-out count, fitted on the smallest counts only.
 The last prints how often the 95 % interval of the step-time model holds what is measured at a larger
-count, over eight truths; the number is how many studies are simulated of each. With --overlap the truths hide
-all-reduce behind the backward pass: the sum of terms, the timeline of buckets and their average.
+count, over eight truths; the number is how many studies are simulated of each.
 """
 
 import argparse
@@ -30,7 +28,6 @@ from analysis.prediction.scaling_laws import Counts, Term, Vector, constant, rin
 from analysis.prediction.series import Series, all_series, why_unpredictable
 from analysis.prediction.step_time import STEP_TERMS, fit_step_time
 from analysis.study import SERIES, Study
-from benchmarks.overlap import OVERLAP_TRUTHS, overlap_coverage
 
 
 @dataclass(frozen=True)
@@ -99,9 +96,7 @@ def compare_laws(study: Study) -> pd.DataFrame:
     model = extrapolate(study).predictions
     model = model[model["held_out"].astype(bool)].reset_index(drop=True)
     known = [series for series in all_series(study) if not why_unpredictable(series)]
-    comparison = model[[*SERIES, "fitted_on", "workers"]].assign(
-        model=100 * model["error"], averaged=model["models"]
-    )
+    comparison = model[[*SERIES, "fitted_on", "workers"]].assign(model=100 * model["error"])
     for law in LAWS:
         comparison[law] = [100 * error for series in known for error in law_errors(series, law)]
     low, high, measured = (model[name] for name in ("predicted_low", "predicted_high", "measured"))
@@ -118,21 +113,20 @@ def print_comparison(study: Study) -> None:
     for (options, framework, knobs), rows in found.groupby(SERIES, sort=False):
         name = next(name for known, name in study.names.items() if known == framework)
         print(", ".join(part for part in (name, str(options), str(knobs)) if part))
-        print(rows.drop(columns=[*SERIES, "averaged"]).to_string(index=False, float_format="{:+.1f}".format))
+        print(rows.drop(columns=SERIES).to_string(index=False, float_format="{:+.1f}".format))
     typical = ", ".join(f"{law} {found[law].abs().median():.1f} %" for law in laws)
     print(f"median absolute error of {len(found)} checks: {typical}")
     print_smallest_fits(found)
 
 
 def print_smallest_fits(found: pd.DataFrame) -> None:
-    """Print mean and worst error where only the fewest counts are known, and which models were averaged."""
+    """Print mean and worst error where only the fewest counts are known."""
     first = found[found["fitted_on"] == found.groupby(SERIES)["fitted_on"].transform("first")]
     errors = first["model"].abs()
     held = int((first["holds"] == "yes").sum())
     print(
         f"fitted on {', '.join(dict.fromkeys(first['fitted_on']))} alone: mean absolute error "
-        f"{errors.mean():.1f} %, worst {errors.max():.1f} %, {held} of {len(first)} intervals hold; "
-        f"averaged: {'; '.join(dict.fromkeys(first['averaged']))}"
+        f"{errors.mean():.1f} %, worst {errors.max():.1f} %, {held} of {len(first)} intervals hold"
     )
 
 
@@ -179,18 +173,6 @@ def print_coverage(studies: int) -> None:
         print(line.replace("%", " %"))
 
 
-def print_overlap(studies: int) -> None:
-    """Print, of every truth with a knee, how often intervals hold and the median error, by model."""
-    for workers, noise in itertools.product(WORKERS, NOISES):
-        fitted = ", ".join(map(str, workers[:-1]))
-        of_noise = f"launch {noise.launch:.0%}, point {noise.point:.0%}, {noise.launches} per point"
-        print(f"fitted on {fitted}, at {workers[-1]}, {of_noise}".replace("%", " %"))
-        for truth in OVERLAP_TRUTHS:
-            found = overlap_coverage(truth, workers, (noise.launch, noise.point, noise.launches), studies)
-            parts = (f"{model} {held:.1%} (error {error:.1%})" for model, (held, error) in found.items())
-            print(f"  {truth}: {', '.join(parts)}".replace("%", " %"), flush=True)
-
-
 def main() -> None:
     """Print what the command line asks for."""
     parser = argparse.ArgumentParser(
@@ -202,14 +184,11 @@ def main() -> None:
     source.add_argument("--reference", type=Path, metavar="FOLDER")
     source.add_argument("--study", type=Path, metavar="logs/STUDY")
     source.add_argument("--simulate", type=int, metavar="STUDIES")
-    source.add_argument("--overlap", type=int, metavar="STUDIES")
     for option in ("--images", "--batch"):
         parser.add_argument(option, type=int, help="with --reference: as of python -m analysis")
     options = parser.parse_args()
     if options.simulate is not None:
         print_coverage(options.simulate)
-    elif options.overlap is not None:
-        print_overlap(options.overlap)
     else:
         work = epoch_work(options.images, options.batch)
         print_comparison(

@@ -26,7 +26,7 @@ from analysis.report.assemble import make_report
 from analysis.report.figure_files import FigureFiles, inputs_of
 from analysis.report.sections import sections
 from analysis.statistics.intervals import share_interval
-from tests.predicted import LATER, make_step, write_launches, write_link, write_profile
+from tests.predicted import LATER, write_launches
 from tests.records import write_run
 from unet_scaling.study.files import CHECKSUM_KEY, write_json_with_checksum
 
@@ -166,20 +166,6 @@ def test_a_further_axis_of_the_study_hides_no_prediction(predicted: Path) -> Non
     (row,) = averages(predicted).to_dict("records")
     assert row["options"] == "precision=fp32"
     assert row["unscored"] == ""
-
-
-def test_every_model_of_an_average_has_its_score(tmp_path: Path) -> None:
-    write_launches(tmp_path, KNOWN)
-    alone = tmp_path / "pytorch_native-w01-r1"
-    write_profile(alone, [make_step([0.01, 0.05])] * 3)
-    write_link(alone, 1e-4, 1e9)
-    write_prediction(tmp_path / PREDICTIONS_FOLDER, predict_study(tmp_path, load_study(tmp_path), [8]))
-    write_launches(tmp_path, {8: [0.12] * 3}, header={"started_utc": LATER})
-    scores = score_table(load_study(tmp_path))
-    assert scores["model"].tolist() == [AVERAGE, "sum of terms", "bucket timeline"]
-    assert scores["weight"][0] == pytest.approx(scores["weight"][1:].sum()) == 1
-    assert scores["counted"].tolist() == [True, False, False]
-    assert scores["error"].notna().all()
 
 
 def test_interval_scores_by_hand() -> None:

@@ -8,7 +8,6 @@ from analysis.budget.diagnosis import diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
-from analysis.prediction.timeline_evidence import OWN_TASK, timeline_evidence
 from slurm.cost import local_time
 from slurm.estimate import Basis, MeasuredRun
 from slurm.known_seconds import KnownSeconds
@@ -61,10 +60,3 @@ def test_a_wait_for_samples_is_not_blamed_on_how_images_are_loaded(tmp_path: Pat
     assert "samples that are prepared before and kept in memory" in found.try_next
     assert "data.loading" not in f"{found.evidence} {found.try_next}"
     assert "profile" not in found.try_next
-
-
-def test_a_prediction_says_why_it_has_no_timeline(tmp_path: Path) -> None:
-    """The option that records one is refused for such a task."""
-    write_budget_run(tmp_path / "mine", "horovod", 1, 1)
-    study = load_study(as_own_task(tmp_path / "mine"))
-    assert timeline_evidence(study, study.runs) == OWN_TASK

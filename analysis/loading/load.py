@@ -10,7 +10,6 @@ import pandas as pd
 
 from analysis.facts import refusals
 from analysis.loading.asked import asked_table, is_early
-from analysis.loading.compute_profiles import read_compute_profiles
 from analysis.loading.copies import copied
 from analysis.loading.forecasts import read_forecasts
 from analysis.loading.options import (
@@ -90,17 +89,15 @@ def _read_beside(scripts: Sequence[ScriptRun], paths: Sequence[Path]) -> Loaded:
 def _with_other_files(study: Study, folder: Path) -> Study:
     """Add what the files beside the records hold, and a note on each that cannot be used."""
     ping_pongs, problems = read_ping_pongs(folder)
-    profiles, damaged = read_compute_profiles(folder, study.headers)
     forecasts, changed = read_forecasts(folder, study)
     with_maps = study.with_maps
     explained, unexplained = read_manifests(folder, with_maps.saliency, with_maps.headers)
     return replace(
         study,
         ping_pongs=ping_pongs,
-        profiles=profiles,
         forecasts=forecasts,
         explained=explained,
-        notes=(*study.notes, *problems, *damaged, *changed, *unexplained),
+        notes=(*study.notes, *problems, *changed, *unexplained),
     )
 
 

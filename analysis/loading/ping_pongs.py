@@ -4,16 +4,13 @@ Over H hosts an all-reduce moves 2 (H-1)/H of the gradients through the link of 
 rounds: no library needs less than that over the bandwidth of a pair, and the latency of each round.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
 
 import numpy as np
 import pandas as pd
 
-from analysis.arrays import Array
 from analysis.study import NAN, PING_PONG_COLUMNS
 from unet_scaling.measure.ping_pong import PingPong, read_ping_pong
 from unet_scaling.study.study_file import PING_PONG_NAME
@@ -26,28 +23,10 @@ class Link:
     latency_seconds: float
     bytes_per_second: float
 
-    @overload
-    def all_reduce(self, members: int, size: float) -> float: ...
-    @overload
-    def all_reduce(self, members: int, size: Array) -> Array: ...
-    def all_reduce(self, members: int, size: float | Array) -> float | Array:
+    def all_reduce(self, members: int, size: float) -> float:
         """Return the seconds of a ring all-reduce of `size` bytes (Thakur et al. 2005)."""
-        shares = 2 * (members - 1) / members
-        return all_reduce_messages(members) * self.latency_seconds + shares * size / self.bytes_per_second
-
-    def negotiation(self, members: int) -> float:
-        """Return the seconds of gathering a short message and sending the answer, along a binomial tree."""
-        return negotiation_messages(members) * self.latency_seconds
-
-
-def all_reduce_messages(members: int) -> int:
-    """Return how many messages of a ring all-reduce follow one another (Thakur et al. 2005)."""
-    return 2 * (members - 1)
-
-
-def negotiation_messages(members: int) -> int:
-    """Return how many messages follow one another up a binomial tree and down again."""
-    return 2 * math.ceil(math.log2(members))
+        messages = 2 * (members - 1)
+        return messages * (self.latency_seconds + size / members / self.bytes_per_second)
 
 
 def read_ping_pongs(study: Path) -> tuple[pd.DataFrame, list[str]]:

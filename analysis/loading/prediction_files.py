@@ -28,7 +28,7 @@ from unet_scaling.study.files import (
     write_json_with_checksum,
 )
 from unet_scaling.study.record import RECORD_NAME
-from unet_scaling.study.study_file import PING_PONG_NAME, list_run_folders
+from unet_scaling.study.study_file import list_run_folders
 from unet_scaling.study.validation import Digest, StrictModel
 
 PREDICTIONS_FOLDER = "predictions"
@@ -54,7 +54,7 @@ class Estimate(StrictModel):
 
 
 class ModelEstimate(StrictModel):
-    """What one model says; `weight` is its share in the average."""
+    """What one of several models said, in files of older code; `weight` is its share in the average."""
 
     model: str
     weight: Annotated[FiniteFloat, Field(ge=0, le=1)]
@@ -74,9 +74,11 @@ class PredictedPoint(StrictModel):
     step_seconds: Estimate
     throughput: Estimate
     linear: Estimate = Field(description="throughput if every worker kept the speed of one: b/N")
-    models: list[ModelEstimate]
-    held_out: NonNegativeInt = Field(description="worker counts at which the models' skill was seen")
-    absent: dict[str, str] = Field(description="why a model says nothing")
+    models: list[ModelEstimate] = Field(
+        default=[], description="in files of older code, which averaged several"
+    )
+    held_out: NonNegativeInt = Field(default=0, description="counts at which the skill of several was seen")
+    absent: dict[str, str] = Field(default={}, description="why one of several said nothing")
     remarks: list[str]
 
 
@@ -128,15 +130,7 @@ def read_prediction(path: Path) -> PredictionFile:
 def prediction_inputs(folder: Path, study: Study) -> list[InputFile]:
     """Return every file that a prediction of this study uses, with its SHA-256."""
     records = [place / RECORD_NAME for place in list_run_folders(folder) if name_of(place) in study.headers]
-    links = [folder / place / PING_PONG_NAME for place in sorted(set(study.ping_pongs["measured_for"]))]
-    # A profile that emulated workers waited by lies anywhere, and is that of several runs.
-    profiles = {file.path: file.sha256 for file in study.profiles.values()}
-    read = {path: file_sha256(path) for path in (*records, *links)} | profiles
-    return [InputFile(file=_named(path, folder), sha256=digest) for path, digest in read.items()]
-
-
-def _named(path: Path, folder: Path) -> str:
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+    return [InputFile(file=str(path.relative_to(folder)), sha256=file_sha256(path)) for path in records]
 
 
 def file_sha256(path: Path) -> str:

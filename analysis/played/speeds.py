@@ -11,8 +11,8 @@ from functools import cached_property
 import pandas as pd
 
 from analysis.loading.options import OPERATIONAL, flat_options
-from analysis.prediction.averaging import Predictor
 from analysis.prediction.notes import UNSEEN_LINK
+from analysis.prediction.predictor import Predictor
 from analysis.prediction.series import all_series, count_at, why_unpredictable
 from analysis.statistics.intervals import UNKNOWN_INTERVAL, Interval
 from analysis.study import NAN, POINT, SERIES, Study

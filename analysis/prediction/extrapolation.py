@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.prediction.averaging import Predictor, models_text
 from analysis.prediction.notes import prediction_notes
+from analysis.prediction.predictor import Predictor
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import (
     Series,
@@ -31,7 +31,6 @@ SERIES_AT_ONCE = 10
 _SPLIT = (*SERIES, "fitted_on", "workers")
 PREDICTION_COLUMNS = (
     *_SPLIT, "predicted", "predicted_low", "predicted_high", "measured", "error", "held_out", "why",
-    "models",
 )  # fmt: skip
 TERM_COLUMNS = tuple(f"{term}{end}" for term in STEP_TERMS for end in ("", "_low", "_high"))
 CHECKED_COLUMNS = ("held_out_error", "last_efficiency_error", "held_out_points")
@@ -51,8 +50,8 @@ class Extrapolation:
                  (`fitted_on`: "1-4"), and throughput (the study's own unit) is predicted at every larger
                  count that was measured (`held_out`; `error` = predicted / measured - 1). Fitted on all
                  counts, it is predicted at twice the largest, where `measured` and `error` are NaN. Nothing
-                 measured beyond `fitted_on` goes into a prediction. `why` says why an interval is NaN,
-                 `models` which models are averaged, and how heavily (averaging.py).
+                 measured beyond `fitted_on` goes into a prediction. `why` says why an interval is
+                 NaN.
     fits         the model fitted on all counts of each series that can be predicted, one row each:
                  FIT_COLUMNS. Each of STEP_TERMS is in seconds (of one step, or in logs without steps of the
                  work of one worker's epoch), NaN where the points cannot tell it from the others;
@@ -122,7 +121,6 @@ def _row(predictor: Predictor, at: Counts, measured: float) -> _Cells:
         "error": predicted / measured - 1,
         "held_out": not np.isnan(measured),
         "why": forecast.why,
-        "models": models_text(forecast),
     }
 
 

@@ -8,17 +8,15 @@ import numpy as np
 
 from analysis.loading.prediction_files import (
     Estimate,
-    ModelEstimate,
     PredictedPoint,
     PredictionFile,
     prediction_inputs,
     series_sha256,
 )
-from analysis.prediction.averaging import ModelForecast, Predictor
 from analysis.prediction.notes import few_launches, one_node_only
+from analysis.prediction.predictor import Predictor
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
-from analysis.prediction.timeline_evidence import TimelineEvidence
 from analysis.restriction import restriction_words
 from analysis.statistics.intervals import Interval, median_intervals
 from analysis.study import SERIES, Study
@@ -91,16 +89,8 @@ def _point(study: Study, series: Series, workers: int) -> PredictedPoint:
         step_seconds=_estimate(forecast.seconds, forecast.interval),
         throughput=_throughput(series, at, forecast.seconds, forecast.interval),
         linear=_linear(series, at),
-        models=list(map(_model_estimate, forecast.models)),
-        held_out=forecast.held_out,
-        absent=dict(forecast.absent),
         remarks=[*_remarks(series, forecast.why)],
     )
-
-
-def _model_estimate(model: ModelForecast) -> ModelEstimate:
-    step_seconds = _estimate(model.seconds, model.interval)
-    return ModelEstimate(model=model.model, weight=model.weight, step_seconds=step_seconds)
 
 
 def _first_run(study: Study, series: Series) -> str:
@@ -128,7 +118,5 @@ def _remarks(series: Series, why: str) -> Iterator[str]:
     """Yield what a reader of the interval has to know."""
     if why:
         yield why
-    if isinstance(series.evidence, TimelineEvidence) and series.evidence.assumption:
-        yield f"the profile is an assumption: {series.evidence.assumption}"
     yield from one_node_only(series)
     yield from few_launches(series)

@@ -7,13 +7,12 @@ from analysis.loading.load import load_study
 from analysis.loading.prediction_files import (
     PREDICTIONS_FOLDER,
     Estimate,
-    PredictedPoint,
     PredictionFile,
     write_prediction,
 )
 from analysis.prediction.forecast import predict_study
 from analysis.study import NAMES
-from analysis.text import count, number
+from analysis.text import count
 from unet_scaling.study.errors import EXIT_OK, UserError
 
 
@@ -35,24 +34,7 @@ def _lines(prediction: PredictionFile) -> Iterator[str]:
         yield f"{name} on {count(point.workers, 'worker')}, from {', '.join(map(str, point.fitted_on))}:"
         yield f"  step time   {_with_ends(point.step_seconds)} s"
         yield f"  throughput  {_with_ends(point.throughput)} {prediction.unit}"
-        yield f"  models      {_models(point)}"
-        yield from (f"  without the {model}: {why}" for model, why in point.absent.items())
         yield from (f"  {remark}" for remark in point.remarks)
-
-
-def _models(point: PredictedPoint) -> str:
-    if len(point.models) < 2:
-        return ", ".join(model.model for model in point.models) or "none that carries an interval"
-    parts = [
-        f"{model.model} {number(model.weight, '.0%')}: {_with_ends(model.step_seconds)} s"
-        for model in point.models
-    ]
-    basis = (
-        f"skill at {count(point.held_out, 'held-out count')}"
-        if point.held_out
-        else "the error that each expects, since no count could be held out"
-    )
-    return f"{'; '.join(parts)} (weights by {basis})"
 
 
 def _with_ends(estimate: Estimate) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.prediction.averaging import AverageForecast, Predictor
 from analysis.prediction.extrapolation import SERIES_AT_ONCE
+from analysis.prediction.predictor import Forecast, Predictor
 from analysis.prediction.scaling_laws import Counts, Vector, term_matrix
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
 from analysis.prediction.step_time import EDGES, STEP_TERMS, StepTime
@@ -129,7 +129,7 @@ def _predicted_rows(series: Series, known: Sequence[Row], epochs: float) -> Iter
         )
 
 
-def _predicted(series: Series, at: Counts, forecast: AverageForecast, work_hours: float) -> _Cells:
+def _predicted(series: Series, at: Counts, forecast: Forecast, work_hours: float) -> _Cells:
     low, high = forecast.interval
     seconds = [forecast.seconds, low, high]
     workers = float(at.workers[0])
@@ -142,7 +142,7 @@ def _predicted(series: Series, at: Counts, forecast: AverageForecast, work_hours
     return _row(series, at, AS_PREDICTED, values) | {"coverage": known, "why": why}
 
 
-def _ratio(alone: Vector, forecast: AverageForecast) -> list[float]:
+def _ratio(alone: Vector, forecast: Forecast) -> list[float]:
     """Return the seconds of a step on 1 worker over those predicted, with the interval of the ratio.
 
     `alone`: of each launch on 1 worker. Its median is drawn apart from what is predicted: both rest on the

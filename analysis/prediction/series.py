@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.prediction.scaling_laws import Counts, Vector
-from analysis.prediction.timeline_evidence import NO_PROFILE, TimelineEvidence, timeline_evidence
 from analysis.statistics.intervals import Interval
 from analysis.statistics.timed import timed
 from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study
@@ -29,7 +28,6 @@ class Series:
     launches  seconds per step of every launch of each count
     work      throughput = workers x work / seconds per step
     measured  median throughput of each count
-    evidence  what a timeline of its steps is made of, or why there is none
     """
 
     key: tuple[str, ...]
@@ -37,7 +35,6 @@ class Series:
     launches: tuple[Vector, ...]
     work: float
     measured: Vector
-    evidence: TimelineEvidence | str = NO_PROFILE
 
     @property
     def medians(self) -> Vector:
@@ -69,16 +66,12 @@ def all_series(study: Study) -> list[Series]:
     """Return the series of a study, from the launches that count for speed."""
     numbers = [*_NUMBERS, study.throughput]
     return [
-        _series(
-            tuple(map(str, key)),
-            runs[numbers].to_numpy(dtype=np.float64, na_value=NAN),
-            timeline_evidence(study, runs),
-        )
+        _series(tuple(map(str, key)), runs[numbers].to_numpy(dtype=np.float64, na_value=NAN))
         for key, runs in timed(study).runs.groupby(SERIES, sort=False)
     ]
 
 
-def _series(key: tuple[str, ...], runs: Vector, evidence: TimelineEvidence | str) -> Series:
+def _series(key: tuple[str, ...], runs: Vector) -> Series:
     """Return a series from its runs, [runs, columns]: _NUMBERS, then the throughput."""
     ordered = runs[np.argsort(runs[:, 0], kind="stable")]
     *columns, throughput = ordered.T
@@ -91,7 +84,6 @@ def _series(key: tuple[str, ...], runs: Vector, evidence: TimelineEvidence | str
         launches=tuple(np.split(seconds, first[1:])),
         work=work,
         measured=_medians(throughput, first),
-        evidence=evidence,
     )
 
 

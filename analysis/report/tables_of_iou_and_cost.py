@@ -171,7 +171,6 @@ COST_TABLES = (
             "error": "predicted / measured - 1",
             "held_out": "true: measured, but not seen by the fit",
             "why": "what the interval lacks",
-            "models": "what is averaged, and how heavily: sum of terms, bucket timeline",
         },
         page=PageTable(
             "prediction",
@@ -187,9 +186,9 @@ COST_TABLES = (
         | {
             "file": "in `predictions/` of the study's folder",
             "written_utc": "when it was written",
-            "model": "average, or one of the models averaged",
+            "model": "average; files of older code name the models that they averaged as well",
             "weight": "of the model in the average",
-            "held_out": "worker counts at which the skill of the models was seen",
+            "held_out": "worker counts at which the skill of several models was seen",
             "unscored": "why it is not held against the runs; empty where it is",
             "predicted ±": "throughput",
             "linear ±": "throughput of as many workers that are each as fast as one: b/N",
