@@ -35,10 +35,11 @@ TOLERANCE = 2e-9
 FEW_ROWS = 60
 # More words than these are prose.
 MOST_WORDS = 4
-# In summary.json these are rows of the CSV files once more.
-REPEATED = ("points", "comparisons", "iou", "checks")
-# Facts of the moment at which a prediction was written.
-OF_THE_MOMENT = ("prediction.written_utc", "prediction.commit", "prediction.dirty", "prediction.sha256")
+# Rows of the CSV files once more, and facts of the moment at which a prediction was written.
+LEFT_OUT = (
+    "summary.json.points", "summary.json.comparisons", "summary.json.iou", "summary.json.checks",
+    "prediction.written_utc", "prediction.commit", "prediction.dirty", "prediction.sha256",
+)  # fmt: skip
 COMMITTED = (
     "dilation_k14", "dilation_k28", "dilation_k7", "emulated_scaling", "leaving_horovod",
     "link_100mbit", "link_10mbit", "plan_nuclei", "published_emulated", "published_emulated_mpich",
@@ -152,7 +153,7 @@ def _flat(value: object, place: str) -> Iterator[str]:
     """Yield a line per value that stands in a JSON document."""
     if isinstance(value, dict | list):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            if key not in REPEATED and f"{place}.{key}" not in OF_THE_MOMENT:
+            if f"{place}.{key}" not in LEFT_OUT:
                 yield from _flat(each, f"{place}.{key}")
     else:
         yield f"{place}: {_cell(str(value))}"
