@@ -61,7 +61,6 @@ ASKED_COLUMNS = (
 IS_READ = "read"
 ABSENT = "absent"
 NOT_ASKED = "not asked for"
-GRADIENT_NORM_COLUMNS = ("run", "epoch", "own_squared", "mean_squared")
 PING_PONG_COLUMNS = ("measured_for", "host", "other_host", "medium", "latency_seconds", "bytes_per_second")
 FORECAST_COLUMNS = (
     *POINT, "file", "written_utc", "model", "weight", "predicted", "predicted_low", "predicted_high",
@@ -172,7 +171,6 @@ class Study:
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
     forecasts    one row per point and model of each prediction file: FORECAST_COLUMNS; throughputs are in the
                  study's unit, `linear` is what N times one worker would give
-    gradient_norms  one row per sampled step of these runs, by run and step: GRADIENT_NORM_COLUMNS
     saliency     how long the saliency maps of a run took, of each of these runs that has some
     explained    their manifests, where they fit the record, and those of `maps_only`
     headers      the header of each of these runs; none for logs in the older layout, nor for scripts
@@ -216,7 +214,6 @@ class Study:
     probes: pd.DataFrame = field(default_factory=lambda: _nothing(PROBE_COLUMNS))
     startups: pd.DataFrame = field(default_factory=lambda: _nothing(STARTUP_TABLE_COLUMNS))
     ping_pongs: pd.DataFrame = field(default_factory=lambda: _nothing(PING_PONG_COLUMNS))
-    gradient_norms: pd.DataFrame = field(default_factory=lambda: _nothing(GRADIENT_NORM_COLUMNS))
     forecasts: pd.DataFrame = field(default_factory=lambda: _nothing(FORECAST_COLUMNS))
     unknown_attempts: tuple[str, ...] = ()
     digests: Mapping[str, Collection[int]] = field(default_factory=dict)

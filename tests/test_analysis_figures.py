@@ -49,11 +49,11 @@ from unet_scaling.study.config import PROJECT, Framework
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "v100"
 ALL = [
-    "scaling", "ratio", "iou_difference", "loss", "cost", "time_to_iou", "prediction",
+    "scaling", "ratio", "loss", "cost", "time_to_iou", "prediction",
 ]  # fmt: skip
 # Their records have neither budget nor start-up, no saliency maps, and no file of single steps.
 UNRECORDED = {
-    "quality", "budget", "waterfall", "difference", "wire", "startup", "noise_scale",
+    "quality", "budget", "waterfall", "difference", "wire", "startup",
     "saliency_speed", "saliency_budget", "saliency_curves",
 }  # fmt: skip
 HOSTILE = '<script>alert("1")</script> $x^2$ \'&amp; {{ 7*7 }} --> \x1b'
@@ -199,7 +199,7 @@ def test_every_run_and_every_interval_is_drawn(drawn: dict[str, Figure], tables:
 
 
 def test_a_framework_looks_the_same_everywhere(drawn: dict[str, Figure]) -> None:
-    for name in ("scaling", "iou_difference", "prediction"):
+    for name in ("scaling", "prediction"):
         for axes in drawn[name].axes:
             for framework, label in names_of().items():
                 line = line_of(axes, label)
@@ -255,7 +255,6 @@ def test_without_any_baseline_throughput_is_drawn_in_place_of_the_speedup(tmp_pa
     assert values_of(line) == pytest.approx(list(horovod["throughput"]))
     assert "Throughput, images / s at the most workers: native DDP" in FIGURES["scaling"].alternative(tables)
     assert "own run on 1 worker" not in caption("scaling", tables)
-    assert "1 worker" in absent["iou_difference"]
     assert set(drawn) | set(absent) == {*ALL, *UNRECORDED}
     assert "at least 3 worker counts" in absent["prediction"]
     assert "evaluate_every" in absent["time_to_iou"]
@@ -265,7 +264,7 @@ def test_unknown_iou_draws_no_iou(tmp_path: Path) -> None:
     for workers in (1, 2):
         write_run(tmp_path, "horovod", workers, iou=None)
     tables = tables_of(load_study(tmp_path))
-    assert "IoU" in not_drawn(tables)["iou_difference"]
+    assert "time_to_iou" in not_drawn(tables)
     assert len(draw("scaling", tables).axes) == 1
 
 
@@ -323,21 +322,6 @@ def test_loss_lines_are_medians_over_cumulative_time(drawn: dict[str, Figure], s
     line = line_of(drawn["loss"].axes[3], "Horovod, 2")
     assert list(np.asarray(line.get_xdata(), dtype=float)) == pytest.approx(list(elapsed.median()))
     assert values_of(line) == pytest.approx([0.7, 0.35, 0.7 / 3])
-
-
-def test_iou_differences_have_every_seed_and_the_margin(
-    drawn: dict[str, Figure], tables: Inputs, study: Study
-) -> None:
-    (difference,) = drawn["iou_difference"].axes
-    assert marks(difference) == 12
-    alone = study.runs[study.runs["workers"] == 1].set_index(["framework", "repeat"])["iou"]
-    runs = study.runs[study.runs["workers"] > 1].set_index(["framework", "repeat"])["iou"]
-    heights = [height for each in scattered(difference) for height in each[:, 1]]
-    assert sorted(heights) == pytest.approx(sorted(runs - alone.reindex(runs.index)))
-    assert "margin 0.01" in texts(drawn["iou_difference"])
-    iou = tables.iou[(tables.iou["framework"] == "horovod") & (tables.iou["workers"] > 1)]
-    heights = [each for each in values_of(line_of(difference, "Horovod")) if each]
-    assert heights[-2:] == pytest.approx(list(iou["difference"]))
 
 
 def test_time_to_iou_shows_the_target(drawn: dict[str, Figure], tables: Inputs) -> None:
@@ -633,7 +617,6 @@ def test_reference_logs_have_no_bars_and_no_claim_about_iou() -> None:
     tables = tables_of(load_reference(REFERENCE))
     absent = not_drawn(tables)
     assert "test images" in absent["time_to_iou"]
-    assert "test images" in absent["iou_difference"]
     assert "No intervals: they need 3 runs" in caption("scaling", tables)
     for axes in draw("scaling", tables).axes:
         assert marks(axes) == 0

@@ -26,7 +26,7 @@ from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
 GOLDEN = Path(__file__).with_name("golden") / "summary.md"
 TEXTS = {"report.html", "summary.md", "summary.tex", "summary.json", "citation.bib", "application.md"}
-FIGURES = {"scaling", "ratio", "iou_difference", "loss", "cost"}
+FIGURES = {"scaling", "ratio", "loss", "cost"}
 
 
 @pytest.fixture

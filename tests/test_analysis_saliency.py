@@ -5,16 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from analysis.__main__ import main
 from analysis.compare.sides import read_side
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
-from analysis.report.files import IMAGES_NAME
 from analysis.saliency.findings import SaliencyFindings, saliency_findings
 from tests.records import digest
 from tests.report_studies import write_study
@@ -346,24 +343,6 @@ def test_a_picture_that_is_missing_or_was_changed_is_not_shown(tmp_path: Path) -
     page = (study / "report" / "report.html").read_text()
     assert page.count("not beside the record") == 2
     assert page.count('<img src="data:image/png;base64,') == 6 * 4 - 2
-
-
-def test_the_pictures_come_as_one_file_that_goes_with_them(tmp_path: Path) -> None:
-    study = tmp_path / "maps"
-    folder = write_explained(study)
-    (folder / SALIENCY_FOLDER / "overlays" / "00000_iou.png").unlink()
-    main([str(study)])
-    sheet = study / "report" / IMAGES_NAME
-    with Image.open(sheet) as opened:
-        pixels = np.asarray(opened).astype(int)
-    coloured = np.ptp(pixels, axis=2) > 0
-    # A row of the sheet for each of 6 images, a column for each of 4 pictures: two of them in colour.
-    found = coloured.reshape(6, -1, 4, pixels.shape[1] // 4).any(axis=(1, 3))
-    assert found.tolist() == [[False, False, True, row > 0] for row in range(6)]
-    for file in (folder / SALIENCY_FOLDER / "overlays").iterdir():
-        file.unlink()
-    main([str(study)])
-    assert not sheet.exists()
 
 
 def test_tables_and_summary_hold_the_same_numbers(report: Path, scaling: Path) -> None:

@@ -95,7 +95,7 @@ def test_nothing_is_said_of_what_was_learned(report: Report) -> None:
     assert {tile.value for answer in report.answers for tile in answer.tiles[1:3]} == {"not recorded"}
     assert FIGURES["scaling"].missing(inputs) is None
     drawn = set(draw_figures(report).drawn)
-    assert not drawn & {"loss", "quality", "iou_difference", "cost", "time_to_iou"}
+    assert not drawn & {"loss", "quality", "cost", "time_to_iou"}
 
 
 def test_the_report_is_written_with_its_provenance(report: Report, tmp_path: Path) -> None:

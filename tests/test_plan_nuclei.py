@@ -47,9 +47,3 @@ def test_the_page_says_how_long_a_run_trained() -> None:
     played, real = seconds[True], seconds[False]
     assert f"{len(played)} played runs trained for {np.mean(played):.0f} s each" in page
     assert f"{len(real)} real ones for {np.mean(real):.0f} s, on" in page
-
-
-def test_the_noise_scale_warned_too_early(report: Report) -> None:
-    linear = next(note for note in report.noise_notes if "linear" in note)
-    assert "N_crit = 0.4" in linear
-    assert "too cautious: the IoU is not inferior on 2 workers" in linear

@@ -41,8 +41,6 @@ def plain_config(
 ) -> RunConfig:
     """Return a configuration of three epochs whose steps take 4 images, whatever the number of workers."""
     chosen = {"epochs": PLAIN_EPOCHS, "batch_per_worker": PLAIN_BATCH // workers, "rate_scaling": "none"}
-    # Their steps are few and small: "auto" would sample none of real workers.
-    chosen["noise_scale_every"] = 8
     return make_point(images, framework, workers, **(chosen | options))
 
 

@@ -78,10 +78,8 @@ def _train_steps(
     loss = so_far.loss
     meter.begin(so_far.seconds)
     steps = data.steps(epoch, meter.clock, done)
-    steps_before = epoch * data.steps_per_epoch
     for batches in progress(steps, data.steps_per_epoch - done, f"epoch {epoch + 1}", shown):
-        with meter.sampling(steps_before + done):
-            loss = loss + step.take(batches, meter.clock)
+        loss = loss + step.take(batches, meter.clock)
         meter.clock.next_step()
         done += 1
         if safe_points.is_due() and done < data.steps_per_epoch:

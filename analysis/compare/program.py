@@ -38,8 +38,7 @@ def _require_one_kind(a: StudySide, b: StudySide) -> None:
     kinds = [restriction_words(side.study) or "measured" for side in (a, b)]
     if a.study.is_emulated != b.study.is_emulated:
         raise UserError(
-            f"A is {kinds[0]}, B is {kinds[1]}: emulated runs are not compared with measured ones; how well "
-            "they agree on your machine is shown by python -m benchmarks.emulation",
+            f"A is {kinds[0]}, B is {kinds[1]}: emulated runs are not compared with measured ones",
             EXIT_BAD_DATA,
         )
 

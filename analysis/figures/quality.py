@@ -11,11 +11,6 @@ from analysis.arrays import Array
 from analysis.figures.drawing.artists import interval_bars, last_known, markers
 from analysis.figures.drawing.axes import tick_text, worker_axis
 from analysis.figures.drawing.captions import alternative_text, on_workers, value_text
-from analysis.figures.drawing.critical_workers import (
-    critical_sentence,
-    draw_critical_workers,
-    resolved_critical_workers,
-)
 from analysis.figures.drawing.inputs import MOST_KNOBS, MOST_OPTIONS, DrawnSeries, Inputs
 from analysis.figures.drawing.labels import Label, end_labels, write_beside
 from analysis.figures.drawing.layout import Panel
@@ -63,8 +58,7 @@ def caption(inputs: Inputs) -> str:
     band = f"Grey band: the margin of {margin} below 1 worker."
     best = BEST_SENTENCE if inputs.played["best"].any() else ""
     axis = f"The axis of the {inputs.study.score.title} does not start at zero."
-    critical = critical_sentence(inputs.study.score) if _has_critical_workers(inputs) else ""
-    parts = (_runs(inputs), MARKS_SENTENCE, axis, _bars(inputs), band, best, critical, _undrawn(inputs))
+    parts = (_runs(inputs), MARKS_SENTENCE, axis, _bars(inputs), band, best, _undrawn(inputs))
     return " ".join(filter(None, parts))
 
 
@@ -83,11 +77,6 @@ def _facts(inputs: Inputs, options: str) -> Iterator[str]:
             row = last.to_dict()
             name = f"{series.name} ({printable(options)})" if options else series.name
             yield f"{name} {value_text(row, 'iou', '.3f', '')} {on_workers(row['workers'])}, {row['kind']}"
-
-
-def _has_critical_workers(inputs: Inputs) -> bool:
-    series = [each for options in _options(inputs) for each in _series(inputs, options)]
-    return any(resolved_critical_workers(inputs.noise, each) is not None for each in series)
 
 
 def _with_played(inputs: Inputs) -> list[str]:
@@ -123,7 +112,6 @@ def _panel(inputs: Inputs, options: str, limits: tuple[float, float]) -> Panel:
         worker_axis(axes, sorted({int(workers) for workers in rows["workers"]}))
         _iou_axis(axes, limits)
         _draw_margin(axes, rows, inputs.study.criteria.iou_margin)
-        draw_critical_workers(axes, series, inputs.noise)
         labels = [label for each in series for label in _draw_series(axes, each, each.rows(rows))]
         end_labels(axes, labels, least_free=LABELS_PX)
 
@@ -142,7 +130,7 @@ def _limits(inputs: Inputs) -> tuple[float, float]:
     values: Array = np.concatenate([shown, alone, alone - margin])
     low = float(np.nanmin(values))
     high = max(float(np.nanmax(values)), low + LEAST_MARGINS * margin)
-    below = WORD_SHARE if rows["diverged"].any() or _has_critical_workers(inputs) else AIR_SHARE
+    below = WORD_SHARE if rows["diverged"].any() else AIR_SHARE
     return low - below * (high - low), high + AIR_SHARE * (high - low)
 
 

@@ -1,4 +1,4 @@
-"""What a record measured beside its epochs, as columns: budget, probe, start and gradient norms."""
+"""What a record measured beside its epochs, as columns: budget, probe and start."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
@@ -47,19 +47,6 @@ def budget_columns(record: Record, stalled: Collection[int] = ()) -> Columns:
     found["worker"] = np.arange(len(workers))
     found["host"] = np.array([worker.host for worker in workers], dtype=object)
     return {name: found[name] for name in BUDGET_COLUMNS if name != "run"}
-
-
-def norm_columns(record: Record) -> Columns:
-    """Return GRADIENT_NORM_COLUMNS without the run's name, a row per sampled step in their order."""
-    epochs = [(epoch.epoch, epoch.gradient_norms) for epoch in record.epochs if epoch.gradient_norms]
-    own = [value for _, norms in epochs for value in norms.own_squared]
-    mean = [value for _, norms in epochs for value in norms.mean_squared]
-    numbers = [number for number, norms in epochs for _ in norms.own_squared]
-    return {
-        "epoch": np.array(numbers, dtype=np.int64),
-        "own_squared": np.array(own, dtype=np.float64),
-        "mean_squared": np.array(mean, dtype=np.float64),
-    }
 
 
 def startup_columns(record: Record) -> Columns:

@@ -37,7 +37,6 @@ from analysis.study import (
     BUDGET_COLUMNS,
     EPOCH_COLUMNS,
     EVALUATION_COLUMNS,
-    GRADIENT_NORM_COLUMNS,
     NOT_ASKED,
     PROBE_COLUMNS,
     SCORE_COLUMNS,
@@ -285,7 +284,6 @@ def _with_measurements(study: Study, runs: Sequence[CompleteRun]) -> Study:
         budgets=_table_of(runs, "budget", BUDGET_COLUMNS),
         probes=_table_of(runs, "probe", PROBE_COLUMNS),
         startups=_table_of(runs, "startup", STARTUP_TABLE_COLUMNS),
-        gradient_norms=_table_of(runs, "norms", GRADIENT_NORM_COLUMNS),
         saliency={run.name: run.saliency for run in runs if run.saliency},
     )
 

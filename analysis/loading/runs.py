@@ -10,7 +10,6 @@ import numpy as np
 from analysis.loading.budget_columns import (
     Columns,
     budget_columns,
-    norm_columns,
     probe_columns,
     startup_columns,
 )
@@ -39,7 +38,7 @@ START = (0, 0)
 class CompleteRun:
     """A run whose record is complete and can give a throughput, or tells of saliency maps.
 
-    `epochs`, `evaluations`, `scores`, `budget`, `probe`, `startup` and `norms` hold one array per
+    `epochs`, `evaluations`, `scores`, `budget`, `probe` and `startup` hold one array per
     column of the tables, without the run's name. `config` is the header's, with the operational options that
     all runs compared share; `score_name` is that of the score which is judged; `attempts_known` says
     whether the header tells the facts of every attempt that trained a part; `saliency` is the line on its
@@ -54,7 +53,6 @@ class CompleteRun:
     budget: Columns
     probe: Columns
     startup: Columns
-    norms: Columns
     disturbance: Disturbance
     config: RunConfig
     score_name: str
@@ -119,7 +117,6 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
         budget_columns(record, stalled),
         probe_columns(record),
         startup_columns(record),
-        norm_columns(record),
     )
     score_name = record.results[-1].score_name if record.results else BUILT_IN_SCORE
     header, known = _with_earlier_attempts(record.header, folder)

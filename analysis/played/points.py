@@ -25,7 +25,6 @@ from analysis.findings.differences import (
     reasons,
     seeds_of,
 )
-from analysis.findings.noise import JUDGED_COLUMNS
 from analysis.findings.quality import against_baseline
 from analysis.statistics.intervals import SHARE, Interval, median_intervals
 from analysis.study import NAN, POINT, SERIES, Study
@@ -200,10 +199,3 @@ def series_rows(table: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.
     """Yield options, framework and knobs of each series with its rows, in the order of the table."""
     for (options, framework, knobs), rows in table.groupby(SERIES, sort=False):
         yield (str(options), str(framework), str(knobs)), rows
-
-
-def judged_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return for each played point whether its IoU is kept, in the words of `iou_table`: JUDGED_COLUMNS."""
-    played = points[points["kind"] == "played"] if len(points) else points.reindex(columns=PLAYED_COLUMNS)
-    answers = {verdict: answer for answer, verdict in VERDICTS.items()} | {"diverges": "no"}
-    return played.assign(non_inferior=played["verdict"].map(answers))[JUDGED_COLUMNS]

@@ -19,7 +19,6 @@ from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
 from analysis.findings.leaving_horovod import wrapper_verdicts
-from analysis.findings.noise import JUDGED_COLUMNS, noise_notes, noise_table
 from analysis.findings.option_sets import compared_options
 from analysis.findings.precision import width_notes
 from analysis.findings.quality import iou_between_frameworks, iou_table
@@ -38,7 +37,6 @@ from analysis.findings.wrapper_comparison import (
     with_framework,
 )
 from analysis.played.answer import with_played
-from analysis.played.points import judged_points
 from analysis.played.quality import PlayedQuality, played_quality
 from analysis.prediction.extrapolation import Extrapolation, extrapolate
 from analysis.prediction.request import request_table
@@ -122,17 +120,6 @@ class Report:
     def gpus(self) -> pd.DataFrame:
         """Return what the GPUs of each point did; no row where none recorded it."""
         return gpu_table(self.study)
-
-    @cached_property
-    def noise(self) -> pd.DataFrame:
-        """Return the gradient noise scale of each point and stage of training."""
-        return noise_table(*filter(None, (self.study, self.study.played)))
-
-    @cached_property
-    def noise_notes(self) -> list[str]:
-        """Return the gradient noise scale in words, and how far to trust it."""
-        judged = pd.concat([self.iou[JUDGED_COLUMNS], judged_points(self.played.points)], ignore_index=True)
-        return noise_notes(self.noise, judged, self.study)
 
     @cached_property
     def doubts(self) -> list[str]:

@@ -105,7 +105,6 @@ def inputs_of(report: Report) -> Inputs:
         predictions=resolved(report.predictions),
         verdicts=report.verdicts,
         overhead=report.overhead,
-        noise=report.noise,
         played=report.played.points,
         scores=report.scores,
         saliency=report.saliency,

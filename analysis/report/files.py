@@ -4,10 +4,8 @@ from pathlib import Path
 
 from analysis.report.application import application_text
 from analysis.report.assemble import Report
-from analysis.report.contact_sheet import contact_sheet
 from analysis.report.exports import export_files
 from analysis.report.figure_files import FigureFiles, draw_figures
-from analysis.report.gallery import gallery
 from analysis.report.html import page
 from analysis.report.links import RunLinks, run_links
 from analysis.report.markdown import summary_markdown
@@ -17,9 +15,11 @@ from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
 PAGE_NAME = "report.html"
-IMAGES_NAME = "saliency_images.png"
 # Figures that earlier versions drew into the same folder; nobody replaces them.
-FORMER_FIGURES = ("deviation", "efficiency", "iou", "loss_epochs", "loss_seconds", "speedup", "throughput")
+FORMER_FIGURES = (
+    "deviation", "efficiency", "iou", "iou_difference", "loss_epochs", "loss_seconds", "noise_scale",
+    "saliency_images", "speedup", "throughput",
+)  # fmt: skip
 
 
 def write_report(report: Report, folder: Path) -> list[Path]:
@@ -36,8 +36,6 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
-    if IMAGES_NAME not in contents:
-        (folder / IMAGES_NAME).unlink(missing_ok=True)
     for name in (*map(report.study.score.key, figures.missing), *FORMER_FIGURES):
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
@@ -49,8 +47,6 @@ def _contents(report: Report, figures: FigureFiles, links: RunLinks) -> dict[str
     for name, drawn in figures.drawn.items():
         file = report.study.score.key(name)
         contents |= {f"{file}.svg": drawn.svg, f"{file}.png": drawn.png}
-    if pictures := gallery(report):
-        contents[IMAGES_NAME] = contact_sheet(pictures)
     return (
         contents
         | study_file(report.study.subject)

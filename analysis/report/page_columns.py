@@ -6,7 +6,6 @@ import pandas as pd
 
 from analysis.budget.shares import PARTS
 from analysis.budget.tables import MOST_REST
-from analysis.findings.noise import WHOLE_TRAINING
 from analysis.loading.forecasts import AVERAGE
 from analysis.report.assemble import Report
 from analysis.report.view import (
@@ -126,22 +125,6 @@ def losses_of_points(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the LOSSES of each point over its runs."""
     losses = runs.groupby(POINT, sort=False)["loss"].agg(["median", "min", "max"])
     return losses.set_axis(list(LOSSES), axis="columns").reset_index()
-
-
-def of_noise(report: Report) -> list[Column]:
-    return [
-        *point_keys(report),
-        integer_column("real or played", "played_workers"),
-        integer_column("sampled steps", "sampled_steps"),
-        number_column(f"noise scale, {report.study.score.samples}", "noise_scale_images", "~2"),
-        number_column("in workers: N_crit", "noise_scale_workers", "~2"),
-        text_column("", "answer"),
-    ]
-
-
-def of_whole_training(noise: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that are not of a stage of training."""
-    return noise[noise["stage"] == WHOLE_TRAINING]
 
 
 def of_budget(report: Report) -> list[Column]:

@@ -155,8 +155,7 @@ def _test_images(report: Report) -> str:
 
 
 def _loss(report: Report) -> Section:
-    remarks = tuple(map(sentence, report.noise_notes))
-    return Section("loss", "Training loss", conclusions.loss_conclusion(report), LOSS_LEAD, remarks=remarks)
+    return Section("loss", "Training loss", conclusions.loss_conclusion(report), LOSS_LEAD)
 
 
 def _cost(report: Report) -> Section:

@@ -7,7 +7,7 @@ columns in docs/report.md.
 from analysis.report import page_columns as shown
 from analysis.report.assemble import Report
 from analysis.report.table import PageTable, Table
-from analysis.report.tables_of_iou_and_cost import COST_TABLES, IOU_TABLES, NOISE_TABLES
+from analysis.report.tables_of_iou_and_cost import COST_TABLES, IOU_TABLES
 from analysis.report.tables_of_overhead import OVERHEAD_TABLES
 from analysis.report.tables_of_played import PLAYED_TABLES
 from analysis.report.tables_of_saliency import SALIENCY_TABLES
@@ -51,7 +51,7 @@ FAIRNESS_TABLES = (
     ),
 )
 TABLES = (
-    *SPEED_TABLES, *OVERHEAD_TABLES, *IOU_TABLES, *PLAYED_TABLES, *NOISE_TABLES, *COST_TABLES,
+    *SPEED_TABLES, *OVERHEAD_TABLES, *IOU_TABLES, *PLAYED_TABLES, *COST_TABLES,
     *SALIENCY_TABLES, *FAIRNESS_TABLES,
 )  # fmt: skip
 

@@ -76,32 +76,6 @@ IOU_TABLES = (
         ),
     ),
 )
-NOISE_TABLES = (
-    Table(
-        "noise_scale.csv",
-        lambda report: report.noise,
-        POINT_KEYS
-        | {
-            "kind": "real, or played: `training.plays`",
-            "played_workers": "workers whose gradients were compared, real or played",
-            "repeats": "launches in this row",
-            "stage": "whole training, or a stage of it, such as 2 of 10",
-            "first_epoch, last_epoch": "counted from 1",
-            "sampled_steps": "of all launches",
-            "noise": "variance of one worker's gradient, summed over the weights",
-            "signal ±": "squared norm of the true gradient",
-            "noise_scale_workers ±": "noise / signal; of the whole training this is N_crit",
-            "noise_scale_images ±": "the same, times the images of a worker in a step",
-            "answer": "resolved, or not resolved and why: where the interval of `signal` holds 0, only a "
-            "lower bound is known",
-        },
-        "The gradient noise scale ([noise_scale.md](noise_scale.md)), one row per point for the whole "
-        "training and one per stage; none where it was not sampled.",
-        PageTable(
-            "loss", "Gradient noise scale over the whole training", shown.of_noise, shown.of_whole_training
-        ),
-    ),
-)
 COST_TABLES = (
     Table(
         "cost.csv",

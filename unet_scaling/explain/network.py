@@ -35,7 +35,7 @@ def explained_network(model: nn.Module, config: RunConfig) -> ExplainedNetwork:
     """Return a copy of the run's U-Net that is made for inference.
 
     On CPUs images have channels last, which with folded norms makes a map of the reference network 1.08 times
-    as fast (benchmarks/README.md). Of a GPU that is not known: there, `training.channels_last` decides.
+    as fast. Of a GPU that is not known: there, `training.channels_last` decides.
     """
     assert isinstance(model, UNet), f"maps are of the built-in U-Net, not of {type(model).__name__}"
     is_on_cpu = next(model.parameters()).device.type == "cpu"

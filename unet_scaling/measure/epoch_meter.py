@@ -1,6 +1,5 @@
 """Measure the epochs of a run: their seconds, and with the budget their phases and counters."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,6 @@ from torch import nn
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import ProcessorQuota
 from unet_scaling.measure.epoch_counters import CounterMeter
-from unet_scaling.measure.noise_scale import gradient_norm_meter
 from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.measure.timing import synchronized_seconds
@@ -19,7 +17,6 @@ from unet_scaling.study.measurements import (
     Budget,
     CpuFacts,
     GpuFacts,
-    GradientNorms,
     LongestStep,
     Phase,
 )
@@ -40,7 +37,6 @@ class Measures:
     no_budget: str | None = None
     cpu: list[CpuFacts] | None = None
     gpu: list[GpuFacts] | None = None
-    gradient_norms: GradientNorms | None = None
 
 
 class Meter:
@@ -66,10 +62,6 @@ class Meter:
         self.group.wait_for_all()
         self._began = synchronized_seconds(self.group.device)
         self.clock.resume(self._began)
-
-    def sampling(self, step: int) -> AbstractContextManager[None]:  # noqa: ARG002, used with the budget
-        """Return a context for taking the step of this number, counted over the whole run."""
-        return nullcontext()
 
     def end(self) -> float:
         """Stop the clock; return the seconds of this worker in the epoch."""
@@ -101,19 +93,13 @@ class BudgetMeter(Meter):
         self.clock = self.phases
         self._counters = CounterMeter(group, communication, quota)
         self._sample = StepSample(group.size, config.seed) if group.rank == 0 else None
-        self._norms = gradient_norm_meter(model, config)
 
     def begin(self, before: float = 0.0) -> None:
         # The counters of the epoch must not include the wait for a worker that starts it later.
         self.group.wait_for_all()
         self._counters.begin()
         self.phases.begin()
-        if self._norms:
-            self._norms.begin()
         super().begin(before)
-
-    def sampling(self, step: int) -> AbstractContextManager[None]:
-        return self._norms.sampling(step) if self._norms else nullcontext()
 
     def end(self) -> float:
         seconds = super().end()
@@ -125,9 +111,7 @@ class BudgetMeter(Meter):
         budget = None if begun_before else self._budget(epoch, seconds)
         reason = BEGUN_BEFORE if begun_before else NOT_EVERY_GRADIENT
         cpu, gpu = self._counters.gather()
-        norms = self._norms.gather(self.group) if self._norms else None
-        no_budget = None if budget else reason
-        return Measures(budget=budget, no_budget=no_budget, cpu=cpu, gpu=gpu, gradient_norms=norms)
+        return Measures(budget=budget, no_budget=None if budget else reason, cpu=cpu, gpu=gpu)
 
     def _budget(self, epoch: int, seconds: float) -> Budget | None:
         return gather_budget(self.group, epoch, self.phases.seconds(seconds), self._sample)

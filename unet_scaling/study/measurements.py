@@ -16,7 +16,6 @@ TOLERANCE = 1e-3
 
 Duration = Annotated[FiniteFloat, Field(ge=0)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
-Square = Annotated[FiniteFloat, Field(ge=0)]
 
 
 class Phase(IntEnum):
@@ -127,22 +126,6 @@ class GpuFacts(StrictModel):
     power_watts: Duration | None = Field(description="at the epoch's end")
     energy_joules: Duration | None = Field(description="of the epoch, from the device's counter")
     power_limit_watts: Duration | None = Field(None, description="enforced; none in records without it")
-
-
-class GradientNorms(StrictModel):
-    """Squared norms of gradients in the sampled steps of an epoch, in their order: one number per step."""
-
-    own_squared: list[Square] = Field(
-        description="of a worker's own gradient, before any averaging; mean over the workers, played or real"
-    )
-    mean_squared: list[Square] = Field(description="of the mean gradient of all workers")
-
-    @model_validator(mode="after")
-    def _both_of_every_step(self) -> Self:
-        if len(self.own_squared) != len(self.mean_squared):
-            steps = f"{len(self.own_squared)} and {len(self.mean_squared)}"
-            raise ValueError(f"own_squared and mean_squared are of {steps} steps")
-        return self
 
 
 class Startup(StrictModel):

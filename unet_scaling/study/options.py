@@ -183,14 +183,13 @@ class Training(StrictModel):
     budget: Literal["on", "off"] = Field("on", description="record where the time of each step went")
     compute_profile: Literal["on", "off"] = Field(
         "off",
-        description="of a run on 1 worker: record when each gradient is ready, for emulated workers and "
-        "predictions",
+        description="of a run on 1 worker: record when each gradient is ready, for emulated workers",
         examples=["off"],
     )
     noise_scale_every: CountOrZero | Literal["auto"] = Field(
         "auto",
-        description="steps from one sample of the gradient noise scale to the next, with the budget and "
-        "several workers, played or real; 0: none; auto: 8, and more where steps of real workers are small",
+        description="no effect any more: played workers (`plays`) give the IoU itself; kept so that older "
+        "studies and records can be read",
         examples=[0],
     )
     evaluate_every: CountOrZero = Field(

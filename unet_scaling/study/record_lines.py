@@ -13,7 +13,6 @@ from unet_scaling.study.measurements import (
     Budget,
     CpuFacts,
     GpuFacts,
-    GradientNorms,
     Probe,
     Share,
     Startup,
@@ -160,8 +159,8 @@ class Epoch(StrictModel):
     no_budget: str | None = Field(None, description="why there is none though it was on")
     cpu: list[CpuFacts] | None = Field(None, description="of each worker, by rank; none where not Linux")
     gpu: list[GpuFacts] | None = Field(None, description="of each worker, by rank; none without NVML")
-    gradient_norms: GradientNorms | None = Field(
-        None, description="of the sampled steps; none with one worker, and where they are not sampled"
+    gradient_norms: dict[str, list[float]] | None = Field(
+        None, description="of records by older code, which sampled the gradient noise scale; not used"
     )
 
     @model_validator(mode="after")

@@ -9,7 +9,6 @@ import pandas as pd
 
 from analysis.budget.overhead import NO_OVERHEAD, Overhead
 from analysis.figures.drawing.style import FRAMEWORK_STYLES, LINE_STYLES, FrameworkStyle, LineStyle
-from analysis.findings.noise import NOISE_COLUMNS
 from analysis.findings.verdict import Verdict
 from analysis.prediction.scoring import SCORED_COLUMNS
 from analysis.saliency.findings import SaliencyFindings
@@ -63,7 +62,6 @@ class Inputs:
     predictions: pd.DataFrame
     verdicts: Sequence[Verdict]
     overhead: Overhead = NO_OVERHEAD
-    noise: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(NOISE_COLUMNS)))
     played: pd.DataFrame = field(default_factory=pd.DataFrame)
     scores: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(SCORED_COLUMNS)))
     saliency: SaliencyFindings | None = None
