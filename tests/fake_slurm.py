@@ -61,7 +61,11 @@ def sbatch(arguments: list[str]) -> int:
         assert isinstance(rejected, dict)
         assert nodes is not None
         kind = rejected.get(nodes.group(1))
-        return fail(REJECTIONS[kind]) if kind else fail("sbatch: Job 1 to start at 2026-01-01T00:00:00", 0)
+        return (
+            fail((REJECTIONS | {"limit": LIMIT})[kind])
+            if kind
+            else fail("sbatch: Job 1 to start at 2026-01-01T00:00:00", 0)
+        )
     plan = load("plan.json", [])
     assert isinstance(plan, list)
     action = plan.pop(0) if plan else "accept"

@@ -3,6 +3,7 @@
 One cluster and one disk for all tests here.
 """
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,7 +192,7 @@ def test_a_run_may_end_while_the_controller_is_away(
         refused = other.submit()
     finally:
         cluster.start("controller")
-    assert refused.returncode == 2
+    assert refused.returncode == 75
     assert "nothing was submitted, Slurm does not answer" in refused.stderr
     require_undisturbed(sweep, undisturbed)
     # A controller that has just started does not know yet what its nodes offer, and rejects.
@@ -199,3 +200,69 @@ def test_a_run_may_end_while_the_controller_is_away(
     other.wait_for("complete")
     assert {row["attempt"] for row in other.rows()} == {1}
     assert "0 to submit" in sweep.submit().stdout
+
+
+# The job is queued, and nobody is told; what only asks is passed on.
+SILENT_SBATCH = """#!/bin/sh
+case " $* " in *" --test-only "*) exec {real} "$@" ;; esac
+{real} "$@" >/dev/null 2>&1
+echo "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received" >&2
+exit 1
+"""
+FILTERS = {"SQUEUE_PARTITION": "none", "SQUEUE_STATES": "S", "SCANCEL_STATE": "S", "SCANCEL_NAME": "none"}
+
+
+@pytest.fixture
+def held(cluster: VirtualCluster, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """A study whose jobs are held in the queue, under a user whose shell filters Slurm's answers."""
+    made = make(cluster, images, tmp_path, "held", pace=0.0)
+    made.site = f'options = ["--hold"]\n{made.site}'
+    made.prepare([1])
+    for name, value in FILTERS.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def queued_names(cluster: VirtualCluster) -> list[str]:
+    command = ["env", *(f"--unset={name}" for name in FILTERS), "squeue", "--noheader", "--format=%j"]
+    return sorted(cluster.run(*command).split())
+
+
+def test_an_answer_that_is_lost_makes_no_second_job_and_cancel_ends_the_first(
+    cluster: VirtualCluster, held: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.which("sbatch")
+    wrapper = tmp_path / "bin" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text(SILENT_SBATCH.format(real=real))
+    wrapper.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(wrapper.parent), prepend=":")
+        assert held.submit().returncode == 0
+    assert held.submit().returncode == 0
+    assert held.states() == {"queued"}
+    assert len(queued_names(cluster)) == 2
+    held.cancel()
+    assert held.states() == {"cancelled"}
+    assert queued_names(cluster) == []
+
+
+def test_a_controller_that_lost_its_state_gives_ids_to_others_that_cancel_spares(
+    cluster: VirtualCluster, held: Sweep, tmp_path: Path
+) -> None:
+    assert held.submit().returncode == 0
+    ids = {row["job"] for row in held.rows()}
+    cluster.stop("controller")
+    for path in (cluster.state / "controller").iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    cluster.start("controller")
+    others = set[str]()
+    while not ids <= others:
+        others.add(cluster.submit("exit", tmp_path, "--hold", "--job-name=other"))
+    assert held.states() == {"lost"}
+    held.cancel()
+    assert queued_names(cluster) == ["other"] * len(others)
+    assert held.submit().returncode == 0
+    assert held.states() == {"queued"}
+    held.cancel()
+    cluster.run("env", *(f"--unset={name}" for name in FILTERS), "scancel", *others)

@@ -245,7 +245,7 @@ def runs_of(job: PeerJob) -> list[str]:
 
 def machine(examples: int) -> settings:
     return settings(
-        max_examples=examples, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples, stateful_step_count=8, deadline=None, suppress_health_check=list(HealthCheck)
     )
 
 

@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +27,7 @@ from slurm.cancellation import CancelledError, mark_cancelled, next_cancellation
 from slurm.cluster import Cluster
 from slurm.local_plan import require_ready, take_over
 from slurm.render import Places
-from slurm.scheduler import Slurm
+from slurm.scheduler import LimitError, Slurm, UnreachableError
 from slurm.status import cancel_study, show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submissions import read_submission
@@ -759,3 +760,89 @@ def test_unchecked_images_are_said_before_anything_is_queued(submitter: Submitte
     with pytest.raises(UserError, match="unet-scaling data check"):
         submitter.submit()
     assert fake.jobs() == {}
+
+
+@pytest.mark.parametrize("answer", ["limit", "time"])
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_a_complete_record_stays_until_its_successor_is_queued(
+    answer: str, disturbed: bool, submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitter.submit()
+    complete_all(submitter)
+    fake.set_all("COMPLETED")
+    runs = tuple(config.run for config in submitter.folder.study.configs())
+    monkeypatch.setattr("slurm.submit.is_to_be_repeated", lambda *_: True)
+    again = {"repeat_disturbed": True} if disturbed else {"force": runs}
+    fake.plan("accept", *[answer] * 3)
+    with pytest.raises(UserError, match="3 not submitted"):
+        replace(submitter, limit_wait_seconds=0, **again).submit()  # type: ignore[arg-type]
+    assert len(list(submitter.folder.path.glob("*/run.jsonl"))) == 3
+    assert counted(submitter) == {"complete": 3, "queued": 1}
+
+
+@pytest.mark.parametrize("limit", ["max_queued", "site"])
+def test_a_submission_that_waits_refills_a_limited_queue(
+    limit: str, submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(_seconds: float) -> None:
+        for config in submitter.folder.study.configs():
+            note = read_submission(submitter.folder.run_folder(config))
+            if note and note.job and fake.jobs()[note.job]["state"] == "PENDING":
+                write_record(submitter.folder.run_folder(config), config)
+        fake.set_all("COMPLETED")
+
+    monkeypatch.setattr("time.sleep", pause)
+    cluster = CLUSTER.model_copy(update={"max_queued": 1 if limit == "max_queued" else 9})
+    fake.plan(*(["accept", "limit"] * 4 if limit == "site" else []))
+    slurm.commands.submit.submit_and_wait(replace(submitter, cluster=cluster))
+    assert counted(submitter) == {"complete": 4}
+    assert len(fake.jobs()) == 4
+
+
+def test_at_a_submit_limit_a_shape_is_not_taken_for_refused(submitter: Submitter, fake: FakeSlurm) -> None:
+    fake.reject(nodes=2, kind="limit")
+    assert submitter.submit() == 4
+
+
+def test_a_forced_run_has_all_its_attempts_again(submitter: Submitter, fake: FakeSlurm) -> None:
+    folder = submitter.folder.path / "horovod-w01-r1"
+    for _ in range(slurm.attempts.MOST_FRUITLESS):
+        submitter.submit()
+        fake.set_all("FAILED")
+    replace(submitter, force=(folder.name,)).submit()
+    for left in range(1, slurm.attempts.MOST_FRUITLESS):
+        fake.set_all("FAILED")
+        note = read_submission(folder)
+        assert note
+        assert note.attempts == left
+        assert submitter.submit() == 1
+
+
+# A wrapper of a site whose program hangs, and sbatch at the controller's own limit.
+HANGS = "#!/bin/sh\nsleep 600 &\necho begun\nwait\n"
+WAITS = (
+    "#!/bin/sh\necho 'sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying' >&2\n"
+    + HANGS
+)
+
+
+def test_a_call_that_hangs_ends_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "squeue").write_text(HANGS.replace("&\n", f"& echo $! >{tmp_path}/child\n"))
+    (tmp_path / "sbatch").write_text(WAITS)
+    for name in ("squeue", "sbatch"):
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(slurm.scheduler, "CALL_SECONDS", 2)
+    monkeypatch.setattr(slurm.scheduler, "STATE_PAUSES_SECONDS", ())
+    begun = time.monotonic()
+    with pytest.raises(UnreachableError, match="did not answer within 2 s"):
+        Slurm().queue()
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] == "Z"
+    monkeypatch.setattr(slurm.scheduler, "CALL_SECONDS", 600)
+    monkeypatch.setattr(Slurm, "find", lambda self, token: None)
+    with pytest.raises(LimitError, match="sleeping and retrying"):
+        Slurm().submit(tmp_path / "job.sbatch", "token")
+    assert time.monotonic() - begun < 60
