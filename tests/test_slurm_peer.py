@@ -125,8 +125,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(faults=FAULTS)
     def submit_beside_cancel(self, faults: list[str]) -> None:
-        self.peer.beside = lambda: cancel_study(self.submitter.folder.path, self.submitter.console)
         if not self.peer.live():
+            self.peer.beside = lambda: cancel_study(self.submitter.folder.path, self.submitter.console)
             self.act(self.begun().submit, faults)
 
     @rule(faults=FAULTS, ends=st.lists(st.sampled_from(("COMPLETED", "NODE_FAIL", "FAILED")), max_size=4))
