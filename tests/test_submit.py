@@ -775,7 +775,7 @@ def test_a_complete_record_stays_until_its_successor_is_queued(
     again = {"repeat_disturbed": True} if disturbed else {"force": runs}
     fake.plan("accept", *[answer] * 3)
     with pytest.raises(UserError, match="3 not submitted"):
-        replace(submitter, limit_wait_seconds=0, **again).submit()  # type: ignore[arg-type]
+        replace(submitter, limit_wait_seconds=0, **again).submit()
     assert len(list(submitter.folder.path.glob("*/run.jsonl"))) == 3
     assert counted(submitter) == {"complete": 3, "queued": 1}
 
