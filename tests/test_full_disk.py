@@ -22,7 +22,7 @@ from tests.faults import (
     steps_done,
     trained,
 )
-from tests.studies import TINY_STUDY
+from tests.studies import TINY_STUDY, launched, make_point
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
 from unet_scaling.study.run_state import run_state
 
@@ -77,6 +77,20 @@ def test_a_record_that_cannot_be_written_ends_the_run_in_one_sentence(images: Pa
     assert "run.jsonl cannot be written, the run stops: No space left on device" in failed.output
     assert "Traceback" not in failed.output
     assert not failed.record.damaged
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "log.csv", "compute.json"])
+def test_a_file_that_a_run_must_leave_and_cannot_write_ends_it_in_one_sentence(
+    name: str, images: Path, tmp_path: Path
+) -> None:
+    """A folder has its name: what every user can make, and the worker sees an OSError."""
+    point = make_point(images, "pytorch_native", workers=1, epochs=3, compute_profile="on")
+    run = tmp_path / "run"
+    (run / name / "inside").mkdir(parents=True)
+    code, output = launched(point, run)
+    assert (code, run_state(run).state) == (1, "failed")
+    assert f"{name} cannot be written, the run stops: Is a directory; launch it again" in output
+    assert "Traceback" not in output
 
 
 def test_a_checkpoint_that_may_not_be_written_ends_the_run_with_the_reason(

@@ -266,8 +266,10 @@ class Recorder:
         """
         if self._group.rank == 0:
             if not self._run.config.is_emulated:
-                save_weights(model, self._run.path / WEIGHTS_NAME)
-                write_atomically(self._run.path / LOG_NAME, older_log(self.epochs, self.results[-1]))
+                with _needed(self._run.path / WEIGHTS_NAME) as path:
+                    save_weights(model, path)
+                with _needed(self._run.path / LOG_NAME) as path:
+                    write_atomically(path, older_log(self.epochs, self.results[-1]))
             self._write_steps()
             self._write(End(status="complete", ended_utc=datetime.now(UTC).isoformat(timespec="seconds")))
             remove_checkpoints(self._run.path)
@@ -312,7 +314,8 @@ class Recorder:
             why = "this attempt had no epoch after its warm-up; train the run anew (--force)"
             print(f"warning: {COMPUTE_NAME} is not written: {why}", file=sys.stderr, flush=True)
         else:
-            write_verified(self._run.path / COMPUTE_NAME, profile.model_dump_json().encode())
+            with _needed(self._run.path / COMPUTE_NAME) as path:
+                write_verified(path, profile.model_dump_json().encode())
 
     def fail(self, error: Exception) -> None:
         """End the record of a run that diverged or stopped in order. A full disk does not hide the error."""
@@ -328,12 +331,8 @@ class Recorder:
 
     def _write(self, line: RecordLine) -> None:
         if self._writer is not None:
-            try:
+            with _needed(self._run.path / RECORD_NAME):
                 self._writer.write(line)
-            except OSError as error:
-                path = self._run.path / RECORD_NAME
-                problem = f"{path} cannot be written, the run stops: {error.strerror}; launch it again"
-                raise UserError(problem, EXIT_BUG) from None
 
     def _write_if_known(self, line: RecordLine | None) -> None:
         if line is not None:
@@ -342,6 +341,16 @@ class Recorder:
     def _print(self, text: str) -> None:
         if self._group.rank == 0:
             print(text, flush=True)
+
+
+@contextmanager
+def _needed(path: Path) -> Iterator[Path]:
+    """Raise UserError where this file, which a run must leave, cannot be written."""
+    try:
+        yield path
+    except OSError as error:
+        problem = f"{path} cannot be written, the run stops: {error.strerror or error}; launch it again"
+        raise UserError(problem, EXIT_BUG) from None
 
 
 def _end(error: Exception) -> End | None:
