@@ -24,7 +24,8 @@ hash-checked source. May be run again at any time: what is there already is not 
                          needs no root and no GPU; CUDA 13 or newer
 
 variables
-  PYTHON               the interpreter to build on (default: python3; 3.11 or newer)
+  PYTHON               the interpreter to build on (default: python3; 3.11, 3.12 or 3.13)
+  CXX                  the C++ compiler to build Horovod with (default: g++; GCC 9 or newer)
   TORCH_SPEC           the torch to install (default: torch==2.13.0): another version, a build such as
                        torch==2.13.0+cpu where an index serves it, or the path of a wheel
   CUDA_HOME            the site's CUDA toolkit (default: that of the nvcc on the PATH, or /usr/local/cuda)
@@ -90,9 +91,19 @@ python=${PYTHON:-python3}
 torch_spec=${TORCH_SPEC:-torch==2.13.0}
 mkdir -p "$root/build"
 
-command -v "$python" >/dev/null || fail "$python not found; set PYTHON to a Python of 3.11 or newer"
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-    fail "$("$python" --version) is too old; set PYTHON to a Python of 3.11 or newer"
+# Modules and containers set these for another Python: packages would come from there, or go there.
+for name in PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX PIP_ROOT PIP_USER PIP_PYTHON PIP_NO_DEPS PIP_DRY_RUN \
+    PIP_REQUIRE_VIRTUALENV PIP_CONSTRAINT; do
+    [ -n "${!name:-}" ] || continue
+    say "the installation leaves out $name=${!name}; unset it before you use .venv, too"
+    unset "$name"
+done
+# Whatever a pip.conf says.
+export PIP_USER=no
+
+command -v "$python" >/dev/null || fail "PYTHON=$python is not found; set it to a Python 3.11, 3.12 or 3.13"
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' >/dev/null 2>&1 ||
+    fail "PYTHON=$python is $("$python" --version 2>&1 | tail -n 1); set it to a Python 3.11, 3.12 or 3.13"
 
 # A site's MPI is one found outside the environment that this script makes, and outside one that is activated.
 python=$(command -v "$python")
@@ -156,7 +167,47 @@ if stamp_holds; then
     exit 0
 fi
 
-command -v "${CXX:-g++}" >/dev/null || fail "no C++ compiler (${CXX:-g++}); Horovod is built from source. Load or install one"
+# What the installation relies on is tried in seconds, before anything is downloaded. Not in /tmp, where
+# programs may be forbidden.
+trial=$(mktemp -d "$root/build/trial.XXXXXX")
+trap 'rm -rf "$trial"' EXIT
+compile() { "$@" -x c++ - -o "$trial/program" >"$trial/said" 2>&1; }
+reason() {
+    { grep -m 1 -iE 'error|not found|no such|cannot' "$trial/said" || grep -m 1 . "$trial/said" ||
+        echo "it said nothing"; } | cut -c1-160
+}
+
+cxx=${CXX:-g++}
+command -v "$cxx" >/dev/null || fail "no C++ compiler (${cxx}); Horovod is built from source. Load or install one"
+compile "$cxx" -std=c++17 <<'TEXT' || fail "CXX=$cxx cannot build Horovod ($(reason)); set it to GCC 9 or newer"
+#if defined(__GNUC__) && __GNUC__ < 9 && !defined(__clang__)
+#error it is older than GCC 9
+#endif
+#include <optional>
+int main() { return std::optional<int>(0).value(); }
+TEXT
+
+# As slurm/mpi.py starts workers here: from a shell inside a job, mpiexec would call srun and wait for ever.
+start_alone() (
+    unset "${!SLURM@}" "${!PMI@}" "${!PBS_@}" "${!LSB_@}" "${!PRTE_@}" "${!HYDRA_@}" "${!I_MPI_HYDRA_@}"
+    export HYDRA_LAUNCHER=fork I_MPI_HYDRA_BOOTSTRAP=fork PRTE_MCA_plm=ssh OMPI_MCA_plm=isolated
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    starter=()
+    if command -v mpiexec >/dev/null; then starter=(mpiexec -n 1); fi
+    code=0
+    timeout --kill-after=5 60 ${starter[@]+"${starter[@]}"} "$trial/program" </dev/null >"$trial/said" 2>&1 || code=$?
+    [ "$code" -ne 124 ] || echo "error: it had not ended after 60 s" >"$trial/said"
+    exit "$code"
+) 2>/dev/null
+
+if [ "$mpi" = site ]; then
+    compile "$site_mpicxx" <<'TEXT' || fail "$site_mpicxx cannot compile ($(reason)); load another MPI, or say --mpi mpich"
+#include <mpi.h>
+int main() { return MPI_Init(nullptr, nullptr) || MPI_Finalize(); }
+TEXT
+    start_alone ||
+        fail "$site_mpicxx starts no program (code $?: $(reason)); load another MPI, or say --mpi mpich"
+fi
 
 pip_install() {
     if ! "$venv/bin/pip" install --disable-pip-version-check --progress-bar off \

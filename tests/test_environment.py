@@ -402,12 +402,134 @@ def test_another_wrapper_is_refused_with_those_that_there_are(clone: Clone) -> N
 
 
 def test_passes_over_the_mpi_of_another_activated_environment(clone: Clone, tmp_path: Path) -> None:
-    other = write_script(tmp_path / "other" / "bin" / "mpicxx", "#!/bin/sh\n").parent
+    other = write_script(tmp_path / "other" / "bin" / "mpicxx", "#!/bin/sh\nexit 1\n").parent
     said = clone.install(path=f"{other}:{SYSTEM_PATH}", VIRTUAL_ENV=str(other.parent))
     assert f"mpicxx [{other}" not in said
-    site = write_script(tmp_path / "site" / "bin" / "mpicxx", "#!/bin/sh\n").parent
+    site = make_mpi(tmp_path / "site", program="exit 0")
     said = clone.install(path=f"{other}:{site}:{SYSTEM_PATH}", VIRTUAL_ENV=str(other.parent))
     assert f"mpi [site] toolkit [] mpicxx [{site}/mpicxx]" in said
+
+
+def make_mpi(folder: Path, program: str, compiles: str = "", starts: str = 'shift 2; exec "$@"') -> Path:
+    """An MPI whose every program is this script, as mpiexec starts it."""
+    compiled = f'printf \'#!/bin/sh\\n{program}\\n\' >"$5" && chmod +x "$5"'
+    write_script(folder / "bin" / "mpiexec", f"#!/bin/sh\n{starts}\n")
+    return write_script(folder / "bin" / "mpicxx", f"#!/bin/sh\n{compiles or compiled}\n").parent
+
+
+def refusal(done: subprocess.CompletedProcess[str], clone: Clone) -> str:
+    """The one line with which an installation ended, before it had asked the index for anything."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert clone.asked_of_pip() == ""
+    assert not list((clone.folder / "build").glob("trial.*"))
+    (line,) = done.stderr.splitlines()
+    return line.removeprefix("error: ")
+
+
+@pytest.mark.parametrize(
+    ("mpi", "cause"),
+    [
+        (
+            {
+                "program": "",
+                "compiles": 'echo "mpicxx: line 5: x86_64-conda-c++: command not found" >&2; exit 127',
+            },
+            "cannot compile (mpicxx: line 5: x86_64-conda-c++: command not found)",
+        ),
+        ({"program": "", "compiles": "exit 3"}, "cannot compile (it said nothing)"),
+        (
+            {"program": "echo libmpi.so.12: cannot open shared object file >&2; exit 127"},
+            "starts no program (code 127: libmpi.so.12: cannot open shared object file)",
+        ),
+        (
+            {
+                "program": "exit 0",
+                "starts": 'echo "hello"; echo "There are not enough slots, ERROR" >&2; exit 1',
+            },
+            "starts no program (code 1: There are not enough slots, ERROR)",
+        ),
+        ({"program": "kill -9 $$"}, "starts no program (code 137: it said nothing)"),
+    ],
+    ids=["no compiler", "silent", "no library", "no start", "killed"],
+)
+@pytest.mark.parametrize("words", [[], ["--mpi", "site"]], ids=["auto", "site"])
+def test_an_mpi_that_does_not_work_is_refused_before_anything_is_fetched(
+    words: list[str], mpi: dict[str, str], cause: str, clone: Clone, tmp_path: Path
+) -> None:
+    found = make_mpi(tmp_path / "conda", **mpi)
+    done = clone.try_install(*words, path=f"{found}:{SYSTEM_PATH}")
+    assert refusal(done, clone) == f"{found}/mpicxx {cause}; load another MPI, or say --mpi mpich"
+    assert "mpi [mpich]" in clone.install("--mpi", "mpich", path=f"{found}:{SYSTEM_PATH}"), "as was advised"
+
+
+def test_the_mpi_is_tried_as_it_starts_alone_from_a_shell_inside_a_job(clone: Clone, tmp_path: Path) -> None:
+    starts = 'env | grep -E "^(SLURM|PMI|HYDRA)" >&2; shift 2; exec "$@"'
+    found = make_mpi(tmp_path / "site", "exit 5", starts=starts)
+    job = {"SLURM_JOB_ID": "7", "PMI_RANK": "3", "HYDRA_LAUNCHER": "slurm"}
+    done = clone.try_install(path=f"{found}:{SYSTEM_PATH}", **job)
+    assert "(code 5: HYDRA_LAUNCHER=fork)" in refusal(done, clone)
+
+
+@pytest.mark.skipif(shutil.which("mpicxx", path=WITH_CMAKE) is None, reason="no MPI beside this Python")
+def test_a_real_mpi_is_taken(clone: Clone, tmp_path: Path) -> None:
+    for name in ("mpicxx", "mpiexec"):
+        real = shutil.which(name, path=WITH_CMAKE)
+        write_script(tmp_path / "site" / name, f'#!/bin/sh\nexec {real} "$@"\n')
+    assert "mpi [site]" in clone.install(path=f"{tmp_path / 'site'}:{SYSTEM_PATH}", CXX="g++")
+
+
+@pytest.mark.parametrize(
+    ("compiler", "cause"),
+    [
+        ('exec g++ -U__GNUC__ -D__GNUC__=8 "$@"', "it is older than GCC 9"),
+        ("echo \"cc1plus: error: unrecognized option '-std=c++17'\" >&2; exit 1", "unrecognized option"),
+        ("exit 1", "it said nothing"),
+    ],
+    ids=["GCC 8", "no C++17", "broken"],
+)
+def test_a_compiler_that_cannot_build_horovod_is_refused_before_anything_is_fetched(
+    compiler: str, cause: str, clone: Clone, tmp_path: Path
+) -> None:
+    script = write_script(tmp_path / "old" / "c++", f"#!/bin/sh\n{compiler}\n")
+    line = refusal(clone.try_install(CXX=str(script)), clone)
+    assert line.startswith(f"CXX={script} cannot build Horovod (")
+    assert cause in line
+    assert line.endswith("); set it to GCC 9 or newer")
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [("2, 7", False), ("3, 10", False), ("3, 11", True), ("3, 12", True), ("3, 13", True), ("3, 14", False)],
+)
+def test_refuses_other_pythons_by_name(version: str, taken: bool, clone: Clone, tmp_path: Path) -> None:
+    said = "Python " + version.replace(", ", ".") + ".1"
+    script = write_script(
+        tmp_path / "python",
+        f'#!/bin/sh\n[ "$1" = -c ] || {{ echo {said}; exit; }}\n'
+        f'exec {sys.executable} -c "import sys; sys.version_info = ({version}, 1); $2"\n',
+    )
+    done = clone.try_install(PYTHON=str(script))
+    if taken:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert refusal(done, clone) == f"PYTHON={script} is {said}; set it to a Python 3.11, 3.12 or 3.13"
+
+
+def test_leaves_out_what_modules_and_containers_set_for_another_python(clone: Clone) -> None:
+    foreign = {
+        "PYTHONHOME": "/apps/python", "PYTHONPATH": "/apps/lib", "PIP_TARGET": "/t", "PIP_PREFIX": "/p",
+        "PIP_ROOT": "/r", "PIP_USER": "1", "PIP_REQUIRE_VIRTUALENV": "1", "PIP_CONSTRAINT": "/etc/pip.txt",
+    }  # fmt: skip
+    pip = clone.bin / "pip"
+    pip.write_text(f"#!/bin/sh\nenv >>{clone.folder}/seen\n" + pip.read_text())
+    kept = {"PIP_INDEX_URL": "https://site.example/simple", "PIP_CONFIG_FILE": "/dev/null"}
+    said = clone.install(**foreign, **kept).splitlines()
+    seen = (clone.folder / "seen").read_text().splitlines()
+    for name, value in foreign.items():
+        assert f"{name}={value}" not in seen
+        assert sum(f"{name}={value}" in line for line in said) == 1
+    assert all(f"{name}={value}" in seen for name, value in kept.items())
+    assert "PIP_USER=no" in seen, "whatever a pip.conf says"
 
 
 @dataclass
