@@ -170,7 +170,7 @@ def _write_run(
 def _phases(config: RunConfig, truth: Honest, pace: float, random: np.random.Generator) -> Array:
     """Return seconds [workers, steps, phases]; who is done early waits in sync for the others."""
     workers = config.workers
-    steps = TRAIN_IMAGES // (workers * BATCH)
+    steps = TRAIN_IMAGES // (workers * config.training.batch_per_worker)
     scale = STEP_SECONDS * pace * np.exp(random.normal(0, 0.01, (workers, steps, 1)))
     phases = scale * PARTS
     if workers > 1:
