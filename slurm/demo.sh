@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # The demo study on this machine: synthetic indents, or the folder of images given.
-# Called by `make demo`: demo.sh [DATA_FOLDER] [options of submission.sh ...]
+# Called by `make demo`: demo.sh [DATA_FOLDER] [options of submission.sh ...]; DEMO_LOGS: where its study is (logs).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 data=${1:-}
 shift || true
 cd "$root"
+logs=${DEMO_LOGS:-logs}
+options=()
+[ "$logs" = logs ] || options=(--logs "$logs")
 
 dry=no
 for option in "$@"; do
@@ -21,23 +24,22 @@ done
 
 if [ -z "$data" ]; then
     study=demo
-    options=()
     .venv/bin/python -m unet_scaling.data make data/demo --count 160 --height 96 --width 96
 else
     # A user's folder is only read: its manifest goes beside the runs.
     study=demo-$(basename "$data" | tr -c 'A-Za-z0-9._\n-' '_')
-    mkdir -p "logs/$study"
-    .venv/bin/python -m unet_scaling.data check "$data" --manifest "logs/$study/manifest.json"
-    options=(--name "$study" --set "data.folder=$(realpath "$data")"
-        --set "data.manifest=$root/logs/$study/manifest.json")
+    mkdir -p "$logs/$study"
+    .venv/bin/python -m unet_scaling.data check "$data" --manifest "$logs/$study/manifest.json"
+    options+=(--name "$study" --set "data.folder=$(realpath "$data")"
+        --set "data.manifest=$(realpath "$logs/$study/manifest.json")")
 fi
 
 study_file=slurm/studies/demo.toml
 slurm/submission.sh "$study_file" --local "${options[@]}" "$@"
 [ "$dry" = no ] || exit 0
-report=logs/$study/report
+report=$logs/$study/report
 mkdir -p "$report"
-.venv/bin/python -m analysis "logs/$study" >"$report/console.txt"
+.venv/bin/python -m analysis "$logs/$study" >"$report/console.txt"
 # The answer comes first in what the analysis prints; all of it is in the file.
 printf '\n'
 sed '/^report: /q' "$report/console.txt"
@@ -47,6 +49,6 @@ cat <<TEXT
 
 everything else that it says: $report/console.txt
 next:
-  .venv/bin/unet-scaling run $study_file --set repeats=5$again && .venv/bin/unet-scaling report logs/$study   # 5 launches of a point, as recommended
+  .venv/bin/unet-scaling run $study_file --set repeats=5$again && .venv/bin/unet-scaling report $logs/$study   # 5 launches of a point, as recommended
   DEMO_DATA=MY_IMAGES make demo   # your images: a folder with images/ and masks/, paired by file name
 TEXT

@@ -199,17 +199,15 @@ def test_refuses_options_that_it_would_have_to_ignore(
     ],
 )
 def test_a_demo_that_could_give_no_speed_ends_before_it_trains(
-    options: list[str], code: int, said: str, images: Path
+    options: list[str], code: int, said: str, images: Path, tmp_path: Path
 ) -> None:
-    study = PROJECT / "logs" / f"demo-{images.name}"
     command = [str(PROJECT / "slurm" / "demo.sh"), str(images), *options]
-    try:
-        outcome = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert outcome.returncode == code, outcome.stderr
-        assert said in outcome.stdout + outcome.stderr
-        assert not list(study.glob("*/config.json"))
-    finally:
-        shutil.rmtree(study, ignore_errors=True)
+    environment = os.environ | {"DEMO_LOGS": str(tmp_path)}
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert outcome.returncode == code, outcome.stderr
+    assert said in outcome.stdout + outcome.stderr
+    manifests = [] if "--name" in options else [tmp_path / f"demo-{images.name}" / "manifest.json"]
+    assert list(tmp_path.rglob("*.json")) == manifests
 
 
 @pytest.mark.parametrize("options", [["cancel", "tiny", "--dry-run"], ["status", "tiny", "--dry-run"]])
