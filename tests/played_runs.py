@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.records import make_epochs, make_header, make_point, make_result, write_run
+from tests.records import digest, make_epochs, make_header, make_point, make_result, write_run
 from unet_scaling.study.config import Framework
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import End
@@ -96,7 +96,8 @@ def write_curve(folder: Path, plays: int, repeat: int, ious: Sequence[float]) ->
     writer.write(first_line)
     for number, (epoch, iou) in enumerate(zip(epochs, ious, strict=True), start=1):
         writer.write(epoch)
-        writer.write(make_result(first_line, epochs[:number], iou))
+        weights = {"weights_sha256": digest(f"{point.run} after {number} epochs")}
+        writer.write(make_result(first_line, epochs[:number], iou).model_copy(update=weights))
     writer.write(End(status="complete"))
     writer.close()
     return run
