@@ -174,7 +174,7 @@ class Case:
 
 
 LIGHTS = {"g": "good", "c": "caution", "b": "bad", "u": "unknown"}
-# 0.1 % of the test set is foreground, so that little is better than nothing.
+# 0.2 % of the test set is foreground, so that little is better than nothing.
 RARE: dict[str, Any] = {"test_pixels": 500 * PIXELS}
 NOTHING = ("nothing was learned: iou 0.004", "a constant prediction scores 0.100")
 LOST: Points = {1: (100, 0.003), 2: (190, 0.003)}
