@@ -12,7 +12,7 @@ import pytest
 
 from slurm.local import launch
 from tests.cluster import wait_until
-from tests.studies import make_point, make_run
+from tests.studies import give_workers, make_point, make_run
 from tests.trained import TrainedRuns
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
@@ -95,6 +95,7 @@ def attempt(
         patch.setenv("PYTHONPATH", str(PROJECT))
         patch.setenv("PRIVATE_TOKEN", SECRET)
         patch.setenv(*variable)
+        give_workers(patch, *variable)
         launch([*program, json.dumps(asdict(fault or Fault()))], point.workers, output, cores_each)
     seconds = time.monotonic() - began
     # Hydra does not wait for those whom it ends; one of them may be writing why.

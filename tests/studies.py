@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from slurm.local import launch
+from slurm.mpi import launch_environment
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.study.config import PROJECT, RunConfig
@@ -98,3 +100,8 @@ def train(folder: Path, point: RunConfig, cores_each: int | None = None) -> Reco
     record = read_record(folder / "run.jsonl")
     assert record.complete, record.problems
     return record
+
+
+def give_workers(patch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Give workers a variable that a job script sets, and that a launch on this host else drops."""
+    patch.setattr("slurm.local.launch_environment", lambda: launch_environment() | {name: value})

@@ -89,7 +89,7 @@ def test_a_partition_that_does_not_exist_is_rejected_with_slurms_words(sweep: Sw
 
 
 def is_cancelled_and_saved(rows: list[Row]) -> bool:
-    return rows[0]["state"] == "cancelled" and "stopped in epoch" in rows[0]["reason"]
+    return rows[0]["state"] == "cancelled" and "; stopped " in rows[0]["reason"]
 
 
 def test_a_cancelled_job_is_named_and_submitted_again(sweep: Sweep) -> None:

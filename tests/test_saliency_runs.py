@@ -14,7 +14,7 @@ from analysis.loading.load import load_study
 from analysis.saliency.findings import saliency_findings
 from slurm.local import launch
 from tests.explain_product import LINE_NAME, METHODS, SPLITS
-from tests.studies import make_point, make_run, train
+from tests.studies import give_workers, make_point, make_run, train
 from tests.trained import TrainedRuns
 from tests.xaitk_maps import clean_images, explained_point, xaitk_map, xaitk_stack
 from unet_scaling.run.interruption import STOP_AT_VARIABLE
@@ -284,7 +284,7 @@ def test_a_run_that_is_to_stop_goes_on_with_its_maps(
     folder = tmp_path / "run"
     config = explaining(images, weights, "horovod")
     with monkeypatch.context() as patch:
-        patch.setenv(STOP_AT_VARIABLE, "1")
+        give_workers(patch, STOP_AT_VARIABLE, "1")
         assert run_program(folder, config) == EXIT_RESUME, (folder / "output.log").read_text()
     record = read_record(folder / "run.jsonl")
     assert record.end is not None
