@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm.scheduler import Printed
+from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.submissions import base_of
 
 LIVE = ("PENDING", "RUNNING")
@@ -22,9 +22,6 @@ LOST = (
     "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
     "error: Slurm backup controller in standby mode",
 )
-SBATCH_FAULTS = (
-    "queued", "late", "lost", "hang", "hang late", "limit", "full", "refuse", "no id", "kill",
-)  # fmt: skip
 SBATCH_FAULTS = ("queued", "late", "lost", "hang", "hang late", "limit", "full", "refuse", "no id", "kill")
 ANSWER_FAULTS = ("lost", "hang", "empty", "cut", "cut row", "wordy", "double", "kill")
 
@@ -115,7 +112,10 @@ class PeerSlurm:
         option, script = words
         if self.beside and option == "--parsable":
             beside, self.beside = self.beside, None
+            end = self.clock.now + CALL_SECONDS
             beside()
+            if self.clock.now > end:  # sbatch was ended before it had sent its request
+                return (None, b"", b"")
         live = sum(job.state in LIVE and job.name != OTHERS_JOB for job in self.jobs.values())
         if option == "--test-only":
             texts = {
