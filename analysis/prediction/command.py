@@ -4,11 +4,11 @@
 
 Reads the records of a study: at least 3 worker counts, 1 among them, none of those to be predicted. Prints
 for every framework, set of options and count the step time and throughput with a 95 % interval, and writes
-  predictions/<UTC date-time>.json   the same, with the SHA-256 of every file used, the commit, and what each
-                                     model says; the file is never written again
+  predictions/<UTC date-time>.json   the same, with the SHA-256 of every file used and the commit; the file is
+                                     never written again
 Once the predicted counts are measured, the report holds the predictions against them: only those whose file
 is older than the first run of the point. Commit the file before the runs start, and nobody can doubt it.
-docs/prediction.md explains the models, the interval and the scores.
+docs/prediction.md explains the model, the interval and the scores.
 """
 
 import argparse
