@@ -15,7 +15,7 @@ from slurm.known_seconds import KnownSeconds
 from slurm.preflight import check_inputs
 from slurm.states import judged
 from slurm.study_folder import StudyFolder, in_launch_order
-from slurm.submissions import read_submissions
+from slurm.submissions import study_submissions
 from unet_scaling.data.enough_images import count_test_images, require_enough_images
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.command_line import PASTED
@@ -156,7 +156,7 @@ def _is_wanted(run: RecordedRun, console: Console, repeat_disturbed: bool, force
 
 def _require_no_jobs(study: Path) -> None:
     """Raise UserError where a job of this study is queued or running, or where nobody can say."""
-    submissions = read_submissions(path.parent for path in sorted(study.glob(f"*/{JOB_NAME}")))
+    submissions = study_submissions(study)
     jobs = set()
     doubt = ""
     for folder, state, _ in judged(submissions, run_state):

@@ -58,14 +58,15 @@ def survey_images(folder: Path, foreground: str | None, names: str | None = None
         manifest = read_manifest(path)
         manifest.require_unchanged(folder)
         manifest.require_foreground(foreground or manifest.foreground)
+        sample = sample_folder(folder, manifest.files)
     else:
-        suggested = sample_folder(folder, find_pairs(folder, names)[0]).foreground
-        manifest = check_folder(folder, foreground or suggested, names)
+        sample = sample_folder(folder, find_pairs(folder, names)[0])
+        manifest = check_folder(folder, foreground or sample.foreground, names)
         write_manifest(manifest, path)
-    return image_facts(folder, manifest)
+    return image_facts(folder, manifest, sample)
 
 
-def image_facts(folder: Path, manifest: Manifest) -> ImageFacts:
+def image_facts(folder: Path, manifest: Manifest, sample: FolderSample) -> ImageFacts:
     """Return the facts of a manifest; heights and widths are medians."""
     pairs = manifest.pairs
     return ImageFacts(
@@ -78,7 +79,7 @@ def image_facts(folder: Path, manifest: Manifest) -> ImageFacts:
         foreground_share=float(np.mean([pair.foreground_share for pair in pairs])),
         in_colour=Counter(pair.image.mode.startswith("RGB") for pair in pairs).most_common(1)[0][0],
         names=name_pattern(manifest.files[0]),
-        sample=sample_folder(folder, manifest.files),
+        sample=sample,
     )
 
 

@@ -15,16 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from unet_scaling.group.identity import IDENTITY_VARIABLES
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.retry import retry
 
 # Options and filters of Slurm's commands, which a user's shell or an interactive job sets.
 OF_SLURM = re.compile(r"S(BATCH|LURMD?|RUN|ALLOC|QUEUE|ACCT(MGR)?|CANCEL|INFO|CONTROL|TAT|PRIO|HARE)_")
-# Who is who, where to meet and on which cores, as the launcher of another job left it in the shell.
+# Beside IDENTITY_VARIABLES: how and on which cores to start, as another launch left it in the shell.
 OF_LAUNCHERS = re.compile(
-    r"MASTER_(ADDR|PORT)$|((GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|NODE_RANK)$|TORCHELASTIC_|PET_"
-    r"|PMI\d?_|PMIX_|PRTE_|ORTE_|OMPI_|HYDRA_|HYDI_|MPIR?_LOCAL|MPIEXEC_|MV2_COMM_WORLD_|PALS_|ALPS_"
-    r"|I_MPI_(PIN|PMI|HYDRA|OFI_LIBRARY_INTERNAL_RANK)|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_)"
+    r"(GROUP_WORLD_SIZE|NODE_RANK)$|PET_|PMI\d_|PMIX_|PRTE_|ORTE_|OMPI_|HYDRA_|MPIR_LOCAL|MPIEXEC_"
+    r"|I_MPI_(PIN|PMI|HYDRA|OFI_LIBRARY_INTERNAL_RANK)"
     r"|(GOMP_CPU|KMP)_AFFINITY$|KMP_HW_SUBSET$|OMP_(PROC_BIND|PLACES)$|UNET_SCALING_(?!CACHE$)"
 )
 # Ended from outside: the same run may be submitted again as it is.
@@ -224,12 +224,12 @@ class Slurm:
     def environment(self, of_job: bool = False) -> dict[str, str]:
         """Return what a call has, or a submission, which its job inherits: nothing that changes it."""
         kept = (*KEPT_VARIABLES, *self.keep)
-        dropped = [OF_SLURM, OF_LAUNCHERS] if of_job else [OF_SLURM]
-        return {
-            name: text
-            for name, text in os.environ.items()
-            if name in kept or not any(names.match(name) for names in dropped)
-        }
+
+        def is_dropped(name: str) -> bool:
+            of_launch = of_job and (name.startswith(IDENTITY_VARIABLES) or OF_LAUNCHERS.match(name))
+            return bool(of_launch or OF_SLURM.match(name))
+
+        return {name: text for name, text in os.environ.items() if name in kept or not is_dropped(name)}
 
     def dropped_variables(self) -> list[str]:
         """Return the names that no job inherits, to be shown to the user."""

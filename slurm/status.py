@@ -17,13 +17,12 @@ from slurm.cancellation import mark_cancelled
 from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
 from slurm.states import RunStatus, judged, study_statuses
 from slurm.study_lock import is_at_work
-from slurm.submissions import Submission, read_submissions
+from slurm.submissions import Submission, read_submissions, study_submissions
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Epoch
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, State, run_state
 from unet_scaling.study.study_file import (
-    JOB_NAME,
     config_path,
     list_run_folders,
     read_config,
@@ -236,7 +235,7 @@ def cancel_study(folder: Path, console: Console) -> None:
 
 def _live_jobs(folder: Path) -> dict[str, tuple[Submission, str]]:
     """Return by name the submission and id, if known, of each job that may live and was not told to end."""
-    submissions = read_submissions(path.parent for path in sorted(folder.glob(f"*/{JOB_NAME}")))
+    submissions = study_submissions(folder)
     live = {}
     for run_folder, state, job in judged(submissions, run_state):
         submission = submissions[run_folder]

@@ -71,6 +71,11 @@ def write_submission(folder: Path, submission: Submission | None) -> None:
         write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
 
 
+def study_submissions(study: Path) -> dict[Path, Submission | None]:
+    """Return the newest submission of each run folder that has one, by name."""
+    return read_submissions(path.parent for path in sorted(study.glob(f"*/{JOB_NAME}")))
+
+
 def read_submissions(folders: Iterable[Path]) -> dict[Path, Submission | None]:
     """Return the newest submission of each run folder."""
     return {folder: read_submission(folder) for folder in folders}

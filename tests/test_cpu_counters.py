@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from unet_scaling.group import threads
-from unet_scaling.group.threads import thread_ids
+from unet_scaling.group.threads import stat_seconds, thread_ids
 from unet_scaling.measure import cpu_counters as module
 from unet_scaling.measure.cpu_counters import Counters, cpu_facts, read_counters
 from unet_scaling.study.measurements import CpuFacts
@@ -99,7 +99,7 @@ def test_a_sleep_is_no_work() -> None:
 
 def test_ticks_serve_where_the_kernel_keeps_no_nanoseconds(tmp_path: Path) -> None:
     (tmp_path / "stat").write_text("7 (a (b) c) R 1 1 1 0 -1 64 1 0 0 0 250 50 0 0 20 0 1 0 5 6 7\n")
-    assert module._ticks(tmp_path) == pytest.approx(3.0)
+    assert stat_seconds(tmp_path) == pytest.approx(3.0)
 
 
 def test_a_frequency_that_is_not_told_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

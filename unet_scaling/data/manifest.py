@@ -8,6 +8,7 @@ Format history
 """
 
 import hashlib
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Literal, Self
 
@@ -97,6 +98,10 @@ class Manifest(StrictModel):
         """Return the names of all files."""
         return [FilePair(pair.stem, pair.image.name, pair.mask.name) for pair in self.pairs]
 
+    @cached_property
+    def _modes_without_range(self) -> list[str]:
+        return [pair.image.mode for pair in self.pairs if not pair.image.has_range]
+
     def to_json(self) -> str:
         """Return the text of the file: equal for equal data."""
         return self.model_dump_json(indent=1) + "\n"
@@ -117,7 +122,7 @@ class Manifest(StrictModel):
     def require_options(self, data: Data) -> None:
         """Raise UserError (2) for a data.intensity or data.foreground that is not for these files."""
         self.require_foreground(data.foreground)
-        modes = [pair.image.mode for pair in self.pairs if not pair.image.has_range]
+        modes = self._modes_without_range
         if modes and data.intensity == "dtype":
             raise UserError(
                 f"data.intensity: found 'dtype'; allowed: 'image', since {len(modes)} images are {modes[0]},"

@@ -33,7 +33,12 @@ def seconds_worked(waiting: Collection[int]) -> float:
     for children in TASKS.glob("*/children"):
         with suppress(OSError):
             for child in children.read_text().split():
-                # Behind the name in brackets: its own seconds, and those of children that have ended.
-                fields = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()
-                seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+                seconds += stat_seconds(Path("/proc", child), ended_children=True)
     return seconds
+
+
+def stat_seconds(folder: Path, ended_children: bool = False) -> float:
+    """Return the CPU seconds of a process or thread by its folder in /proc. Raises OSError where it ended."""
+    # The name in brackets may hold spaces and brackets; utime, stime, cutime, cstime are fields 14 to 17.
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11 : 15 if ended_children else 13])) / os.sysconf("SC_CLK_TCK")

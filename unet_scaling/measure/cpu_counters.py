@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
 
-from unet_scaling.group.threads import TASKS, thread_ids
+from unet_scaling.group.threads import TASKS, stat_seconds, thread_ids
 from unet_scaling.study.measurements import CpuFacts
 
 PROCESSES = Path("/proc")
@@ -133,7 +133,7 @@ def _children_seconds() -> float:
     seconds = 0.0
     for child in active_children():
         with suppress(FileNotFoundError, ProcessLookupError):
-            seconds += _ticks(PROCESSES / str(child.pid))
+            seconds += stat_seconds(PROCESSES / str(child.pid))
     return seconds
 
 
@@ -173,7 +173,7 @@ def _thread(task: int) -> tuple[str, float] | None:
     folder = TASKS / str(task)
     try:
         name = (folder / "comm").read_text().strip()
-        return name, _schedstat(folder)[0] if (folder / "schedstat").exists() else _ticks(folder)
+        return name, _schedstat(folder)[0] if (folder / "schedstat").exists() else stat_seconds(folder)
     except (FileNotFoundError, ProcessLookupError):
         return None
 
@@ -182,12 +182,6 @@ def _schedstat(folder: Path) -> tuple[float, float]:
     """Return seconds on a core, and ready but without one."""
     running, waiting, _ = (folder / "schedstat").read_text().split()
     return int(running) * NANOSECONDS, int(waiting) * NANOSECONDS
-
-
-def _ticks(folder: Path) -> float:
-    # The name in brackets may hold spaces and brackets; utime and stime are fields 14 and 15.
-    fields = (folder / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _runqueue_seconds() -> float | None:

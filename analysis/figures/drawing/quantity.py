@@ -135,7 +135,7 @@ def _end_label(quantity: Quantity, series: DrawnSeries, points: pd.DataFrame) ->
 
 def _value_axis(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) -> None:
     counts = inputs.counts(options)
-    values = drawn_values(inputs, quantity.column, options)
+    values = _drawn_values(inputs, quantity.column, options)
     known = (values > 0).any()
     if quantity.in_workers:
         values = np.append(values, np.asarray(counts, dtype=np.float64))
@@ -147,7 +147,7 @@ def _value_axis(axes: Axes, inputs: Inputs, quantity: Quantity, options: str) ->
         axes.set_yticks([0, *spaced(axes, counts)])
 
 
-def drawn_values(inputs: Inputs, column: str, options: str) -> NDArray[np.float64]:
+def _drawn_values(inputs: Inputs, column: str, options: str) -> NDArray[np.float64]:
     """Return every value of a column that a panel shows: medians, ends of intervals, single runs."""
     points = inputs.points[inputs.points["options"] == options]
     runs = inputs.runs[inputs.runs["options"] == options]
