@@ -9,6 +9,7 @@ from tests.browser import browser as browser
 from tests.cluster import virtual_cluster as virtual_cluster
 from tests.faults import undisturbed as undisturbed
 from tests.injected_runs import injected_pair as injected_pair
+from tests.messages import told as told
 from tests.not_run import NotRun
 from tests.trained import images as images
 from tests.trained import session_folder as session_folder
@@ -17,6 +18,12 @@ from tests.trained import trained_run as trained_run
 # A busy machine is slow; that is no finding of a property test.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--accept", action="store_true", help="write what was told into tests/golden/messages.txt"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
