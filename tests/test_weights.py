@@ -1,6 +1,7 @@
 """Weights on disk: verified, tensors only, whole or absent."""
 
 import io
+import os
 import re
 from pathlib import Path
 
@@ -73,6 +74,27 @@ def test_what_is_no_weights_is_refused_in_one_line_that_says_what_it_is(
         load_weights(UNet(width=2, depth=2), tmp_path / "weights.pt")
     assert caught.value.exit_code == EXIT_BAD_DATA
     assert "\n" not in str(caught.value)
+
+
+class Code:
+    """What makes a folder where it is unpacked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_code_in_a_pickle_is_refused_and_never_runs(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    buffer = io.BytesIO()
+    torch.save({"weight": Code(made)}, buffer)
+    write_verified(tmp_path / "weights.pt", buffer.getvalue())
+    with pytest.raises(UserError) as caught:
+        load_weights(UNet(width=2, depth=2), tmp_path / "weights.pt")
+    assert caught.value.exit_code == EXIT_BAD_DATA
+    assert not made.exists()
 
 
 def test_a_full_disk_leaves_the_old_file(saved: tuple[UNet, Path], monkeypatch: pytest.MonkeyPatch) -> None:
