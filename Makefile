@@ -1,6 +1,6 @@
 # The commands of the project. `make demo` and `make test` need nothing but Python 3.11 to 3.13 and a C++ compiler.
 .DEFAULT_GOAL := help
-.PHONY: help demo emulation test quick verify soak check format twins docs examples clean
+.PHONY: help demo emulation test quick verify soak check format twins docs examples evidence clean
 
 PYTHON := .venv/bin/python
 DEMO_DATA ?=
@@ -65,7 +65,12 @@ docs: ## write the column lists of docs/report.md, the keys of docs/study.md and
 	@$(PYTHON) -m analysis.report.columns --write
 	@$(PYTHON) -m slurm.reference --write
 
-examples: ## write the example reports of docs/examples and the picture of the README
+evidence: ## unpack the committed records that pages rest on into build/evidence
+	@mkdir -p build/evidence
+	@for each in logs/evidence/*.tar.xz; do tar -xf $$each -C build/evidence; done
+	@cp -r logs/evidence/*/ build/evidence
+
+examples: evidence ## write the example reports of docs/examples and the picture of the README
 	@docs/examples/make.sh
 
 clean: ## remove the environment and what runs left; logs stay

@@ -21,6 +21,7 @@ import pandas as pd
 from analysis.__main__ import main
 from tests.attacks import ON_TRAINING, Attack, write_base
 from tests.attacks_on_facts import ON_FACTS
+from tests.evidence import evidence
 from tests.honest import Honest, write_honest
 from tests.own_task_records import as_own_task
 from tests.script_records import write_script_run
@@ -28,7 +29,6 @@ from unet_scaling.study.config import FRAMEWORKS
 
 PROJECT = Path(__file__).parents[1]
 GOLDEN = PROJECT / "tests" / "golden" / "studies"
-LOGS = PROJECT / "logs"
 # Relative: files have 10 digits, of which the last may be rounded the other way.
 TOLERANCE = 2e-9
 # Longer columns, of runs and epochs, are kept as number, sum and sum of squares.
@@ -132,11 +132,11 @@ def numbers_of(name: str, place: Path) -> list[str]:
 
 def _command(name: str, folder: Path) -> list[str]:
     if name in COMMITTED:
-        return [str(LOGS / name)]
+        return [str(evidence(name))]
     if name in COMPARED:
-        return ["compare", *(str(LOGS / side) for side in COMPARED[name])]
+        return ["compare", *(str(evidence(side)) for side in COMPARED[name])]
     if name in PREDICTED:
-        return ["predict", str(LOGS / PREDICTED[name]), "--for", "28"]
+        return ["predict", str(evidence(PREDICTED[name])), "--for", "28"]
     GENERATED[name](folder)
     return ["--reference", str(folder)] if name == "older_logs" else [str(folder)]
 

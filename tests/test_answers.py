@@ -21,12 +21,13 @@ from analysis.report.conclusions import cost_conclusion, iou_conclusion
 from analysis.report.summary_json import summary_json
 from analysis.study import NAMES, Study
 from tests.budgets import Steps, write_budget_run
+from tests.evidence import evidence
 from tests.own_task_records import as_own_task
 from tests.played_runs import near, write_all_played
 from tests.records import PIXELS, make_workers, write_run
 from tests.report_studies import START, write_one_after_the_other, write_study
 from tests.test_disturbance import LOADED
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework
+from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.options import Criteria
 from unet_scaling.study.record_lines import End
 
@@ -408,6 +409,6 @@ def test_sections_claim_the_least_time_only_where_intervals_show_it(tmp_path: Pa
 
 @pytest.mark.parametrize("study", ["published_gap_controller", "published_gap_openmpi"])
 def test_the_published_runs_say_not_to_scale_out(study: str) -> None:
-    answers = make_report(load_study(PROJECT / "logs" / study)).answers
+    answers = make_report(load_study(evidence(study))).answers
     assert {answer.kind for answer in answers} == {"stay"}
     assert all("IoU falls from 0.33 to 0.01" in answer.headline for answer in answers)

@@ -17,7 +17,8 @@ from analysis.findings.speedup import summarise
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests.budgets import Steps, make_probe, write_budget_run
-from tests.golden_studies import COMMITTED, LOGS
+from tests.evidence import evidence
+from tests.golden_studies import COMMITTED
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.disturbance import DISTURBED_SHARE, Disturbance, disturbance
 from unet_scaling.study.measurements import LongestStep
@@ -26,7 +27,7 @@ from unet_scaling.study.record import Record, read_record
 LOADED = {"communication": 0.0, "runqueue": 0.05, "other": 0.05}
 LONG = {"training": {"epochs": 13}}
 GAP_STUDIES = [name for name in COMMITTED if name.startswith("published_gap_")]
-PUBLISHED = [path for name in GAP_STUDIES for path in sorted((LOGS / name).glob("*/run.jsonl"))]
+PUBLISHED = [path for name in GAP_STUDIES for path in sorted(evidence(name).glob("*/run.jsonl"))]
 # What Horovod's own polling thread takes of a worker's only core, under the MPI that lets it poll.
 POLLING = [path for path in PUBLISHED if "horovod-w02" in str(path) and "yield_when_idle=False" in str(path)]
 

@@ -12,11 +12,11 @@ from analysis.loading.load import load_study
 from analysis.prediction.scoring import score_notes, score_table
 from analysis.report.assemble import Report, make_report
 from tests.committed import assert_page_tells_predictions
+from tests.evidence import evidence
 from unet_scaling.study.config import PROJECT
 
-LOGS = PROJECT / "logs"
-EMULATED = LOGS / "emulated_scaling"
-SLOWED = [LOGS / f"dilation_k{k}" for k in (7, 14, 28)]
+EMULATED = evidence("emulated_scaling")
+SLOWED = [evidence(f"dilation_k{k}") for k in (7, 14, 28)]
 
 
 @pytest.fixture(scope="module")

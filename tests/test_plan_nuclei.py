@@ -7,13 +7,14 @@ import pytest
 
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
+from tests.evidence import evidence
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.record import read_record
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return make_report(load_study(PROJECT / "logs" / "plan_nuclei"))
+    return make_report(load_study(evidence("plan_nuclei")))
 
 
 def test_two_played_workers_reach_the_iou_of_two_real_ones(report: Report) -> None:
@@ -38,7 +39,7 @@ def test_the_page_says_what_the_records_say(report: Report) -> None:
 
 def test_the_page_says_how_long_a_run_trained() -> None:
     seconds: dict[bool, list[float]] = {True: [], False: []}
-    for path in (PROJECT / "logs" / "plan_nuclei").glob("*/run.jsonl"):
+    for path in evidence("plan_nuclei").glob("*/run.jsonl"):
         record = read_record(path)
         assert record.header is not None
         plays = record.header.config.training.plays

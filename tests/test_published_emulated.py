@@ -12,6 +12,7 @@ from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from analysis.report.provenance import origins
 from tests.committed import LAUNCHES, assert_page_tells_predictions, faithful_launches
+from tests.evidence import evidence
 from unet_scaling.study.config import PROJECT
 
 NATIVE = ("pytorch_native", "")
@@ -31,7 +32,7 @@ REFERENCE = PROJECT.parent / "shared" / "reference" / "v100"
 
 @cache
 def report_of(study: str) -> Report:
-    return make_report(load_study(PROJECT / "logs" / study))
+    return make_report(load_study(evidence(study)))
 
 
 @pytest.fixture(params=ARMS)
@@ -118,7 +119,7 @@ def test_the_last_run_started_as_long_after_the_first_as_the_page_says(report: R
     ],
 )
 def test_the_page_says_what_the_records_of_two_cores_say(study: str, k: int, workers: int) -> None:
-    folder = PROJECT / "logs" / study
+    folder = evidence(study)
     cells = [cell for name in ("pytorch_native", "horovod") for cell in of_two_cores(folder, name, workers)]
     assert f"| {k} | {workers} | {' | '.join(cells)} |" in page()
 

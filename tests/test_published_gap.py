@@ -6,11 +6,11 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
-from unet_scaling.study.config import PROJECT
+from tests.evidence import evidence
 
 
 def contended(name: str, runs: int = 60) -> list[Diagnosis]:
-    study = load_study(PROJECT / "logs" / f"published_gap_{name}")
+    study = load_study(evidence(f"published_gap_{name}"))
     assert (len(study.runs), len(study.left_out)) == (runs, 0)
     found = diagnose(study, budget_table(study), network_table(study))
     return [each for each in found if each.rule == "core contention"]

@@ -12,6 +12,7 @@ import pytest
 
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
+from tests.evidence import evidence
 from tests.readme import LEAVING_HOROVOD, PART, README, twins_diff, with_diffs
 from tests.studies import make_images
 from unet_scaling.study.config import PROJECT
@@ -126,7 +127,7 @@ def test_the_example_reports_need_nothing_else() -> None:
 
 @pytest.mark.slow
 def test_an_example_report_holds_the_answer_of_its_records() -> None:
-    report = make_report(load_study(PROJECT / "logs" / "published_gap_controller"))
+    report = make_report(load_study(evidence("published_gap_controller")))
     page = (EXAMPLES / "published_gap_controller.html").read_text()
     assert report.answers
     assert all(answer.headline in page for answer in report.answers), "run make examples"

@@ -5,6 +5,7 @@ import pytest
 from analysis.loading.load import load_study
 from analysis.report.assemble import Report, make_report
 from analysis.text import with_interval
+from tests.evidence import evidence
 from unet_scaling.study.config import PROJECT
 
 PAGE = PROJECT / "docs" / "saliency.md"
@@ -12,7 +13,7 @@ PAGE = PROJECT / "docs" / "saliency.md"
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return make_report(load_study(PROJECT / "logs" / "saliency_nuclei"))
+    return make_report(load_study(evidence("saliency_nuclei")))
 
 
 def test_every_run_is_used_and_every_manifest_fits(report: Report) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from analysis.study import COMPARED, NAMES
 from tests.committed import faithful_launches
+from tests.evidence import evidence
 from unet_scaling.study.config import PROJECT, Framework
 from unet_scaling.study.record import Record
 
@@ -19,7 +20,7 @@ FRAME = 1514 / 1448
 
 
 def records(rate: str, framework: str, workers: int) -> list[Record]:
-    found = faithful_launches(PROJECT / "logs" / f"link_{rate}", framework, workers)
+    found = faithful_launches(evidence(f"link_{rate}"), framework, workers)
     for record in found:
         assert record.header is not None
         assert record.header.link_rate == rate

@@ -13,19 +13,19 @@ keep_alone() {
     sed -E 's/ href="[^#":]*"//g' "$1"
 }
 
-"$python" -m analysis logs/published_gap_openmpi --output "$reports/openmpi"
+"$python" -m analysis logs/evidence/published_gap_openmpi --output "$reports/openmpi"
 cp "$reports/openmpi/ratio.svg" docs/published_gap.svg
 
-"$python" -m analysis logs/published_gap_controller --output "$reports/controller"
+"$python" -m analysis logs/evidence/published_gap_controller --output "$reports/controller"
 keep_alone "$reports/controller/report.html" >docs/examples/published_gap_controller.html
 
-"$python" -m analysis logs/published_emulated --output "$reports/emulated"
+"$python" -m analysis build/evidence/published_emulated --output "$reports/emulated"
 cp "$reports/emulated/scaling.svg" docs/published_emulated.svg
 
-"$python" -m analysis logs/plan_nuclei --output "$reports/nuclei"
+"$python" -m analysis build/evidence/plan_nuclei --output "$reports/nuclei"
 cp "$reports/nuclei/quality.svg" docs/plan_nuclei.svg
 
 for other in intel mpich; do
-    "$python" -m analysis compare logs/published_gap_openmpi "logs/published_gap_$other" --output "$reports/$other"
+    "$python" -m analysis compare logs/evidence/published_gap_openmpi "build/evidence/published_gap_$other" --output "$reports/$other"
     keep_alone "$reports/$other/compare.html" >"docs/examples/openmpi_against_$other.html"
 done

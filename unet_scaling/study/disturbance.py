@@ -11,7 +11,7 @@ from unet_scaling.study.measurements import CpuFacts
 from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import Epoch, Provenance
 
-# Of 210 launches on an ordinary machine (logs/published_gap_*) 190 lost less than 0.002 of their time and all
+# Of 210 launches on an ordinary machine (logs/evidence/published_gap_*) 190 lost less than 0.002 of their time and all
 # but one less than this; that one had a quarter of its core taken. What is lost below the bound is of the
 # size by which launches differ anyway (2 to 5 %).
 DISTURBED_SHARE = 0.05
