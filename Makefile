@@ -25,7 +25,7 @@ emulation: ## both frameworks from 1 to 14 workers on this machine: emulated, on
 
 test: ## install what the tests need and run everything but verify
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest -m "not verify and not timing" $(IN_PROCESSES) --durations=30 $(PYTEST_OPTIONS)
 
 quick: ## the tests that start no training and no cluster
 	@environment/install.sh --tests

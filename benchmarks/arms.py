@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,6 @@ from unet_scaling.group.allocator import keep_memory
 from unet_scaling.study.config import PROJECT, RunConfig
 
 REFERENCE = "reference mode"
-OWN = "this project"
 PEAK = "peak_memory_bytes"
 # No interval from fewer: even all of five values, from the least to the largest, miss the median of what they
 # are drawn from once in 16 times (2 / 2**5), and an interval of 95 % may miss it once in 20.
@@ -37,7 +36,7 @@ Numbers = npt.NDArray[np.float64]
 class Arm:
     """One of the things compared: its module, the kind of work, its run configuration and environment.
 
-    `further`: more arguments of the module, as JSON has them; `checkout`: whose code it is.
+    `checkout`: whose code it is.
     """
 
     name: str
@@ -45,13 +44,12 @@ class Arm:
     kind: str
     config: RunConfig
     environment: Mapping[str, str] = field(default_factory=dict)
-    further: Mapping[str, object] = field(default_factory=dict)
     checkout: Path = PROJECT
 
     def arguments(self) -> str:
         """Return what its process is started with, in JSON; an older checkout knows fewer options."""
         config = self.config.model_dump(exclude_defaults=True)
-        return json.dumps({"kind": self.kind, "config": config, **self.further})
+        return json.dumps({"kind": self.kind, "config": config})
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,6 @@ def options_parser(description: str | None, size: str, rounds: int) -> argparse.
     parser = parser_of(description)
     parser.add_argument("--size", choices=SIZES, default=size)
     parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     return parser
 
@@ -98,17 +95,12 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
 
 
 def serve_arm(arguments: str, work_of: Callable[..., Callable[[], Measured]]) -> None:
-    """Serve as the process of an arm: `work_of` takes its kind, configuration and further arguments."""
-    parsed = json.loads(arguments)
-    config = RunConfig.model_validate(parsed.pop("config"))
-    serve(work_of(parsed.pop("kind"), config, **parsed))
-
-
-def serve(work: Callable[[], Measured]) -> None:
-    """Say that this process is ready, then work once for every line that comes in.
+    """Say that this process of an arm is ready, then work once for every line that comes in.
 
     Memory is kept once it has worked, as a worker keeps it from its warm-up step on.
     """
+    parsed = json.loads(arguments)
+    work = work_of(parsed["kind"], RunConfig.model_validate(parsed["config"]))
     print(json.dumps({}), flush=True)
     for _ in sys.stdin:
         print(json.dumps(work()), flush=True)
@@ -218,15 +210,3 @@ def table(samples: Mapping[str, Sequence[Measured]], baseline: str, per: float, 
         memory = f"  {max(column(measured, PEAK)) / 1e9:8.2f} GB" if has_peak else ""
         lines.append(f"{name:>34}  {times:>.2f}  {by_wall[name]:>.2f}  {by_processor[name]:>.2f}{memory}")
     return "\n".join(lines)
-
-
-def write_json(path: Path | None, samples: Mapping[str, Sequence[Measured]], baseline: str) -> None:
-    """Write all samples and the ratios that were printed, if a file is named."""
-    if path is None:
-        return
-    ratios = {
-        key: {name: asdict(ratio) for name, ratio in times_as_fast(samples, baseline, key).items()}
-        for key in ("seconds", "processor_seconds")
-    }
-    content = {"baseline": baseline, "samples": samples, "times_as_fast": ratios}
-    path.write_text(json.dumps(content, indent=1) + "\n")

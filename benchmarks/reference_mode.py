@@ -6,7 +6,6 @@ every step. It takes the images of a point in the order of the point, from the s
 its losses are the ones that the project's own training must have.
 """
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from unet_scaling.data import batches
 from unet_scaling.data.manifest import Manifest, read_manifest
-from unet_scaling.measure.startup import process_age
 from unet_scaling.model import ConvolutionPair, UNet
 from unet_scaling.study.config import RunConfig
 from unet_scaling.training import learning_rate
@@ -108,40 +106,3 @@ def epoch_batches(config: RunConfig, images: ReferenceImages, epoch: int) -> Ite
     order = batches.epoch_order(split.train, config.data.passes_per_epoch, config.seed, epoch)
     for step in batches.worker_batches(order, 0, 1, config.training.batch_per_worker, 1):
         yield step[0]
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, config: RunConfig, images: ReferenceImages) -> float:
-    """Return the IoU over the test images, one by one, counted in the training process."""
-    split = batches.split(len(images.manifest.pairs), config.data.test_share, config.data.split_seed)
-    model.eval()
-    intersection = union = 0.0
-    for index in split.test:
-        image, mask = images.batch(np.array([index]))
-        found = (torch.sigmoid(model(image)) > 0.5).float()
-        intersection += (found * mask).sum().item()
-        union += ((found + mask) > 0).float().sum().item()
-    return intersection / union if union else float("nan")
-
-
-def train(config: RunConfig) -> dict[str, float]:
-    """Train a whole run of one worker; return how long its epochs took, its last loss and its IoU."""
-    images = ReferenceImages(config)
-    training = ReferenceTraining(config)
-    trained = 0
-    seconds = 0.0
-    loss = float("nan")
-    first_step = 0.0
-    for epoch in range(config.training.epochs):
-        for group in training.optimizer.param_groups:
-            group["lr"] = learning_rate(config, epoch)
-        training.model.train()
-        begin = time.perf_counter()
-        for indices in epoch_batches(config, images, epoch):
-            loss = training.step(*images.batch(indices))
-            first_step = first_step or process_age() or float("nan")
-            trained += len(indices)
-        seconds += time.perf_counter() - begin
-    iou = evaluate(training.model, config, images)
-    found = {"images": trained, "training_seconds": seconds, "loss": loss, "iou": iou}
-    return found | {"first_step_seconds": first_step}

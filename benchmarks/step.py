@@ -1,11 +1,10 @@
-"""Compare a training step with reference mode's, and measure each option alone and all together.
+"""Compare a training step with reference mode's.
 
-    .venv/bin/python -m benchmarks.step [--size 256x192] [--batch 8] [--rounds 10] [--only NAME ...]
+    .venv/bin/python -m benchmarks.step [--size 256x192] [--batch 8] [--rounds 10]
     .venv/bin/python -m benchmarks.step --agree [--steps 20]
 
 A step begins with a collated batch and ends with the weights updated: reference mode gets floats in memory,
 the project's own step the bytes of its cache. All arms start from the same weights and see the same batches.
-"Its convolutions alone" are what is left of the project's step where everything else costs nothing.
 `--agree` prints how far the losses of both are from each other after some steps, and how far each is from
 the same training in float64.
 """
@@ -13,7 +12,6 @@ the same training in float64.
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
@@ -31,18 +29,15 @@ from benchmarks.arms import (
     table,
     timed,
     with_peak_memory,
-    write_json,
 )
-from benchmarks.convolutions import ConvolutionsAlone
-from benchmarks.reference_mode import PlainUNet, ReferenceImages, ReferenceTraining, epoch_batches
+from benchmarks.reference_mode import ReferenceImages, ReferenceTraining, epoch_batches
 from benchmarks.scenes import SIZES, indents, reference_config
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.image_data import ImageBatch
 from unet_scaling.data.mask_bits import pack_bits
-from unet_scaling.group.allocator import KEEP_MEMORY, PRELOAD
+from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
-from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
 from unet_scaling.task.loading import load_task
 from unet_scaling.training import build_model, build_optimizer, local_step
@@ -56,59 +51,6 @@ AGREEING = (
     ("own", "reference in float64"),
     ("reference", "reference in float64"),
 )
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Reference mode with some of the project's options."""
-
-    layout: bool = False
-    in_place: bool = False
-    fused: bool = False
-    deferred: bool = False
-    compile: bool = False
-
-
-VARIANTS: dict[str, tuple[Variant, dict[str, str]]] = {
-    "channels-last": (Variant(layout=True), {}),
-    "ReLU in place": (Variant(in_place=True), {}),
-    "fused Adam": (Variant(fused=True), {}),
-    "loss read later": (Variant(deferred=True), {}),
-    "compiled": (Variant(compile=True), {}),
-    "allocator keeps memory": (Variant(), KEEP_MEMORY),
-    "channels-last and allocator": (Variant(layout=True), KEEP_MEMORY),
-    "channels-last and compiled": (Variant(layout=True, compile=True), {}),
-}
-
-
-class VariedTraining(ReferenceTraining):
-    """Reference mode's step with the options of a variant."""
-
-    def __init__(self, config: RunConfig, variant: Variant) -> None:
-        super().__init__(config)
-        self.variant = variant
-        network = UNet if variant.in_place else PlainUNet
-        model = network(config.data.channels, config.model.width, config.model.depth)
-        model.load_state_dict(self.model.state_dict())
-        self.model = model.train()
-        rate = self.optimizer.param_groups[0]["lr"]
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=variant.fused)
-        if variant.compile:
-            self.model.compile()
-        self.sum = torch.zeros(())
-
-    def step(self, images: Tensor, masks: Tensor) -> float:
-        if self.variant.layout:
-            # Not `contiguous`: an image of one channel is contiguous both ways, and would stay as it is.
-            images = torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
-        if not self.variant.deferred:
-            return super().step(images, masks)
-        self.optimizer.zero_grad()
-        loss = nn.functional.binary_cross_entropy_with_logits(self.model(images), masks)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.sum += loss.detach()
-        return float("nan")
 
 
 class OwnTraining:
@@ -149,44 +91,25 @@ def batches_of(config: RunConfig, as_bytes: bool) -> list[tuple[Tensor, Tensor]]
     return batches
 
 
-def work_of(kind: str, config: RunConfig, variant: dict[str, bool]) -> Callable[[], Measured]:
+def work_of(kind: str, config: RunConfig) -> Callable[[], Measured]:
     """Return the work of an arm when it is asked: one step on the next batch."""
-    if kind == "convolutions":
-        convolutions = ConvolutionsAlone(config)
-        return lambda: with_peak_memory(timed(convolutions.step))
-    training: OwnTraining | ReferenceTraining
-    if kind == "own":
-        training = OwnTraining(config)
-    else:
-        training = VariedTraining(config, Variant(**variant)) if variant else ReferenceTraining(config)
+    training = OwnTraining(config) if kind == "own" else ReferenceTraining(config)
     turns: Iterator[tuple[Tensor, Tensor]] = cycle(batches_of(config, as_bytes=kind == "own"))
     return lambda: with_peak_memory(timed(lambda: training.step(*next(turns))))
 
 
-def arms(config: RunConfig, only: list[str], preload: str | None) -> list[Arm]:
-    """Return reference mode, its variants and the project's own step; `only` these beside reference mode."""
-    compiled, bf16 = _with_option(config, compile=True), _with_option(config, precision="bf16")
-    every = [_arm(REFERENCE, "reference", config, {})]
-    every += [_arm(name, "reference", config, env, variant) for name, (variant, env) in VARIANTS.items()]
-    every += [
+def arms(config: RunConfig) -> list[Arm]:
+    """Return reference mode and the project's own step, also compiled and in bf16."""
+    return [
+        _arm(REFERENCE, "reference", config, {}),
         _arm("this project, eager", "own", config),
-        _arm("this project, compiled", "own", compiled),
-        _arm("its convolutions alone", "convolutions", config),
-        _arm("this project, bf16", "own", bf16),
+        _arm("this project, compiled", "own", _with_option(config, compile=True)),
+        _arm("this project, bf16", "own", _with_option(config, precision="bf16")),
     ]
-    if preload:
-        every.append(_arm("this project, preloaded", "own", config, {PRELOAD: preload}))
-    return [arm for arm in every if not only or arm.name in (REFERENCE, *only)]
 
 
-def _arm(
-    name: str,
-    kind: str,
-    config: RunConfig,
-    environment: Mapping[str, str] = KEEP_MEMORY,
-    variant: Variant | None = None,
-) -> Arm:
-    return Arm(name, MODULE, kind, config, environment, {"variant": vars(variant) if variant else {}})
+def _arm(name: str, kind: str, config: RunConfig, environment: Mapping[str, str] = KEEP_MEMORY) -> Arm:
+    return Arm(name, MODULE, kind, config, environment)
 
 
 def _with_option(config: RunConfig, **option: object) -> RunConfig:
@@ -227,8 +150,6 @@ def main() -> None:
     parser = options_parser(__doc__, size="256x192", rounds=10)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1, help="of each arm")
-    parser.add_argument("--only", nargs="*", default=[], help="arms beside reference mode, by their names")
-    parser.add_argument("--preload", metavar="LIBRARY", help="an allocator to compare, such as tcmalloc's")
     parser.add_argument("--agree", action="store_true")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--compile", action="store_true", help="with --agree: the compiled model")
@@ -245,10 +166,9 @@ def main() -> None:
             print_agreement(config, options.steps)
             return
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
-        samples = in_turn(arms(config, options.only, options.preload), options.rounds, warmups=2)
+        samples = in_turn(arms(config), options.rounds, warmups=2)
     print(f"{options.size}, batch {options.batch}, {options.threads} threads, {options.rounds} rounds")
     print(table(samples, REFERENCE, options.batch, "ms per image"))
-    write_json(options.json, samples, REFERENCE)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def noisy(
     "terms", [(100, 0, 0, 0, 0), (100, 60, 0, 0, 0), (100, 0, 0, 1, 0), (100, 15, 0, 0.6, 5)]
 )
 def test_intervals_hold_what_is_measured_in_most_studies(terms: tuple[float, ...]) -> None:
-    """As benchmarks/prediction.py shows at length: 92 to 99 % over all truths, here of 40 studies each."""
+    """As docs/prediction.md shows at length: 92 to 99 % over all truths, here of 40 studies each."""
     random = np.random.default_rng(1)
     held = 0
     for _ in range(40):
@@ -269,7 +269,7 @@ def test_says_where_the_model_predicts_no_better_than_the_last_efficiency(
 
 @needs_v100
 def test_the_published_logs_are_predicted_better_than_by_keeping_the_last_efficiency() -> None:
-    """docs/prediction.md has the errors of all laws, from benchmarks/prediction.py."""
+    """docs/prediction.md has the errors of all laws."""
     fits = extrapolate(load_reference(V100)).fits
     assert fits["held_out_points"].tolist() == [3, 3]
     assert (fits["held_out_error"] < 0.05).all()

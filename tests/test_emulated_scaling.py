@@ -1,10 +1,5 @@
 """The committed records of 1 to 14 emulated workers, held against docs/{emulation,dilation,prediction}.md."""
 
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
-
 import pandas as pd
 import pytest
 
@@ -16,7 +11,6 @@ from tests.evidence import evidence
 from unet_scaling.study.config import PROJECT
 
 EMULATED = evidence("emulated_scaling")
-SLOWED = [evidence(f"dilation_k{k}") for k in (7, 14, 28)]
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +47,3 @@ def test_predictions_were_written_before_the_runs_and_their_intervals_hold(repor
     assert_page_tells_predictions(report.study, page("prediction"), counted=4, digits=0)
     scores = score_table(report.study)
     assert "8.5 % without the sign" in "\n".join(score_notes(scores))
-
-
-def steps_at_zero() -> Iterator[tuple[str, str]]:
-    command = [sys.executable, "-m", "benchmarks.dilation", *map(str, [*SLOWED, EMULATED])]
-    printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=300)
-    for line in printed.stdout.splitlines():
-        if found := re.search(r"^(.*) on 14: (.*) ms at 1/K = 0, largest residual (.*)%", line):
-            yield found[1], f"{float(found[2]):.1f} | {found[3]} % |"
-
-
-def test_steps_at_several_dilations_lie_on_a_line_within_two_percent() -> None:
-    shown = dict(steps_at_zero())
-    assert set(shown) == {"native DDP", "Horovod"}
-    text = page("dilation")
-    for name, cells in shown.items():
-        assert re.search(rf"\| {name}, ms \|.*\| {re.escape(cells)}", text), cells
-        assert float(cells.split(" | ")[1].removesuffix(" % |")) < 2

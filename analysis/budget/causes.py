@@ -14,7 +14,7 @@ from analysis.study import NAN
 # (docs/statistics.md), so that the effect of a cure for less could not be seen.
 REPORTED_OVERHEAD = 0.03
 # Of the point's worker time, at the low end of its interval as `significant` has it: then no noise of
-# launches blames more than 5 % of studies without any difference (benchmarks/false_diagnoses.py).
+# launches blames more than 5 % of studies without any difference (docs/statistics.md).
 LEAST_SHOWN_OVERHEAD = 0.01
 # What takes time on 1 worker too is longer or shorter with the pace of each launch as a whole: without an
 # interval nothing is known of it. On 1 worker there is no wire and nobody to wait for.

@@ -3,8 +3,8 @@
 A rule that lacks its evidence says nothing; from 3 repeats on that includes an interval of the overhead.
 Where other programs had the machine, that alone is said of a series: their load looks like every other cause.
 There is no rule on broadcasts of batch-norm buffers: neither framework broadcasts them here
-(forward_sync_buffers is off, and Horovod never does). benchmarks/false_diagnoses.py counts what the rules
-find in studies where nothing is wrong.
+(forward_sync_buffers is off, and Horovod never does). docs/statistics.md has what the rules find in studies
+where nothing is wrong.
 """
 
 import math
