@@ -10,7 +10,8 @@ import pytest
 from analysis.loading.consistency import impossible_values
 from analysis.loading.load import load_study
 from slurm.study_folder import StudyFolder
-from tests.golden_studies import COMMITTED, LOGS
+from tests.evidence import evidence
+from tests.golden_studies import COMMITTED
 from tests.honest_launches import launch, opened, write
 from unet_scaling.measure.step_sample import StepSample
 from unet_scaling.study.files import write_verified
@@ -254,6 +255,6 @@ def test_a_record_that_cannot_be_is_left_out(honest: StudyFolder, tmp_path: Path
 
 def test_no_committed_record_contradicts_itself() -> None:
     """Dilated, emulated, played and resumed runs are among them."""
-    records = [path for name in COMMITTED for path in sorted((LOGS / name).glob("*/run.jsonl"))]
+    records = [path for name in COMMITTED for path in sorted(evidence(name).glob("*/run.jsonl"))]
     assert len(records) > 400
     assert [problem for path in records for problem in impossible_values(read_record(path))] == []

@@ -11,9 +11,9 @@ from unet_scaling.study.measurements import CpuFacts
 from unet_scaling.study.record import Record
 from unet_scaling.study.record_lines import Epoch, Provenance
 
-# Of 210 launches on an ordinary machine (logs/evidence/published_gap_*) 190 lost less than 0.002 of their time and all
-# but one less than this; that one had a quarter of its core taken. What is lost below the bound is of the
-# size by which launches differ anyway (2 to 5 %).
+# Of 210 launches on an ordinary machine (published_gap_* in logs/evidence) 190 lost less than 0.002 of their
+# time and all but one less than this; that one had a quarter of its core taken. What is lost below the bound
+# is of the size by which launches differ anyway (2 to 5 %).
 DISTURBED_SHARE = 0.05
 # The cores' counters advance in ticks of 10 ms: 5 % of less than a second is less than 5 of them: noise.
 SHORTEST_JUDGED_SECONDS = 1.0
