@@ -17,7 +17,6 @@ Writes to the report folder:
   left_out.csv     every run that is not used, and why
   summary.md, .tex the points as a table, for papers; citation.bib: what to cite
   summary.json     answers, verdicts, points and provenance, for programs
-  application.md   text, table and figures for an application for compute time
   STUDY.toml       the study file, put together from the records: submit it to measure again
   scaling.svg      the overview picture, and every other figure; each also as PNG
 and prints the answer, the points, what was left out, the recommendation and the verdict. It may be

@@ -84,7 +84,6 @@ def test_files_for_programs_and_papers_hold_the_played_points(only_played: Path)
     assert len(pd.read_csv(only_played / "played.csv")) == 12
     assert len(pd.read_csv(only_played / "played_runs.csv")) == 60
     assert pd.read_csv(only_played / "runs.csv").empty
-    assert "Every run is played" in (only_played / "application.md").read_text()
     assert "keep the IoU" in (only_played / "summary.md").read_text()
     assert "square\\_root" in (only_played / "summary.tex").read_text()
     assert "plays = [1, 4, 8, 14]" in (only_played / "tiny.toml").read_text()

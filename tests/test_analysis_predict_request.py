@@ -16,9 +16,9 @@ from analysis.prediction.request import (
     request_table,
 )
 from analysis.prediction.request_sentences import efficient_counts, request_sentences
-from analysis.report.application import application_text
 from analysis.report.assemble import make_report
 from analysis.report.figure_files import FigureFiles
+from analysis.report.markdown import summary_markdown
 from analysis.report.sections import sections
 from analysis.text import Row
 from tests.predicted import STEPS, write_launches
@@ -183,13 +183,13 @@ def test_the_time_to_an_iou_of_played_runs_is_named(tmp_path: Path) -> None:
     assert said == "native DDP on 14 workers: 2.00 [1.00, 3.00] h to an IoU of 0.75 (speed predicted)"
 
 
-def test_page_and_application_carry_it(tmp_path: Path) -> None:
+def test_page_and_summary_carry_it(tmp_path: Path) -> None:
     write_launches(tmp_path, LATENCY)
     report = make_report(load_study(tmp_path))
     (section,) = [each for each in sections(report, FigureFiles({}, {})) if each.anchor == "request"]
     assert section.title == "Before you ask for nodes"
     assert "up to 4 workers" in section.conclusion
     assert section.grids[0].rows
-    text = application_text(report, FigureFiles({}, {}))
+    text = summary_markdown(report)
     assert "## Before you ask for nodes" in text
     assert "up to 4 workers" in text

@@ -3,6 +3,7 @@
 import csv
 import html
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -25,7 +26,7 @@ from tests.report_studies import write_one_after_the_other, write_study
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 
 GOLDEN = Path(__file__).with_name("golden") / "summary.md"
-TEXTS = {"report.html", "summary.md", "summary.tex", "summary.json", "citation.bib", "application.md"}
+TEXTS = {"report.html", "summary.md", "summary.tex", "summary.json", "citation.bib"}
 FIGURES = {"scaling", "ratio", "loss", "cost"}
 
 
@@ -263,17 +264,12 @@ def test_the_markdown_table_is_the_golden_file(full_report: Path) -> None:
     assert (full_report / "summary.md").read_text() == GOLDEN.read_text()
 
 
-def test_the_application_names_framework_workers_efficiency_and_cost(full_report: Path) -> None:
-    text = (full_report / "application.md").read_text()
-    (best,) = (
-        row for row in read_csv(full_report / "summary.csv")
-        if (row["framework"], row["workers"]) == ("pytorch_native", "4")
-    )  # fmt: skip
-    assert "On 4 workers native DDP processes" in text
-    assert f"an efficiency of {float(best['efficiency']):.1%}".replace("%", " %") in text
-    assert "worker-hours, 100 trainings" in text
-    assert "![" in text
-    assert "(scaling.svg)" in text
+def test_the_summary_says_what_to_ask_for(full_report: Path) -> None:
+    text = (full_report / "summary.md").read_text()
+    cost = {(row["framework"], row["workers"]): row for row in read_csv(full_report / "cost.csv")}
+    hours = float(cost["pytorch_native", "4"]["worker_hours"])
+    (asked,) = re.findall(r"worker-hours, 100 trainings \|\n.*\n\|.* ([\d.]+) \|\n", text)
+    assert float(asked) == pytest.approx(100 * hours, rel=0.01)
 
 
 def test_every_no_of_the_fairness_table_stands_beside_the_verdict(
@@ -283,12 +279,11 @@ def test_every_no_of_the_fairness_table_stands_beside_the_verdict(
     assert {"same nodes", "order interleaved in time", "equal repeats"} <= {row["check"] for row in refused}
     page = html.unescape((doubtful / "report.html").read_text())
     answer = page[page.index('aria-label="The answer"') : page.index("<nav")]
-    text, application = ((doubtful / name).read_text() for name in ("summary.md", "application.md"))
-    before_tables = application[: application.index("| framework")]
+    text = (doubtful / "summary.md").read_text()
     shown = printed(doubtful.parent, capsys)
     after_verdict = shown[shown.index("At 2 workers") :]
     for row in refused:
-        for place in (answer, text, before_tables, after_verdict):
+        for place in (answer, text, after_verdict):
             assert row["fact"] in place, row["check"]
 
 
@@ -296,8 +291,8 @@ def test_faster_is_withheld_where_hosts_or_order_of_the_frameworks_differ(
     doubtful: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = printed(doubtful.parent, capsys)
-    texts = [(doubtful / name).read_text() for name in ("report.html", "summary.md", "application.md")]
-    for text in (shown, *texts[:2]):
+    texts = [(doubtful / name).read_text() for name in ("report.html", "summary.md")]
+    for text in (shown, *texts):
         assert "At 2 workers no verdict on speed: native DDP measured 12 % faster than Horovod" in text
     for text in (shown, *texts):
         assert " is 12 % faster" not in text

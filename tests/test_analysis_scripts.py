@@ -10,7 +10,6 @@ from analysis.compare.program import compare_folders
 from analysis.figures.catalogue import FIGURES
 from analysis.loading.load import load_study
 from analysis.prediction.forecast import predict_study
-from analysis.report.application import application_text
 from analysis.report.assemble import Report, make_report
 from analysis.report.figure_files import draw_figures, inputs_of
 from analysis.report.files import write_report
@@ -74,7 +73,6 @@ def test_every_text_says_that_the_arms_are_not_proven_equal(report: Report) -> N
     assert {"scaling", "budget"} >= set(figures.drawn) >= {"scaling"}
     texts = [
         page(report, figures), summary_markdown(report), summary_latex(report), summary_json(report),
-        application_text(report, figures),
     ]  # fmt: skip
     for text in texts:
         assert "arms not proven equal" in text

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from analysis.report.application import application_text
 from analysis.report.assemble import Report
 from analysis.report.exports import export_files
 from analysis.report.figure_files import FigureFiles, draw_figures
@@ -36,6 +35,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
+    (folder / "application.md").unlink(missing_ok=True)  # of earlier versions
     for name in (*map(report.study.score.key, figures.missing), *FORMER_FIGURES):
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
@@ -52,7 +52,6 @@ def _contents(report: Report, figures: FigureFiles, links: RunLinks) -> dict[str
         | study_file(report.study.subject)
         | {
             "summary.md": summary_markdown(report).encode(),
-            "application.md": application_text(report, figures).encode(),
             PAGE_NAME: page(report, figures, links).encode(),
         }
     )

@@ -3,17 +3,21 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from analysis.findings.recommendation import Recommendation
 from analysis.findings.tiles import Tile
 from analysis.report.assemble import Report
-from analysis.report.page_columns import speed_columns
+from analysis.report.page_columns import of_request, point_keys, speed_columns
 from analysis.report.played_columns import played_meaning, played_short_columns
 from analysis.report.view import Column, number_column
 from analysis.restriction import restriction_words, with_restriction
 from analysis.statistics.intervals import coverage
+from analysis.study import POINT
 from analysis.text import Row, clean, count, labelled, percent, repeats_text, sentence
 
 TEXT = ":--"
 _NUMBER = "--:"
+# Numbers of trainings whose worker-hours an application for compute time may ask for.
+TRAININGS = (1, 10, 100)
 MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
 
 
@@ -24,6 +28,7 @@ def summary_markdown(report: Report) -> str:
         *answer_parts(report),
         *_points_tables(report),
         *([_caption(report)] if len(report.points) else []),
+        *_request_parts(report),
         *played_parts(report),
         *(f"**{escaped(verdict)}**" for verdict in report.verdicts),
         *doubt_list(report),
@@ -54,6 +59,35 @@ def _points_tables(report: Report) -> Iterator[str]:
         if options:
             yield f"## {escaped(options)}"
         yield points_table(report, rows.to_dict("records"))
+
+
+def _request_parts(report: Report) -> Iterator[str]:
+    """Yield what an application for compute time asks for, and what is expected at other counts."""
+    rows = report.points.merge(report.cost, on=POINT, suffixes=("", "_of_cost")).to_dict("records")
+    chosen = [row for row in rows if any(_is_advised(row, advice) for advice in report.recommendations)]
+    if chosen and not report.study.is_emulated:
+        hours = [
+            number_column(
+                f"worker-hours, {count(number, 'training')}",
+                "worker_hours",
+                "~3",
+                scale=1 / number,
+                bounded=False,
+            )
+            for number in TRAININGS
+        ]
+        yield "What to ask for (trainings that you plan, times the worker-hours of one):"
+        yield column_table([*point_keys(report), *hours], chosen)
+    if report.request_sentences:
+        yield "## Before you ask for nodes"
+        yield "\n".join(f"- {escaped(sentence(text))}" for text in report.request_sentences)
+        yield column_table(of_request(report), report.request.to_dict("records"))
+
+
+def _is_advised(row: Row, advice: Recommendation) -> bool:
+    """Return whether a point is recommended: where the frameworks do not differ, that of either."""
+    point = (advice.options, advice.workers)
+    return (row["options"], row["workers"]) == point and advice.framework in (row["framework"], None)
 
 
 def played_parts(report: Report) -> Iterator[str]:
