@@ -34,7 +34,7 @@ from unet_scaling.group.identity import CORES_VARIABLE
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
-from unet_scaling.study.record import Record
+from unet_scaling.study.record import Record, set_launch_aside
 from unet_scaling.study.record_lines import Evaluation
 from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.study_file import OUTPUT_NAME
@@ -204,9 +204,11 @@ class LocalRuns:
     def _run(self, config: RunConfig, progress: StudyProgress, again: bool) -> None:
         run_folder = self.folder.run_folder(config)
         begin = time.monotonic()
+        # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
         if again:
-            # Not before its turn: where the study is ended meanwhile, the others keep their complete records.
             set_disturbed_aside(run_folder)
+        elif self.folder.recorded(config).state.is_complete:  # forced
+            set_launch_aside(run_folder)
         program = [str(PROGRAMS_FOLDER / config.framework / "train.py"), str(run_folder)]
         look = partial(self._look, progress)
         launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look)

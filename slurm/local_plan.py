@@ -21,7 +21,6 @@ from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import set_launch_aside
 from unet_scaling.study.run_state import ACTIVE, RecordedRun, run_state
 from unet_scaling.study.study_file import JOB_NAME
 from unet_scaling.study.texts import count
@@ -131,18 +130,14 @@ def take_over(
 ) -> list[RunConfig]:
     """Make these runs local ones and return those to launch: all that are incomplete or in `force`.
 
-    Sets the records of `force` aside, and jobs of Slurm that are over: a later state would else be that of
-    the former job.
+    Sets jobs of Slurm aside that are over: a later state would else be that of the former job.
     """
     missing = []
     for config in configs:
-        complete = folder.recorded(config).state.is_complete
-        if complete and config.run not in force:
+        if config.run not in force and folder.recorded(config).state.is_complete:
             continue
         missing.append(config)
         run_folder = folder.run_folder(config)
-        if complete:
-            set_launch_aside(run_folder)
         if (run_folder / JOB_NAME).exists():
             (run_folder / JOB_NAME).rename(run_folder / FORMER_JOB_NAME)
     return missing
@@ -168,7 +163,7 @@ def _require_no_jobs(study: Path) -> None:
     if doubt:
         raise UserError(
             f"{study.name}: jobs {named} may be queued or running, and cannot be asked for: "
-            f"{doubt}. Where they are over, remove {study}/*/{JOB_NAME}"
+            f"{doubt}. Where they are over, rename {study}/*/{JOB_NAME}"
         )
     if jobs:
         raise UserError(

@@ -60,7 +60,7 @@ def read_submission(folder: Path) -> Submission | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}; remove it after checking squeue") from None
+        raise UserError(f"{path} cannot be read: {error}; rename it after checking squeue") from None
 
 
 def write_submission(folder: Path, submission: Submission | None) -> None:

@@ -54,7 +54,7 @@ def require_new(paths: Sequence[Path]) -> None:
     """Raise UserError where one of these files exists: none is ever overwritten."""
     for path in paths:
         if os.path.lexists(path):
-            raise UserError(f"{path} exists, and is not overwritten; choose another name, or remove it")
+            raise UserError(f"{path} exists, and is not overwritten; choose another name")
 
 
 def write_new(path: Path, text: str) -> None:

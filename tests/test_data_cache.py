@@ -264,7 +264,7 @@ def test_a_damaged_cache_is_refused_with_its_place(
         path.unlink()
     with pytest.raises(UserError) as caught:
         open_cache(manifest, folder, data, root)
-    assert refused(caught, 65, path.parent, "remove it")
+    assert refused(caught, 65, path.parent, "rename it")
 
 
 def test_another_foreground_rule_than_that_of_the_check_is_refused(

@@ -29,7 +29,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     where the folder cannot be written; an earlier file is then still whole.
     """
     if folder.is_symlink():
-        raise UserError(f"{folder} is a link: remove it, or give --output {folder.resolve()}")
+        raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
     figures = draw_figures(report)
     contents = _contents(report, figures, run_links(report, folder))
     folder.mkdir(parents=True, exist_ok=True)

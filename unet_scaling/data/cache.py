@@ -125,7 +125,7 @@ def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -
         cached = CachedImages.map(cache)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{cache}: no sound cache of {folder} ({error}); remove it and build it again", EXIT_BAD_DATA
+            f"{cache}: no sound cache of {folder} ({error}); rename it to build it again", EXIT_BAD_DATA
         ) from None
     _require_shapes(cached, manifest, data)
     return cached
@@ -137,7 +137,7 @@ def _require_shapes(cached: CachedImages, manifest: Manifest, data: Data) -> Non
     shapes = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
     if shapes != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
         raise UserError(
-            f"{cached.folder}: the cache has shapes {shapes} instead of {expected}; remove it", EXIT_BAD_DATA
+            f"{cached.folder}: the cache has shapes {shapes} instead of {expected}; rename it", EXIT_BAD_DATA
         )
 
 
@@ -201,7 +201,7 @@ def _require_undamaged(cache: Path) -> None:
         sound = False
         problem = str(error)
     if not sound:
-        raise UserError(f"{cache}: the cache is damaged ({problem}); remove it", EXIT_BAD_DATA)
+        raise UserError(f"{cache}: the cache is damaged ({problem}); rename it", EXIT_BAD_DATA)
 
 
 def _rename_unless_there(building: Path, cache: Path) -> None:

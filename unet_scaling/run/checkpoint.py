@@ -112,7 +112,7 @@ def load_checkpoint(
     if candidates:
         raise UserError(
             f"none of the checkpoints in {folder} can be used: {', '.join(candidates)}; "
-            f"remove them to train from the start",
+            f"rename them to train from the start",
             EXIT_BAD_DATA,
         )
     return None
@@ -147,7 +147,7 @@ def _restored(
         raise
     except UNFITTING as error:
         raise UserError(
-            f"{path} does not fit this run: {one_line(error)}; remove it to go on from the one before it",
+            f"{path} does not fit this run: {one_line(error)}; rename it to go on from the one before it",
             EXIT_BAD_DATA,
         ) from None
     # An earlier version had none of them: then no player has drawn anything that counts.

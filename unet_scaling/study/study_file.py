@@ -125,7 +125,7 @@ def recorded_study(folder: Path) -> StudyConfig | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}; remove it: {LAUNCH_HINT} writes it again") from None
+        raise UserError(f"{path} cannot be read: {error}; rename it: {LAUNCH_HINT} writes it again") from None
     if isinstance(content, dict):
         content.pop(HISTORY_KEY, None)
         if "claims" in content:  # its name before record format 5
