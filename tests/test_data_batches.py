@@ -1,5 +1,7 @@
 """Every image where it belongs, exactly once, for any number of workers."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -24,21 +26,15 @@ def test_the_split_uses_every_image_once_and_leaves_none_empty(count: int, share
     assert abs(len(split.test) - count * share) <= 1
 
 
-def test_the_split_is_what_it_was_in_earlier_versions() -> None:
+def test_the_split_depends_on_its_seed_and_is_what_it_was_in_earlier_versions() -> None:
     # A change here would silently change every test set: results could no longer be compared.
     assert batches.split(20, 0.2, 42).test.tolist() == [1, 10, 13, 17]
+    assert batches.split(20, 0.2, 43).test.tolist() != [1, 10, 13, 17]
     assert batches.epoch_order(np.arange(8), 1, seed=1, epoch=0).tolist() == [2, 0, 7, 4, 6, 3, 5, 1]
-
-
-def test_the_split_depends_on_its_seed() -> None:
-    assert batches.split(100, 0.2, 1).test.tolist() != batches.split(100, 0.2, 2).test.tolist()
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_too_few_images_to_split_are_refused(count: int) -> None:
-    with pytest.raises(UserError) as caught:
-        batches.split(count, 0.2, 1)
-    assert refused(caught, 65, f"{count} image", "at least 2")
+    for count in (0, 1):
+        with pytest.raises(UserError) as caught:
+            batches.split(count, 0.2, 1)
+        assert refused(caught, 65, f"{count} image", "at least 2")
 
 
 @given(st.integers(1, 100), st.integers(1, 4), st.integers(0, 1000), st.integers(0, 1000))
@@ -57,32 +53,15 @@ def test_every_epoch_seed_and_pass_has_its_own_shuffle() -> None:
     assert len({tuple(order) for order in orders}) == len(orders)
 
 
-@given(st.integers(0, 300), counts, st.integers(1, 5), st.integers(1, 3))
-def test_workers_share_each_step_of_the_order_without_overlap(
+@given(st.integers(0, 300), counts, st.integers(1, 4), st.integers(1, 3))
+def test_many_workers_share_the_order_and_see_what_one_with_a_larger_batch_sees(
     count: int, workers: int, batch: int, accumulate: int
 ) -> None:
-    order = np.random.default_rng(0).permutation(count)
-    own = [batches.worker_batches(order, worker, workers, batch, accumulate) for worker in range(workers)]
-    step_images = workers * batch * accumulate
-    steps = count // step_images
-    assert all(indices.shape == (steps, accumulate, batch) for indices in own)
-    for step in range(steps):
-        seen = np.concatenate([indices[step].ravel() for indices in own])
-        assert sorted(seen) == sorted(order[step * step_images : (step + 1) * step_images])
-
-
-@given(st.integers(16, 300), counts, st.integers(1, 4), st.integers(1, 3))
-def test_many_workers_see_what_one_worker_with_a_larger_batch_sees(
-    count: int, workers: int, batch: int, accumulate: int
-) -> None:
-    assume(count >= workers * batch * accumulate)
     order = np.random.default_rng(0).permutation(count)
     alone = batches.worker_batches(order, 0, 1, workers * batch, accumulate)
-    together = np.concatenate(
-        [batches.worker_batches(order, worker, workers, batch, accumulate) for worker in range(workers)],
-        axis=2,
-    )
-    np.testing.assert_array_equal(together, alone)
+    own = [batches.worker_batches(order, worker, workers, batch, accumulate) for worker in range(workers)]
+    np.testing.assert_array_equal(np.concatenate(own, axis=2), alone)
+    np.testing.assert_array_equal(alone.ravel(), order[: count - count % (workers * batch * accumulate)])
 
 
 @given(st.integers(16, 300), st.integers(1, 2), st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
@@ -111,10 +90,7 @@ def test_too_few_images_for_one_step_are_refused_before_training(
     images: int, workers: int, batch: int, accumulate: int
 ) -> None:
     steps = len(batches.worker_batches(np.arange(images), 0, workers, batch, accumulate))
-    if steps:
-        require_enough(images, workers, batch, accumulate)
-        return
-    with pytest.raises(UserError):
+    with nullcontext() if steps else pytest.raises(UserError):
         require_enough(images, workers, batch, accumulate)
 
 
@@ -124,8 +100,6 @@ def test_the_refusal_names_the_largest_numbers_that_would_do() -> None:
     assert refused(caught, 65, "128 images", "has 100", "at most 12 workers", "at most 6 with 16 workers")
     require_enough(100, workers=12, batch=8, accumulate=1)
     require_enough(100, workers=16, batch=6, accumulate=1)
-    with pytest.raises(UserError, match="use more images"):
-        require_enough(3, workers=4, batch=4, accumulate=1)
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

@@ -1,7 +1,8 @@
-"""Fetching trusts only checksums, never takes a part for the whole, and says what to do offline."""
+"""Fetching trusts only checksums and takes no part for a whole; archives are unpacked whole or not at all."""
 
 import socket
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from tests.data_folders import blob, make_folder, noise, refused, save
 from tests.record_server import DOI, RecordServer, serving, tar_of
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.fetch import INDENTS, Deposit, fetch
+from unet_scaling.data.unpack import Limits, unpack
 from unet_scaling.study.errors import UserError
+
+PINNED = "masks.tar.gz"
+RECORD = "/api/records/1234"
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +40,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def deposit(server: RecordServer) -> Deposit:
-    known = {"masks.tar.gz": server.checksums["masks.tar.gz"]}
-    return Deposit(DOI, f"{server.url}/api/records", known)
+def deposit(server: RecordServer, pinned: str = "") -> Deposit:
+    return Deposit(DOI, f"{server.url}/api/records", {PINNED: pinned or server.checksums[PINNED]})
 
 
 def offline(server: RecordServer) -> Deposit:
@@ -50,28 +54,28 @@ def offline(server: RecordServer) -> Deposit:
 
 def test_the_data_set_of_the_study_is_pinned() -> None:
     assert INDENTS.doi == "10.5281/zenodo.7639190"
-    assert INDENTS.known_checksums["masks.tar.gz"] == "md5:047f601bdd2b5526fa8c50ea1b4c5f52"
+    assert INDENTS.known_checksums[PINNED] == "md5:047f601bdd2b5526fa8c50ea1b4c5f52"
 
 
-def test_a_record_becomes_a_sound_data_folder(server: RecordServer, folder: Path) -> None:
+def test_a_record_becomes_a_sound_data_folder_and_is_not_asked_for_again(
+    server: RecordServer, folder: Path
+) -> None:
     server.files["readme.txt"] = b"not an archive"
     server.checksums["readme.txt"] = "md5:0"
+    # A part under the right name is no archive.
+    (folder / "archives").mkdir(parents=True)
+    (folder / "archives" / "images.tar.gz").write_bytes(server.files["images.tar.gz"][:50])
     assert fetch(folder, deposit(server))
     assert len(check_folder(folder).pairs) == 3
-    assert server.asked == ["/api/records/1234", "/files/images.tar.gz", "/files/masks.tar.gz"]
-
-
-def test_what_is_there_is_not_asked_for_again(server: RecordServer, folder: Path) -> None:
-    fetch(folder, deposit(server))
-    server.asked.clear()
+    assert server.asked == [RECORD, "/files/images.tar.gz", "/files/masks.tar.gz"]
     assert not fetch(folder, deposit(server))
-    assert server.asked == []
+    assert len(server.asked) == 3
 
 
 def test_an_interrupted_download_is_no_archive_and_only_it_is_repeated(
     server: RecordServer, folder: Path
 ) -> None:
-    server.broken = {"masks.tar.gz"}
+    server.broken = {PINNED}
     with pytest.raises(UserError) as caught:
         fetch(folder, deposit(server))
     assert refused(caught, 65, DOI, folder / "archives")
@@ -80,63 +84,42 @@ def test_an_interrupted_download_is_no_archive_and_only_it_is_repeated(
     server.broken.clear()
     server.asked.clear()
     assert fetch(folder, deposit(server))
-    assert server.asked == ["/api/records/1234", "/files/masks.tar.gz"]
+    assert server.asked == [RECORD, "/files/masks.tar.gz"]
 
 
-def test_a_partial_archive_under_the_right_name_is_downloaded_again(
+def test_a_wrong_checksum_or_another_than_the_known_one_is_refused(
     server: RecordServer, folder: Path
 ) -> None:
-    (folder / "archives").mkdir(parents=True)
-    (folder / "archives" / "images.tar.gz").write_bytes(server.files["images.tar.gz"][:50])
-    assert fetch(folder, deposit(server))
-    assert len(check_folder(folder).pairs) == 3
-
-
-def test_a_wrong_checksum_is_refused(server: RecordServer, folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        fetch(folder, deposit(server, pinned="md5:" + "1" * 32))
+    assert refused(caught, 65, PINNED, "known is md5:1111")
+    assert server.asked == [RECORD]
     server.checksums["images.tar.gz"] = "md5:" + "0" * 32
     with pytest.raises(UserError) as caught:
         fetch(folder, deposit(server))
-    assert refused(caught, 65, DOI, "hash", "images.tar.gz")
+    assert refused(caught, 65, DOI, "images.tar.gz")
     assert list((folder / "archives").iterdir()) == []
 
 
-def test_a_record_that_states_another_sum_than_the_known_one_is_refused(
-    server: RecordServer, folder: Path
-) -> None:
-    pinned = Deposit(DOI, f"{server.url}/api/records", {"masks.tar.gz": "md5:" + "1" * 32})
-    with pytest.raises(UserError) as caught:
-        fetch(folder, pinned)
-    assert refused(caught, 65, "masks.tar.gz", "known is md5:1111")
-    assert server.asked == ["/api/records/1234"]
-
-
-def test_offline_is_one_line_with_doi_reason_and_cure(server: RecordServer, folder: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        fetch(folder, offline(server))
-    assert refused(caught, 65, f"doi:{DOI}", "refused", f"https://doi.org/{DOI}", folder / "archives")
-    assert "\n" not in str(caught.value)
-
-
-def test_archives_brought_by_hand_serve_offline(
+def test_archives_brought_by_hand_serve_offline_if_the_known_one_has_its_sum(
     server: RecordServer, folder: Path, archives: dict[str, bytes]
 ) -> None:
-    (folder / "archives").mkdir(parents=True)
-    (folder / "archives" / "masks.tar.gz").write_bytes(archives["masks.tar.gz"])
-    with pytest.raises(UserError, match="by hand"):
-        fetch(folder, offline(server))
-    (folder / "archives" / "images.tar.gz").write_bytes(archives["images.tar.gz"])
+    store = folder / "archives"
+    store.mkdir(parents=True)
+    for images, masks in (
+        (b"", archives[PINNED]),
+        (archives["images.tar.gz"], archives[PINNED] + b"\0"),
+    ):
+        (store / PINNED).write_bytes(masks)
+        if images:
+            (store / "images.tar.gz").write_bytes(images)
+        with pytest.raises(UserError) as caught:
+            fetch(folder, offline(server))
+        assert refused(caught, 65, f"doi:{DOI}", f"https://doi.org/{DOI}", store)
+        assert "\n" not in str(caught.value)
+    (store / PINNED).write_bytes(archives[PINNED])
     assert fetch(folder, offline(server))
     assert len(check_folder(folder).pairs) == 3
-
-
-def test_a_known_archive_brought_by_hand_must_have_its_sum(
-    server: RecordServer, folder: Path, archives: dict[str, bytes]
-) -> None:
-    (folder / "archives").mkdir(parents=True)
-    for name, content in archives.items():
-        (folder / "archives" / name).write_bytes(content + b"\0")
-    with pytest.raises(UserError, match="cannot be fetched"):
-        fetch(folder, offline(server))
 
 
 @pytest.mark.parametrize(
@@ -148,30 +131,108 @@ def test_an_answer_that_is_no_record_is_reported(
     monkeypatch.setattr(server, "answer", lambda path: answer)
     with pytest.raises(UserError) as caught:
         fetch(folder, deposit(server))
-    assert refused(caught, 65, f"doi:{DOI}", "cannot be fetched")
+    assert refused(caught, 65, f"doi:{DOI}")
 
 
-def test_a_hostile_archive_of_the_record_is_refused(
+def test_half_a_data_folder_and_an_unwritable_place_are_left_as_they_are(
     server: RecordServer, folder: Path, tmp_path: Path
 ) -> None:
-    hostile = RecordServer(server.files | {"images.tar.gz": tar_of({"../../../evil.png": b"x"})})
-    with serving(hostile), pytest.raises(UserError, match="not unpacked"):
-        fetch(folder, deposit(hostile))
-    assert not list(tmp_path.rglob("evil.png"))
-
-
-def test_half_a_data_folder_is_not_overwritten(server: RecordServer, folder: Path) -> None:
     save(folder / "images" / "own.png", noise())
-    with pytest.raises(UserError) as caught:
-        fetch(folder, deposit(server))
-    assert refused(caught, 2, folder)
+    (tmp_path / "file").touch()
+    for place in (folder, tmp_path / "file" / "data"):
+        with pytest.raises(UserError) as caught:
+            fetch(place, deposit(server))
+        assert refused(caught, 2, place)
     assert server.asked == []
     save(folder / "masks" / "own.png", blob())
     assert not fetch(folder, deposit(server))
 
 
-def test_an_unwritable_place_is_named(server: RecordServer, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type = kind
+    member.linkname = target
+    return member
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def target(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_pictures_of_several_archives_or_of_one_are_sorted_into_images_and_masks(
+    target: Path, tmp_path: Path
+) -> None:
+    parts = {
+        "imgs": {"x/y/b.png": b"1", "a.tif": b"2", "x/._a.tif": b"-"},
+        "masks": {"out/a.png": b"3", "b.png": b"4", "readme.txt": b"-"},
+    }
+    archives = [tmp_path / f"{name}.tar.gz" for name in parts]
+    for path, files in zip(archives, parts.values(), strict=True):
+        path.write_bytes(tar_of(files))
+    unpack(archives, target)
+    assert tree(target) == ["images/a.tif", "images/b.png", "masks/a.png", "masks/b.png"]
+    assert (target / "masks" / "a.png").read_bytes() == b"3"
+    both = tmp_path / "all.tar.gz"
+    # An absolute path stays inside.
+    both.write_bytes(tar_of({"d/images/a.png": b"1", "d/Masks/a.png": b"2", f"{tmp_path}/evil.png": b"x"}))
+    (tmp_path / "other").mkdir()
+    unpack([both], tmp_path / "other")
+    assert tree(tmp_path / "other") == ["images/a.png", "images/evil.png", "masks/a.png"]
+    assert not list(tmp_path.glob("evil*"))
+
+
+GOOD = {"images/a.png": b"1", "masks/a.png": b"2"}
+
+
+@pytest.mark.parametrize(
+    ("files", "extra", "limits"),
+    [
+        (GOOD | {"../../evil.png": b"x"}, [], Limits()),
+        (GOOD | {"images/../../../evil.png": b"x"}, [], Limits()),
+        (GOOD, [special("images/b.png", tarfile.SYMTYPE, "/etc/passwd")], Limits()),
+        (GOOD, [special("images/b.png", tarfile.LNKTYPE, "images/a.png")], Limits()),
+        (GOOD, [special("images/b.png", tarfile.FIFOTYPE)], Limits()),
+        (GOOD | {"more/a.png": b"x"}, [], Limits()),
+        ({"images/a.png": b"1"}, [], Limits()),
+        ({"masks/a.png": b"1"}, [], Limits()),
+        (GOOD, [], Limits(files=1)),
+        (GOOD, [], Limits(bytes=1)),
+    ],
+)
+def test_dishonest_archives_are_refused_and_leave_nothing(
+    target: Path, tmp_path: Path, files: dict[str, bytes], extra: list[tarfile.TarInfo], limits: Limits
+) -> None:
+    path = tmp_path / "all.tar.gz"
+    path.write_bytes(tar_of(files, *extra))
     with pytest.raises(UserError) as caught:
-        fetch(tmp_path / "file" / "data", deposit(server))
-    assert refused(caught, 2, tmp_path / "file", "cannot be written")
+        unpack([path], target, limits)
+    assert refused(caught, 65, path.name)
+    assert list(target.iterdir()) == []
+    assert not list(tmp_path.rglob("evil*"))
+    path.write_bytes(tar_of(GOOD))
+    unpack([path], target, Limits(files=2, bytes=2))
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:-20], lambda content: content[:5], flip, lambda _: b""]
+)
+def test_a_damaged_archive_is_refused_and_leaves_nothing(
+    target: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "all.tar.gz"
+    path.write_bytes(damage(tar_of(GOOD | {"images/noise.png": bytes(range(256)) * 40})))
+    with pytest.raises(UserError) as caught:
+        unpack([path], target)
+    assert refused(caught, 65, path)
+    assert list(target.iterdir()) == []

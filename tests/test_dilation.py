@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -10,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +31,7 @@ from unet_scaling.measure.quota_meter import QuotaMeter
 from unet_scaling.run.continuation import require_same_facts
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
 from unet_scaling.study.control_groups import (
+    ProcessorHierarchy,
     Quota,
     enter_group,
     enter_thread_group,
@@ -101,12 +102,10 @@ def test_horovod_takes_its_times_slowed(
     assert environment["HOROVOD_CYCLE_TIME"] == expected
     assert environment["HOROVOD_STALL_CHECK_TIME_SECONDS"] == str(4 * 330 // 5)
     assert environment["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] == str(4 * 330)
-
-
-def test_a_cycle_time_that_is_no_number_is_refused(slowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "soon")
-    with pytest.raises(UserError, match="HOROVOD_CYCLE_TIME = 'soon': a number of milliseconds is needed"):
-        horovod_environment(make_point("horovod"))
+    if knob is None:
+        with pytest.raises(UserError, match="HOROVOD_CYCLE_TIME = 'soon'"):
+            horovod_environment(config)
 
 
 @pytest.mark.parametrize(
@@ -120,112 +119,96 @@ def test_a_cycle_time_that_is_no_number_is_refused(slowed: None, monkeypatch: py
 )
 def test_quotas_are_as_short_as_the_kernel_allows(cores: float, processors: int, quota: Quota) -> None:
     assert quota_of_cores(cores, processors) == quota
-
-
-def test_a_quota_that_no_kernel_gives_is_refused() -> None:
-    with pytest.raises(UserError, match=r"a quota of 0.0005 cores is too small.*use a smaller dilation"):
+    with pytest.raises(UserError, match=r"0\.0005 cores"):
         quota_of_cores(1 / 2000, 1)
 
 
-def test_workers_own_the_cores_that_are_stood_for(slowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_own_the_cores_that_are_stood_for_on_processors_dealt_out_evenly(
+    slowed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(CORES_VARIABLE, "12")
     assert emulated_cores(FOURTH) == list(range(12, 24))
     assert emulated_cores(FOURTH, 2) == [12, 13]
     assert own_processors(FOURTH, 12, [0, 1]) == [0, 1]
     monkeypatch.delenv(CORES_VARIABLE)
-    with pytest.raises(UserError, match="set pin_cores = true in the cluster file"):
+    with pytest.raises(UserError, match="pin_cores = true"):
         emulated_cores(FOURTH)
-
-
-def test_processors_are_dealt_out_evenly_over_the_hosts() -> None:
     ranks = [Identity(rank, 14, rank % 2, "Slurm") for rank in range(14)]
     assert [own_processors(identity, 1, [2, 5]) for identity in ranks[:4]] == [[2], [5], [2], [5]]
 
 
-@pytest.mark.parametrize("folder", [None, "/no/such/folder"])
-def test_a_worker_without_a_quota_says_what_is_missing(
-    folder: str | None, slowed: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("folder", "cores", "named"),
+    [
+        (None, 1, QUOTA_FOLDER_VARIABLE),
+        ("/no/such/folder", 1, QUOTA_FOLDER_VARIABLE),
+        ("/", 100 * len(os.sched_getaffinity(0)), "with at least 100"),
+    ],
+)
+def test_a_worker_that_cannot_be_slowed_says_what_is_missing(
+    folder: str | None, cores: int, named: str, slowed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(QUOTA_FOLDER_VARIABLE, raising=False)
     if folder:
         monkeypatch.setenv(QUOTA_FOLDER_VARIABLE, folder)
-    with pytest.raises(
-        UserError, match=f"{QUOTA_FOLDER_VARIABLE}.*slurm/virtual_cluster up --dilate"
-    ) as told:
-        enter_quota(FOURTH, 1, ())
+    with pytest.raises(UserError, match=rf"{named}.*") as told:
+        enter_quota(FOURTH, cores, ())
+    assert "slurm/virtual_cluster up --dilate" in str(told.value)
     assert "\n" not in str(told.value)
 
 
-def test_a_machine_that_is_not_slow_enough_is_refused(slowed: None) -> None:
-    processors = len(os.sched_getaffinity(0))
-    with pytest.raises(UserError, match=f"which has {processors}; use .* with at least 100"):
-        enter_quota(FOURTH, 100 * processors, ())
-
-
 def test_a_folder_that_is_no_control_group_is_told_with_its_file(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"no quota of 1000 in 4000 microseconds .*cpu.max: No such file.*root"
-    ):
+    with pytest.raises(UserError, match=r"cpu\.max: No such file"):
         make_quota_group(tmp_path / "worker0", Quota(1_000, 4_000))
     assert list((tmp_path / "worker0").iterdir()) == []
-    with pytest.raises(UserError, match=r"worker0/cgroup.procs: No such file.*submit as root"):
+    with pytest.raises(UserError, match=r"worker0/cgroup\.procs: No such file"):
         enter_group(tmp_path / "worker0", [1])
 
 
-@pytest.mark.parametrize(
-    ("files", "written"),
-    [
-        (
-            ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
-            {"cpu.cfs_quota_us": "1000", "cpu.cfs_period_us": "4000"},
-        ),
-        (("cpu.max",), {"cpu.max": "1000 4000"}),
-    ],
-)
-def test_both_versions_are_written_as_they_read(
-    files: tuple[str, ...], written: dict[str, str], tmp_path: Path
-) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-    make_quota_group(tmp_path, Quota(1_000, 4_000))
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
+VERSIONS = {
+    1: {
+        "files": ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "tasks"),
+        "preferred": {"cpu.shares": "262144"},
+        "thread": {"cpu.cfs_quota_us": "1000", "cpu.cfs_period_us": "4000", "cpu.shares": "", "tasks": "7"},
+        "statistics": "nr_periods 7\nthrottled_time 1500000000\n",
+        "mount": "cgroup {root}/cpu cgroup rw,relatime,cpu,cpuacct 0 0\n",
+    },
+    2: {
+        "files": ("cpu.max", "cpu.weight", "cgroup.type", "cgroup.threads", "cgroup.subtree_control"),
+        "preferred": {"cpu.weight": "10000", "cgroup.subtree_control": "+cpu"},
+        "thread": {"cgroup.type": "threaded", "cpu.max": "1000 4000", "cgroup.threads": "7"},
+        "statistics": "usage_usec 9\nthrottled_usec 1500000\n",
+        "mount": "cgroup2 {root}/cpu cgroup2 rw,nosuid 0 0\n",
+    },
+}
 
 
-@pytest.mark.parametrize(
-    ("files", "written"),
-    [
-        (("cpu.cfs_quota_us", "cpu.shares"), {"cpu.cfs_quota_us": "", "cpu.shares": "262144"}),
-        (("cpu.max", "cpu.weight"), {"cpu.max": "", "cpu.weight": "10000"}),
-    ],
-)
-def test_both_versions_let_the_workers_go_first(
-    files: tuple[str, ...], written: dict[str, str], tmp_path: Path
-) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-    prefer_group(tmp_path)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_thread_enters_a_group_of_its_own_in_both_versions(version: int, tmp_path: Path) -> None:
-    group = tmp_path / "worker0"
+@pytest.mark.parametrize("version", VERSIONS)
+def test_both_versions_of_control_groups_are_found_written_and_read(version: int, tmp_path: Path) -> None:
+    """In plain files of a folder: groups go first, and a thread has a group of its own."""
+    known: dict[str, Any] = VERSIONS[version]
+    group = tmp_path / "cpu"
     thread = group / "thread7"
     thread.mkdir(parents=True)
-    existing = {
-        1: ("cpu.cfs_quota_us", "cpu.cfs_period_us", "tasks"),
-        2: ("cgroup.type", "cpu.max", "cgroup.threads"),
-    }
-    for name in existing[version]:
-        (thread / name).touch()
-    (group / {1: "cpu.cfs_quota_us", 2: "cgroup.subtree_control"}[version]).touch()
+    for folder in (group, thread):
+        for name in known["files"]:
+            (folder / name).touch()
     enter_thread_group(group, 7, Quota(1_000, 4_000))
-    written = {path.name: path.read_text() for path in thread.iterdir()}
-    if version == 1:
-        assert written == {"cpu.cfs_quota_us": "1000", "cpu.cfs_period_us": "4000", "tasks": "7"}
-    else:
-        assert written == {"cgroup.type": "threaded", "cpu.max": "1000 4000", "cgroup.threads": "7"}
-        assert (group / "cgroup.subtree_control").read_text() == "+cpu"
+    prefer_group(group)
+    assert known["thread"].items() <= {path.name: path.read_text() for path in thread.iterdir()}.items()
+    assert (
+        known["preferred"].items()
+        <= {path.name: path.read_text() for path in group.iterdir() if path.is_file()}.items()
+    )
+    (group / "cpu.stat").write_text(known["statistics"])
+    assert throttled_seconds(group) == pytest.approx(1.5)
+    (group / "cgroup.controllers").write_text("cpuset cpu io memory\n" if version == 2 else "")
+    table = tmp_path / "mounts"
+    table.write_text("cgroup /elsewhere cgroup rw,cpuset 0 0\n" + known["mount"].format(root=tmp_path))
+    assert processor_hierarchy(table) == ProcessorHierarchy(version, group)
+    table.write_text(f"cgroup2 {tmp_path} cgroup2 rw 0 0\n")
+    with pytest.raises(UserError, match="'cpu'"):
+        processor_hierarchy(table)
 
 
 def test_a_thread_that_has_ended_needs_no_quota(quota_folder: Path) -> None:
@@ -239,45 +222,6 @@ def test_a_thread_that_has_ended_needs_no_quota(quota_folder: Path) -> None:
     assert [path.name for path in groups_of_threads(worker)] == [f"thread{ended.native_id}"]
 
 
-def test_the_next_worker_removes_the_groups_of_one_that_has_ended(quota_folder: Path) -> None:
-    ran_in(quota_folder, TWO_CORES.replace("{ends}", ""))
-    (ended,) = quota_folder.glob("worker*")
-    in_a_quota(quota_folder)
-    (next_worker,) = quota_folder.glob("worker*")
-    assert next_worker != ended
-
-
-@pytest.mark.parametrize(
-    "statistics", ["nr_periods 7\nthrottled_time 1500000000\n", "usage_usec 9\nthrottled_usec 1500000\n"]
-)
-def test_both_versions_say_what_was_throttled(statistics: str, tmp_path: Path) -> None:
-    (tmp_path / "cpu.stat").write_text(statistics)
-    assert throttled_seconds(tmp_path) == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize(
-    ("mounts", "controllers", "version"),
-    [
-        ("cgroup {root}/cpu cgroup rw,relatime,cpu,cpuacct 0 0\n", "", 1),
-        ("cgroup2 {root}/cpu cgroup2 rw,nosuid 0 0\n", "cpuset cpu io memory\n", 2),
-    ],
-)
-def test_the_mounted_version_is_found(mounts: str, controllers: str, version: int, tmp_path: Path) -> None:
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cgroup.controllers").write_text(controllers)
-    table = tmp_path / "mounts"
-    table.write_text("cgroup /elsewhere cgroup rw,cpuset 0 0\n" + mounts.format(root=tmp_path))
-    found = processor_hierarchy(table)
-    assert (found.version, found.root) == (version, tmp_path / "cpu")
-
-
-def test_a_machine_without_control_groups_is_told(tmp_path: Path) -> None:
-    table = tmp_path / "mounts"
-    table.write_text(f"cgroup2 {tmp_path} cgroup2 rw 0 0\n")
-    with pytest.raises(UserError, match="no control groups with the controller 'cpu' are mounted here"):
-        processor_hierarchy(table)
-
-
 def cpu_facts(**changes: object) -> CpuFacts:
     fields = {
         "process_seconds": 1.2, "thread_seconds": {"training": 1.0, "other": 0.2},
@@ -286,7 +230,9 @@ def cpu_facts(**changes: object) -> CpuFacts:
     return CpuFacts.model_validate(fields | changes)
 
 
-def test_facts_of_an_epoch_are_those_of_the_machine_that_is_stood_for(slowed: None, tmp_path: Path) -> None:
+def test_facts_of_an_epoch_are_those_of_the_machine_that_is_stood_for(
+    slowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ready for 6 seconds of this machine is 1.5 of that one, of which the thread ran for one."""
     statistics = tmp_path / "cpu.stat"
     statistics.write_text("throttled_time 1000000000\n")
@@ -299,14 +245,8 @@ def test_facts_of_an_epoch_are_those_of_the_machine_that_is_stood_for(slowed: No
     assert facts.other_seconds is None
     assert facts.quota is not None
     assert (facts.quota.used_seconds, facts.quota.throttled_seconds, facts.quota.processors) == (1.3, 0.5, 2)
-
-
-def test_a_machine_that_does_not_say_how_busy_it_was_is_not_called_idle(
-    slowed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cpu.stat").write_text("throttled_time 1000000000\n")
+    # A machine that does not say how busy it was is not called idle.
     monkeypatch.setattr(cpu_counters, "CORES", tmp_path / "none")
-    meter = QuotaMeter(ProcessorQuota(tmp_path, cores=1, processors=2))
     meter.begin()
     meter.end()
     assert meter.undilated(cpu_facts(), 1.3).quota is None
@@ -331,45 +271,32 @@ def slowed_record(folder: Path, **quota: float) -> Record:
     return Record(record.path, header, tuple(epochs), record.results, record.end, ())
 
 
-def test_a_run_that_was_slowed_as_it_should_be_is_used(tmp_path: Path) -> None:
-    assert infidelity(slowed_record(tmp_path)) == ""
+# Seconds of each second of a worker with one core, or with two; what it is left out for.
+SLOWED = {
+    "rightly": (1, {}, 1.0, ""),
+    "by a thread that polls": (1, {"used_seconds": 1.0, "throttled_seconds": 0.75}, 1.0, ""),
+    "beside others": (1, {"idle_share": 0.031}, 1.0, "idle for 3.1 %"),
+    "too little": (1, {"used_seconds": 1.4}, 1.0, "worker 0 used"),
+    "too much": (1, {"throttled_seconds": 0.6}, 1.0, "worker 0 was throttled"),
+    "two cores": (2, {"used_seconds": 1.9, "throttled_seconds": 1.0}, 1.2, ""),
+    "two cores, one thread": (2, {"used_seconds": 1.9, "throttled_seconds": 1.0}, 1.5, "training thread"),
+    "two cores that poll": (2, {"used_seconds": 2.0, "throttled_seconds": 1.5}, 1.0, ""),
+    "two cores, too much": (
+        2,
+        {"used_seconds": 1.0, "throttled_seconds": 1.5},
+        1.0,
+        "worker 0 was throttled",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("quota", "reason"),
-    [
-        ({"idle_share": 0.031}, "the machine was idle for 3.1 % of the time, and 5 % are needed"),
-        ({"used_seconds": 1.4}, "worker 0 used .* CPU seconds, its quota gives .*, and up to 1.25 times"),
-        (
-            {"throttled_seconds": 0.6},
-            "worker 0 was throttled for .* s, and what it used explains .*, of which",
-        ),
-    ],
-)
-def test_a_run_that_was_not_is_told_with_both_values(
-    quota: dict[str, float], reason: str, tmp_path: Path
-) -> None:
-    assert re.match(reason, infidelity(slowed_record(tmp_path, **quota)))
-
-
-def test_a_thread_that_polls_is_throttled_all_the_time_and_rightly_so(tmp_path: Path) -> None:
-    polling = slowed_record(tmp_path, used_seconds=1.0, throttled_seconds=0.75)
-    assert infidelity(polling) == ""
-    assert LARGEST_EXCESS_FACTOR * 0.75 < 1
-
-
-def test_a_thread_of_a_worker_with_two_cores_that_had_more_than_one_is_told(tmp_path: Path) -> None:
-    record = slowed_record(tmp_path, used_seconds=1.9, throttled_seconds=1.0, processors=2)
-    assert infidelity(with_cores(record, 2, training_share=1.2)) == ""
-    reason = "the training thread of worker 0 used .* CPU seconds in .* s, more than the one core"
-    assert re.match(reason, infidelity(with_cores(record, 2, training_share=1.5)))
-    # Polling on both cores, it is throttled for three quarters of the time on each.
-    assert (
-        infidelity(with_cores(slowed_record(tmp_path / "polls", used_seconds=2.0, throttled_seconds=1.5), 2))
-        == ""
-    )
-    lax = slowed_record(tmp_path / "lax", used_seconds=1.0, throttled_seconds=1.5)
-    assert re.match("worker 0 was throttled for", infidelity(with_cores(lax, 2)))
+@pytest.mark.parametrize("name", SLOWED)
+def test_a_run_that_was_not_slowed_as_it_should_be_is_left_out(name: str, tmp_path: Path) -> None:
+    cores, quota, training_share, reason = SLOWED[name]
+    record = slowed_record(tmp_path, **{"processors": cores} | quota)
+    found = infidelity(with_cores(record, cores, training_share))
+    assert (found == "") == (reason == "")
+    assert reason in found
 
 
 def with_cores(record: Record, cores: int, training_share: float = 1.0) -> Record:
@@ -383,25 +310,18 @@ def with_cores(record: Record, cores: int, training_share: float = 1.0) -> Recor
     return dataclasses.replace(record, epochs=tuple(epochs))
 
 
-def test_a_slowed_run_without_facts_of_its_quota_is_left_out_by_name(tmp_path: Path) -> None:
-    write_budget_run(tmp_path, "pytorch_native")
-    write_budget_run(tmp_path, "horovod", about={"dilation": 4.0})
-    left_out = load_study(tmp_path).left_out
+def test_a_slowed_run_is_told_and_never_without_facts_or_at_another_speed(tmp_path: Path) -> None:
+    write_budget_run(tmp_path / "study", "pytorch_native")
+    write_budget_run(tmp_path / "study", "horovod", about={"dilation": 4.0})
+    left_out = load_study(tmp_path / "study").left_out
     assert list(left_out["run"]) == ["horovod-w01-r1"]
     assert list(left_out["state"]) == ["invalid"]
-    assert "how it was slowed is not recorded" in left_out["reason"].iloc[0]
-
-
-def test_the_reader_of_any_figure_is_told_of_what_cluster_it_is(tmp_path: Path) -> None:
-    run = slowed_record(tmp_path / "slowed")
-    assert run.header is not None
-    (note,) = remarks({"first": run.header, "second": run.header})
-    assert note.startswith("on a virtual cluster that was slowed 4-fold as a whole, with links of 10gbit: ")
-
-
-def test_a_slowed_run_never_goes_on_at_another_speed() -> None:
-    before = make_header(make_point(), dilation=4.0, link_rate="10gbit")
-    now = make_header(make_point(), dilation=14.0, link_rate="10gbit")
+    header = slowed_record(tmp_path / "slowed").header
+    assert header is not None
+    (note,) = remarks({"first": header, "second": header})
+    assert "slowed 4-fold" in note
+    assert "10gbit" in note
+    before, now = (make_header(make_point(), dilation=factor, link_rate="10gbit") for factor in (4.0, 14.0))
     with pytest.raises(UserError, match=r"dilation: 4\.0 in attempt 1, 14\.0 now"):
         require_same_facts([before], now, Path("run"))
 
@@ -496,7 +416,6 @@ def poll():
         compute()
 polling = threading.Thread(target=poll)
 polling.start()
-{ends}
 enter_quota(Identity(0, 1, 0, "none"), 2, thread_ids())
 begin = time.perf_counter()
 own_before = time.thread_time()
@@ -512,15 +431,11 @@ print(own / seconds, others / seconds)
 """
 
 
-@pytest.mark.parametrize("polls", [True, False])
-def test_no_thread_of_a_worker_with_two_cores_runs_faster_than_one_of_them(
-    polls: bool, quota_folder: Path
-) -> None:
-    ends = "" if polls else "ended.set(); polling.join()"
-    own, others = map(float, ran_in(quota_folder, TWO_CORES.replace("{ends}", ends)).split())
+def test_no_thread_of_a_worker_with_two_cores_runs_faster_than_one_of_them(quota_folder: Path) -> None:
+    own, others = map(float, ran_in(quota_folder, TWO_CORES).split())
     # Four times slower: of two cores it could have had a half of a processor.
     assert own < LARGEST_EXCESS_FACTOR / 4 + 0.01
-    assert others < (LARGEST_EXCESS_FACTOR / 4 if polls else 0) + 0.01
+    assert others < LARGEST_EXCESS_FACTOR / 4 + 0.01
 
 
 def test_a_quota_beyond_that_of_the_group_above_is_refused_with_its_file(quota_folder: Path) -> None:
@@ -532,34 +447,27 @@ def test_a_quota_beyond_that_of_the_group_above_is_refused_with_its_file(quota_f
     (quota_folder / "above" / "worker0").rmdir()
 
 
-def test_a_worker_with_its_loader_processes_enters_its_group_and_gets_no_more_than_its_quota(
-    quota_folder: Path,
-) -> None:
+def test_a_worker_with_its_loader_processes_gets_no_more_than_its_quota(quota_folder: Path) -> None:
+    """The next worker removes the groups of one that has ended."""
     entered, share, _ = in_a_quota(quota_folder)
+    (ended,) = quota_folder.glob("worker*")
     assert entered == "True"
     assert share < LARGEST_EXCESS_FACTOR / 4 + 0.01
+    in_a_quota(quota_folder)
+    (next_worker,) = quota_folder.glob("worker*")
+    assert next_worker != ended
 
 
 @pytest.mark.timing
-def test_a_worker_gets_its_quota_and_is_throttled_for_the_rest(quota_folder: Path) -> None:
+def test_workers_get_their_quota_and_are_throttled_for_the_rest(quota_folder: Path) -> None:
     with quiet_machine():
         _, share, throttled = in_a_quota(quota_folder)
-    assert share == pytest.approx(0.25, rel=0.1)
-    assert throttled == pytest.approx(0.75, rel=0.1)
-
-
-def test_workers_that_start_take_no_quota_from_those_that_are_timed(quota_folder: Path) -> None:
-    with workers_that_start(9):
-        _, share, _ = in_a_quota(quota_folder)
+        threads = [float(each) for each in ran_in(quota_folder, TWO_CORES).split()]
+        with workers_that_start(9):
+            _, beside_others, _ = in_a_quota(quota_folder)
+    assert [share, throttled, *threads] == pytest.approx([0.25, 0.75, 0.25, 0.25], rel=0.1)
     # Without precedence it has a tenth of the processor beside nine others.
-    assert share > 0.2
-
-
-@pytest.mark.timing
-def test_two_threads_that_compute_get_a_core_each(quota_folder: Path) -> None:
-    with quiet_machine():
-        own, others = map(float, ran_in(quota_folder, TWO_CORES.replace("{ends}", "")).split())
-    assert [own, others] == pytest.approx([0.25, 0.25], rel=0.1)
+    assert beside_others > 0.2
 
 
 @pytest.mark.verify

@@ -8,18 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from slurm.commands import check, new
-from tests.data_folders import blob, noise, options, save
-from tests.encodings import DEEP, ENCODINGS, GREY, Array, Encoding, pil, tif
+from tests.data_folders import blob, noise, options, refused, save
+from tests.encodings import COLOUR, DEEP, ENCODINGS, GREY, Array, Encoding, pil, tif
 from unet_scaling.data.__main__ import main
 from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.images import colours_of, decode, to_mask_values
+from unet_scaling.data.fitting import fit_image, fit_mask, fitted_box
+from unet_scaling.data.foreground import parse_foreground
+from unet_scaling.data.images import colours_of, decode, read_bytes, to_image, to_mask_values
+from unet_scaling.data.indents import draw_indents
 from unet_scaling.data.manifest import read_manifest
+from unet_scaling.data.mask_bits import pack_bits, packed_width, shifted_out, unpack_bits
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.study_file import read_study
 
@@ -341,3 +346,131 @@ def test_a_study_is_checked_for_an_intensity_that_its_images_have(
     else:
         with pytest.raises(UserError, match=r"data\.intensity: found 'dtype'; allowed: 'image'"):
             check.main()
+
+
+def test_files_that_are_empty_missing_or_beyond_the_limit_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 399)
+    (tmp_path / "empty.png").touch()
+    large = [save(tmp_path / f"large{suffix}", noise(20, 20)) for suffix in (".png", ".tif")]
+    for path in (tmp_path / "empty.png", tmp_path / "missing.png", *large):
+        with pytest.raises(UserError, match=f"^{path}: ") as caught:
+            decode(path, read_bytes(path))
+        assert caught.value.exit_code == EXIT_BAD_DATA
+
+
+def test_every_depth_maps_its_whole_range_to_bytes_or_that_of_the_image() -> None:
+    every = np.arange(65536, dtype=np.uint16).reshape(256, 256, 1)
+    expected = np.rint(every.astype(np.float64) * 255 / 65535)
+    np.testing.assert_array_equal(to_image(every, 1, "dtype"), expected)
+    np.testing.assert_array_equal(to_image(GREY[..., None], 3, "dtype"), np.dstack([GREY] * 3))
+    assert to_image(np.array([[[1000], [1500], [3000]]], np.uint16), 1, "image").ravel().tolist() == [
+        0,
+        64,
+        255,
+    ]
+    assert to_image(np.full((2, 2, 1), 9, np.uint8), 1, "image").max() == 0
+    luminosity = np.asarray(Image.fromarray(COLOUR).convert("L"), dtype=int)
+    assert np.abs(to_image(COLOUR, 1, "dtype")[:, :, 0] - luminosity).max() <= 1
+
+
+def test_masks_of_equal_channels_are_grey_and_others_are_refused(tmp_path: Path) -> None:
+    values = blob()
+    for last in (np.full_like(values, 255), values):
+        np.testing.assert_array_equal(to_mask_values(tmp_path, np.dstack([values] * 3 + [last])), values)
+    hidden = np.dstack([np.full_like(values, 255)] * 3 + [values])
+    for unclear in (np.dstack([values, values, 255 - values]), hidden):
+        with pytest.raises(UserError):
+            to_mask_values(tmp_path, unclear)
+
+
+VALUES = np.array([[0, 1, 2, 127, 128, 255, 256, 65535]], dtype=np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("rule", "foreground", "text", "found", "unexpected"),
+    [
+        ("nonzero", [0, 1, 1, 1, 1, 1, 1, 1], "nonzero", {0, 1, 255}, [1, 255]),
+        ("255", [0, 0, 0, 0, 0, 1, 0, 0], "255", {0, 1, 255}, [1]),
+        (" 2, 1,1", [0, 1, 1, 0, 0, 0, 0, 0], "1,2", {0, 1, 2, 3}, [3]),
+        ("> 0127", [0, 0, 0, 0, 1, 1, 1, 1], ">127", {0, 13, 200}, []),
+        ("65535", [0, 0, 0, 0, 0, 0, 0, 1], "65535", {0, 65535}, []),
+    ],
+)
+def test_a_rule_selects_values_at_their_full_depth_and_finds_those_it_does_not_provide_for(
+    rule: str, foreground: list[int], text: str, found: set[int], unexpected: list[int]
+) -> None:
+    parsed = parse_foreground(rule)
+    assert (parsed.text, parsed.unexpected(found)) == (text, unexpected)
+    mask = parsed.mask(VALUES)
+    assert (mask.dtype, mask[0].tolist()) == (np.uint8, foreground)
+
+
+@pytest.mark.parametrize(
+    "rule", ["", "0", "0,1", "white", ">", ">65535", "70000", "-1", "1;2", "1,", "<5", "٣"]
+)
+def test_an_invalid_rule_names_the_key_and_what_was_found(rule: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_foreground(rule)
+    assert refused(caught, 2, "data.foreground", repr(rule))
+
+
+side = st.integers(1, 3000)
+
+
+@given(side, side, side, side)
+def test_a_picture_fills_its_box_in_one_direction_and_keeps_its_ratio(
+    height: int, width: int, target_height: int, target_width: int
+) -> None:
+    box = fitted_box(height, width, target_height, target_width)
+    assert 1 <= box.height <= target_height
+    assert 1 <= box.width <= target_width
+    assert box.height == target_height or box.width == target_width
+    scale = min(target_height / height, target_width / width)
+    assert abs(box.height - height * scale) <= 1
+    assert abs(box.width - width * scale) <= 1
+    assert abs((target_height - box.height) - 2 * box.top) <= 1
+    assert abs((target_width - box.width) - 2 * box.left) <= 1
+
+
+def test_shrinking_smooths_images_keeps_mask_values_and_both_in_register() -> None:
+    stripes = np.tile(np.array([0, 255], np.uint8), (64, 32))
+    shrunk = fit_image(np.repeat(stripes[:, :, None], 3, axis=2), 16, 16)
+    # The columns at the border see one stripe more than the others.
+    assert np.abs(shrunk[:, 2:-2].astype(int) - 128).max() < 10
+    mask = blob(120, 160)
+    image = fit_image(mask[:, :, None], 48, 48)[:, :, 0]
+    assert set(np.unique(fit_mask(mask, 48, 48))) == {0, 255}
+    assert ((image > 127) != (fit_mask(mask, 48, 48) > 0)).mean() < 0.01
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 64])
+def test_masks_come_back_from_their_bits_on_any_device(width: int) -> None:
+    masks = np.random.default_rng(width).integers(0, 2, (3, 4, width), dtype=np.uint8)
+    packed = torch.from_numpy(pack_bits(masks))
+    assert packed.shape == (3, 4, packed_width(width))
+    for way in (unpack_bits, shifted_out):  # on a CPU, and on any other device
+        np.testing.assert_array_equal(way(packed, width), masks)
+
+
+def best_threshold_iou(image: Array, mask: Array) -> float:
+    """The IoU of the best threshold for this one picture, on either side of it."""
+    pairs = [
+        (predicted, mask > 0)
+        for threshold in range(0, 256, 8)
+        for predicted in (image > threshold, image < threshold)
+    ]
+    return max(float((one & other).sum() / max(1, (one | other).sum())) for one, other in pairs)
+
+
+def test_synthetic_indents_are_of_seed_and_index_and_no_threshold_solves_them() -> None:
+    drawn = [draw_indents(128, 128, 1, index) for index in range(20)]
+    np.testing.assert_array_equal(drawn[7], draw_indents(128, 128, 1, 7))
+    assert len({image.tobytes() for image, _ in [*drawn, draw_indents(128, 128, 2, 0)]}) == 21
+    assert all(np.unique(mask).tolist() == [0, 255] for _, mask in drawn)
+    shares = [(mask > 0).mean() for _, mask in drawn]
+    assert 0.02 < np.median(shares) < max(shares) < 0.6
+    assert np.mean([best_threshold_iou(*pair) for pair in drawn]) < 0.35
+    for size in ((1, 1), (7, 300)):
+        assert [picture.shape for picture in draw_indents(*size, 0, 0)] == [size, size]

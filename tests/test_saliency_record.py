@@ -1,5 +1,6 @@
-"""What a run says of its saliency maps: options, the line of the record, the manifest."""
+"""What is said and known of saliency maps: options, the line of the record, the manifest, estimates."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,15 @@ import pytest
 from pydantic import ValidationError
 
 from slurm import preflight
+from slurm.cost import local_time
+from slurm.disturbed import set_disturbed_aside
+from slurm.estimate import Basis, Images, measured_run, run_seconds
+from slurm.known_seconds import recorded_seconds
+from slurm.local_plan import take_over
+from slurm.study_folder import StudyFolder
 from tests.records import digest, make_epochs, make_header, make_point, make_result
-from tests.tasks import POINTS
-from unet_scaling.study.config import RunConfig
+from tests.saliency_records import write_explained
+from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record import Record, RecordWriter, read_record
 from unet_scaling.study.record_lines import End, RecordLine
@@ -20,7 +27,7 @@ from unet_scaling.study.saliency import (
     SaliencyManifest,
     SaliencyPhases,
 )
-from unet_scaling.study.study_file import read_study
+from unet_scaling.study.study_file import config_path, read_config, read_study
 
 EXPLAINED = {"saliency": {"method": "rise", "masks": 64}}
 STUDY = """
@@ -56,6 +63,7 @@ def written(folder: Path, config: RunConfig, *saliency: RecordLine, late: bool =
     header = make_header(config)
     epochs = make_epochs(config, 100.0, 48)
     end = [End(status="complete")]
+    folder.mkdir(exist_ok=True)
     writer = RecordWriter(folder / "run.jsonl")
     tail: list[RecordLine] = [*end, *saliency] if late else [*saliency, *end]
     for each in (header, *epochs, make_result(header, epochs, 0.8), *tail):
@@ -74,25 +82,22 @@ def test_a_record_with_maps_is_complete_and_gives_them_back(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("config", "lines", "said"),
     [
-        (point(), [], "complete without maps, though saliency.method is 'rise'"),
+        (point(), [], "without maps"),
         (make_point(), [line()], "saliency.method is 'off'"),
-        (point(), [line(), line()], "a line saliency comes once"),
-        (point(), [line(weights_sha256=digest("others"))], "of other weights than the last evaluation"),
-        (point(), [line(epochs=2)], "after 2 epochs, the last evaluation came after 3"),
-        (point(), [line(images=13)], "13 images explained, the test set has 12"),
-        (make_point(workers=2, options=EXPLAINED), [line()], "2 workers were asked for, 1 made maps"),
+        (point(), [line(), line()], "once"),
+        (point(), [line(weights_sha256=digest("others"))], "other weights"),
+        (point(), [line(epochs=2)], "after 2 epochs"),
+        (point(), [line(images=13)], "13 images"),
+        (make_point(workers=2, options=EXPLAINED), [line()], "2 workers"),
     ],
 )
-def test_a_record_that_contradicts_its_maps_says_so(
+def test_a_record_that_contradicts_its_maps_is_not_complete(
     config: RunConfig, lines: list[Saliency], said: str, tmp_path: Path
 ) -> None:
     record = written(tmp_path, config, *lines)
     assert not record.complete
     assert any(said in problem for problem in record.problems), record.problems
-
-
-def test_maps_after_the_end_are_refused(tmp_path: Path) -> None:
-    assert not written(tmp_path, point(), line(), late=True).complete
+    assert not written(tmp_path / "late", point(), line(), late=True).complete
 
 
 @pytest.mark.parametrize(
@@ -119,57 +124,41 @@ def image(**changes: Any) -> ExplainedImage:
     return ExplainedImage(**fields | changes)
 
 
-def test_an_image_has_either_a_map_or_a_reason() -> None:
-    assert image().no_map is None
+def test_an_image_has_either_a_map_or_a_reason_and_its_place_in_the_manifest() -> None:
     assert image(map=None, no_map="empty").map is None
     for both in ({"no_map": "empty"}, {"map": None}):
         with pytest.raises(ValidationError, match="either a map or a reason"):
             image(**both)
-
-
-def test_a_manifest_names_every_image_once_and_in_order() -> None:
     fields: dict[str, Any] = {
         "method": "rise", "weights_sha256": digest("w"), "scores": ["iou"], "shares": [0.0, 1.0],
     }  # fmt: skip
     assert SaliencyManifest(**fields, images=[image(), image(position=1)])
     for positions in ([0, 0], [1, 0], [1]):
-        with pytest.raises(ValidationError, match="images have the positions"):
+        with pytest.raises(ValidationError, match="positions"):
             SaliencyManifest(**fields, images=[image(position=position) for position in positions])
 
 
-def test_a_default_changes_no_digest_and_every_other_value_does() -> None:
-    plain = make_point()
-    assert make_point(options={"saliency": {"masks": 500}}).digest() == plain.digest()
-    assert (
-        len({plain.digest(), point().digest(), make_point(options={"saliency": {"masks": 9}}).digest()}) == 3
-    )
-
-
-def test_every_option_is_an_axis(tmp_path: Path) -> None:
+def test_every_option_is_an_axis_and_a_default_changes_no_digest(tmp_path: Path) -> None:
+    digests = {
+        make_point(options=options).digest()
+        for options in ({}, {"saliency": {"masks": 500}}, EXPLAINED, {"saliency": {"masks": 9}})
+    }
+    assert len(digests) == 3
     path = tmp_path / "maps.toml"
     path.write_text(f'{STUDY}[saliency]\nmethod = ["rise", "sliding_window"]\nsplit = ["images", "masks"]\n')
     found = {(config.saliency.method, config.saliency.split) for config in read_study(path).configs()}
     assert len(found) == 4
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        (
-            'method = "rize"',
-            "saliency.method: found 'rize'; did you mean rise? allowed: 'off', 'rise', 'sliding_window'",
-        ),
-        ("p1 = 1.5", "saliency.p1: found 1.5"),
-        ("batch = 0", "saliency.batch: found 0"),
-        ("mask = 3", "saliency.mask: unknown key; did you mean masks"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_is_allowed(option: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ['method = "rize"', "p1 = 1.5", "batch = 0", "mask = 3"])
+def test_a_wrong_option_is_named(option: str, tmp_path: Path) -> None:
     path = tmp_path / "maps.toml"
     path.write_text(f"{STUDY}[saliency]\n{option}\n")
-    with pytest.raises(UserError) as refused:
+    key, _, value = option.partition(" = ")
+    with pytest.raises(
+        UserError, match=rf"saliency\.{key}: (found {value}|unknown key)".replace('"', "'")
+    ) as refused:
         read_study(path).configs()
-    assert said in str(refused.value)
     assert refused.value.exit_code == 2
 
 
@@ -185,11 +174,43 @@ def test_a_study_with_maps_needs_the_package(monkeypatch: pytest.MonkeyPatch) ->
     assert "no-such-package, which is not installed; run environment/install.sh --with xaitk" in said
 
 
-def test_a_task_of_its_own_is_no_segmentation_to_explain(tmp_path: Path) -> None:
-    (tmp_path / "my_task.py").write_text(POINTS)
-    path = tmp_path / "maps.toml"
-    own = '[task]\nfile = "my_task.py"\n[training]\nepochs = 2\n[saliency]\nmethod = "rise"\n'
-    path.write_text(f"workers = [1]\n{own}")
-    with pytest.raises(UserError, match=r"saliency\.method: is for the built-in U-Net") as refused:
-        read_study(path).configs()
-    assert refused.value.exit_code == 2
+def estimated(record: Record) -> Basis:
+    found = measured_run(record)
+    assert found is not None
+    return Basis((found,), "one run")
+
+
+def test_an_estimate_counts_the_seconds_of_maps_by_their_images(tmp_path: Path) -> None:
+    run = write_explained(tmp_path)
+    config = read_config(config_path(run))
+    record = read_record(run / "run.jsonl")
+    assert record.saliency is not None
+    made = record.saliency.seconds + record.saliency.check_seconds
+    assert recorded_seconds(record) == pytest.approx(made + recorded_seconds(replace(record, saliency=None)))
+
+    def seconds(**changes: object) -> float:
+        chosen = config.model_copy(update={"saliency": config.saliency.model_copy(update=changes)})
+        return run_seconds(chosen, estimated(record), Images(train=48, test=12)).expected
+
+    a_map = made / record.saliency.maps
+    assert seconds() == pytest.approx(seconds(method="off") + 12 * a_map)
+    assert seconds(images=3) == pytest.approx(seconds(method="off") + 3 * a_map)
+    # Of other options, or of a run that made some of its maps before, nothing is known.
+    more = config.model_copy(update={"saliency": config.saliency.model_copy(update={"masks": 500})})
+    resumed = replace(record, saliency=record.saliency.model_copy(update={"maps_made_here": 1}))
+    for chosen, basis in ((more, record), (config, resumed)):
+        assert "not estimated: saliency maps" in local_time([chosen], estimated(basis))
+
+
+def test_a_run_made_anew_keeps_its_maps_under_the_name_of_its_record(tmp_path: Path) -> None:
+    run = write_explained(tmp_path)
+    config = read_config(config_path(run))
+    manifest = (run / "saliency" / "manifest.json").read_bytes()
+    data = {"folder": "/data", "image_height": 32, "image_width": 32}
+    study = StudyConfig(name=tmp_path.name, workers=[1], repeats=1, data=data, training={"epochs": 3})
+    assert take_over(StudyFolder(tmp_path, study), [config], force=[config.run]) == [config]
+    assert sorted(path.name for path in run.glob("*attempt1*")) == ["run.attempt1.jsonl", "saliency.attempt1"]
+    assert (run / "saliency.attempt1" / "manifest.json").read_bytes() == manifest
+    disturbed = write_explained(tmp_path, repeat=2)
+    assert set_disturbed_aside(disturbed) == disturbed / "run.disturbed1.jsonl"
+    assert [path.name for path in disturbed.glob("saliency*")] == ["saliency.disturbed1"]

@@ -1,5 +1,6 @@
-"""A task that a file defines: what it has to define, what is verified, and the words of its report."""
+"""A task that a file defines: its functions, what is verified before a run, and what studies make of it."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,23 +9,33 @@ import pytest
 import torch
 from torch import nn
 
-from analysis.score import Score
+from analysis.__main__ import main as report
+from analysis.budget.diagnosis import diagnose
+from analysis.budget.network_floor import network_table
+from analysis.budget.tables import budget_table
+from analysis.loading.load import load_study
 from slurm.commands import new
+from slurm.known_seconds import KnownSeconds
 from slurm.study_folder import StudyFolder
+from tests.budgets import Steps, write_budget_run
+from tests.own_task_records import as_own_task
+from tests.records import write_run
 from tests.task_mistakes import MISTAKES, MISTAKES_OF_WORKERS, RIGHT, changed
-from tests.tasks import EXAMPLES, POINTS, example, points_config, task_config
+from tests.tasks import EXAMPLES, POINTS, SOMETIMES_UNUSED, example, points_config, task_config
 from unet_scaling.data.sample_data import SampleData
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
+from unet_scaling.profile.subject import open_subject
 from unet_scaling.study.config import PROJECT, RunConfig
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record_lines import Scores
 from unet_scaling.study.study_file import read_study
-from unet_scaling.study.texts import score_title
 from unet_scaling.task.file_task import FileTask
+from unet_scaling.task.weights import with_zero_gradients
 from unet_scaling.training import build_model
 from unet_scaling.verify_task import task_facts_of
 
+OPTION = "task.find_unused_parameters"
 STUDY = """
 workers = [1, 2]
 repeats = 1
@@ -42,12 +53,6 @@ def transform(batch, seeds):
 """
 
 
-def verify(config: RunConfig) -> None:
-    task = FileTask(config)
-    data = task.load_data(single_worker())
-    task.verify(build_model(task, torch.device("cpu"), nn.BatchNorm2d), data)
-
-
 def data_of(config: RunConfig) -> SampleData:
     return FileTask(config).load_data(single_worker())
 
@@ -59,16 +64,28 @@ def write_study(folder: Path, text: str = STUDY, source: str = POINTS) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_are_short_and_keep_the_contract(name: str) -> None:
-    verify(task_config(example(name), EXAMPLES[name]))
-    assert len(example(name).read_text().splitlines()) <= 60
-
-
-def test_the_task_of_the_documentation_keeps_the_contract(tmp_path: Path) -> None:
-    page = (PROJECT / "docs" / "your_model.md").read_text()
-    source = page.partition("```python\n")[2].partition("```")[0]
-    verify(points_config(tmp_path, source))
+@pytest.mark.parametrize("name", [*EXAMPLES, "docs/your_model.md", "sometimes unused"])
+def test_right_tasks_keep_the_contract_and_their_verification_leaves_no_trace(
+    name: str, tmp_path: Path
+) -> None:
+    if name in EXAMPLES:
+        config = task_config(example(name), EXAMPLES[name])
+        assert len(example(name).read_text().splitlines()) <= 60
+    elif name == "sometimes unused":
+        config = points_config(tmp_path, SOMETIMES_UNUSED, find_unused_parameters=True)
+    else:
+        config = points_config(
+            tmp_path, (PROJECT / name).read_text().partition("```python\n")[2].partition("```")[0]
+        )
+    task = FileTask(config)
+    data = task.load_data(single_worker())
+    model = build_model(task, torch.device("cpu"), nn.BatchNorm2d)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    random = torch.get_rng_state()
+    task.verify(model, data)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(weight.grad is None for weight in model.parameters())
 
 
 @pytest.mark.parametrize("name", MISTAKES | MISTAKES_OF_WORKERS)
@@ -93,21 +110,49 @@ def test_what_looks_like_a_mistake_passes(name: str, tmp_path: Path) -> None:
     task_facts_of(points_config(tmp_path, changed(RIGHT[name])), "")
 
 
-@pytest.mark.parametrize("name", ["key", "no option", "order of reads"])
-def test_check_refuses_a_mistake_before_any_launch(name: str, tmp_path: Path) -> None:
-    mistake = (MISTAKES | MISTAKES_OF_WORKERS)[name]
+@pytest.mark.parametrize(
+    ("name", "switches"),
+    [("dice of a batch", {"loss_is_mean": False}), ("unused", {"find_unused_parameters": True})],
+)
+def test_a_mistake_that_the_study_says_is_none_passes(
+    name: str, switches: dict[str, bool], tmp_path: Path
+) -> None:
+    config = points_config(tmp_path, MISTAKES[name].source)
+    task = config.task.model_copy(update=switches)
+    task_facts_of(config.model_copy(update={"task": task}), "")
+
+
+def test_check_refuses_a_mistake_before_any_launch(tmp_path: Path) -> None:
+    mistake = MISTAKES_OF_WORKERS["order of reads"]
     path = write_study(tmp_path, source=mistake.source)
     command = [sys.executable, "-m", "unet_scaling", "check", str(path), "--only-files"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (mistake.code, "")
     assert f"error: {tmp_path}/{mistake.place}" in done.stderr
-    assert mistake.word in done.stderr
 
 
-def test_a_loss_that_is_no_mean_passes_where_the_study_says_so(tmp_path: Path) -> None:
-    config = points_config(tmp_path, MISTAKES["dice of a batch"].source)
-    task = config.task.model_copy(update={"loss_is_mean": False})
-    task_facts_of(config.model_copy(update={"task": task}), "")
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        ("def count(", "def counts(", "did you mean counts?"),
+        ("import torch", "import torchh", "my_task.py:3 "),
+    ],
+)
+def test_a_file_that_is_no_task_is_named(before: str, after: str, place: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as raised:
+        FileTask(points_config(tmp_path, POINTS.replace(before, after, 1)))
+    assert (raised.value.exit_code, place in str(raised.value)) == (EXIT_USAGE, True)
+
+
+def test_refuses_a_file_that_was_changed_and_an_option_that_nothing_reads(tmp_path: Path) -> None:
+    config = points_config(tmp_path)
+    unread = config.task.model_copy(update={"options": {"width": 4, "depht": 2}})
+    with pytest.raises(UserError, match=r"^task\.options\.depht: "):
+        task_facts_of(config.model_copy(update={"task": unread}), "")
+    (tmp_path / "my_task.py").write_text(POINTS + "\n")
+    with pytest.raises(UserError, match=r"^task\.file: .*my_task\.py") as raised:
+        FileTask(config)
+    assert raised.value.exit_code == EXIT_BAD_DATA
 
 
 def test_a_score_that_is_better_when_lower_is_judged_turned(tmp_path: Path) -> None:
@@ -116,45 +161,14 @@ def test_a_score_that_is_better_when_lower_is_judged_turned(tmp_path: Path) -> N
     few, many = (task.score(torch.tensor([errors, 10])) for errors in (1, 4))
     assert few == {"one_minus_error_rate": pytest.approx(0.9), "error_rate": pytest.approx(0.1)}
     assert next(iter(many.values())) == pytest.approx(0.6)
-    assert score_title(next(iter(few))) == "1 - error rate"
 
 
-def test_verification_leaves_the_model_as_it_was(tmp_path: Path) -> None:
-    config = task_config(example("volume_unet"), EXAMPLES["volume_unet"])
-    task = FileTask(config)
-    data = task.load_data(single_worker())
-    model = build_model(task, torch.device("cpu"), nn.BatchNorm2d)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    random = torch.get_rng_state()
-    task.verify(model, data)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), random)
-    assert all(weight.grad is None for weight in model.parameters())
-
-
-def test_refuses_a_file_that_was_changed(tmp_path: Path) -> None:
-    config = points_config(tmp_path)
-    (tmp_path / "my_task.py").write_text(POINTS + "\n")
-    with pytest.raises(UserError, match="has changed since the study was launched") as raised:
-        FileTask(config)
-    assert raised.value.exit_code == 65
-
-
-def test_names_a_missing_function_and_the_nearest_one(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no function count; did you mean counts\?"):
-        FileTask(points_config(tmp_path, POINTS.replace("def count(", "def counts(")))
-
-
-def test_names_the_line_of_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"my_task.py:3 cannot be imported: ModuleNotFoundError"):
-        FileTask(points_config(tmp_path, POINTS.replace("import torch", "import torchh", 1)))
-
-
-def test_refuses_an_option_that_nothing_reads(tmp_path: Path) -> None:
-    config = points_config(tmp_path)
-    options = config.task.model_copy(update={"options": {"width": 4, "depht": 2}})
-    with pytest.raises(UserError, match=r"task.options.depht: neither build_model nor datasets"):
-        verify(config.model_copy(update={"task": options}))
+def test_a_record_refuses_a_score_that_is_no_share() -> None:
+    with pytest.raises(ValueError, match="share"):
+        Scores(
+            epochs=1, training_seconds=1.0, images=4, counts=[4], scores={"error": 4.0}, seconds=1.0,
+            weights_sha256="0" * 64,
+        )  # fmt: skip
 
 
 def test_batches_are_those_of_the_whole_group(tmp_path: Path) -> None:
@@ -173,33 +187,52 @@ def test_transform_draws_from_the_sample_and_the_epoch_alone(tmp_path: Path) -> 
     assert torch.equal(data.batch(some)[0], data.source.gather(some)[0])
 
 
-def test_reads_the_file_beside_the_study_with_its_checksum(tmp_path: Path) -> None:
-    study = read_study(write_study(tmp_path))
+def test_what_is_not_used_gets_zeros_and_the_rest_its_own_gradient() -> None:
+    """An infinite weight that is not used makes nothing NaN."""
+    used, unused, frozen = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
+    nn.init.constant_(unused.weight, torch.inf)
+    model = nn.ModuleList([used, unused, frozen])
+    used(torch.ones(4, 3)).square().mean().backward()
+    own = [weight.grad.clone() for weight in used.parameters() if weight.grad is not None]
+    model.zero_grad()
+    loss = used(torch.ones(4, 3)).square().mean()
+    joined = with_zero_gradients(loss, model)
+    assert torch.equal(joined, loss)
+    joined.backward()  # type: ignore[no-untyped-call]
+    gradients = [weight.grad for weight in model.parameters()]
+    assert gradients[4:] == [None, None]
+    expected = [*own, torch.zeros(2, 3), torch.zeros(2)]
+    found = [gradient for gradient in gradients if gradient is not None]
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_a_study_names_the_file_beside_it_by_its_checksum_and_goes_on_with_no_other(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    study = read_study(path)
     configs = study.configs()
     assert {config.task.file for config in configs} == {str(tmp_path / "my_task.py")}
     assert {config.task.options["width"] for config in configs} == {4, 8}
+    assert {
+        config.task.options["width"] for config in read_study(path, {"task.options.width": 2}).configs()
+    } == {2}
     assert RunConfig.model_validate_json(configs[0].model_dump_json()) == configs[0]
-    before = configs[0].digest()
-    (tmp_path / "my_task.py").write_text(POINTS + "\n")
-    assert read_study(tmp_path / "mine.toml").configs()[0].digest() != before
-
-
-def test_an_option_of_the_task_can_be_set(tmp_path: Path) -> None:
-    study = read_study(write_study(tmp_path), {"task.options.width": 2})
-    assert {config.task.options["width"] for config in study.configs()} == {2}
-
-
-def test_a_study_does_not_go_on_with_another_file(tmp_path: Path) -> None:
-    path = write_study(tmp_path)
-    study = read_study(path)
     folder = StudyFolder(tmp_path / "logs", study)
     first, *_ = folder.prepare()
     (folder.run_folder(first) / "checkpoint-00000-0000001.pt").touch()
     (tmp_path / "my_task.py").write_text(POINTS + "\n")
-    changed = read_study(path)
-    with pytest.raises(UserError, match=r"holds another configuration: task.sha256 is") as raised:
-        StudyFolder(folder.path, changed).require_same(changed.configs())
-    assert raised.value.exit_code == 2
+    other = read_study(path)
+    assert other.configs()[0].digest() != configs[0].digest()
+    with pytest.raises(UserError, match=r"task\.sha256 is") as raised:
+        StudyFolder(folder.path, other).require_same(other.configs())
+    assert raised.value.exit_code == EXIT_USAGE
+
+
+def test_the_switches_at_their_defaults_change_no_digest(tmp_path: Path) -> None:
+    config = points_config(tmp_path)
+    content = config.model_dump()
+    del content["task"]["find_unused_parameters"], content["task"]["loss_is_mean"]
+    assert RunConfig.model_validate(content).digest() == config.digest()
+    assert points_config(tmp_path, find_unused_parameters=True).digest() != config.digest()
 
 
 def test_new_writes_a_study_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,14 +242,32 @@ def test_new_writes_a_study_of_a_task(tmp_path: Path, monkeypatch: pytest.Monkey
     new.main()
     study = read_study(tmp_path / "mine.toml")
     assert study.task.file == str(tmp_path / "my_task.py")
-    assert study.task.options == {"width": 4}
-    assert study.workers == [1, 2]
+    assert (study.task.options, study.workers) == ({"width": 4}, [1, 2])
 
 
-@pytest.mark.parametrize("text", ["[model]\nwidth = 8\n", '[data]\nfolder = "x"\n'])
-def test_refuses_options_of_the_built_in_task(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is for the built-in U-Net, but task.file names"):
-        read_study(write_study(tmp_path, STUDY + text))
+BUILT_IN = '[data]\nfolder = "x"\nimage_height = 32\nimage_width = 32\n[training]\nepochs = 2\n'
+HEAD, _, TAIL = STUDY.partition("[task]\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        (STUDY + "[model]\nwidth = 8\n", "model.width"),
+        (STUDY + '[data]\nfolder = "x"\n', "data.folder"),
+        (STUDY + '[saliency]\nmethod = "rise"\n', "saliency.method"),
+        (f"{HEAD}[task]\nfind_unused_parameters = true\n{BUILT_IN}", OPTION),
+        (
+            f"{HEAD}[task]\nfind_unused_parameters = true\n{TAIL}[pytorch_native]\nstatic_graph = true\n",
+            "pytorch_native.static_graph",
+        ),
+    ],
+)
+def test_options_that_belong_to_another_kind_of_task_are_refused(
+    text: str, keys: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as raised:
+        read_study(write_study(tmp_path, text)).configs()
+    assert (raised.value.exit_code, keys in str(raised.value)) == (EXIT_USAGE, True), str(raised.value)
 
 
 def test_criteria_may_be_named_for_any_score(tmp_path: Path) -> None:
@@ -224,26 +275,38 @@ def test_criteria_may_be_named_for_any_score(tmp_path: Path) -> None:
     assert (study.criteria.iou_margin, study.criteria.target_iou) == (0.02, 0.6)
 
 
-def test_a_record_refuses_a_score_that_is_no_share() -> None:
-    with pytest.raises(ValueError, match="the first score is a share"):
-        Scores(
-            epochs=1, training_seconds=1.0, images=4, counts=[4], scores={"error": 4.0}, seconds=1.0,
-            weights_sha256="0" * 64,
-        )  # fmt: skip
+def test_no_tool_of_the_built_in_task_is_offered(tmp_path: Path) -> None:
+    """The probe times steps of the built-in network, the profiler its images."""
+    config = points_config(tmp_path)
+    assert "--probe" not in KnownSeconds().foreseen_text([config]).text
+    path = write_study(tmp_path)
+    with pytest.raises(UserError, match=r"^task\.file: found "), open_subject(read_study(path), 8):
+        pass
+    for repeat in (1, 2, 3):
+        write_budget_run(tmp_path / "mine", "horovod", 1, repeat)
+        write_budget_run(tmp_path / "mine", "horovod", 2, repeat, Steps(data_wait=0.1))
+    study = load_study(as_own_task(tmp_path / "mine"))
+    (found,) = diagnose(study, budget_table(study), network_table(study))
+    assert found.rule == "input-bound"
+    assert "data.loading" not in f"{found.evidence} {found.try_next}"
+    assert "profile" not in found.try_next
 
 
-def test_a_score_names_columns_and_files_and_what_sentences_say() -> None:
-    score = Score("top_accuracy", "sample")
-    names = ("iou_low", "time_to_iou.svg", "image_iou", "previous", "target_iou", "iou_margin")
-    assert [score.key(name) for name in names] == [
-        "top_accuracy_low", "time_to_top_accuracy.svg", "image_top_accuracy", "previous", "target_score",
-        "score_margin",
-    ]  # fmt: skip
-    assert [Score().key(name) for name in names] == list(names)
-    assert (score.title, score.heading, score.with_article) == (
-        "top accuracy",
-        "Top accuracy",
-        "a top accuracy",
-    )
-    assert (Score().title, Score().heading, Score().with_article) == ("IoU", "IoU", "an IoU")
-    assert Score("accuracy").with_article == "an accuracy"
+def test_the_report_tells_the_switches_and_refuses_runs_without_them(tmp_path: Path) -> None:
+    parts = [tmp_path / name for name in ("with", "without")]
+    switches = {"find_unused_parameters": True, "loss_is_mean": False}
+    for part, chosen in zip(parts, (switches, {}), strict=True):
+        for framework in ("pytorch_native", "horovod"):
+            for repeat in (1, 2, 3):
+                write_run(part, framework, 1, repeat)
+        as_own_task(part, switches=chosen)
+    assert report([str(parts[0])]) == 0
+    page = (parts[0] / "report" / "report.html").read_text()
+    assert OPTION in page
+    assert "same loss at every worker count" in page  # a row of the fairness table
+    for run in parts[1].glob("horovod*"):
+        shutil.rmtree(parts[0] / run.name)
+        run.rename(parts[0] / run.name)
+    assert report([str(parts[0])]) == 0
+    left_out = (parts[0] / "report" / "left_out.csv").read_text()
+    assert f"{OPTION}: " in left_out or "task.loss_is_mean: " in left_out

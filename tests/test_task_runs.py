@@ -1,85 +1,110 @@
-"""Tasks that files define, trained by real workers: the frameworks agree, and mistakes end a run."""
+"""Tasks in files, trained by real workers and as whole studies; test_equality.py compares frameworks."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from analysis.__main__ import main as report
+from slurm.preflight import is_installed
+from tests.cluster import bring_up
 from tests.studies import launched
-from tests.task_mistakes import HIDDEN, MISTAKES, MISTAKES_OF_WORKERS, changed
-from tests.tasks import EXAMPLES, POINTS, example, points_config, task_config
-from tests.trained import TrainedRun, TrainedRuns
-from unet_scaling.study.config import FRAMEWORKS, RunConfig
+from tests.sweeps import Sweep
+from tests.task_mistakes import HIDDEN, MISTAKES_OF_WORKERS, changed
+from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config
+from tests.trained import TrainedRuns
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS, RunConfig
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_USAGE
+from unet_scaling.study.record import RECORD_NAME, Record, read_record
 from unet_scaling.study.record_lines import Scores
 from unet_scaling.study.run_state import run_state
 
+pytestmark = pytest.mark.slow
+
+INSTALLED = [*FRAMEWORKS, *filter(is_installed, WRAPPERS)]
+# One example with all frameworks tells what the wrappers add.
+WITH_WRAPPERS = "residual_classifier"
+WORKERS = (1, 2)
 LEAST_STEPS = 20
 # Not in words such as "previous".
 IOU = re.compile(r"(?i)(?<![a-z])iou(?![a-z])")
-pytestmark = pytest.mark.slow
+# All is used while the task is verified; from the sixth pass on of a run, by some workers only.
+LATER_UNUSED = SOMETIMES_UNUSED.replace("self.passes % 2", "self.passes < 6 or places[0, 0] > 0").replace(
+    "self.training and places[0, 0] > 0", "True"
+)
+TASK = """
+workers = {workers}
+repeats = 1
+[task]
+file = "my_task.py"
+options = {{ width = 4 }}
+find_unused_parameters = true
+[training]
+epochs = 2
+batch_per_worker = 2
+"""
 
 
-def example_config(name: str, framework: str, workers: int, **training: Any) -> RunConfig:
-    return task_config(example(name), EXAMPLES[name], framework, workers, **training)
+def unused_config(folder: Path, framework: str, workers: int = 2, **training: int) -> RunConfig:
+    """In alternate passes a layer is used, and another one by some workers only."""
+    options = {"framework": framework, "workers": workers, "find_unused_parameters": True}
+    return points_config(folder, SOMETIMES_UNUSED, **options, **training)
 
 
-def weights(run: TrainedRun) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(run.folder / "weights.pt", weights_only=True)
-    return state
+def require_same_weights(one: Path, other: Path) -> None:
+    own, found = (torch.load(run / "weights.pt", weights_only=True) for run in (one, other))
+    assert all(torch.equal(tensor, found[key]) for key, tensor in own.items()), other
 
 
-def last_scores(run: TrainedRun) -> Scores:
-    result = run.record.results[-1]
-    assert isinstance(result, Scores)
-    return result
+def scores_of(record: Record) -> list[dict[str, float | None]]:
+    return [result.scores for result in record.results if isinstance(result, Scores)]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_frameworks_train_an_example_to_the_same_bytes(name: str, trained_run: TrainedRuns) -> None:
-    native, horovod = (trained_run(example_config(name, framework, 2)) for framework in FRAMEWORKS)
-    assert sum(epoch.steps for epoch in native.record.epochs) >= LEAST_STEPS
-    assert native.losses == horovod.losses
-    assert native.losses[-1] < native.losses[0]
-    assert all(torch.equal(tensor, weights(horovod)[key]) for key, tensor in weights(native).items())
-    assert last_scores(native).counts == last_scores(horovod).counts
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_one_state_has_one_score_at_any_number_of_workers(name: str, trained_run: TrainedRuns) -> None:
-    trained = trained_run(example_config(name, "pytorch_native", 2))
-    expected = last_scores(trained)
-    for framework, workers in (("horovod", 1), ("pytorch_native", 3)):
-        config = example_config(
-            name, framework, workers, epochs=0, initial_weights=str(trained.folder / "weights.pt")
-        )
-        found = last_scores(trained_run(config))
-        assert (found.counts, found.scores) == (expected.counts, expected.scores), framework
-
-
-def test_the_report_speaks_of_the_score_of_the_task(tmp_path: Path, trained_run: TrainedRuns) -> None:
-    study = tmp_path / "words"
-    for framework in FRAMEWORKS:
-        run = trained_run(example_config("residual_classifier", framework, 2))
-        shutil.copytree(run.folder, study / framework)
-    assert report([str(study)]) == 0
-    texts = {path.name: path.read_text() for path in (study / "report").glob("*.[hcmjst]*")}
+def require_words_of_the_task(folder: Path, runs: int) -> None:
+    """No file of a report speaks of the score of the built-in task."""
+    texts = {path.name: path.read_text() for path in folder.glob("*.[hcmjst]*")}
     assert not [name for name, text in texts.items() if IOU.search(name) or IOU.search(text)]
     assert "accuracy_low" in texts["summary.csv"]
-    assert '[task]\nfile = "residual_classifier.py"' in texts["test.toml"]
+    assert len(texts["runs.csv"].splitlines()) == 1 + runs
 
 
-@pytest.mark.parametrize("name", ["branch", "order of reads", "complex"])
-def test_workers_refuse_a_mistake_before_they_train(name: str, tmp_path: Path) -> None:
-    mistake = (MISTAKES | MISTAKES_OF_WORKERS)[name]
-    code, output = launched(points_config(tmp_path / "task", mistake.source, workers=2), tmp_path / "run")
-    assert code == mistake.code
-    assert mistake.place in output
-    assert mistake.word in output
-    assert not (tmp_path / "run" / "run.jsonl").read_bytes()
+def test_unused_parameters_are_trained_alike_and_reported(tmp_path: Path, trained_run: TrainedRuns) -> None:
+    """By both frameworks, and by one worker that plays two: to the bit, but for the order of sums."""
+    native, other = (trained_run(unused_config(tmp_path / "task", name)) for name in FRAMEWORKS)
+    assert sum(epoch.steps for epoch in native.record.epochs) >= LEAST_STEPS
+    assert native.losses == other.losses
+    require_same_weights(native.folder, other.folder)
+    played = unused_config(tmp_path / "task", "pytorch_native", workers=1, batch_per_worker=2, plays=2)
+    assert trained_run(played).losses == pytest.approx(native.losses, rel=1e-6)
+    for run, name in zip((native, other), FRAMEWORKS, strict=True):
+        shutil.copytree(run.folder, tmp_path / "words" / name)
+    assert report([str(tmp_path / "words")]) == 0
+    require_words_of_the_task(tmp_path / "words" / "report", 2)
+
+
+@pytest.mark.parametrize(
+    ("source", "framework", "code", "place"),
+    [
+        # Verified before anything is trained: every second worker reads in another order.
+        (MISTAKES_OF_WORKERS["order of reads"].source, "pytorch_native", EXIT_BAD_DATA, "datasets: sample"),
+        # DDP would end with an error of its own in the next step, and Horovod go on.
+        (LATER_UNUSED, "horovod", EXIT_USAGE, "loss: no gradient after a pass for spare.weight, spare.bias"),
+    ],
+    ids=["order of reads", "later unused"],
+)
+def test_a_mistake_ends_a_run_of_two_workers_by_name(
+    source: str, framework: str, code: int, place: str, tmp_path: Path
+) -> None:
+    config = points_config(tmp_path / "task", source, framework=framework, workers=2)
+    found, output = launched(config, tmp_path / "run")
+    assert (found, re.findall(rf"my_task\.py:\d+: {place}", output) != []) == (code, True), output
+    record = (tmp_path / "run" / RECORD_NAME).read_bytes()
+    assert (record == b"") == (code == EXIT_BAD_DATA)
 
 
 def test_outputs_that_are_not_finite_in_evaluation_end_a_run_as_diverged(tmp_path: Path) -> None:
@@ -90,19 +115,65 @@ def test_outputs_that_are_not_finite_in_evaluation_end_a_run_as_diverged(tmp_pat
          "        return factor * self.head",
          HIDDEN: HIDDEN + "        self.trained = 0\n"}
     )  # fmt: skip
-    code, output = launched(
-        points_config(tmp_path / "task", source, framework="horovod", workers=2), tmp_path / "run"
-    )
-    assert code == 70, output
+    config = points_config(tmp_path / "task", source, framework="horovod", workers=2)
+    code, output = launched(config, tmp_path / "run")
+    assert code == EXIT_DIVERGED, output
     state = run_state(tmp_path / "run")
     assert state.state == "diverged"
-    assert "my_task.py" in state.reason
-    assert ": count: " in state.reason
+    assert re.search(r"my_task\.py.*: count: ", state.reason)
 
 
-def test_a_run_refuses_a_file_that_was_changed_since(tmp_path: Path) -> None:
-    config = points_config(tmp_path / "task")
-    (tmp_path / "task" / "my_task.py").write_text(POINTS + "\n")
-    code, output = launched(config, tmp_path / "run")
-    assert code == 65
-    assert "has changed since the study was launched" in output
+def command(folder: Path, *words: str) -> str:
+    """Run `unet-scaling` in this folder, which is all that it knows of; return what it printed."""
+    program = [sys.executable, "-c", "from unet_scaling.__main__ import run_command; run_command()"]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(
+        [*program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def records(logs: Path) -> dict[str, Record]:
+    return {path.parent.name: read_record(path) for path in logs.glob(f"*/{RECORD_NAME}")}
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_a_whole_study_outside_the_project(name: str, tmp_path: Path) -> None:
+    """From the file alone to the report, on 1 and 2 workers."""
+    frameworks = INSTALLED if name == WITH_WRAPPERS else FRAMEWORKS
+    shutil.copy(example(name), tmp_path / "my_task.py")
+    options = [word for key, value in EXAMPLES[name].items() for word in ("--option", f"{key}={value}")]
+    asked = ["--workers", "1,2", "--epochs", "4", "--repeats", "1", "--batch", "2", "--yes"]
+    command(tmp_path, "new", "mine", "--task", "my_task.py", *options, *asked)
+    command(tmp_path, "check", "mine.toml", "--only-files")
+    command(tmp_path, "run", "mine.toml", "--logs", "logs", "--set", f"frameworks={list(frameworks)}")
+    found = records(tmp_path / "logs" / "mine")
+    assert set(found) == {f"{each}-w0{workers}-r1" for each in frameworks for workers in WORKERS}
+    assert all(record.complete for record in found.values())
+    assert sum(epoch.steps for epoch in found["horovod-w02-r1"].epochs) >= LEAST_STEPS
+    for workers in WORKERS:
+        native, *others = (f"{each}-w0{workers}-r1" for each in frameworks)
+        for other in others:
+            require_same_weights(*(tmp_path / "logs" / "mine" / run for run in (native, other)))
+            assert scores_of(found[native]) == scores_of(found[other])
+    command(tmp_path, "report", "logs/mine")
+    require_words_of_the_task(tmp_path / "logs" / "mine" / "report", len(found))
+
+
+@pytest.mark.verify
+def test_slurm_runs_a_task_beside_its_study(tmp_path: Path) -> None:
+    (tmp_path / "my_task.py").write_text(SOMETIMES_UNUSED)
+    (tmp_path / "mine.toml").write_text(TASK.format(workers=[1, 2]))
+    with bring_up("task", "--hosts", "1", "--gpus-per-host", "2", "--cores-per-host", "2") as cluster:
+        sweep = Sweep(cluster, tmp_path, tmp_path, "mine")
+        done = sweep.submit("--wait")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert sweep.states() == {"complete"}
+        found = records(tmp_path / "logs" / "mine")
+        assert len(found) == len(FRAMEWORKS) * len(WORKERS)
+        assert scores_of(found["horovod-w02-r1"]) == scores_of(found["pytorch_native-w02-r1"])
+        (tmp_path / "my_task.py").write_text(SOMETIMES_UNUSED + "\n")
+        refused = sweep.submit("--set", "repeats=2")
+    assert (refused.returncode, "task.sha256" in refused.stderr) == (EXIT_USAGE, True)

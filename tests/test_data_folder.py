@@ -1,0 +1,319 @@
+"""A data folder is checked whole, described by its manifest, and made, through `unet-scaling data`."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data_folders import blob, cut, make_folder, noise, refused, save
+from unet_scaling.data.__main__ import main
+from unet_scaling.data.checking import check_folder
+from unet_scaling.data.manifest import read_manifest, write_manifest
+from unet_scaling.data.parallel import map_in_order
+from unet_scaling.data.synthetic import make
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import UserError, run_program
+
+NUCLEI = PROJECT.parent / "shared" / "data" / "nuclei"
+SIZE = {"count": 3, "height": 32, "width": 40, "seed": 2}
+
+
+class Command:
+    """`unet-scaling data` in this process: exit code, output and errors."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self._patch = patch
+        self._capture = capture
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        self._patch.setattr(sys, "argv", ["data", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            run_program(main)
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *self._capture.readouterr()
+
+
+@pytest.fixture
+def data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "data")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_check_describes_a_sound_folder(data: Command, folder: Path) -> None:
+    code, output, _ = data("check", folder, "--foreground", "255")
+    manifest = read_manifest(folder / "manifest.json")
+    assert code == 0
+    assert [line.split()[0] for line in output.splitlines()] == [
+        "pairs", "sizes", "images", "masks", "values", "foreground", "range", "manifest", "sha256",
+    ]  # fmt: skip
+    assert manifest.sha256 in output
+    pair = manifest.pairs[0]
+    assert [pair.stem for pair in manifest.pairs] == ["p0", "p1", "p2", "p3"]
+    assert (pair.height, pair.width, pair.image.mode) == (12, 16, "grey 8 bit")
+    assert (pair.mask_values, pair.mask_value_count, pair.foreground_pixels) == ([0, 255], 2, 24)
+    assert pair.image.bytes == (folder / "images" / "p0.png").stat().st_size
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_check_lists_all_problems_with_their_paths_and_leaves_the_manifest_alone(
+    data: Command, tmp_path: Path, suffix: str
+) -> None:
+    make_folder(tmp_path, count=8, suffix=suffix)
+    images = tmp_path / "images"
+    masks = tmp_path / "masks"
+    assert data("check", tmp_path)[0] == 0
+    before = (tmp_path / "manifest.json").read_bytes()
+    (masks / f"p0{suffix}").unlink()
+    save(masks / f"extra{suffix}", blob())
+    cut(images / f"p1{suffix}", 0.7)
+    (images / f"p2{suffix}").write_bytes(b"")
+    (images / f"p3{suffix}").write_text("this is no picture")
+    save(masks / f"p4{suffix}", blob(14, 16))
+    save(masks / f"p5{suffix}", blob(value=7))
+    cut(masks / f"p6{suffix}", 0.5)
+    code, _, errors = data("check", tmp_path, "--foreground", "255")
+    assert code == 65
+    faulty = [images / f"p{number}{suffix}: " for number in (0, 1, 2, 3)]
+    faulty += [masks / f"{name}{suffix}: " for name in ("extra", "p4", "p5", "p6")]
+    assert [errors.count(str(place)) for place in faulty] == [1] * 8
+    assert (tmp_path / "manifest.json").read_bytes() == before
+
+
+def test_a_long_list_is_cut_with_a_count(data: Command, tmp_path: Path) -> None:
+    make_folder(tmp_path, count=60)
+    for mask in (tmp_path / "masks").iterdir():
+        mask.write_bytes(b"")
+    _, _, errors = data("check", tmp_path)
+    assert "60 problems" in errors
+    assert errors.count("/masks/") == 50
+
+
+def test_values_are_judged_over_the_whole_data_set_by_all_their_bits(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    save(tmp_path / "masks" / "p2.png", blob(value=1))
+    with pytest.raises(UserError) as caught:
+        check_folder(tmp_path)
+    assert refused(caught, 65, "p0.png: holds 255", "p2.png: holds 1", "'1,255'")
+    assert check_folder(tmp_path, "1,255").foreground == "1,255"
+    assert check_folder(tmp_path, ">254").pairs[2].foreground_pixels == 0
+    # 256 and 512 are both 0 in their low byte, 1 and 2 in their high byte.
+    mask = blob(value=256, dtype=np.uint16)
+    mask[0, 0] = 512
+    save(tmp_path / "masks" / "p0.png", mask)
+    assert check_folder(tmp_path, ">256").pairs[0].foreground_pixels == 1
+    with pytest.raises(UserError, match="no mask has a foreground pixel"):
+        check_folder(tmp_path, ">600")
+
+
+def test_masks_of_colours_are_refused_and_many_values_are_not_all_listed(tmp_path: Path) -> None:
+    make_folder(tmp_path, count=1, height=64, width=64)
+    place = tmp_path / "masks" / "p0.png"
+    save(place, Image.fromarray(blob(64, 64)).convert("RGBA"))
+    assert check_folder(tmp_path).pairs[0].mask.mode == "RGBA 8 bit"
+    save(place, np.dstack([blob(64, 64), noise(64, 64), noise(64, 64)]))
+    with pytest.raises(UserError) as caught:
+        check_folder(tmp_path)
+    assert refused(caught, 65, place)
+    save(place, noise(64, 64))
+    pair = check_folder(tmp_path, ">127").pairs[0]
+    assert (pair.mask_values, pair.mask_value_count) == (list(range(16)), 256)
+
+
+def test_real_micrographs_pass() -> None:
+    if not NUCLEI.is_dir():
+        pytest.skip("the nuclei data set is not beside this checkout")
+    manifest = check_folder(NUCLEI)
+    assert len(manifest.pairs) == 240
+    assert all(pair.mask_values in ([0, 255], [0]) for pair in manifest.pairs)
+
+
+def test_a_manifest_identifies_the_data_wherever_they_are(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    before = check_folder(folder)
+    write_manifest(before, tmp_path / "a.json")
+    write_manifest(check_folder(tmp_path / "elsewhere"), tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert str(tmp_path) not in (tmp_path / "a.json").read_text()
+    assert before.sha256 == hashlib.sha256((tmp_path / "a.json").read_bytes()).hexdigest()
+    assert read_manifest(tmp_path / "a.json") == before
+    pixels = noise(seed=0)
+    pixels[0, 0] ^= 1
+    save(folder / "images" / "p0.png", pixels)
+    assert check_folder(folder).sha256 != before.sha256
+
+
+@pytest.mark.parametrize("change", ["missing", "new", "bytes", "folder"])
+def test_a_changed_folder_is_noticed_without_reading_it(folder: Path, change: str) -> None:
+    manifest = check_folder(folder)
+    manifest.require_unchanged(folder)
+    place = folder / "masks" / ("p9.png" if change == "new" else "p1.png")
+    if change == "missing":
+        place.unlink()
+    elif change == "new":
+        save(place, blob())
+    elif change == "bytes":
+        place.write_bytes(place.read_bytes() + b"x")
+    else:
+        shutil.rmtree(folder)
+    with pytest.raises(UserError) as caught:
+        manifest.require_unchanged(folder)
+    assert refused(caught, 65, folder if change == "folder" else place.name)
+
+
+def test_another_foreground_rule_than_that_of_the_check_is_refused(folder: Path) -> None:
+    manifest = check_folder(folder, "255")
+    manifest.require_foreground(" 255")
+    with pytest.raises(UserError) as caught:
+        manifest.require_foreground(">127")
+    assert refused(caught, 2, "data.foreground", "'>127'", "'255'", "check")
+
+
+UNSOUND = {
+    "no pairs": {"pairs": []},
+    "unknown key": {"more": 1},
+    "other format": {"format": 2},
+    "text for a number": {"height": "12"},
+    "path as name": {"name": "x/p0.png"},
+    "other stem": {"stem": "p1"},
+    "too much foreground": {"foreground_pixels": 10**6},
+    "not sorted": {},
+    "torn": {},
+    "missing": {},
+}
+
+
+@pytest.mark.parametrize("fault", UNSOUND)
+def test_an_unsound_torn_or_missing_manifest_is_refused(folder: Path, fault: str) -> None:
+    path = folder / "manifest.json"
+    content = json.loads(check_folder(folder).to_json())
+    tables = {
+        **dict.fromkeys(("height", "stem", "foreground_pixels"), content["pairs"][0]),
+        "name": content["pairs"][0]["image"],
+    }
+    for key, value in UNSOUND[fault].items():
+        tables.get(key, content)[key] = value
+    if fault == "not sorted":
+        content["pairs"].reverse()
+    text = json.dumps(content)
+    if fault != "missing":
+        path.write_text(text[:-20] if fault == "torn" else text)
+    with pytest.raises(UserError) as caught:
+        read_manifest(path)
+    assert refused(caught, 65, path, ".venv/bin/unet-scaling data check")
+
+
+def test_a_manifest_may_be_kept_elsewhere(data: Command, folder: Path, tmp_path: Path) -> None:
+    # Root may write anywhere: a folder of the manifest's name stands for a read-only data folder.
+    (folder / "manifest.json").mkdir()
+    code, _, errors = data("check", folder)
+    assert (code, "--manifest PATH" in errors) == (2, True)
+    assert data("check", folder, "--manifest", tmp_path / "m.json")[0] == 0
+    assert len(read_manifest(tmp_path / "m.json").pairs) == 4
+
+
+def test_make_leaves_a_folder_ready_for_training_and_makes_it_once(data: Command, tmp_path: Path) -> None:
+    size = [word for key, value in SIZE.items() for word in (f"--{key}", value)]
+    assert data("make", tmp_path / "a", *size)[0] == 0
+    manifest = read_manifest(tmp_path / "a" / "manifest.json")
+    assert [(pair.height, pair.width) for pair in manifest.pairs] == [(32, 40)] * 3
+    manifest.require_unchanged(tmp_path / "a")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "a" / "images").iterdir()}
+    assert data("make", tmp_path / "a", *size)[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    make(tmp_path / "b" / "deeper", **SIZE)
+    assert contents(tmp_path / "b" / "deeper").items() <= contents(tmp_path / "a").items()
+
+
+def test_an_interrupted_folder_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "whole", **SIZE)
+    drawn = []
+
+    def interrupted(folder: Path, parameters: object, index: int) -> None:
+        drawn.append(index)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unet_scaling.data.synthetic._write_pair", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make(tmp_path / "torn", **SIZE)
+    assert drawn
+    assert make(tmp_path / "torn", **SIZE)
+    assert contents(tmp_path / "torn") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("what", ["real images", "another file", "count", "height", "seed"])
+def test_make_refuses_a_folder_in_use_and_never_suggests_to_remove_it(
+    data: Command, tmp_path: Path, what: str
+) -> None:
+    if what == "real images":
+        make_folder(tmp_path)
+    elif what == "another file":
+        (tmp_path / "thesis.tex").write_text("years of work")
+    else:
+        make(tmp_path, **SIZE | {what: 4})
+    before = contents(tmp_path)
+    code, _, errors = data("make", tmp_path, *[word for key in SIZE for word in (f"--{key}", SIZE[key])])
+    assert code == 2
+    assert str(tmp_path) in errors
+    assert "remove" not in errors
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(("key", "value"), [("count", 0), ("height", -1), ("seed", -1)])
+def test_impossible_parameters_name_the_option(data: Command, tmp_path: Path, key: str, value: int) -> None:
+    code, _, errors = data("make", tmp_path, f"--{key}={value}")
+    assert (code, f"--{key}: found {value}" in errors) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_usage_and_unwritable_places_end_with_2(data: Command, tmp_path: Path) -> None:
+    assert data()[0] == 2
+    code, _, errors = data("check", tmp_path, "--foreground", "white")
+    assert (code, "data.foreground" in errors) == (2, True)
+    (tmp_path / "file").touch()
+    code, _, errors = data("make", tmp_path / "file" / "data")
+    assert (code, str(tmp_path / "file") in errors) == (2, True)
+
+
+def test_the_command_explains_itself_without_torch_and_shows_no_progress_where_nobody_looks(
+    folder: Path,
+) -> None:
+    program = "import sys; from unet_scaling.data.__main__ import main; sys.argv = ['data', *sys.argv[1:]]\n"
+    program += "try:\n    main()\nexcept SystemExit:\n    pass\nprint('torch' in sys.modules)"
+    help_text, checked = (
+        subprocess.run([sys.executable, "-c", program, *words], cwd=PROJECT, capture_output=True, text=True)
+        for words in (["--help"], ["check", str(folder)])
+    )
+    assert all(word in help_text.stdout for word in ("check", "fetch", "make"))
+    assert help_text.stdout.endswith("False\n")
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_threads_keep_the_order_pass_errors_on_and_are_not_far_ahead() -> None:
+    started: list[int] = []
+
+    def inverse(item: int) -> float:
+        started.append(item)
+        return 1 / (70 - item)
+
+    results = map_in_order(inverse, range(10_000), "test")
+    assert next(results) == 1 / 70
+    assert len(started) <= 33
+    assert [next(results) for _ in range(69)] == [1 / (70 - item) for item in range(1, 70)]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert list(map_in_order(str, [], "test")) == []
