@@ -182,7 +182,7 @@ def test_another_foreground_rule_than_that_of_the_check_is_refused(folder: Path)
     assert refused(caught, 2, "data.foreground", "'>127'", "'255'", "check")
 
 
-UNSOUND = {
+UNSOUND: dict[str, dict[str, object]] = {
     "no pairs": {"pairs": []},
     "unknown key": {"more": 1},
     "other format": {"format": 2},

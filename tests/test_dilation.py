@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -184,7 +184,9 @@ VERSIONS = {
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_both_versions_of_control_groups_are_found_written_and_read(version: int, tmp_path: Path) -> None:
+def test_both_versions_of_control_groups_are_found_written_and_read(
+    version: Literal[1, 2], tmp_path: Path
+) -> None:
     """In plain files of a folder: groups go first, and a thread has a group of its own."""
     known: dict[str, Any] = VERSIONS[version]
     group = tmp_path / "cpu"

@@ -404,7 +404,8 @@ def test_a_rule_selects_values_at_their_full_depth_and_finds_those_it_does_not_p
     parsed = parse_foreground(rule)
     assert (parsed.text, parsed.unexpected(found)) == (text, unexpected)
     mask = parsed.mask(VALUES)
-    assert (mask.dtype, mask[0].tolist()) == (np.uint8, foreground)
+    assert mask.dtype == np.uint8
+    assert mask[0].tolist() == foreground
 
 
 @pytest.mark.parametrize(
