@@ -20,7 +20,6 @@ STOP_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WORKER_SIGNAL = signal.SIGUSR2
 # `timeout` signals a process and then its group: two signals, one request.
 SAME_REQUEST_SECONDS = 0.3
-PROGRAMS = {"slurm": "slurm/submission.sh", "unet_scaling": "unet-scaling"}
 
 
 class StopRequest:
@@ -68,7 +67,8 @@ def same_command() -> str:
     words = sys.orig_argv[1:]
     if "-m" in words:
         module, *arguments = words[words.index("-m") + 1 :]
-        return f"{PROGRAMS.get(module, f'python -m {module}')} {shlex.join(arguments)}".rstrip()
+        program = "unet-scaling" if module == "unet_scaling" else f"python -m {module}"
+        return f"{program} {shlex.join(arguments)}".rstrip()
     return shlex.join([Path(words[0]).name, *words[1:]]) if words else "python"
 
 

@@ -145,7 +145,13 @@ def complete(shell: str, script: Path, *words: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_bash_completes_commands_options_keys_and_studies(tmp_path: Path) -> None:
+def test_bash_completes_commands_options_keys_and_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm.commands.options.logs_folder", lambda: tmp_path / "logs")
+    (tmp_path / "logs" / "published" / "run").mkdir(parents=True)
+    (tmp_path / "logs" / "published" / "study.json").write_text("{}")
+    (tmp_path / "logs" / "publish_nothing").mkdir()
     script = tmp_path / "completion"
     script.write_text(completion_script("bash"))
     assert complete("bash", script, "unet-scaling", "st") == ["status"]
@@ -153,7 +159,7 @@ def test_bash_completes_commands_options_keys_and_studies(tmp_path: Path) -> Non
     assert complete("bash", script, "unet-scaling", "run", "--set", "training.ep") == ["training.epochs="]
     assert "training.epochs" in complete("bash", script, "unet-scaling", "explain", "training.e")
     assert complete("bash", script, "unet-scaling", "data", "fe") == ["fetch"]
-    assert "published_gap_intel" in complete("bash", script, "unet-scaling", "status", "published")
+    assert complete("bash", script, "unet-scaling", "status", "pub") == ["published"]
     assert complete("bash", script, "unet-scaling", "completion", "z") == ["zsh"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import slurm.__main__
+import slurm.commands.run
 import slurm.local
 from slurm.local import launch
 from slurm.study_folder import StudyFolder, in_launch_order
@@ -155,10 +155,6 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[P
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--wait"], "--local and --wait do not go together"),
-        (["--one-allocation"], "--local and --one-allocation do not go together"),
-        (["--dry-run", "--wait"], "--wait do not go together"),
-        (["--dry-run", "--one-allocation"], "--one-allocation do not go together"),
         (["--force", "horovod-w01-r7"], "has no such run; it has horovod-w01-r1"),
         (["--set", "training.epochs=3", "--set", "training.epochs=4"], "training.epochs is given twice"),
         (["--set", "name=other", "--name", "third"], "name is given twice"),
@@ -177,11 +173,9 @@ def test_refuses_options_that_it_would_have_to_ignore(
 ) -> None:
     """By the program itself, but in this process: nothing is started."""
     study = str(write_study(tmp_path, images))
-    monkeypatch.setattr(
-        sys, "argv", ["submission.sh", study, "--local", "--logs", str(tmp_path / "logs"), *options]
-    )
+    monkeypatch.setattr(sys, "argv", ["unet-scaling run", study, "--logs", str(tmp_path / "logs"), *options])
     with pytest.raises(SystemExit) as ended:
-        run_program(slurm.__main__.main)
+        run_program(slurm.commands.run.main)
     message = capsys.readouterr().err
     assert ended.value.code == 2
     assert message.startswith("error: ")
@@ -263,14 +257,14 @@ def test_what_would_fail_every_run_is_said_before_any_starts(
 ) -> None:
     """Once, and the mended study then starts in the same folder."""
     study = write_study(tmp_path, images)
-    command = ["submission.sh", str(study), "--local", "--logs", str(tmp_path / "logs")]
+    command = ["unet-scaling run", str(study), "--logs", str(tmp_path / "logs")]
     monkeypatch.setattr(sys, "argv", [*command, "--set", setting])
     with pytest.raises(UserError, match=said) as refused:
-        slurm.__main__.main()
+        slurm.commands.run.main()
     assert refused.value.exit_code == code
     assert not list(tmp_path.glob("logs/*/*/output.log"))
     monkeypatch.setattr(sys, "argv", [*command, "--dry-run"])
-    slurm.__main__.main()
+    slurm.commands.run.main()
 
 
 def test_moved_images_are_named_with_the_way_to_go_on(
@@ -291,7 +285,7 @@ def test_workers_of_a_killed_submission_keep_the_next_one_out(images: Path, tmp_
     """No two writers: while a worker of the first lives, the second refuses and names a process to end."""
     study = write_study(tmp_path, images, TINY_STUDY.replace("{epochs}", "100000"))
     logs = tmp_path / "logs"
-    command = [sys.executable, "-m", "slurm", str(study), "--local", "--logs", str(logs)]
+    command = [sys.executable, "-m", "unet_scaling", "run", str(study), "--logs", str(logs)]
     first = subprocess.Popen(
         [*command, "--set", "workers=[2]"], cwd=PROJECT, stdout=subprocess.PIPE, text=True
     )

@@ -30,7 +30,7 @@ def training(folder: Path, data: Path) -> Iterator[tuple[subprocess.Popen[str], 
     """A study of one run that trains, in a session of its own, and its run folder."""
     study = folder / "tiny.toml"
     study.write_text(TINY_STUDY.format(data=data, workers=[2], epochs=MANY_EPOCHS))
-    command = [sys.executable, "-m", "slurm", str(study), "--local", "--logs", str(folder / "logs")]
+    command = [sys.executable, "-m", "unet_scaling", "run", str(study), "--logs", str(folder / "logs")]
     process = subprocess.Popen(
         [*command, "--set", "frameworks=['pytorch_native']"], cwd=PROJECT, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -64,7 +64,7 @@ def test_ctrl_c_saves_and_names_the_command_to_go_on(tmp_path: Path, images: Pat
     assert process.returncode == 75, printed
     assert "stopping: the workers save their state" in printed
     study = tmp_path / "tiny.toml"
-    assert f"run the same command to go on: slurm/submission.sh {study} --local --logs" in printed
+    assert f"run the same command to go on: unet-scaling run {study} --logs" in printed
     end = read_record(run / "run.jsonl").end
     assert end is not None
     assert end.status == "stopped"

@@ -523,7 +523,15 @@ def test_cancel_ends_only_this_studys_jobs(submitter: Submitter, fake: FakeSlurm
 
 
 def cancel_sweep(submitter: Submitter) -> None:
-    command = [sys.executable, "-m", "slurm", "cancel", "sweep", "--logs", str(submitter.folder.path.parent)]
+    command = [
+        sys.executable,
+        "-m",
+        "unet_scaling",
+        "cancel",
+        "sweep",
+        "--logs",
+        str(submitter.folder.path.parent),
+    ]
     subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
 
 

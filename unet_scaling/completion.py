@@ -68,8 +68,8 @@ def _case(subcommand: Subcommand) -> Iterator[str]:
     yield f"        {subcommand.name})"
     yield f"            words={words}"
     if parser.names_below:
-        folders = f"{shlex.quote(str(parser.names_below))}/*/"
-        yield f'            for folder in {folders}; do words="$words $(basename "$folder")"; done'
+        studies = f"{shlex.quote(str(parser.names_below))}/*/study.json"
+        yield f'            for study in {studies}; do words="$words $(basename "${{study%/*}}")"; done'
     if "--set" in parser.options():
         yield '            if [ "$previous" = --set ]; then words=$settings; fi'
     yield "            ;;"

@@ -15,7 +15,7 @@ from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.faults import did_you_mean
-from unet_scaling.study.study_file import read_study
+from unet_scaling.study.study_file import STUDY_NAME, read_study
 from unet_scaling.study.validation import positive, setting
 
 # Of lines that go into a file or pipe.
@@ -24,10 +24,7 @@ PIPE_WIDTH_CHARACTERS = 160
 MOST_STUDIES_SHOWN = 10
 # Options that exclude each other, and why.
 CONFLICTS = (
-    ("local", "wait", "--local always stays until all runs are over; leave --wait out"),
-    ("local", "one_allocation", "an allocation is a job of Slurm; leave one of them out"),
     ("dry_run", "more_repeats", "a dry run adds nothing; leave one of them out"),
-    ("local", "budget", "node-hours are those of a cluster; leave --budget out"),
     ("dry_run", "wait", "a dry run starts nothing to wait for; leave one of them out"),
 )
 
@@ -133,7 +130,7 @@ def submitted_study(arguments: argparse.Namespace) -> Path:
     named: Path = arguments.logs / arguments.study
     folder = next((path for path in (named, Path(arguments.study)) if path.is_dir()), None)
     if folder is None:
-        known = sorted(path.name for path in arguments.logs.glob("*/") if path.is_dir())
+        known = sorted(path.parent.name for path in arguments.logs.glob(f"*/{STUDY_NAME}"))
         hint = did_you_mean(arguments.study, known)
         raise UserError(f"{arguments.study} is no study: {hint}{arguments.logs} has {_listed(known)}")
     return folder
