@@ -18,7 +18,6 @@ DEFINITIONS = {
     "loss": "def loss(",
     "count": "def count(",
     "score": "def score(",
-    "collate": "def collate(",
     "transform": "def transform(",
     "parameters": "def parameters(",
 }
@@ -121,7 +120,6 @@ MISTAKES = {
         "loss", "reduction='none'", {"batch[1])\n\n\ndef count": "batch[1], ignore_index=0)\n\n\ndef count"}
     ),
     "dice of a batch": Mistake("loss", "task.loss_is_mean = false", {MEAN: DICE}),
-    "no scalar": Mistake("loss", "scalar", {MEAN: MEAN[:-1] + ', reduction="none")'}),
     "not finite": Mistake("loss", "nan", {MEAN: MEAN + " * float('nan')"}),
     "no graph": Mistake("loss", "no parameter", {MEAN: MEAN + ".detach()"}),
     "unused": Mistake("loss", "spare.weight, spare.bias", {" + self.spare(places)": ""}),
@@ -135,51 +133,20 @@ MISTAKES = {
         {MEAN: 'return functional.cross_entropy(model(batch[0]), {}["label"])'},
         line="label",
     ),
-    "key of count": Mistake("count", "KeyError", {COUNTS: '    return {}["counts"]\n'}, line='{}["counts"]'),
-    "division": Mistake(
-        "score", "ZeroDivisionError", {"counts[0] / counts[1]": "counts[0] / (counts[1] * 0)"}, line="* 0"
-    ),
-    "no data": Mistake(
-        "datasets",
-        "FileNotFoundError",
-        {"    return Points(0, 48)": '    open("/no/such")\n    return Points(0, 48)'},
-        line="open(",
-    ),
     "no option": Mistake(
         "build_model", "KeyError: 'depth'", {'options["width"]': 'options["depth"]'}, line="depth"
     ),
     "bad sample": Mistake(
         "datasets", "IndexError", {SAMPLE: "        return place, [][index]\n"}, line="[][index]"
     ),
-    "bad collate": Mistake(
-        "collate",
-        "TypeError",
-        added("\n\ndef collate(samples):\n    return 1 + samples\n"),
-        line="1 + samples",
-    ),
     "bad transform": Mistake(
         "transform", "AttributeError", added(TRANSFORM.format("batch.no_such()")), line="no_such"
-    ),
-    "bad parameters": Mistake(
-        "parameters",
-        "AttributeError",
-        added("\n\ndef parameters(model):\n    return model.no_such\n"),
-        line="no_such",
     ),
     # Random numbers and the order of reads.
     "random sample": Mistake(
         "datasets", "torch", {", generator=torch.Generator().manual_seed(self.first + index)": ""}, 65
     ),
-    "noise of numpy": Mistake(
-        "datasets",
-        "numpy.random",
-        {SAMPLE: "        import numpy\n        numpy.random.rand()\n" + SAMPLE},
-        65,
-    ),
     "random transform": Mistake("transform", "torch", added(TRANSFORM.format("torch.rand(1)"))),
-    "rarely random transform": Mistake(
-        "transform", "Python's random", added(TRANSFORM.format("import random; random.random()"))
-    ),
     "random evaluation": Mistake(
         "count", "torch", {"right = model(batch[0])": "right = model(batch[0] + torch.randn(1))"}
     ),
@@ -201,7 +168,6 @@ MISTAKES = {
         {COUNTS: "    return torch.tensor([int(100 * right.float().mean()), 100])\n"},
     ),
     "ranks": Mistake("count", "does not add up", {COUNTS: RANKS}),
-    "varying length": Mistake("count", "numbers", {COUNTS: "    return right.long()\n"}),
     "length of a kind": Mistake(
         "count",
         "numbers",
@@ -210,16 +176,12 @@ MISTAKES = {
             + "    return counts if batch[1][0] else counts[:1]\n"
         },
     ),
-    "float counts": Mistake(
-        "count", "int64", {"right.sum(), torch.tensor(len(right))": "right.float().sum(), torch.tensor(1.0)"}
-    ),
     "not finite evaluation": Mistake(
         "count", "NaN", forward(FORWARD + " * (1.0 if len(places) > 1 else float('nan'))"), 70
     ),
     "no share": Mistake("score", "0 to 1", {"counts[0] / counts[1]": "1 + counts[1] - counts[0]"}),
     "name": Mistake("score", "lower-case", {'"accuracy"': '"Accuracy"'}),
     "error": Mistake("score", "HIGHER_IS_BETTER = False", {'"accuracy"': '"mean_error"'}),
-    "mae": Mistake("score", "HIGHER_IS_BETTER = False", {'"accuracy"': '"mae"'}),
     # Weights.
     "complex": Mistake(
         "build_model",
@@ -240,11 +202,6 @@ MISTAKES = {
         "build_model",
         "spare.weight is not contiguous",
         built("model.spare.weight = nn.Parameter(torch.randn(8, 4).t())"),
-    ),
-    "expanded": Mistake(
-        "build_model",
-        "head.bias is not contiguous",
-        built("model.head.bias = nn.Parameter(torch.randn(1).expand(2))"),
     ),
     "frozen": Mistake("build_model", "requires_grad", built("model.requires_grad_(False)")),
     "no model": Mistake("build_model", "nn.Module", {BUILT: BUILT.replace("Network(", "vars(Network)or(")}),
@@ -276,14 +233,6 @@ MISTAKES = {
         "build_model",
         "factor",
         forward(f"self.factor * {FORWARD}", factor="torch.ones(2, requires_grad=True)"),
-    ),
-    "tensor of the module": Mistake(
-        "build_model",
-        "shape [3]",
-        {
-            MEAN: MEAN + " * FACTOR.mean()",
-            "class Network": "FACTOR = torch.ones(3, requires_grad=True)\n\n\nclass Network",
-        },
     ),
     "left out": Mistake(
         "parameters",
@@ -340,7 +289,4 @@ RIGHT = {
     "checkpoint": checkpoint(False),
     "ruled out": forward(f"torch.cat([{FORWARD}, torch.full((len(places), 1), -torch.inf)], dim=1)"),
     "lower is better": {SCORE: SCORE.replace("accuracy", "error_rate") + "\n\nHIGHER_IS_BETTER = False\n"},
-    "accuracy of errors": {
-        SCORE: SCORE.replace("accuracy", "found_errors") + "\n\nHIGHER_IS_BETTER = True\n"
-    },
 }

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -40,7 +39,7 @@ from unet_scaling.profile.stages import (
 from unet_scaling.profile.steps import cores_of_one_worker, plain_step, time_steps
 from unet_scaling.profile.subject import Subject, open_subject
 from unet_scaling.profile.throughput import counts_to_try, measure_throughput
-from unet_scaling.study.config import PROJECT, StudyConfig
+from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.study_file import read_study
 
@@ -134,19 +133,6 @@ def test_a_slow_decoder_is_named_and_turns_the_verdict(
     assert slow.conclusions.hidden_share > 0
 
 
-@pytest.mark.timing
-def test_loader_processes_load_side_by_side(study: StudyConfig, notes: Path) -> None:
-    with open_subject(with_data(study, loading="decode"), 6) as subject:
-        note_processes(subject, notes, DELAY_SECONDS)
-        measure_throughput(subject, [1], seconds=0.1)  # the fork server imports torch before it is timed
-        with quiet_machine():
-            alone, four = measure_throughput(subject, [0, 4], seconds=4)
-    assert alone.images_per_second.high <= 1 / DELAY_SECONDS
-    assert four.images_per_second.median > 1.5 * alone.images_per_second.median
-    # Twice, for batches may lie ready when the clock starts.
-    assert four.images_per_second.median < 2 * 4 / DELAY_SECONDS
-
-
 @pytest.mark.parametrize("count", [0, 2])
 def test_loader_processes_are_real_and_counted(count: int, study: StudyConfig, notes: Path) -> None:
     with open_subject(with_data(study, loading="decode"), 6) as subject:
@@ -212,16 +198,6 @@ def test_what_cannot_be_profiled_is_refused_before_any_work(tmp_path: Path, stud
     with pytest.raises(UserError) as caught:
         profile_study(study, replace(QUICK, workers_per_host=10_000))
     assert refused(caught, 2, "--workers-per-host: found 10000")
-
-
-def test_the_command_explains_itself_without_importing_torch() -> None:
-    program = "import sys; sys.argv = ['profile', '--help']\n"
-    program += "from unet_scaling.profile.__main__ import main\n"
-    program += "try:\n    main()\nexcept SystemExit:\n    print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.endswith("False\n")
 
 
 def samples(median: float, width: float = 0.02) -> Samples:

@@ -12,13 +12,10 @@ from slurm.cost import local_time
 from slurm.disturbed import set_disturbed_aside
 from slurm.estimate import Basis, Images, measured_run, run_seconds
 from slurm.known_seconds import recorded_seconds
-from slurm.local_plan import take_over
-from slurm.study_folder import StudyFolder
 from tests.records import digest, make_epochs, make_header, make_point, make_result
 from tests.saliency_records import write_explained
-from unet_scaling.study.config import RunConfig, StudyConfig
-from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import Record, RecordWriter, read_record
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.record import Record, RecordWriter, read_record, set_launch_aside
 from unet_scaling.study.record_lines import End, RecordLine
 from unet_scaling.study.saliency import (
     ExplainedImage,
@@ -150,18 +147,6 @@ def test_every_option_is_an_axis_and_a_default_changes_no_digest(tmp_path: Path)
     assert len(found) == 4
 
 
-@pytest.mark.parametrize("option", ['method = "rize"', "p1 = 1.5", "batch = 0", "mask = 3"])
-def test_a_wrong_option_is_named(option: str, tmp_path: Path) -> None:
-    path = tmp_path / "maps.toml"
-    path.write_text(f"{STUDY}[saliency]\n{option}\n")
-    key, _, value = option.partition(" = ")
-    with pytest.raises(
-        UserError, match=rf"saliency\.{key}: (found {value}|unknown key)".replace('"', "'")
-    ) as refused:
-        read_study(path).configs()
-    assert refused.value.exit_code == 2
-
-
 def test_workers_that_only_wait_explain_nothing() -> None:
     with pytest.raises(ValidationError, match="emulated workers wait and predict nothing"):
         point(emulation={"compute": "slurm/profiles/v100_like.toml"})
@@ -203,14 +188,12 @@ def test_an_estimate_counts_the_seconds_of_maps_by_their_images(tmp_path: Path) 
 
 
 def test_a_run_made_anew_keeps_its_maps_under_the_name_of_its_record(tmp_path: Path) -> None:
-    run = write_explained(tmp_path)
-    config = read_config(config_path(run))
-    manifest = (run / "saliency" / "manifest.json").read_bytes()
-    data = {"folder": "/data", "image_height": 32, "image_width": 32}
-    study = StudyConfig(name=tmp_path.name, workers=[1], repeats=1, data=data, training={"epochs": 3})
-    assert take_over(StudyFolder(tmp_path, study), [config], force=[config.run]) == [config]
-    assert sorted(path.name for path in run.glob("*attempt1*")) == ["run.attempt1.jsonl", "saliency.attempt1"]
-    assert (run / "saliency.attempt1" / "manifest.json").read_bytes() == manifest
-    disturbed = write_explained(tmp_path, repeat=2)
-    assert set_disturbed_aside(disturbed) == disturbed / "run.disturbed1.jsonl"
-    assert [path.name for path in disturbed.glob("saliency*")] == ["saliency.disturbed1"]
+    ways = ((set_launch_aside, "attempt1"), (set_disturbed_aside, "disturbed1"))
+    for repeat, (set_aside, name) in enumerate(ways, 1):
+        run = write_explained(tmp_path, repeat=repeat)
+        manifest = (run / "saliency" / "manifest.json").read_bytes()
+        set_aside(run)
+        kept = sorted(path.name for path in run.glob(f"*.{name}*"))
+        assert kept == [f"run.{name}.jsonl", f"saliency.{name}"]
+        assert (run / f"saliency.{name}" / "manifest.json").read_bytes() == manifest
+        assert not (run / "saliency").exists()
