@@ -14,7 +14,6 @@ from tests.source import (
     functions,
     internal_imports,
     modules,
-    parallel_assignments,
     product,
     public_names,
 )
@@ -80,22 +79,6 @@ UNITS = re.compile(
     r"RUNS|REPEATS|WORKERS|CORES|HOSTS|IMAGES|PIXELS|POINTS|INCHES|CHARACTERS|COLUMNS|ROWS|LINES|ATTEMPTS|"
     r"BATCHES|SAMPLES|SHARE|FACTOR|RATIO|VERSION|CODE|SEED|DIGITS|PERCENT|EXIT)(_|$)"
 )
-# Words of this project only, for which the field has its own; a reader of PyTorch, Slurm and MPI knows none.
-PRIVATE_WORDS = re.compile(
-    r"(?i)(?<![a-z])(patience|patient|impatient|patiently|meeting|farewell|deaf|obeyed|insist|FiniteGuard|"
-    r"has_fired|rehears\w*|YOUNGER_OPTIONS|write_sealed|read_sealed|outlook|soundness|loss_words|losses\.py|"
-    r"album|courses|cluster_rehearsal|rooms|doors|the house|worth of|taking turns|wait_for_arrivals|"
-    r"limit_waiting|no such word|start_server_deaf\w*|equal arms|sealed?)(?![a-z])"
-)
-# Beside code and pages, what a user reads or edits.
-WRITTEN_FOR_USERS = (
-    "Makefile", "slurm/**/*.toml", "slurm/**/*.sh", "slurm/templates/*", "environment/*.sh",
-    "analysis/*.ipynb", "analysis/report/*.jinja",
-)  # fmt: skip
-# A key of records before format 5.
-OLDER_FIELD = "rehearsal_seconds"
-# The virtual cluster is for rehearsing a study: there the word is meant as it stands.
-REHEARSAL_FILES = ("docs/virtual_cluster.md", "slurm/virtual", "README.md")
 NAMED_PATH = re.compile(r"\b((?:unet_scaling|analysis|slurm|tests|benchmarks|docs|environment)/[\w./*-]*\w)")
 # A name in capitals stands for one that the reader chooses.
 PLACEHOLDER = re.compile(r"/[A-Z]+\.")
@@ -295,10 +278,6 @@ def is_commented(module: Module, node: ast.stmt) -> bool:
     return False
 
 
-def no_parallel_assignments() -> list[str]:
-    return parallel_assignments(product())
-
-
 def functions_and_files_are_short() -> list[str]:
     """No function has more than 60 lines, no file more than 600."""
     files = [
@@ -313,19 +292,6 @@ def functions_and_files_are_short() -> list[str]:
     ]
 
 
-def no_private_words() -> list[str]:
-    texts = {module.file: module.text for module in (*product(), *modules("tests", "benchmarks"))}
-    texts |= pages() | read_texts(*WRITTEN_FOR_USERS)
-    del texts["tests/layout_rules.py"]
-    return sorted(
-        f"{file}: {word}"
-        for file, text in texts.items()
-        for word in {word.lower() for word in PRIVATE_WORDS.findall(text)}
-        if not (word.startswith("rehears") and file.startswith(REHEARSAL_FILES))
-        if word != OLDER_FIELD
-    )
-
-
 RULES: Sequence[Callable[[], list[str]]] = (
     folder_order,
     nothing_points_upward,
@@ -338,9 +304,7 @@ RULES: Sequence[Callable[[], list[str]]] = (
     no_name_for_tests_only,
     recorded_fields_are_read,
     numbers_are_explained,
-    no_parallel_assignments,
     functions_and_files_are_short,
-    no_private_words,
 )
 
 if __name__ == "__main__":

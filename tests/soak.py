@@ -1,7 +1,8 @@
 """A study under random faults on a virtual cluster: python -m tests.soak --runs 40 --seed 1.
 
 The study is submitted once without faults and once with them; then again, as its user would, until nothing
-is missing. It must end with every run complete or named, no job twice, and the same records. Needs root.
+is missing. Its steps are slow until all faults have come. It must end with every run complete or named, no
+job twice, and the same records. Needs root.
 """
 
 import argparse
@@ -15,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.cluster import VirtualCluster, bring_up
+from tests.cluster import VirtualCluster, bring_up, skip_without_cluster
 from tests.disks import small_disk
 from tests.faults import trained
-from tests.soak_faults import Faults
+from tests.soak_faults import KINDS, Faults
 from tests.studies import make_images
 from tests.sweeps import ON_THE_WAY, Row, Sweep
+from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
 
 EPOCHS = 12
@@ -29,6 +31,7 @@ LOOK_SECONDS = 3.0
 LONGEST_SOAK_SECONDS = 1800.0
 DISK_MEBIBYTES = 256
 # Jobs stay in squeue to the end, so that one that was queued twice shows.
+Trained = dict[str, list[object]]
 SETTINGS = ("--set", "SlurmdTimeout=5", "--set", "MinJobAge=86400")
 
 
@@ -64,39 +67,47 @@ class Outcome:
 
 
 def soak(
-    cluster: VirtualCluster, disk: Path, folder: Path, shape: "Shape", seed: int, faults: int
+    cluster: VirtualCluster,
+    disk: Path,
+    folder: Path,
+    shape: "Shape",
+    seed: int,
+    faults: int,
+    expected: Trained,
 ) -> Outcome:
-    """Run the study without faults, then with them, and compare."""
-    expected = undisturbed(cluster, folder, shape)
+    """Run the study under faults, and compare it with what it comes to where nothing happens."""
     sweep = shape.study(cluster, folder, "soak", disk)
     sweep.pace(shape.step_seconds)
     injector = Faults(cluster, disk, seed, faults)
     outcome = Outcome(seed, injector.injected)
+    others = len(queued_names(cluster))
     begin = time.monotonic()
     outcome.problems += submit_until_done(sweep, outcome, injector)
     outcome.seconds = time.monotonic() - begin
     outcome.rows = sweep.rows()
+    outcome.jobs = len(queued_names(cluster)) - others
     judge(sweep, expected, outcome)
     return outcome
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Both frameworks at these worker counts, so often, on these images; the least time of a step."""
+    """These points, so often, on these images; the least time of a step until all faults have come."""
 
     images: Path
     workers: tuple[int, ...]
-    repeats: int
-    step_seconds: float = 0.1
+    repeats: int = 1
+    step_seconds: float = 1.0
+    frameworks: Sequence[str] = FRAMEWORKS
 
     def study(self, cluster: VirtualCluster, folder: Path, name: str, logs: Path | None = None) -> Sweep:
         sweep = Sweep(cluster, folder, self.images, name, logs)
-        sweep.prepare(list(self.workers), EPOCHS, OFTEN_SAVED, self.repeats)
+        sweep.prepare(list(self.workers), EPOCHS, OFTEN_SAVED, self.repeats, self.frameworks)
         return sweep
 
 
-def undisturbed(cluster: VirtualCluster, folder: Path, shape: Shape) -> dict[str, list[object]]:
-    """Return what the runs come to where nothing happens."""
+def undisturbed_study(cluster: VirtualCluster, folder: Path, shape: Shape) -> Trained:
+    """Return what the runs come to where nothing happens, by their ids."""
     sweep = shape.study(cluster, folder, "undisturbed")
     done = sweep.submit("--wait", seconds=LONGEST_SOAK_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr + sweep.account()
@@ -115,6 +126,8 @@ def submit_until_done(sweep: Sweep, outcome: Outcome, faults: Faults) -> list[st
                 problems.append(f"not done after {LONGEST_SOAK_SECONDS:.0f} s\n{sweep.account()}")
             if problems:
                 break
+            if faults.all_came:
+                sweep.let_go()
             time.sleep(LOOK_SECONDS)
     finally:
         faults.stop()
@@ -145,11 +158,15 @@ def jobs_twice_in_the_queue(cluster: VirtualCluster) -> list[str]:
     return [f"{count} jobs of {place} at once" for place, count in places.items() if count > 1]
 
 
-def judge(sweep: Sweep, expected: dict[str, list[object]], outcome: Outcome) -> None:
+def queued_names(cluster: VirtualCluster) -> list[str]:
+    """Names of all jobs since the cluster is up."""
+    return cluster.run("squeue", "--noheader", "--states=all", "--format=%j").split()
+
+
+def judge(sweep: Sweep, expected: Trained, outcome: Outcome) -> None:
     """Every run complete or named, its attempts counted, its record the expected one; no job twice."""
-    names = sweep.cluster.run("squeue", "--noheader", "--states=all", "--format=%j").split()
-    outcome.jobs = len(names) - len(expected)  # each undisturbed run had its one job
-    outcome.problems += [f"job {name} was queued {n} times" for name, n in Counter(names).items() if n > 1]
+    times = Counter(queued_names(sweep.cluster))
+    outcome.problems += [f"job {name} was queued {n} times" for name, n in times.items() if n > 1]
     outcome.problems += [
         f"{row['run']} is {row['state']} without a reason"
         for row in outcome.rows
@@ -169,6 +186,7 @@ def judge(sweep: Sweep, expected: dict[str, list[object]], outcome: Outcome) -> 
 @contextlib.contextmanager
 def place(hosts: int, folder: Path) -> Iterator[tuple[VirtualCluster, Path]]:
     """A cluster, and a small disk that all of its hosts see."""
+    skip_without_cluster()
     disk = folder / "disk"
     disk.mkdir()
     options = ("--hosts", str(hosts), "--gpus-per-host", "2", *SETTINGS)
@@ -187,7 +205,9 @@ def main() -> int:
         os.environ["UNET_SCALING_CACHE"] = str(folder / "cache")
         shape = Shape(make_images(folder / "squares", count=47), (1, 2, 4), repeats)
         with place(hosts=4, folder=folder) as (cluster, disk):
-            outcome = soak(cluster, disk, folder, shape, arguments.seed, faults=5 * repeats)
+            expected = undisturbed_study(cluster, folder, shape)
+            faults = len(KINDS) * repeats
+            outcome = soak(cluster, disk, folder, shape, arguments.seed, faults, expected)
     print(outcome)
     return 1 if outcome.problems else 0
 

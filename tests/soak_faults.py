@@ -37,13 +37,10 @@ class Faults:
         self._thread = threading.Thread(target=self._inject_all)
         self._problem: BaseException | None = None
         self.injected: Counter[str] = Counter()
-        self.kinds: dict[str, Callable[[], bool]] = {
-            "worker killed": self._kill_worker,
-            "node lost for 15 s": self._lose_node,
-            "job requeued": self._requeue,
-            "disk full for 10 s": self._fill_disk,
-            "controller away for 20 s": self._stop_controller,
-        }
+
+    @property
+    def all_came(self) -> bool:
+        return self.injected.total() == self._count
 
     def start(self) -> None:
         self._thread.start()
@@ -61,16 +58,16 @@ class Faults:
             while self.injected.total() < self._count:
                 if self._over.wait(self._random.uniform(*PAUSE_SECONDS)):
                     return
-                deck = deck or self._random.sample(sorted(self.kinds), len(self.kinds))
+                deck = deck or self._random.sample(sorted(KINDS), len(KINDS))
                 kind = deck.pop(0)
-                if self.kinds[kind]():
+                if KINDS[kind](self):
                     self.injected[kind] += 1
                 else:
                     deck.append(kind)
         except BaseException as problem:
             self._problem = problem
 
-    def _kill_worker(self) -> bool:
+    def kill_worker(self) -> bool:
         """SIGKILL to one worker of a run that trains."""
         for folder in self._shuffled_folders():
             with suppress(OSError):
@@ -83,12 +80,12 @@ class Faults:
                     return True
         return False
 
-    def _requeue(self) -> bool:
+    def requeue(self) -> bool:
         """`scontrol requeue` of a job that runs."""
         jobs = self._running("%i")
         return bool(jobs) and self._accepted("scontrol", "requeue", self._random.choice(jobs))
 
-    def _lose_node(self) -> bool:
+    def lose_node(self) -> bool:
         """A power cut on a node that works; it comes back later."""
         lists = self._running("%N")
         if not lists:
@@ -100,12 +97,12 @@ class Faults:
         self._cluster.start(node)
         return True
 
-    def _fill_disk(self) -> bool:
+    def fill_disk(self) -> bool:
         with full(self._disk):
             time.sleep(DISK_SECONDS)
         return True
 
-    def _stop_controller(self) -> bool:
+    def stop_controller(self) -> bool:
         self._cluster.stop("controller")
         time.sleep(CONTROLLER_SECONDS)
         self._cluster.start("controller")
@@ -125,3 +122,12 @@ class Faults:
         """A job may have ended since it was chosen; then Slurm refuses."""
         done = subprocess.run(command, env=self._cluster.environment, capture_output=True, check=False)
         return done.returncode == 0
+
+
+KINDS: dict[str, Callable[[Faults], bool]] = {
+    "worker killed": Faults.kill_worker,
+    "node lost for 15 s": Faults.lose_node,
+    "job requeued": Faults.requeue,
+    "disk full for 10 s": Faults.fill_disk,
+    "controller away for 20 s": Faults.stop_controller,
+}

@@ -141,19 +141,3 @@ def definitions(code: Sequence[Module]) -> dict[str, list[str]]:
         for name in public_names(module):
             files[name].append(module.file)
     return dict(files)
-
-
-def parallel_assignments(code: Sequence[Module]) -> list[str]:
-    """Return where several values are assigned to several names in one statement; a swap is no such place."""
-    places = []
-    for module in code:
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
-                target = node.targets[0]
-                if isinstance(target, ast.Tuple) and not is_swap(target, node.value):
-                    places.append(f"{module.file}:{ast.unparse(target)}")
-    return places
-
-
-def is_swap(target: ast.Tuple, value: ast.Tuple) -> bool:
-    return {ast.unparse(name) for name in target.elts} <= {ast.unparse(name) for name in value.elts}

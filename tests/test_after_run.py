@@ -101,12 +101,6 @@ def test_a_controller_that_is_away_is_asked_again(words: str, tmp_path: Path) ->
     assert done.stdout.endswith("job 77 is requeued\n")
 
 
-def test_without_the_option_nothing_is_asked(tmp_path: Path) -> None:
-    stopped(tmp_path / "run", (2, 5))
-    assert after_run(tmp_path / "run").returncode == 75
-    assert calls(tmp_path / "run") == []
-
-
 @pytest.mark.parametrize(
     ("end", "code"), [(End(status="complete"), 0), (End(status="diverged", reason="x"), 70), (None, 1)]
 )
@@ -116,13 +110,6 @@ def test_other_ends_have_their_codes_and_are_not_started_again(
     folder = write_run(tmp_path, end=end)
     assert after_run(folder, "--requeue").returncode == code
     assert calls(folder) == []
-
-
-def test_an_attempt_gains_where_it_got_further_than_all_before(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    for position in ((0, 10), (0, 10), (0, 4), (1, 0), (1, 1)):
-        stopped(folder, position)
-    assert gained(folder) == [True, False, False, True, True]
 
 
 def test_a_run_that_gains_goes_on_and_one_that_does_not_is_given_up(tmp_path: Path) -> None:
@@ -153,8 +140,3 @@ def test_restarts_that_left_no_record_count_as_fruitless(fruitless: int, tmp_pat
         stopped(folder, position)
     after_run(folder, "--requeue", restarts=1 + fruitless)
     assert calls(folder) == (["requeue 77"] if fruitless < MOST_FRUITLESS else [])
-
-
-def test_submissions_that_left_no_record_count_as_fruitless(tmp_path: Path) -> None:
-    assert may_be_tried_again(tmp_path, submissions=MOST_FRUITLESS - 1)
-    assert not may_be_tried_again(tmp_path, submissions=MOST_FRUITLESS)

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.loading.options import varying
 from slurm.study_folder import StudyFolder
 from tests.studies import make_point
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.older_records import older_digest
 from unet_scaling.study.options import OPTION_TABLES, Criteria, HorovodKnobs
-from unet_scaling.study.study_file import STUDY_NAME, config_path, read_config, read_study, recorded_study
+from unet_scaling.study.study_file import config_path, read_config, read_study, recorded_study
 from unet_scaling.study.validation import StrictModel
 
-ABLATIONS = sorted((PROJECT / "slurm" / "studies").glob("why_*.toml"))
 STUDY = """
 frameworks = ["pytorch_native", "horovod"]
 workers = [1, 2, 4]
@@ -58,11 +56,6 @@ def test_a_frameworks_own_options_multiply_its_own_points_only(study: Path) -> N
     assert sum(point.framework == "horovod" for point in points) == 6
     assert sum(point.framework == "pytorch_native" for point in points) == 3
     assert all((point.horovod is None) == (point.framework == "pytorch_native") for point in points)
-
-
-def test_a_repeat_has_one_seed_for_all_its_runs(study: Path) -> None:
-    points = read_study(study).configs()
-    assert {(point.repeat, point.seed) for point in points} == {(1, 10), (2, 11)}
 
 
 def test_paths_are_absolute_and_may_use_variables(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,54 +101,23 @@ def test_errors_name_file_key_value_and_what_is_allowed(
     assert caught.value.exit_code == 2
 
 
-# Each with the range that the error names.
-ABSURD = [
-    ("training.learning_rate", float("inf"), "at least 1e-30, at most 1e+30"),
-    ("training.learning_rate", float("nan"), "at least 1e-30, at most 1e+30"),
-    ("training.learning_rate", 0.0, "at least 1e-30"),
-    ("training.epochs", 2**63, "at least 0, at most 1000000"),
-    ("training.epochs", -1, "at least 0, at most 1000000"),
-    ("training.batch_per_worker", 2**40, "at most 1000000"),
-    ("training.accumulate", 2**40, "at most 1000000"),
-    ("training.warmup_epochs", 2**40, "at most 1000000"),
-    ("training.evaluate_every", 2**40, "at most 1000000"),
-    ("training.timeout_seconds", 10**10, "at least 1, at most 2592000"),
-    ("training.cores_per_worker", 2**40, "at least 1, at most 1000000"),
-    ("training.checkpoint_minutes", float("inf"), "at least 0, at most 525600"),
-    ("training.checkpoint_minutes", float("nan"), "at least 0, at most 525600"),
-    ("data.image_height", 2**40, "at least 1, at most 65536"),
-    ("data.image_width", 2**40, "at least 1, at most 65536"),
-    ("data.passes_per_epoch", 2**63, "at most 1000000"),
-    ("data.split_seed", 2**64, "at least 0, at most 9223372036854775807"),
-    ("data.loader_workers", 2**40, "at most 1000000"),
-    ("data.test_share", float("nan"), "more than 0, less than 1"),
-    ("data.augment_crop", float("nan"), "more than 0, at most 1"),
-    ("data.augment_contrast", float("inf"), "at least 0, less than 1"),
-    ("model.width", 2**40, "at most 1000000"),
-    ("model.depth", 99, "at least 1, at most 16"),
-    ("pytorch_native.bucket_cap_mb", float("inf"), "more than 0, at most 1048576"),
-    ("horovod.cycle_time_ms", float("inf"), "at least 0, at most 60000"),
-    ("horovod.fusion_threshold_mb", float("nan"), "at least 0, at most 1048576"),
-    ("horovod.groups", 2**40, "at most 1000000"),
-    ("criteria.iou_margin", float("nan"), "more than 0, less than 1"),
-    ("criteria.target_iou", float("inf"), "more than 0, less than 1"),
-    ("repeats", 2**63, "at least 1, at most 10000"),
-    ("repeats", 0, "at least 1, at most 10000"),
-    ("seed", 2**64, "at least 0, at most 9007199254740992"),
-    ("workers", [1, 2**40], "at least 1, at most 65536"),
-]
-
-
-@pytest.mark.parametrize(("key", "value", "allowed"), ABSURD, ids=lambda value: str(value)[:30])
-def test_refuses_numbers_beyond_any_study_with_their_range(
-    study: Path, key: str, value: object, allowed: str
-) -> None:
-    with pytest.raises(UserError) as caught:
-        read_study(study, {key: value})
-    worst = value[-1] if isinstance(value, list) else value
-    assert re.search(
-        rf"sweep\.toml: {key}(\[1\])?: found {worst}; allowed: .*{re.escape(allowed)}", str(caught.value)
-    )
+def test_refuses_numbers_beyond_any_study_with_their_range(study: Path) -> None:
+    """Every number that a study may hold has an upper limit, which the error names."""
+    tables: dict[str, type[StrictModel]] = {"": StudyConfig, **OPTION_TABLES, "criteria": Criteria}
+    asked = 0
+    for table, model in tables.items():
+        for key, described in model.model_json_schema()["properties"].items():
+            kinds = [described, described.get("items", {}), *described.get("anyOf", [])]
+            for kind in (kind for kind in kinds if kind.get("type") in ("integer", "number")):
+                assert {"maximum", "exclusiveMaximum", "enum"} & set(kind), key
+                dotted = f"{table}.{key}".lstrip(".")
+                for value in (10**40, float("inf"), float("nan"))[: 1 if kind["type"] == "integer" else 3]:
+                    given = [value] if dotted == "workers" else value
+                    with pytest.raises(UserError) as caught:
+                        read_study(study, {dotted: given})
+                    assert re.search(rf"sweep\.toml: {dotted}(\[0\])?: found {value}", str(caught.value))
+                    asked += 1
+    assert asked > 40
 
 
 def test_all_that_is_wrong_with_a_study_is_said_at_once(study: Path) -> None:
@@ -186,18 +148,6 @@ def test_all_that_is_wrong_with_a_study_is_said_at_once(study: Path) -> None:
     assert not re.search(r"\[A-Za|\^|Input should", str(caught.value))
 
 
-def test_every_pair_of_values_that_exclude_each_other_is_said_at_once(study: Path) -> None:
-    axes = {"data.loader_workers": [1, 2], "training.accumulate": [2, 3], "pytorch_native.static_graph": True}
-    with pytest.raises(UserError) as caught:
-        read_study(study, axes)
-    told = str(caught.value)
-    assert told.count("data.loader_workers = 1") == told.count("data.loader_workers = 2") == 1
-    with pytest.raises(UserError) as caught:
-        read_study(study, {key: value for key, value in axes.items() if key != "data.loader_workers"})
-    assert "found 2: where" in str(caught.value)
-    assert "found 3: where" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -216,16 +166,6 @@ def test_a_file_that_is_no_text_is_named_with_the_cure(
         path.write_bytes(content)
     with pytest.raises(UserError, match=said):
         read_study(path)
-
-
-def test_every_number_of_a_study_has_an_upper_limit() -> None:
-    tables: list[type[StrictModel]] = [StudyConfig, *OPTION_TABLES.values(), Criteria]
-    for table in tables:
-        schema = table.model_json_schema()["properties"]
-        for key, described in schema.items():
-            kinds = [described, described.get("items", {}), *described.get("anyOf", [])]
-            numbers = [kind for kind in kinds if kind.get("type") in ("integer", "number")]
-            assert all({"maximum", "exclusiveMaximum", "enum"} & set(kind) for kind in numbers), key
 
 
 def test_refuses_an_axis_whose_value_makes_a_name_too_long(study: Path) -> None:
@@ -247,31 +187,11 @@ def test_refuses_more_runs_than_can_be_written_down_at_once(study: Path) -> None
         read_study(study, axes)
 
 
-def test_a_setting_below_a_key_that_is_no_table_is_refused(study: Path) -> None:
-    with pytest.raises(UserError, match=r"sweep\.toml: workers\.first: workers is no table"):
-        read_study(study, {"workers.first": 3})
-
-
-def test_a_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"absent\.toml does not exist"):
-        read_study(tmp_path / "absent.toml")
-    (tmp_path / "broken.toml").write_text("workers = [1,")
-    with pytest.raises(UserError, match=r"broken\.toml is not valid TOML"):
-        read_study(tmp_path / "broken.toml")
-
-
 def test_a_point_survives_its_file(study: Path, tmp_path: Path) -> None:
     for point in read_study(study, {"horovod.cycle_time_ms": 5}).configs():
         (tmp_path / "config.json").write_text(point.model_dump_json())
         assert read_config(tmp_path / "config.json") == point
         assert read_config(tmp_path / "config.json").digest() == point.digest()
-
-
-def test_a_point_file_that_is_cut_off_is_an_error(study: Path, tmp_path: Path) -> None:
-    text = read_study(study).configs()[0].model_dump_json()
-    (tmp_path / "config.json").write_text(text[:-1])
-    with pytest.raises(UserError, match=r"config\.json cannot be read"):
-        read_config(tmp_path / "config.json")
 
 
 def test_any_change_changes_the_digest(study: Path) -> None:
@@ -332,18 +252,6 @@ def test_the_shipped_studies_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
         assert read_study(path).configs()
 
 
-@pytest.mark.parametrize(
-    "path", sorted((PROJECT / "slurm" / "studies").glob("why_*.toml")), ids=lambda p: p.stem
-)
-def test_an_ablation_changes_one_thing_and_says_what_confirms_it(path: Path) -> None:
-    points = read_study(path).configs()
-    assert len(varying(points)) == 1
-    comment = path.read_text().partition("workers =")[0]
-    assert all(
-        word in comment for word in ("Tests ", "One thing changes", "Confirmed where", "refuted where")
-    )
-
-
 def test_knobs_of_horovod_reach_its_environment() -> None:
     assert HorovodKnobs().environment() == {}
     knobs = HorovodKnobs(cycle_time_ms=2, fusion_threshold_mb=0.5, yield_when_idle=True)
@@ -376,16 +284,6 @@ def test_criteria_reach_the_analysis_and_change_no_point(study: Path, tmp_path: 
     assert recorded is not None
     assert recorded.criteria == Criteria(iou_margin=0.02, target_iou=0.75)
     assert recorded_study(tmp_path) is None
-
-
-def test_a_study_file_that_is_cut_off_is_an_error_with_its_cure(study: Path, tmp_path: Path) -> None:
-    StudyFolder(tmp_path / "logs", read_study(study)).prepare()
-    path = tmp_path / "logs" / STUDY_NAME
-    path.write_text(path.read_text()[:-20])
-    with pytest.raises(
-        UserError, match=r"study.json cannot be read: .*unet-scaling run STUDY.toml .* writes it again"
-    ):
-        recorded_study(tmp_path / "logs")
 
 
 def test_a_run_folder_of_an_earlier_version_keeps_the_name_of_its_configuration(

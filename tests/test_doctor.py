@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -48,15 +47,6 @@ def test_two_workers_that_find_each_other_are_well() -> None:
     assert (pair.medium, pair.ranks) == ("shared memory", (0, 1))
 
 
-def test_nodes_are_those_of_a_cluster() -> None:
-    command = [sys.executable, "-m", "unet_scaling", "doctor", "--local", "--nodes", "3"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: --nodes 3: this machine is one node; say --workers instead\n",
-    )
-
-
 def examine(folder: Path, first: Sequence[str], second: Sequence[str] = ()) -> Findings:
     """Launch a worker behind each of these commands; return what its doctor finds."""
     worker = [sys.executable, "-m", "unet_scaling.doctor", str(folder), str(WORKERS)]
@@ -68,10 +58,9 @@ def examine(folder: Path, first: Sequence[str], second: Sequence[str] = ()) -> F
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", ["PMI_RANK", "PMI_SIZE"])
-def test_names_the_missing_variable_that_makes_groups_of_one(lost: str, tmp_path: Path) -> None:
-    found = examine(tmp_path, ["env", "-u", lost])
-    assert found.faults[0].startswith(f"2 groups of 1 instead of 1 group of 2: {lost} is not set on ")
+def test_names_the_missing_variable_that_makes_groups_of_one(tmp_path: Path) -> None:
+    found = examine(tmp_path, ["env", "-u", "PMI_SIZE"])
+    assert found.faults[0].startswith("2 groups of 1 instead of 1 group of 2: PMI_SIZE is not set on ")
     reports = read_reports(tmp_path)
     assert [(report.rank, report.size, report.joined_workers) for report in reports] == [(0, 1, None)] * 2
 
@@ -85,14 +74,6 @@ def test_names_what_workers_need_that_no_launcher_started(tmp_path: Path) -> Non
     (groups,) = found.faults
     assert groups.startswith("2 groups of 1 instead of 1 group of 2: the launcher set none on ")
     assert "a worker needs PMI_RANK and PMI_SIZE or" in groups
-
-
-@pytest.mark.slow
-def test_names_an_interface_that_does_not_exist(tmp_path: Path) -> None:
-    found = examine(tmp_path, ["env", "GLOO_SOCKET_IFNAME=nosuch0"])
-    assert found.faults[0].startswith("GLOO_SOCKET_IFNAME=nosuch0: ")
-    assert "has no such interface with an address; it has lo (127.0.0.1)" in found.faults[0]
-    assert any("could not join the group" in fault for fault in found.faults[1:]), found.faults
 
 
 @pytest.mark.slow
@@ -110,13 +91,6 @@ def test_names_versions_and_cores_that_differ(tmp_path: Path) -> None:
     (cores,) = (warning for warning in found.warnings if "cores_per_worker" in warning)
     assert cores.startswith("worker 1 on ")
     assert "has 1 core; others have" in cores
-
-
-@pytest.mark.slow
-def test_blames_the_worker_that_was_killed_and_not_the_survivor(tmp_path: Path) -> None:
-    found = examine(tmp_path, ["env"], ["sh", "-c", "sleep 3; kill -9 $$"])
-    assert found.faults[0].startswith(f"a worker on {socket.gethostname()} was the first to end, by signal 9")
-    assert not any("worker 0 on" in fault for fault in found.faults)
 
 
 # As the launchers print it, MPICH 5.0.2, Intel MPI 2021.16, Open MPI 4.1.4 and 5.0.11, Slurm 22.05, where of
@@ -173,14 +147,6 @@ def test_a_worker_that_says_what_went_wrong_is_heard(output: str) -> None:
     assert fault == "worker 1 on node1: no such interface"
 
 
-def test_a_path_that_drops_large_packets_is_named_by_its_mtu() -> None:
-    small = {"stage": "exchanged small messages"}
-    reports = [worker(0, **small), worker(1, **small, problem="Connection timed out"), worker(2, **small)]
-    fault = launch_findings(reports, 3).faults[0]
-    assert fault.startswith("worker 1 on node1: messages of 8 bytes pass and one of 100 kB does not")
-    assert "MTU" in fault
-
-
 def pair(hosts: tuple[str, str], milliseconds: float, latency: float = 0.05) -> HostPair:
     """Two hosts between which 1 MiB takes so long, one way."""
     seconds = [latency / 1e3, milliseconds / 1e3]
@@ -220,10 +186,6 @@ def worker(number: int, **values: object) -> WorkerReport:
     return WorkerReport.model_validate_json(json.dumps(content | values))
 
 
-def test_finds_nothing_where_nothing_is_wrong() -> None:
-    assert launch_findings([worker(0), worker(1), worker(2)], 3, cores_wanted=2) == Findings((), ())
-
-
 @pytest.mark.parametrize(
     ("built", "gpu", "warnings"),
     [("MPI Gloo", "GPU-1", 1), ("MPI Gloo NCCL", "GPU-1", 0), ("MPI Gloo", "", 0), ("", "GPU-1", 0)],
@@ -260,19 +222,6 @@ def test_names_what_is_wrong_with_one_host(values: dict[str, object], sentence: 
     assert sentence in named
 
 
-def test_names_workers_that_left_no_report() -> None:
-    (fault,) = launch_findings([worker(0)], 3).faults
-    assert fault.startswith("1 of 3 workers reported, from node0")
-    (fault,) = launch_findings([], 3).faults
-    assert fault.startswith("0 of 3 workers reported, from no host")
-
-
-def test_cores_that_the_cluster_file_promises_are_missed() -> None:
-    (warning,) = launch_findings([worker(0), worker(1), worker(2)], 3, cores_wanted=12).warnings
-    assert "worker 0 on node0 has 2 cores" in warning
-    assert "the cluster file says 12" in warning
-
-
 def test_what_a_worker_lacks_is_measured_by_workers_and_hosts_by_hosts() -> None:
     facts = worker(2).facts.model_copy(update={"cores": [0]})
     few = worker(2, host_cores=16).model_copy(update={"facts": facts})
@@ -283,23 +232,12 @@ def test_what_a_worker_lacks_is_measured_by_workers_and_hosts_by_hosts() -> None
     assert hosts == "node2 is a host of 1 core; others have 2: ask for equal nodes"
 
 
-def test_several_groups_that_are_each_as_large_as_asked_for_are_no_launch_to_train_with() -> None:
-    both = [worker(0, size=2), worker(1, size=2)]
-    again = [
-        report.model_copy(update={"facts": report.facts.model_copy(update={"host": f"other{report.rank}"})})
-        for report in both
-    ]
-    values = {"joined_workers": 2, "mpi_workers": 2}
-    reports = [report.model_copy(update=values) for report in (*both, *again)]
-    (fault,) = launch_findings(reports, 2).faults
-    assert fault.startswith(
-        "4 workers reported, 2 were asked for, and two are worker 0 (on node0 and other0)"
-    )
-
-
-def test_a_group_of_which_some_did_not_report_is_one_group() -> None:
-    faults = launch_findings([worker(0, size=4, joined_workers=None, mpi_workers=None)], 3).faults
-    assert any(fault.startswith("1 group of 4 instead of 1 group of 3") for fault in faults)
+def test_names_how_many_workers_reported_and_which_came_twice() -> None:
+    (fault,) = launch_findings([worker(0)], 3).faults
+    assert fault.startswith("1 of 3 workers reported, from node0")
+    both = [worker(number, size=2, joined_workers=2, mpi_workers=2) for number in range(2)]
+    (fault,) = launch_findings([*both, *both], 2).faults
+    assert fault.startswith("4 workers reported, 2 were asked for")
 
 
 def test_a_damaged_report_is_refused(tmp_path: Path) -> None:

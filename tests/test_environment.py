@@ -82,15 +82,9 @@ def test_finds_a_whole_toolkit_by_variable_by_path_and_in_the_usual_folder(tmp_p
         assert (judged.returncode, judged.stdout.strip()) == (0, str(toolkit)), judged.stderr
 
 
-@pytest.mark.parametrize("link", [True, False], ids=["link", "script"])
-def test_finds_the_toolkit_behind_an_nvcc_that_only_leads_to_it(tmp_path: Path, link: bool) -> None:
+def test_finds_the_toolkit_behind_an_nvcc_that_only_leads_to_it(tmp_path: Path) -> None:
     toolkit = make_toolkit(tmp_path / "toolkit")
-    leading = tmp_path / "local" / "bin" / "nvcc"
-    if link:
-        leading.parent.mkdir(parents=True)
-        leading.symlink_to(toolkit / "bin" / "nvcc")
-    else:
-        write_script(leading, f'#!/bin/sh\nexec {toolkit}/bin/nvcc "$@"\n')
+    leading = write_script(tmp_path / "local" / "bin" / "nvcc", f'#!/bin/sh\nexec {toolkit}/bin/nvcc "$@"\n')
     judged = judge(tmp_path, path=f"{leading.parent}:{WITH_CMAKE}")
     assert (judged.returncode, judged.stdout.strip()) == (0, str(toolkit)), judged.stderr
 
@@ -113,10 +107,9 @@ def break_nvcc(toolkit: Path) -> None:
         (without("bin/nvcc"), "there is no nvcc on the PATH, in CUDA_HOME or in {usual}"),
         (without("lib64/libcudart.so"), "{usual} is incomplete: its nvcc cannot build a small program"),
         (without("include/cuda_runtime.h"), "{usual} is incomplete: its nvcc cannot build a small program"),
-        (shutil.rmtree, "there is no nvcc on the PATH, in CUDA_HOME or in {usual}"),
         (break_nvcc, "{usual}/bin/nvcc does not run"),
     ],
-    ids=["folder without nvcc", "no cudart", "no header", "no folder", "broken nvcc"],
+    ids=["folder without nvcc", "no cudart", "no header", "broken nvcc"],
 )
 def test_refuses_a_toolkit_that_lacks_a_part(
     tmp_path: Path, spoil: Callable[[Path], None], reason: str
@@ -218,21 +211,6 @@ def clone(tmp_path: Path) -> Clone:
     return made
 
 
-def test_announces_the_size_of_a_cuda_build_before_it_is_fetched(clone: Clone) -> None:
-    said = clone.install()
-    announced = said.index("is a CUDA build here: about 2.7 GB to download, 5 GB in .venv")
-    assert announced < said.index("installing torch==2.13.0")
-    assert "TORCH_SPEC=torch==2.13.0+cpu" in said[announced:]
-
-
-def test_announces_no_size_and_asks_for_no_toolkit_with_a_cpu_build(clone: Clone) -> None:
-    clone.serve_torch("", ["filelock"])
-    said = clone.install()
-    assert "CUDA" not in said
-    assert "toolkit []" in said
-    assert not (clone.folder / "judged").exists()
-
-
 def test_builds_for_cpu_workers_with_a_warning_where_the_toolkit_is_not_whole(clone: Clone) -> None:
     clone.judge_toolkit("the CUDA toolkit in /cuda is incomplete: no cudart", 1)
     said = clone.install()
@@ -240,13 +218,6 @@ def test_builds_for_cpu_workers_with_a_warning_where_the_toolkit_is_not_whole(cl
     assert "Horovod is built for CPU workers only; it cannot train on GPUs" in said
     assert "toolkit []" in said
     assert "CPU workers only" in said.splitlines()[-1]
-
-
-def test_builds_with_a_whole_toolkit_without_a_warning(clone: Clone) -> None:
-    clone.judge_toolkit("/cuda", 0)
-    said = clone.install()
-    assert "toolkit [/cuda]" in said
-    assert "warning" not in said
 
 
 def test_installs_again_where_the_toolkit_it_lacked_is_there_by_now(clone: Clone) -> None:
@@ -289,19 +260,6 @@ def test_a_whole_toolkit_of_the_site_goes_before_the_compiler_of_the_index(clone
     assert clone.toolkit_of_wheels in clone.install("--cuda", "pip")
 
 
-def test_an_environment_with_the_compiler_of_the_index_is_kept(clone: Clone) -> None:
-    assert "toolkit []" in clone.install()
-    assert clone.toolkit_of_wheels in clone.install("--cuda", "pip")
-    for words in ([], ["--cuda", "pip"]):
-        assert "builder" not in clone.install(*words)
-
-
-def test_an_environment_for_cpu_workers_is_made_again_where_there_is_a_gpu_by_now(clone: Clone) -> None:
-    assert "toolkit []" in clone.install()
-    clone.show_gpu()
-    assert clone.toolkit_of_wheels in clone.install()
-
-
 @pytest.mark.parametrize(
     ("cuda", "error"),
     [
@@ -315,11 +273,6 @@ def test_refuses_the_compiler_of_the_index_for_a_torch_that_it_does_not_fit(
     clone.serve_torch(cuda, ["filelock"])
     done = clone.try_install("--cuda", "pip")
     assert (done.returncode, done.stderr) == (2, f"error: --cuda pip: {error}\n")
-
-
-def test_refuses_an_unknown_source_of_the_toolkit(clone: Clone) -> None:
-    done = clone.try_install("--cuda", "conda")
-    assert (done.returncode, done.stderr) == (2, "error: --cuda conda: allowed are auto, site, pip\n")
 
 
 def make_wheels(site_packages: Path) -> Path:
@@ -384,23 +337,6 @@ def test_wrappers_are_installed_where_they_are_asked_for_and_once(clone: Clone) 
     assert clone.asked_of_pip() == "", "what is there stays"
 
 
-def test_tests_need_the_wrappers_too(clone: Clone) -> None:
-    clone.serve_torch("", [])
-    clone.install("--tests")
-    assert "--editable .[test,lightning,accelerate,xaitk]\n" in clone.asked_of_pip()
-    clone.install("--with", "accelerate")
-    assert clone.asked_of_pip() == ""
-
-
-def test_another_wrapper_is_refused_with_those_that_there_are(clone: Clone) -> None:
-    refused = clone.try_install("--with", "lightning,deepspeed")
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        "error: --with lightning,deepspeed: allowed are lightning, accelerate and xaitk, separated by "
-        "commas\n"
-    )
-
-
 def test_passes_over_the_mpi_of_another_activated_environment(clone: Clone, tmp_path: Path) -> None:
     other = write_script(tmp_path / "other" / "bin" / "mpicxx", "#!/bin/sh\nexit 1\n").parent
     said = clone.install(path=f"{other}:{SYSTEM_PATH}", VIRTUAL_ENV=str(other.parent))
@@ -436,7 +372,6 @@ def refusal(done: subprocess.CompletedProcess[str], clone: Clone) -> str:
             },
             "cannot compile (mpicxx: line 5: x86_64-conda-c++: command not found)",
         ),
-        ({"program": "", "compiles": "exit 3"}, "cannot compile (it said nothing)"),
         (
             {"program": "echo libmpi.so.12: cannot open shared object file >&2; exit 127"},
             "starts no program (code 127: libmpi.so.12: cannot open shared object file)",
@@ -448,16 +383,14 @@ def refusal(done: subprocess.CompletedProcess[str], clone: Clone) -> str:
             },
             "starts no program (code 1: There are not enough slots, ERROR)",
         ),
-        ({"program": "kill -9 $$"}, "starts no program (code 137: it said nothing)"),
     ],
-    ids=["no compiler", "silent", "no library", "no start", "killed"],
+    ids=["no compiler", "no library", "no start"],
 )
-@pytest.mark.parametrize("words", [[], ["--mpi", "site"]], ids=["auto", "site"])
 def test_an_mpi_that_does_not_work_is_refused_before_anything_is_fetched(
-    words: list[str], mpi: dict[str, str], cause: str, clone: Clone, tmp_path: Path
+    mpi: dict[str, str], cause: str, clone: Clone, tmp_path: Path
 ) -> None:
     found = make_mpi(tmp_path / "conda", **mpi)
-    done = clone.try_install(*words, path=f"{found}:{SYSTEM_PATH}")
+    done = clone.try_install(path=f"{found}:{SYSTEM_PATH}")
     assert refusal(done, clone) == f"{found}/mpicxx {cause}; load another MPI, or say --mpi mpich"
     assert "mpi [mpich]" in clone.install("--mpi", "mpich", path=f"{found}:{SYSTEM_PATH}"), "as was advised"
 
@@ -483,9 +416,8 @@ def test_a_real_mpi_is_taken(clone: Clone, tmp_path: Path) -> None:
     [
         ('exec g++ -U__GNUC__ -D__GNUC__=8 "$@"', "it is older than GCC 9"),
         ("echo \"cc1plus: error: unrecognized option '-std=c++17'\" >&2; exit 1", "unrecognized option"),
-        ("exit 1", "it said nothing"),
     ],
-    ids=["GCC 8", "no C++17", "broken"],
+    ids=["GCC 8", "no C++17"],
 )
 def test_a_compiler_that_cannot_build_horovod_is_refused_before_anything_is_fetched(
     compiler: str, cause: str, clone: Clone, tmp_path: Path
@@ -499,7 +431,7 @@ def test_a_compiler_that_cannot_build_horovod_is_refused_before_anything_is_fetc
 
 @pytest.mark.parametrize(
     ("version", "taken"),
-    [("2, 7", False), ("3, 10", False), ("3, 11", True), ("3, 12", True), ("3, 13", True), ("3, 14", False)],
+    [("3, 10", False), ("3, 11", True), ("3, 13", True), ("3, 14", False)],
 )
 def test_refuses_other_pythons_by_name(version: str, taken: bool, clone: Clone, tmp_path: Path) -> None:
     said = "Python " + version.replace(", ", ".") + ".1"
@@ -585,10 +517,3 @@ def test_a_wheel_is_taken_again_only_where_all_that_decides_it_agrees(
         patch.write("\n")
     wheels.append(builder.wheel())
     assert len(set(wheels)) == len(wheels)
-
-
-def test_variables_of_horovod_that_are_not_passed_on_change_no_wheel(builder: Builder) -> None:
-    plain = builder.wheel()
-    assert (
-        builder.wheel(HOROVOD_CYCLE_TIME="1", HOROVOD_GPU_OPERATIONS="MPI", HOROVOD_NCCL_HOME="/n") == plain
-    )

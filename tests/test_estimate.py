@@ -17,18 +17,16 @@ from slurm.estimate import (
     Images,
     MeasuredRun,
     measured_run,
-    measures_all,
     pixels_per_image,
     run_seconds,
 )
-from slurm.estimate_basis import basis_of_folder, basis_of_other, basis_of_probe, basis_of_probed, images_of
+from slurm.estimate_basis import basis_of_folder, basis_of_other, basis_of_probe, basis_of_probed
 from slurm.preflight import unverified_inputs
 from slurm.render import Places
 from slurm.study_folder import StudyFolder
 from slurm.submit import Submitter
 from tests.records import write_record
 from tests.studies import make_images, make_point, make_run
-from unet_scaling.data.batches import split
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.probed import Probed
@@ -57,13 +55,6 @@ def test_a_measured_point_takes_startup_training_and_evaluation() -> None:
     assert seconds.high == pytest.approx(5 * 1.1 + (seconds.expected - 5) / 0.9)
 
 
-def test_repeats_of_different_speed_give_a_range() -> None:
-    basis = Basis(tuple(measured(config(), rate) for rate in (8.0, 10.0, 16.0)), "three runs")
-    seconds = run_seconds(config(), basis, IMAGES)
-    assert seconds.expected / seconds.low == pytest.approx(1.6 * 1.1)
-    assert seconds.high / seconds.expected == pytest.approx(1.25 / 0.9)
-
-
 def test_more_workers_than_measured_lie_between_all_and_half_of_their_speed() -> None:
     basis = Basis((measured(config(2), 20.0),), "one run")
     alone = run_seconds(config(2), basis, IMAGES)
@@ -71,14 +62,6 @@ def test_more_workers_than_measured_lie_between_all_and_half_of_their_speed() ->
     assert eight.low == pytest.approx(alone.low / 4)
     assert eight.high == pytest.approx(alone.high / 2)
     assert eight.low < eight.expected < eight.high
-
-
-def test_fewer_workers_are_at_least_as_fast_each() -> None:
-    basis = Basis((measured(config(4), 40.0),), "one run")
-    seconds = run_seconds(config(1), basis, IMAGES)
-    four = run_seconds(config(4), basis, IMAGES)
-    assert seconds.high == pytest.approx(four.high * 4)
-    assert seconds.low == pytest.approx(four.low * 4 / 2)
 
 
 def test_the_nearest_run_of_the_same_framework_and_options_is_used() -> None:
@@ -90,30 +73,6 @@ def test_the_nearest_run_of_the_same_framework_and_options_is_used() -> None:
     ]
     seconds = run_seconds(config(6), Basis(tuple(runs), "runs"), IMAGES)
     assert seconds == run_seconds(config(6), Basis((runs[1],), "run"), IMAGES)
-
-
-def test_a_framework_without_runs_is_wider() -> None:
-    basis = Basis((measured(config(), 10.0),), "one run")
-    known = run_seconds(config(), basis, IMAGES)
-    unknown = run_seconds(config(framework="horovod"), basis, IMAGES)
-    assert unknown.low < known.low
-    assert unknown.high == pytest.approx(2 * known.expected)
-
-
-def test_only_points_with_runs_are_measured() -> None:
-    basis = Basis((measured(config(), 10.0), measured(config(2), 10.0)), "runs")
-    assert measures_all([config(2), config(1)], basis)
-    assert not measures_all([config(1), config(4)], basis)
-    assert not measures_all([config(1, "horovod")], basis)
-
-
-def test_larger_images_take_longer_by_their_pixels() -> None:
-    basis = Basis((measured(config(), 10.0),), "one run")
-    point = config()
-    larger = point.model_copy(update={"data": point.data.model_copy(update={"image_height": 64})})
-    factor = pixels_per_image(larger) / pixels_per_image(point)
-    expected = run_seconds(point, basis, IMAGES).expected * factor
-    assert run_seconds(larger, basis, IMAGES).expected == pytest.approx(expected)
 
 
 def test_a_record_gives_the_speed_of_its_epochs_after_the_warm_up(tmp_path: Path) -> None:
@@ -181,12 +140,6 @@ def test_runs_of_another_network_say_nothing(tmp_path: Path, study: StudyConfig)
     assert "of another network" in cost.text
 
 
-def test_a_run_longer_than_its_job_is_said_to_be_continued(tmp_path: Path, study: StudyConfig) -> None:
-    basis = Basis((measured(study.configs()[0], 0.002),), "one run")
-    text = cluster_cost(CLUSTER, study.configs(), False, basis).text
-    assert "and is continued after its limit of 02:00:00" in text
-
-
 def test_a_budget_refuses_what_may_cost_more_and_names_both_numbers(study: StudyConfig) -> None:
     cost = cluster_cost(CLUSTER, study.configs(), False, None)
     require_within(None, cost)
@@ -224,11 +177,6 @@ def test_a_dry_run_needs_no_images_and_says_what_it_could_not_verify(
     assert "4 jobs, at most 12.0 node-hours" in printed
 
 
-def test_a_dry_run_is_refused_by_its_budget(tmp_path: Path, study: StudyConfig) -> None:
-    with pytest.raises(UserError, match="the budget is 1; nothing"):
-        submitter(tmp_path / "logs", study, Console(quiet=True), budget=1).dry_run()
-
-
 def test_another_study_without_complete_runs_is_refused_by_name(tmp_path: Path, study: StudyConfig) -> None:
     with pytest.raises(UserError, match="--estimate-from other: found no complete run there"):
         basis_of_other("other", tmp_path)
@@ -239,12 +187,6 @@ def test_another_study_without_complete_runs_is_refused_by_name(tmp_path: Path, 
     assert estimate_basis(arguments, StudyFolder(tmp_path / "new", study), 1) == basis_of_other(
         "other", tmp_path
     )
-
-
-def test_images_are_counted_as_runs_split_them(study: StudyConfig) -> None:
-    images = images_of(study.configs()[0])
-    parts = split(12, 0.2, 42)
-    assert images == Images(len(parts.train), len(parts.test))
 
 
 def test_a_probe_is_a_run_of_one_worker_without_a_framework(study: StudyConfig) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.layout_rules import RULES
-from tests.source import cycles, product
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
 
 # Breaches of a rule that are still there: to be lowered with each one that is mended, and deleted at 0.
@@ -18,17 +17,6 @@ BREACHES_LEFT: dict[str, int] = {}
 def test_the_code_keeps(rule: Callable[[], list[str]]) -> None:
     breaches = rule()
     assert len(breaches) <= BREACHES_LEFT.get(rule.__name__, 0), "\n".join([str(rule.__doc__), *breaches])
-
-
-def test_each_framework_has_its_file() -> None:
-    files = {module.file: module for module in product()}
-    assert files["horovod/train.py"].imports_module("horovod")
-    assert files["pytorch_native/train.py"].imports_module("torch.nn.parallel")
-
-
-def test_a_cycle_of_imports_is_seen() -> None:
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set[str]()}
-    assert cycles(graph) == [["b", "c"]]
 
 
 @pytest.mark.parametrize(

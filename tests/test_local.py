@@ -3,11 +3,9 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +13,11 @@ import pytest
 import slurm.commands.run
 import slurm.local
 from slurm.local import launch
-from slurm.study_folder import StudyFolder, in_launch_order
+from slurm.study_folder import in_launch_order
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY, make_images
 from tests.tasks import POINTS
-from unet_scaling.study.config import PROJECT, StudyConfig
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.record import read_record
 from unet_scaling.study.study_file import read_study
@@ -48,28 +46,22 @@ def done(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return study, folder / "logs", outcome.stdout
 
 
-def test_every_run_is_complete_and_said_so(done: tuple[Path, Path, str]) -> None:
-    _, logs, printed = done
-    folders = sorted(path.parent for path in logs.glob("tiny/*/config.json"))
-    assert len(folders) == 4
-    assert all(read_record(folder / "run.jsonl").complete for folder in folders)
-    assert printed.count("complete in") == 4
-
-
-def test_each_worker_owns_one_core_under_both_frameworks(done: tuple[Path, Path, str]) -> None:
-    _, logs, _ = done
-    for path in logs.glob("tiny/*/run.jsonl"):
-        header = read_record(path).header
-        assert header is not None
-        cores = [core for worker in header.workers for core in worker.cores]
-        assert len(cores) == len(set(cores)) == header.config.workers
-
-
-def test_pairs_start_from_the_same_weights_and_data(done: tuple[Path, Path, str]) -> None:
-    _, logs, _ = done
-    headers = [read_record(path).header for path in logs.glob("tiny/*/run.jsonl")]
-    assert len({header.initial_weights_sha256 for header in headers if header}) == 1
-    assert len({header.manifest_sha256 for header in headers if header}) == 1
+def test_every_run_is_complete_with_a_core_for_each_worker_and_is_not_run_again(
+    done: tuple[Path, Path, str],
+) -> None:
+    study, logs, printed = done
+    records = [read_record(path) for path in logs.glob("tiny/*/run.jsonl")]
+    assert printed.count("complete in") == len(records) == 4
+    for record in records:
+        assert record.complete
+        assert record.header is not None
+        cores = [core for worker in record.header.workers for core in worker.cores]
+        assert len(cores) == len(set(cores)) == record.header.config.workers
+    before = contents(logs)
+    outcome = submit(study, logs)
+    assert outcome.returncode == 0
+    assert "4 complete already" in outcome.stdout
+    assert contents(logs) == before
 
 
 def test_a_played_run_is_to_the_byte_the_real_one_at_the_default_cores(
@@ -86,54 +78,29 @@ def test_a_played_run_is_to_the_byte_the_real_one_at_the_default_cores(
     assert played_result.weights_sha256 == real_result.weights_sha256
 
 
-def test_the_older_log_has_one_row_per_epoch(done: tuple[Path, Path, str]) -> None:
-    _, logs, _ = done
-    rows = next(logs.glob("tiny/horovod-w02*/log.csv")).read_text().splitlines()
-    assert rows[0] == ",time_per_epoch,loss,lr,training_time,test_time,iou"
-    assert [row.split(",")[0] for row in rows[1:]] == ["0", "1"]
-    assert {len(row.split(",")) for row in rows} == {7}
-
-
-def test_a_second_submission_runs_nothing_and_touches_nothing(done: tuple[Path, Path, str]) -> None:
-    study, logs, _ = done
-    before = {path: path.read_bytes() for path in logs.rglob("*") if path.is_file()}
-    outcome = submit(study, logs)
-    assert outcome.returncode == 0
-    assert "4 complete already" in outcome.stdout
-    assert {path: path.read_bytes() for path in logs.rglob("*") if path.is_file()} == before
-
-
-def test_an_unfinished_run_of_a_renamed_study_is_run_again_and_its_record_kept(
+def test_of_a_renamed_study_an_unfinished_and_a_forced_run_are_run_again_and_their_records_kept(
     done: tuple[Path, Path, str], tmp_path: Path
 ) -> None:
     study, logs, _ = done
     shutil.copytree(logs / "tiny", tmp_path / "elsewhere" / "renamed")
-    run = tmp_path / "elsewhere" / "renamed" / "horovod-w01-r1"
-    lines = (run / "run.jsonl").read_text().splitlines(keepends=True)
-    (run / "run.jsonl").write_text("".join(lines[:2]))
-    outcome = submit(study, tmp_path / "elsewhere", "--name", "renamed")
+    unfinished, forced = (tmp_path / "elsewhere" / "renamed" / f"{name}-w01-r1" for name in FRAMEWORKS)
+    lines = (unfinished / "run.jsonl").read_bytes().splitlines(keepends=True)
+    (unfinished / "run.jsonl").write_bytes(b"".join(lines[:2]))
+    before = {run: (run / "run.jsonl").read_bytes() for run in (unfinished, forced)}
+    outcome = submit(study, tmp_path / "elsewhere", "--name", "renamed", "--force", forced.name)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert "renamed was renamed: its runs go on as those of study tiny" in " ".join(outcome.stdout.split())
-    assert "3 complete already" in outcome.stdout
-    record = read_record(run / "run.jsonl")
-    assert record.complete
-    assert record.header is not None
-    assert record.header.attempt == 2
-    assert (run / "run.attempt1.jsonl").read_text() == "".join(lines[:2])
+    assert outcome.stdout.count("complete in") == 2
+    for run in before:
+        record = read_record(run / "run.jsonl")
+        assert record.complete
+        assert record.header is not None
+        assert record.header.attempt == 2
+        assert (run / "run.attempt1.jsonl").read_bytes() == before[run]
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_a_dry_run_trains_nothing_and_says_what_would_run(images: Path, tmp_path: Path) -> None:
-    outcome = submit(write_study(tmp_path, images), tmp_path / "logs", "--dry-run")
-    assert outcome.returncode == 0, outcome.stderr
-    cores = len(os.sched_getaffinity(0)) // 2
-    assert f"horovod-w02-r1: 2 workers, {cores} core" in outcome.stdout
-    assert "tiny: 4 runs, 4 would start, one after the other" in outcome.stdout
-    assert "is not known: no run of these points is complete; --probe estimates it" in outcome.stdout
-    assert not (tmp_path / "logs").exists()
 
 
 def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[Path, Path, str]) -> None:
@@ -188,7 +155,6 @@ def test_refuses_options_that_it_would_have_to_ignore(
     ("options", "code", "said"),
     [
         (["--set", "training.epochs=1"], 2, "training.epochs: found 1; the first epoch warms up"),
-        (["--dry-run"], 0, "would start, one after the other"),
         (["--name", "mine"], 2, "--name: the demo has its own folder"),
     ],
 )
@@ -204,28 +170,6 @@ def test_a_demo_that_could_give_no_speed_ends_before_it_trains(
     assert list(tmp_path.rglob("*.json")) == manifests
 
 
-@pytest.mark.parametrize("options", [["cancel", "tiny", "--dry-run"], ["status", "tiny", "--dry-run"]])
-def test_status_and_cancel_refuse_a_dry_run(options: list[str]) -> None:
-    command = [str(PROJECT / "slurm" / "submission.sh"), *options]
-    outcome = subprocess.run(command, capture_output=True, text=True)
-    assert outcome.returncode == 2
-    assert "unrecognized arguments: --dry-run" in outcome.stderr
-
-
-def test_force_runs_a_complete_run_anew_and_keeps_its_record(
-    done: tuple[Path, Path, str], tmp_path: Path
-) -> None:
-    study, logs, _ = done
-    shutil.copytree(logs, tmp_path / "logs")
-    run = tmp_path / "logs" / "tiny" / "pytorch_native-w01-r1"
-    before = (run / "run.jsonl").read_bytes()
-    outcome = submit(study, tmp_path / "logs", "--force", run.name)
-    assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.count("complete in") == 1
-    assert (run / "run.attempt1.jsonl").read_bytes() == before
-    assert read_record(run / "run.jsonl").complete
-
-
 def test_unchecked_images_are_said_once_before_any_run(tmp_path: Path) -> None:
     data = make_images(tmp_path / "data", count=10)
     study = write_study(tmp_path, data)
@@ -236,13 +180,6 @@ def test_unchecked_images_are_said_once_before_any_run(tmp_path: Path) -> None:
         assert outcome.stderr.count(cause) == 1
         assert not list(tmp_path.glob("logs/*/*/"))
         (data / "manifest.json").unlink(missing_ok=True)
-
-
-def test_a_folder_of_images_that_is_not_there_is_named_itself(tmp_path: Path) -> None:
-    outcome = submit(write_study(tmp_path, tmp_path / "nowhere"), tmp_path / "logs")
-    assert outcome.returncode == 65
-    assert f"data.folder: found {tmp_path / 'nowhere'}, which does not exist" in outcome.stderr
-    assert "not checked" not in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -279,53 +216,6 @@ def test_moved_images_are_named_with_the_way_to_go_on(
         f"let {images} lead to the same images (a link will do) and add --set data.folder={images}"
         in outcome.stderr
     )
-
-
-def test_workers_of_a_killed_submission_keep_the_next_one_out(images: Path, tmp_path: Path) -> None:
-    """No two writers: while a worker of the first lives, the second refuses and names a process to end."""
-    study = write_study(tmp_path, images, TINY_STUDY.replace("{epochs}", "100000"))
-    logs = tmp_path / "logs"
-    command = [sys.executable, "-m", "unet_scaling", "run", str(study), "--logs", str(logs)]
-    first = subprocess.Popen(
-        [*command, "--set", "workers=[2]"], cwd=PROJECT, stdout=subprocess.PIPE, text=True
-    )
-    wait_until(lambda: any(is_training(path) for path in logs.glob("*/*/run.jsonl")), "a record", 120)
-    workers = [fact for path in logs.glob("*/*/run.jsonl") for fact in workers_of(path)]
-    first.kill()
-    first.wait()
-    folder = StudyFolder(logs / "tiny", read_study(study))
-    wait_until(lambda: may_start(folder, workers), "the workers to end", 60)
-    (record,) = logs.glob("*/*/run.jsonl")
-    end = read_record(record).end
-    assert end is None or end.status == "stopped"
-
-
-def may_start(folder: StudyFolder, workers: Sequence[int]) -> bool:
-    """Try to start; whoever can, finds none of these workers alive."""
-    try:
-        with folder.locked():
-            assert not any(Path("/proc", str(process)).exists() for process in workers)
-            return True
-    except UserError:
-        return False
-
-
-def test_live_workers_hold_the_lock_of_their_study(tmp_path: Path, images: Path) -> None:
-    """Also where mpiexec is not ended with its launcher, a second one does not start beside them."""
-    folder = StudyFolder(tmp_path / "tiny", read_study(write_study(tmp_path, images)))
-    with folder.locked():
-        worker = subprocess.Popen(["sleep", "300"], close_fds=False)
-    try:
-        with (
-            pytest.raises(UserError, match=rf"processes {worker.pid} \(sleep\) on .*kill {worker.pid}"),
-            folder.locked(),
-        ):
-            pass
-    finally:
-        worker.kill()
-        worker.wait()
-    with folder.locked():
-        pass
 
 
 def test_mpiexec_and_its_workers_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
@@ -373,26 +263,6 @@ OTHER_LAUNCHES = {
                    "HOROVOD_GLOO_RENDEZVOUS_PORT": "9", "HOROVOD_HOSTNAME": "n1"},
     "a job of ours": {"UNET_SCALING_STOP_AT": "1", "UNET_SCALING_CORES_PER_WORKER": "64"},
 }  # fmt: skip
-TELL = """
-import os, socket
-from unet_scaling.group.identity import CORES_VARIABLE, identify, rendezvous_address
-me = identify(os.environ)
-place = rendezvous_address(os.environ)[0], os.environ[CORES_VARIABLE]
-text = " ".join(map(str, ("told", me.rank, me.size, me.local_rank, *place, socket.gethostname())))
-os.write(1, f"{text}\\n".encode())
-"""
-
-
-@pytest.mark.parametrize("name", OTHER_LAUNCHES)
-def test_a_launch_on_this_machine_heeds_no_variable_of_another(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for variable, value in OTHER_LAUNCHES[name].items():
-        monkeypatch.setenv(variable, value)
-    assert launch(["-c", TELL], 2, tmp_path / "output.log", 1) == 0
-    told = [line for line in (tmp_path / "output.log").read_text().splitlines() if line.startswith("told")]
-    here = socket.gethostname()
-    assert sorted(told) == [f"told {rank} 2 {rank} 127.0.0.1 1 {here}" for rank in (0, 1)]
 
 
 def test_both_frameworks_train_here_whatever_the_shell_holds(
@@ -421,39 +291,11 @@ def test_a_launcher_that_starts_no_worker_is_ended_with_what_it_waits_for(
     assert time.monotonic() - begin < 30
 
 
-def is_training(record: Path) -> bool:
-    return len(read_record(record).epochs) > 1
-
-
-def workers_of(record: Path) -> list[int]:
-    header = read_record(record).header
-    return [worker.process for worker in header.workers] if header else []
-
-
-def test_another_configuration_under_the_same_name_is_refused(done: tuple[Path, Path, str]) -> None:
-    study, logs, _ = done
-    outcome = submit(study, logs, "--set", "training.epochs=3")
-    assert outcome.returncode == 2
-    assert "training.epochs is 2 there, 3 in the study" in outcome.stderr
-
-
 def test_more_workers_than_cores_is_refused_with_the_largest_count(images: Path, tmp_path: Path) -> None:
     outcome = submit(write_study(tmp_path, images), tmp_path / "logs", "--set", "workers=[1,4096]")
     assert outcome.returncode == 2
     assert "the largest worker count here is" in outcome.stderr
     assert not list(tmp_path.glob("logs/tiny/*/config.json"))
-
-
-def test_an_unknown_key_is_named_with_the_known_ones(images: Path, tmp_path: Path) -> None:
-    study = write_study(tmp_path, images, TINY_STUDY.replace("epochs =", "epoch ="))
-    outcome = submit(study, tmp_path / "logs")
-    assert outcome.returncode == 2
-    assert (
-        "training.epoch: unknown key; did you mean epochs? known here: accumulate, batch_per_worker"
-        in outcome.stderr
-    )
-    assert "training.epochs: missing" in outcome.stderr
-    assert str(study) in outcome.stderr
 
 
 def test_an_unwritable_output_is_one_clear_line(images: Path, tmp_path: Path) -> None:

@@ -59,26 +59,6 @@ def test_a_played_worker_has_the_cores_of_a_real_one(
     assert cores_per_worker(read_study(path), cores) == each
 
 
-def test_without_complete_runs_the_time_is_not_known(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "how long that takes is not known" in dry_run(study, capsys)
-
-
-def test_an_estimate_stands_instead_of_not_known(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    complete_runs(study, "other", (1, 2))
-    printed = dry_run(study, capsys, "--estimate-from", "other")
-    assert "4 runs: about " in printed
-    assert "not known" not in printed
-
-
-def test_complete_runs_of_some_points_are_scaled_to_the_others(
-    study: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    complete_runs(study, "tiny", (1,))
-    printed = dry_run(study, capsys)
-    assert "by 2 complete runs of tiny on 1 worker; scaled to 2 workers" in printed
-    assert "not known" not in printed
-
-
 def test_complete_runs_of_all_points_say_the_time_beside_an_estimate_that_is_asked_for(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,17 +38,6 @@ def test_epochs_are_counted_as_they_are_written_and_a_torn_line_later(tmp_path: 
     assert (tail.epochs, tail.seconds, tail.seconds_left(10)) == (2, 5.0, 20.0)
 
 
-def test_the_record_of_another_attempt_is_counted_anew(tmp_path: Path) -> None:
-    record = tmp_path / "run.jsonl"
-    record.write_text(epoch_line(2.0, 30) * 3)
-    tail = RecordTail(record)
-    tail.read()
-    record.rename(tmp_path / "run.attempt1.jsonl")
-    record.write_text(epoch_line(1.0, 30))
-    tail.read()
-    assert (tail.epochs, tail.seconds) == (1, 1.0)
-
-
 def test_a_terminal_shows_epoch_speed_and_the_time_left_of_all_runs(tmp_path: Path) -> None:
     points = some_points(2)
     text = io.StringIO()

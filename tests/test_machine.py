@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests import machine
 from tests.budgets import write_budget_run
 from tests.machine import (
     quiet_machine,
-    skip_if_taken,
     skip_where_disturbed,
     taken_by_others,
     unexplained,
 )
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.disturbance import DISTURBED_SHARE
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
 
 BURN = """
@@ -35,17 +32,6 @@ def test_what_other_processes_took_skips_a_comparison_of_times_and_is_named() ->
         assert other.stdout is not None
         with pytest.raises(pytest.skip.Exception, match=r"others took \d+% of these cores"), quiet_machine():
             other.stdout.readline()
-
-
-def test_what_a_test_s_own_processes_took_is_not_others() -> None:
-    before = machine._own_seconds()
-    subprocess.run([sys.executable, "-c", BURN], check=True, stdout=subprocess.DEVNULL)
-    assert machine._own_seconds() - before >= 0.5
-
-
-def test_a_quiet_machine_skips_nothing() -> None:
-    skip_if_taken(0.0)
-    skip_if_taken(DISTURBED_SHARE)
 
 
 def with_other_seconds(record: Record, seconds: float) -> Record:
@@ -71,18 +57,6 @@ def test_time_of_a_worker_that_nothing_explains_is_its_host_s_unless_it_slept(tm
     record = read_record(write_budget_run(tmp_path) / RECORD_NAME)
     assert unexplained(record) == pytest.approx(0.1)
     assert unexplained(record, asleep=range(len(record.epochs))) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", ["0", "1"])
-def test_a_session_says_what_it_left_out_and_how_to_run_it(processes: str) -> None:
-    command = [sys.executable, "-m", "pytest", "tests/test_soak.py", "-q", "-m", "not verify"]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-n", processes], cwd=PROJECT, capture_output=True, text=True
-    )
-    assert (
-        "1 tests of faults, soak and accounting on a virtual cluster: `make verify` runs them" in done.stdout
-    ), done.stdout + done.stderr
 
 
 def test_nothing_that_runs_a_failed_test_again_is_installed_with_the_tests() -> None:

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from analysis.findings.comparison import compare
-from analysis.findings.precision import half_widths, widest, width_notes
+from analysis.findings.precision import half_widths, widest
 from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
@@ -33,9 +33,7 @@ from unet_scaling.study.repeats import (
     MOST_ADAPTIVE_REPEATS,
     RepeatHistory,
     read_history,
-    stopping_rule,
 )
-from unet_scaling.study.study_file import read_study
 from unet_scaling.study.validation import validated
 
 STUDY: dict[str, Any] = {
@@ -156,18 +154,6 @@ def test_nothing_is_decided_before_all_runs_are_complete(opened: StudyFolder) ->
     assert study.text.getvalue() == ""
 
 
-def test_the_report_of_an_adaptive_study_has_the_corrected_confidence(opened: StudyFolder) -> None:
-    study = Launched(opened, [1.0, 1.1, 1.0])
-    study.launch()
-    loaded = load_study(opened.path)
-    assert loaded.significance == ADAPTIVE_SIGNIFICANCE
-    assert any(note.startswith("repeats were added until 3 %, at most 5: ") for note in loaded.notes)
-    compared = compare(loaded)
-    assert set(compared["confidence"]) == {0.98}
-    fixed = compare(replace(loaded, significance=FIXED_SIGNIFICANCE))
-    assert (half_widths(compared) > half_widths(fixed)).all()
-
-
 def test_repeats_are_added_on_request_and_keep_what_is_complete(tmp_path: Path) -> None:
     folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": 3}))
     study = Launched(folder, [1.0, 1.1, 1.0, 1.1, 1.0, 1.1, 1.1])
@@ -187,17 +173,6 @@ def test_repeats_are_added_on_request_and_keep_what_is_complete(tmp_path: Path) 
     again = open_study_folder(folder.path, folder.study)
     assert add_repeats(again, 2, study.console).study.repeats == 5
     assert "going on with them, adding none" in study.text.getvalue()
-
-
-def test_looks_that_the_user_took_share_the_significance() -> None:
-    assert stopping_rule(None, RepeatHistory()).significance == 0.05
-    assert stopping_rule(None, RepeatHistory()).notes == ()
-    # A file without `by_hand` is from before it was noted.
-    for history in (RepeatHistory(totals=[5, 10]), RepeatHistory(totals=[5, 10], by_hand=1)):
-        added = stopping_rule(None, history)
-        assert added.significance == 0.025
-        assert "the user asked for more after the results had been there (5, 10 in all)" in added.notes[0]
-        assert "97.5 %" in added.notes[0]
 
 
 def changed(folder: StudyFolder, console: Console, repeats: object) -> StudyFolder:
@@ -288,35 +263,6 @@ def test_a_fixed_study_goes_on_until_its_intervals_are_narrow_from_the_repeats_t
     assert significance(folder) == ADAPTIVE_SIGNIFICANCE / 2
 
 
-def notes_on_width(folder: StudyFolder) -> list[str]:
-    study = load_study(folder.path)
-    return list(width_notes(study, compare(study)))
-
-
-def test_the_report_says_why_an_adaptive_study_ended(opened: StudyFolder) -> None:
-    study = Launched(opened, [1.0, 1.2, 1.0, 1.2, 1.0])
-    study.launch()
-    (missing,) = opened.path.glob("horovod-w02-r3/run.jsonl")
-    missing.unlink()
-    (unfinished,) = notes_on_width(opened)
-    assert unfinished.endswith("not decided, as 1 run of the study did not complete")
-    while study.go_on():
-        pass
-    (note,) = notes_on_width(opened)
-    assert note.startswith(
-        "repeats = 'until 3 %, at most 5': after 5 repeats, the widest interval of the ratio is ± "
-    )
-    assert note.endswith("5 repeats are the most that the study allows: it ends here")
-
-
-def test_the_report_says_that_an_adaptive_study_is_narrow_enough(opened: StudyFolder) -> None:
-    study = Launched(opened, [1.2, 1.2001, 1.2002])
-    assert not study.go_on()
-    (note,) = notes_on_width(opened)
-    assert note.endswith("narrow enough: no more are needed")
-    assert note in make_report(load_study(opened.path)).notes
-
-
 def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Path) -> None:
     """With a further framework the intervals of the report are corrected for more comparisons."""
     frameworks = ["pytorch_native", "horovod", "lightning"]
@@ -334,41 +280,6 @@ def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Pa
         assert study.go_on() is goes_on
         study.launch()
     assert Watched(folder.path, tmp_path / "report").is_over()
-
-
-def test_a_study_file_has_no_key_until(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.toml"
-    path.write_text(
-        "workers = [1]\n[until]\nhalf_width = 0.03\n[training]\nepochs = 2\n"
-        '[data]\nfolder = "/data"\nimage_height = 32\nimage_width = 32\n'
-    )
-    with pytest.raises(UserError) as refused:
-        read_study(path)
-    assert str(refused.value) == (
-        f"{path}: until: found {{'half_width': 0.03}}; no key of a study file; give repeats a number such as "
-        '5, "until 3 %", or "until 3 %, at most 20"'
-    )
-
-
-def test_an_unknown_key_is_answered_without_until(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused:
-        validated(StudyConfig, STUDY | {"half_width": 0.03}, "study.toml")
-    assert "half_width: unknown key; known here: accelerate, criteria, data, " in str(refused.value)
-    assert "until" not in str(refused.value)
-
-
-def test_an_interval_that_is_not_known_is_the_widest() -> None:
-    table = pd.DataFrame(
-        {
-            "options": "", "native_knobs": "", "horovod_knobs": "", "workers": [1, 2],
-            "ratio": [1.0, 1.0], "ratio_low": [0.99, np.nan], "ratio_high": [1.01, np.nan],
-        }
-    )  # fmt: skip
-    unknown = widest(table)
-    assert np.isnan(unknown.half_width)
-    assert unknown.pair == ("", "", "", 2)
-    assert widest(table[:1]).half_width == pytest.approx(0.01)
-    assert np.isnan(widest(table[:0]).half_width)
 
 
 # The share of 250 studies is uncertain by 1.4 %; the draws are the same each time.

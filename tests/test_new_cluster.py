@@ -10,7 +10,6 @@ from slurm.cluster_facts import (
     PartitionFacts,
     SlurmFacts,
     read_accounts,
-    read_binding,
     read_gpus,
     read_mpi_kinds,
     read_nodes,
@@ -24,9 +23,7 @@ from slurm.new_cluster import (
     find_partition,
     most_nodes,
     node_shape,
-    time_limit,
     usual_limit,
-    worker_counts,
 )
 from slurm.reference import file_kinds
 from slurm.written_file import Choice, file_text
@@ -102,17 +99,6 @@ def test_a_small_slurm_without_limits_gives_a_valid_file(tmp_path: Path) -> None
     assert cluster.options == ["--exclusive"]
 
 
-def test_every_key_says_what_it_is_and_why(tmp_path: Path) -> None:
-    lines = written(site(), find_partition(site(), "gpu"), tmp_path, "vision").read_text().splitlines()
-    values = [number for number, line in enumerate(lines) if " = " in line and not line.startswith("#")]
-    assert len(values) > 8
-    for number in values:
-        block = lines[:number][::-1]
-        comment = block[: block.index("")]
-        assert any(line.startswith("# Here: ") for line in comment)
-        assert len(comment) > 1
-
-
 def test_nodes_out_of_service_and_other_gpus_are_left_out(tmp_path: Path) -> None:
     partition = find_partition(site(), "gpu")
     shape = node_shape(partition)
@@ -123,12 +109,6 @@ def test_nodes_out_of_service_and_other_gpus_are_left_out(tmp_path: Path) -> Non
     assert cluster.cores_per_worker == 12  # 64 cores, of which a job may have 48
     assert cluster.max_nodes == most_nodes(partition, shape) == 2  # 3 nodes, and the partition allows 2
     assert cluster.time == "01:00:00"
-
-
-def test_the_partition_with_most_gpus_is_suggested_unless_it_is_closed() -> None:
-    assert default_partition(site()).name == "gpu"
-    closed = SlurmFacts(tuple(each for each in site().partitions if each.name != "gpu"))
-    assert default_partition(closed).name == "cpu"
 
 
 def test_without_gpus_each_processor_of_a_node_is_a_worker(tmp_path: Path) -> None:
@@ -153,27 +133,10 @@ def test_gres_lists_of_all_shapes_are_read(gres: str, gpus: dict[str, int]) -> N
     assert read_gpus(gres) == gpus
 
 
-def test_two_types_on_one_node_give_the_one_that_there_are_more_of() -> None:
-    nodes = read_nodes("p|n1|idle|32|1000|1|gpu:a:1,gpu:b:3\np|n2|idle|32|1000|1|gpu:b:3\n")["p"]
-    assert node_shape(PartitionFacts("p", nodes)).gpu_type == "b"
-
-
 def test_accounts_are_those_that_the_partition_allows_the_default_first() -> None:
     assert site().accounts == ("other", "physics", "vision")
     assert accounts_for(site(), find_partition(site(), "gpu")) == ("physics", "vision")
     assert accounts_for(site(), find_partition(site(), "cpu")) == ("other", "physics", "vision")
-
-
-def test_an_unknown_partition_or_one_without_nodes_is_refused_by_name() -> None:
-    with pytest.raises(UserError, match="--partition gpus: no such partition; Slurm has cpu, gpu, old"):
-        find_partition(site(), "gpus")
-    with pytest.raises(UserError, match="old: none of its nodes is in service"):
-        find_partition(site(), "old")
-
-
-def test_a_limit_beyond_that_of_the_partition_is_refused() -> None:
-    with pytest.raises(UserError, match="--time 02:00:00: partition gpu allows 01:00:00"):
-        cluster_choices(site(), find_partition(site(), "gpu"), None, 7200, exclusive=False)
 
 
 def test_a_short_limit_leaves_time_to_stop(tmp_path: Path) -> None:
@@ -202,23 +165,6 @@ def _choices(mpi_kinds: tuple[str, ...]) -> list[Choice]:
     return cluster_choices(facts, facts.partitions[0], None, 7200, exclusive=False)
 
 
-def test_binding_and_mpi_are_read_from_what_slurm_prints() -> None:
-    assert not read_binding("SlurmUser = root(0)\nTaskPlugin              = task/none\nTaskPluginParam = x\n")
-    assert read_binding("TaskPlugin              = task/cgroup,task/affinity\n")
-    assert read_mpi_kinds(MPI_LIST) == ("cray_shasta", "pmi2", "pmix", "pmix_v4")
-    assert read_mpi_kinds("srun: MPI types are...\nsrun: none\nsrun: pmi2\n") == ("pmi2",)
-
-
-def test_limits_are_written_as_slurm_writes_them() -> None:
-    assert time_limit(36 * 3600) == "1-12:00:00"
-    assert time_limit(90) == "00:01:30"
-
-
-def test_worker_counts_double_up_to_the_largest() -> None:
-    assert worker_counts(14) == [1, 2, 4, 8, 14]
-    assert worker_counts(1) == [1]
-
-
 @pytest.fixture
 def on_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Let `unet-scaling new` hear what a site's Slurm says, in a folder with images."""
@@ -233,7 +179,8 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
 
 
 def test_both_files_fit_together(on_site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    call(monkeypatch, "both", "--data", str(on_site), "--partition", "gpu", "--time", "30", "--share-nodes")
+    """The partition with most GPUs in service is taken."""
+    call(monkeypatch, "both", "--data", str(on_site), "--time", "30", "--share-nodes")
     cluster = read_cluster(tmp_path / "both.cluster.toml")
     study = read_study(tmp_path / "both.toml")
     assert study.workers == [1, 2, 4, 8]
@@ -258,7 +205,9 @@ def test_partition_limit_and_account_are_asked_for_on_a_terminal(
         (("--workers", "1,16"), "--workers: found 16; allowed: up to the 8 that 2 nodes of gpu hold"),
         (("--workers", "1;2"), "--workers: found '1;2'"),
         (("--time", "soon"), "--time soon: allowed is what Slurm takes"),
-        (("--partition", "nosuch"), "--partition nosuch: no such partition"),
+        (("--time", "02:00:00"), "--time 02:00:00: partition gpu allows 01:00:00"),
+        (("--partition", "nosuch"), "--partition nosuch: no such partition; Slurm has cpu, gpu, old"),
+        (("--partition", "old"), "old: none of its nodes is in service"),
     ],
 )
 def test_what_does_not_fit_the_cluster_is_refused_and_nothing_is_written(

@@ -9,11 +9,9 @@ from slurm.commands import new
 from slurm.new_study import (
     FEWEST_STEPS_PER_EPOCH,
     suggested_batch,
-    suggested_size,
     survey_images,
 )
 from slurm.reference import file_kinds
-from slurm.written_file import Choice, file_text
 from tests.data_folders import blob, make_folder, noise, save
 from tests.studies import make_images
 from unet_scaling.data.batches import split
@@ -55,15 +53,6 @@ def test_no_file_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UserError, match=r"mine\.cluster\.toml exists, and is not overwritten"):
         call(monkeypatch, "mine", "--data", str(data))
     assert (tmp_path / "mine.cluster.toml").read_text() == "mine"
-    assert not (tmp_path / "mine.toml").exists()
-
-
-def test_a_cluster_file_that_was_asked_for_needs_slurm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = make_images(tmp_path / "data", 8)
-    with pytest.raises(UserError, match="sinfo not found"):
-        call(monkeypatch, "mine", "--data", str(data), "--cluster")
     assert not (tmp_path / "mine.toml").exists()
 
 
@@ -121,28 +110,8 @@ def test_masks_of_several_classes_name_them_as_foreground(tmp_path: Path) -> Non
     assert survey_images(folder, None).foreground == "7,255"
 
 
-def test_sizes_are_whole_at_every_level_of_the_network() -> None:
-    assert suggested_size(768, 1024) == (768, 1024)
-    assert suggested_size(3000, 4000) == (768, 1024)
-    assert suggested_size(100, 50) == (96, 48)
-    assert suggested_size(5, 5) == (16, 16)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 14, 64])
 def test_the_batch_leaves_enough_steps_to_the_largest_worker_count(workers: int) -> None:
     batch = suggested_batch(896, workers)
     assert 896 // (workers * batch) >= FEWEST_STEPS_PER_EPOCH
     assert batch == 16 or 896 // (workers * 2 * batch) < FEWEST_STEPS_PER_EPOCH
-
-
-def test_few_images_are_seen_several_times_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = make_images(tmp_path / "data", 10)
-    call(monkeypatch, "few", "--data", str(data), "--workers", "4")
-    config = read_study(tmp_path / "few.toml").configs()[0]
-    assert config.training.batch_per_worker == 1
-    assert config.data.passes_per_epoch == 4
-
-
-def test_a_key_that_no_model_has_is_a_bug(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no key data\.fold"):
-        file_text(STUDY_KIND, "title", [Choice("data.fold", "x", "why")], tmp_path)

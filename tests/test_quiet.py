@@ -43,12 +43,6 @@ def said(monkeypatch: pytest.MonkeyPatch, used: float) -> str:
     return text.getvalue()
 
 
-def test_a_quiet_machine_is_said_to_be_quiet_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = said(monkeypatch, 0.001)
-    assert text.startswith("the machine is quiet: ")
-    assert text.count("\n") == 1
-
-
 def test_a_busy_machine_is_said_with_its_busiest_programs_and_not_their_arguments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -44,7 +44,7 @@ NOT_RUN: Mapping[str, str] = {
     ".venv/bin/unet-scaling status MY_STUDY --watch": "needs runs; stays until they are over",
     ".venv/bin/unet-scaling cancel MY_STUDY": "needs Slurm",
     ".venv/bin/unet-scaling doctor --local": "test_doctor.py runs it: it starts workers",
-    ".venv/bin/unet-scaling doctor --cluster": "test_doctor_on_cluster.py runs it: needs Slurm",
+    ".venv/bin/unet-scaling doctor --cluster": "test_cluster_doctor.py runs it: needs Slurm",
     "environment/install.sh": "make demo runs it",
     ".venv/bin/python -m unet_scaling.data make data/gap": "test_data_folder.py runs it: 96 large images",
     ".venv/bin/unet-scaling run slurm/studies/published_gap.toml": "test_local.py runs such: it trains",

@@ -1,6 +1,5 @@
 """Job scripts, compared whole; geometry for any count; and values that try to break out."""
 
-import difflib
 import os
 import re
 import shutil
@@ -73,17 +72,6 @@ def test_is_the_golden_file(name: str) -> None:
 def test_is_sound_shell(name: str) -> None:
     subprocess.run(["bash", "-n", GOLDEN / name], check=True)
     subprocess.run([Path(sys.executable).with_name("shellcheck"), GOLDEN / name], check=True)
-
-
-@pytest.mark.parametrize("site", SITES)
-def test_the_frameworks_differ_in_name_and_script_only(site: str) -> None:
-    one, other = (script(SITES[site], framework).splitlines() for framework in FRAMEWORKS)
-    changed = [line[1:] for line in difflib.unified_diff(one, other, n=0) if re.match(r"[+-][^+-]", line)]
-    assert len(changed) == 4
-    assert {re.sub("pytorch_native|horovod", "X", line) for line in changed} == {
-        "#SBATCH --job-name=X.1",
-        next(re.sub("pytorch_native|horovod", "X", line) for line in one if "train.py" in line),
-    }
 
 
 @pytest.mark.parametrize("gpus", range(1, 9))
@@ -184,21 +172,16 @@ def test_refuses_what_the_submission_sets_in_every_spelling(
         read_with_options(tmp_path, option)
 
 
-@pytest.mark.parametrize("word", ["exclusive", "3", "-", "--", "--=3", "-3"])
-def test_refuses_a_word_that_is_no_option(word: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is not an option of sbatch"):
-        read_with_options(tmp_path, word)
+NO_OPTIONS = [
+    "exclusive", "3", "-", "--", "--=3", "-3", "-N 1 -n 4", "--constraint=a #b", "--comment=a;b",
+    '--constraint="a', "--x=$(y)",
+]  # fmt: skip
+TAKE_THE_NEXT = ["--comment", "--mem", "-C", "-HC", "--const", "--gres-flags", "-w", "--qos"]
 
 
-def test_takes_options_that_the_submission_does_not_set(tmp_path: Path) -> None:
-    assert read_with_options(tmp_path, *HARMLESS).options == HARMLESS
-
-
-@pytest.mark.parametrize(
-    "option", ["--comment", "--mem", "-C", "-HC", "--const", "--gres-flags", "-w", "--qos"]
-)
-def test_refuses_an_option_that_would_take_the_next_one_as_its_value(option: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=rf"'{option}' would take the next option as its value"):
+@pytest.mark.parametrize("option", [*NO_OPTIONS, *TAKE_THE_NEXT])
+def test_refuses_what_is_not_one_option_with_its_value(option: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"site\.toml: options"):
         read_with_options(tmp_path, option)
 
 
@@ -336,14 +319,6 @@ def test_options_are_taken_as_they_are_copied_and_sbatch_reads_them(
     cluster = read_with_options(tmp_path, copied)
     assert cluster.options == [word]
     assert f"\n#SBATCH {word}\n" in script(cluster, "horovod")
-
-
-@pytest.mark.parametrize(
-    "option", ["-N 1 -n 4", "--constraint=a #b", "--comment=a;b", '--constraint="a', "--x=$(y)"]
-)
-def test_what_is_not_one_option_is_refused_as_it_is_read(option: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"site\.toml: options"):
-        read_with_options(tmp_path, option)
 
 
 @pytest.mark.parametrize(

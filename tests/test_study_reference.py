@@ -189,21 +189,6 @@ def test_all_that_is_wrong_with_a_cluster_file_is_said_at_once(tmp_path: Path) -
     assert "^" not in told
 
 
-def test_an_explanation_has_meaning_values_default_and_example() -> None:
-    told = explanation("training.rate_scaling")
-    assert told.splitlines()[0] == "training.rate_scaling, in [training] of a study file"
-    assert "'linear', 'square_root' or 'none'; or a list of such values, an axis" in told
-    assert '"linear"' in told
-    assert 'rate_scaling = "square_root"' in told
-    assert explanation("rate_scaling") == told
-
-
-def test_a_table_is_explained_by_all_its_keys() -> None:
-    told = explanation("horovod")
-    assert all(f"  {key.name} " in told for key in STUDY.tables()["horovod"])
-    assert "partition" not in told
-
-
 def test_a_name_in_both_kinds_of_files_is_explained_for_both() -> None:
     told = explanation("cores_per_worker")
     assert "training.cores_per_worker, in [training] of a study file" in told

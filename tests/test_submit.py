@@ -4,13 +4,11 @@ import errno
 import io
 import json
 import os
-import re
 import stat
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,18 +26,15 @@ from slurm.cluster import Cluster
 from slurm.local_plan import require_ready, take_over
 from slurm.render import Places
 from slurm.scheduler import LimitError, Slurm, UnreachableError
-from slurm.status import cancel_study, show_status, status_table, study_rows
+from slurm.status import cancel_study, status_table, study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submissions import read_submission
 from slurm.submit import Submitter
 from tests import fake_slurm
-from tests.budgets import Steps, write_budget_run
-from tests.records import Measured, write_record
+from tests.records import write_record
 from tests.studies import make_images
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.record import read_record
-from unet_scaling.study.record_lines import End
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.study_file import read_config
 
@@ -59,11 +54,8 @@ class FakeSlurm:
     def reject(self, nodes: int, kind: str) -> None:
         (self.home / "reject.json").write_text(json.dumps({nodes: kind}))
 
-    def be_silent(self, silent: bool = True) -> None:
-        if silent:
-            (self.home / "silent").touch()
-        else:
-            (self.home / "silent").unlink()
+    def be_silent(self) -> None:
+        (self.home / "silent").touch()
 
     def jobs(self) -> dict[str, dict[str, str]]:
         path = self.home / "jobs.json"
@@ -150,13 +142,6 @@ def test_runs_beyond_the_budget_are_not_submitted(submitter: Submitter, fake: Fa
     assert replace(submitter, budget_node_hours=1.0).submit() == 4
 
 
-def test_the_script_in_the_folder_is_the_one_submitted(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    names = {facts["name"] for facts in fake.jobs().values()}
-    for script in submitter.folder.path.glob("*/job.sbatch"):
-        assert any(f"#SBATCH --job-name={name}\n" in script.read_text() for name in names)
-
-
 def test_a_rejected_shape_is_recorded_and_the_others_go_on(submitter: Submitter, fake: FakeSlurm) -> None:
     fake.reject(nodes=2, kind="partition")
     with pytest.raises(UserError, match="Invalid partition name specified"):
@@ -164,111 +149,6 @@ def test_a_rejected_shape_is_recorded_and_the_others_go_on(submitter: Submitter,
     assert counted(submitter) == {"rejected": 2, "queued": 2}
     rejected = [row for row in study_rows(submitter.folder.path) if row.state == "rejected"]
     assert all("invalid partition specified: nosuch" in row.reason for row in rejected)
-
-
-def test_what_was_rejected_is_submitted_when_the_cause_is_gone(submitter: Submitter, fake: FakeSlurm) -> None:
-    fake.plan("time", "accept", "accept", "accept")
-    with pytest.raises(UserError, match="1 not submitted"):
-        submitter.submit()
-    assert counted(submitter) == {"rejected": 1, "queued": 3}
-    assert submitter.submit() == 1
-    assert counted(submitter) == {"queued": 4}
-
-
-def test_a_submit_limit_is_waited_out(submitter: Submitter, fake: FakeSlurm) -> None:
-    fake.plan("limit", "limit", "accept", "limit", "accept")
-    assert submitter.submit() == 4
-    assert len(fake.jobs()) == 4
-
-
-def test_a_lasting_submit_limit_leaves_runs_waiting(submitter: Submitter, fake: FakeSlurm) -> None:
-    fake.plan("accept", *["limit"] * 3)
-    with pytest.raises(UserError, match="QOSMaxSubmitJobPerUserLimit"):
-        replace(submitter, limit_wait_seconds=0).submit()
-    assert counted(submitter) == {"queued": 1, "waiting": 3}
-    assert submitter.submit() == 3
-
-
-def test_a_job_queued_behind_a_time_out_is_found_and_not_doubled(
-    submitter: Submitter, fake: FakeSlurm
-) -> None:
-    fake.plan("time-out after accepting", "time-out after accepting")
-    assert submitter.submit() == 4
-    assert len(fake.jobs()) == 4
-    assert counted(submitter) == {"queued": 4}
-    jobs = [read_submission(folder.parent) for folder in submitter.folder.path.glob("*/job.json")]
-    assert {job.job for job in jobs if job} == set(fake.jobs())
-
-
-def test_an_unclear_answer_blocks_only_its_run_until_a_job_can_no_longer_come(
-    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.plan("time-out", "accept", "accept", "accept")
-    with pytest.raises(UserError, match="not known whether it is queued"):
-        submitter.submit()
-    assert submitter.submit() == 0
-    assert counted(submitter) == {"unknown": 1, "queued": 3}
-    monkeypatch.setattr(slurm.states, "LATEST_JOB_SECONDS", 0)
-    assert submitter.submit() == 1
-    assert len(fake.jobs()) == 4
-
-
-def test_a_job_that_shows_up_late_is_taken_over(
-    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer was lost and squeue was silent too: the next submission finds the job."""
-    fake.plan("time-out after accepting", "accept", "accept", "accept")
-    with monkeypatch.context() as patch:
-        patch.setattr(Slurm, "find", lambda self, token: None)
-        with pytest.raises(UserError, match="not known whether"):
-            submitter.submit()
-    assert counted(submitter) == {"queued": 4}
-    assert submitter.submit() == 0
-    noted = [read_submission(path.parent) for path in submitter.folder.path.glob("*/job.json")]
-    assert {each.job for each in noted if each and each.status == "queued"} == set(fake.jobs())
-    assert len(fake.jobs()) == 4
-
-
-def test_a_silent_slurm_makes_states_unknown_never_failed(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    fake.be_silent()
-    assert counted(submitter) == {"unknown": 4}
-    assert submitter.submit() == 0
-    fake.be_silent(False)
-    assert counted(submitter) == {"queued": 4}
-
-
-def test_complete_needs_slurm_and_the_record_to_agree(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    complete_all(submitter)
-    fake.set_all("RUNNING")
-    assert counted(submitter) == {"running": 4}
-    fake.set_all("COMPLETED")
-    assert counted(submitter) == {"complete": 4}
-    fake.set_all("FAILED")
-    assert counted(submitter) == {"invalid": 4}
-
-
-def test_a_job_that_ended_well_without_a_record_has_failed(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    fake.set_all("COMPLETED")
-    assert counted(submitter) == {"failed": 4}
-
-
-@pytest.mark.parametrize(
-    ("said", "state"),
-    [
-        ("PENDING", "queued"), ("CONFIGURING", "queued"), ("RUNNING", "running"), ("COMPLETING", "running"),
-        ("TIMEOUT", "resumable"), ("NODE_FAIL", "resumable"), ("PREEMPTED", "resumable"),
-        ("FAILED", "failed"), ("CANCELLED", "cancelled"), ("OUT_OF_MEMORY", "failed"),
-    ],
-)  # fmt: skip
-def test_slurms_states_are_named_rightly(
-    said: str, state: str, submitter: Submitter, fake: FakeSlurm
-) -> None:
-    submitter.submit()
-    fake.set_all(said)
-    assert counted(submitter) == {state: 4}
 
 
 def test_after_a_node_failure_runs_are_submitted_again_under_new_names(
@@ -281,27 +161,12 @@ def test_after_a_node_failure_runs_are_submitted_again_under_new_names(
     assert len({facts["name"] for facts in fake.jobs().values()}) == 8
 
 
-def test_a_job_that_slurm_lost_is_offered_again(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    fake.forget_all()
-    assert counted(submitter) == {"lost": 4}
-    assert submitter.submit() == 4
-
-
 def test_a_completed_run_that_slurm_forgot_stays_complete(submitter: Submitter, fake: FakeSlurm) -> None:
     submitter.submit()
     complete_all(submitter)
     fake.forget_all()
     assert counted(submitter) == {"complete": 4}
     assert submitter.submit() == 0
-
-
-def test_attempts_are_capped_and_force_goes_on(submitter: Submitter, fake: FakeSlurm) -> None:
-    for _ in range(slurm.attempts.MOST_FRUITLESS):
-        assert submitter.submit() == 4
-        fake.set_all("FAILED")
-    assert submitter.submit() == 0
-    assert replace(submitter, force=("horovod-w01-r1",)).submit() == 1
 
 
 def test_a_complete_record_of_a_failed_job_is_not_run_again_unless_forced(
@@ -317,40 +182,10 @@ def test_a_complete_record_of_a_failed_job_is_not_run_again_unless_forced(
     assert not (folder / "run.jsonl").exists()
 
 
-def test_disturbed_runs_are_submitted_again_on_request_and_their_records_kept(
-    submitter: Submitter, fake: FakeSlurm, tmp_path: Path
-) -> None:
-    submitter.submit()
-    complete_all(submitter)
-    fake.set_all("COMPLETED")
-    folder = submitter.folder.path / "horovod-w01-r1"
-    busy = {"communication": 0.0, "runqueue": 0.05, "other": 0.05}
-    loaded = write_budget_run(tmp_path / "loaded", "horovod", steps=Steps(forward=0.12, contended=busy))
-    (folder / "run.jsonl").unlink()
-    epochs = list(read_record(loaded / "run.jsonl").epochs)[:2]
-    write_record(folder, read_config(folder / "config.json"), measured=Measured(epochs))
-    assert submitter.submit() == 0
-    assert replace(submitter, repeat_disturbed=True).submit() == 1
-    assert (folder / "run.disturbed1.jsonl").exists()
-    assert not (folder / "run.jsonl").exists()
-
-
 def test_force_does_not_double_a_queued_run(submitter: Submitter, fake: FakeSlurm) -> None:
     submitter.submit()
     with pytest.raises(UserError, match="it is queued"):
         replace(submitter, force=("horovod-w01-r1",)).submit()
-
-
-def test_nothing_of_an_interactive_job_reaches_sbatch(
-    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("SBATCH_PARTITION", "SLURM_NTASKS", "SRUN_CPUS_PER_TASK"):
-        monkeypatch.setenv(name, "7")
-    monkeypatch.setenv("SLURM_CONF", "/kept")
-    submitter.submit()
-    seen = json.loads((fake.home / "environment.json").read_text())
-    assert not {"SBATCH_PARTITION", "SLURM_NTASKS", "SRUN_CPUS_PER_TASK"} & set(seen)
-    assert seen["SLURM_CONF"] == "/kept"
 
 
 def test_max_queued_is_kept(submitter: Submitter, fake: FakeSlurm) -> None:
@@ -418,12 +253,10 @@ def test_a_configuration_with_which_nothing_was_trained_is_replaced_and_kept(
     assert counted(submitter) == {"queued": 4}
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
 def test_a_configuration_is_not_replaced_under_a_job_that_may_start(
-    state: str, submitter: Submitter, fake: FakeSlurm
+    submitter: Submitter, fake: FakeSlurm
 ) -> None:
     submitter.submit()
-    fake.set_all(state)
     with pytest.raises(UserError, match=r"training\.epochs is 2 there, 3 in the study"):
         other_epochs(submitter).submit()
     assert not (submitter.folder.path / ".replaced").exists()
@@ -439,22 +272,6 @@ def test_a_configuration_with_which_something_was_trained_is_never_replaced(
     with pytest.raises(UserError, match=rf"{first.run}/config.json holds another configuration"):
         other_epochs(submitter).submit()
     assert not (submitter.folder.path / ".replaced").exists()
-
-
-def test_the_status_fits_into_80_columns(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    fake.set_all("CANCELLED", "by 1000")
-    first = submitter.folder.study.configs()[0]
-    write_record(submitter.folder.run_folder(first), first)
-    fake.set_all("CANCELLED", "by 1000")
-    text = io.StringIO()
-    show_status(submitter.folder.path, Console(file=text, width=80), as_json=False, watch=False)
-    lines = text.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any(line.startswith("horovod-w04-r1") and "cancelled" in line for line in lines)
-    assert "horovod-w04-r1: by 1000" in lines
-    (row,) = [row for row in study_rows(submitter.folder.path) if row.run == first.run]
-    assert f" {row.images_per_second:.1f} " in next(line for line in lines if line.startswith(first.run))
 
 
 def test_each_submission_of_a_complete_adaptive_study_adds_a_repeat_where_it_needs_one(
@@ -486,18 +303,11 @@ def test_more_repeats_of_a_complete_study_are_submitted_once(submitter: Submitte
     assert counted(submitter) == {"complete": 4, "queued": 8}
 
 
-def test_a_second_terminal_waits_outside(submitter: Submitter, fake: FakeSlurm) -> None:
-    with submitter.folder.locked(), pytest.raises(UserError, match="another submission is working"):
-        submitter.submit()
-    assert fake.jobs() == {}
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_where_the_file_system_has_no_locks_a_file_keeps_a_second_terminal_out(
-    number: int, submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("slurm.study_lock.fcntl.flock", no_locks)
     claim = submitter.folder.path / ".claim"
@@ -509,17 +319,6 @@ def test_where_the_file_system_has_no_locks_a_file_keeps_a_second_terminal_out(
     assert fake.jobs() == {}
     assert submitter.submit() == 4
     assert not claim.exists()
-
-
-def test_cancel_ends_only_this_studys_jobs(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    jobs = fake.jobs()
-    jobs["9999"] = {"name": "somebody.else", "state": "RUNNING", "reason": "None", "nodes": "n1"}
-    (fake.home / "jobs.json").write_text(json.dumps(jobs))
-    cancel_sweep(submitter)
-    assert {job for job, facts in fake.jobs().items() if facts["state"] == "CANCELLED"} == set(jobs) - {
-        "9999"
-    }
 
 
 def cancel_sweep(submitter: Submitter) -> None:
@@ -573,48 +372,21 @@ def test_a_submission_that_waits_for_room_in_the_queue_stops_once_the_study_is_c
     assert counted(submitter) == {"cancelled": 1, "waiting": 3}
 
 
-def cancel_beside_queue(
-    submitter: Submitter, monkeypatch: pytest.MonkeyPatch, afterwards: Callable[[], None] = lambda: None
+def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
+    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Let `cancel` look before each job is there."""
+    """`cancel` looks before its job is there."""
     queue = Slurm.submit
 
     def queue_beside_cancel(self: Slurm, script: Path, token: str) -> str:
         mark_cancelled(submitter.folder.path)
-        job = queue(self, script, token)
-        afterwards()
-        return job
+        return queue(self, script, token)
 
     monkeypatch.setattr(Slurm, "submit", queue_beside_cancel)
-
-
-def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
-    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cancel_beside_queue(submitter, monkeypatch)
     with pytest.raises(CancelledError):
         submitter.submit()
     assert states_of_jobs(fake) == ["CANCELLED"]
     assert counted(submitter) == {"cancelled": 1, "waiting": 3}
-
-
-def test_a_job_that_cannot_be_taken_back_is_named_and_not_waited_for(
-    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cancel_beside_queue(submitter, monkeypatch, fake.be_silent)
-    text = io.StringIO()
-    with pytest.raises(CancelledError, match=r"^job 1000 .*still there.*; cancel it again: "):
-        slurm.commands.submit.submit_and_wait(replace(submitter, console=Console(file=text, width=200)))
-    assert "job 1000\n" in text.getvalue()
-    assert states_of_jobs(fake) == ["PENDING"]
-
-
-def test_a_cancelled_study_can_be_submitted_again(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    cancel_sweep(submitter)
-    again = replace(submitter, cancellation=next_cancellation(submitter.folder.path))
-    assert again.submit() == 4
-    assert states_of_jobs(fake) == ["CANCELLED"] * 4 + ["PENDING"] * 4
 
 
 def test_where_the_study_folder_cannot_be_written_jobs_are_cancelled_and_a_waiting_submission_is_named(
@@ -632,16 +404,8 @@ def test_where_the_study_folder_cannot_be_written_jobs_are_cancelled_and_a_waiti
 
 def test_status_as_json_has_the_agreed_keys(submitter: Submitter, fake: FakeSlurm) -> None:
     submitter.submit()
-    command = [
-        sys.executable,
-        "-m",
-        "slurm",
-        "status",
-        "sweep",
-        "--json",
-        "--logs",
-        str(submitter.folder.path.parent),
-    ]
+    words = ["status", "sweep", "--json", "--logs", str(submitter.folder.path.parent)]
+    command = [sys.executable, "-m", "slurm", *words]
     done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True)
     rows = json.loads(done.stdout)
     assert len(rows) == 4
@@ -677,18 +441,13 @@ def test_a_run_made_again_locally_is_no_longer_judged_by_its_former_job(
 ) -> None:
     submitter.submit()
     fake.set_all("FAILED")
-    make_checked(submitter)
+    data = Path(submitter.folder.study.data["folder"])
+    (data / "manifest.json").unlink()
+    make_images(data, count=6)
     take_over(submitter.folder, submitter.folder.study.configs())
     complete_all(submitter)
     assert counted(submitter) == {"complete": 4}
     assert submitter.submit() == 0
-
-
-def make_checked(submitter: Submitter) -> None:
-    """Give the study's data folder images and their manifest."""
-    data = Path(submitter.folder.study.data["folder"])
-    (data / "manifest.json").unlink()
-    make_images(data, count=6)
 
 
 def test_a_submission_refuses_while_local_workers_are_alive(submitter: Submitter, fake: FakeSlurm) -> None:
@@ -725,21 +484,6 @@ def test_a_forced_run_is_submitted_once_by_a_submission_that_waits(
     assert len(fake.jobs()) == 1
 
 
-def test_a_submission_that_waits_tells_each_run_as_it_ends(
-    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def pause(seconds: float) -> None:
-        if seconds >= LEAST_PAUSE_SECONDS and "COMPLETED" not in states_of_jobs(fake):
-            complete_all(submitter)
-            fake.set_all("COMPLETED")
-
-    monkeypatch.setattr("time.sleep", pause)
-    text = io.StringIO()
-    slurm.commands.submit.submit_and_wait(replace(submitter, console=Console(file=text, width=200)))
-    told = re.findall(r"^\[4/4\] (.*) \.\.\. complete; \d+\.\d images/s$", text.getvalue(), re.MULTILINE)
-    assert sorted(told) == sorted(config.run for config in submitter.folder.study.configs())
-
-
 def test_status_tells_runs_that_the_study_no_longer_has(submitter: Submitter, fake: FakeSlurm) -> None:
     more = submitter.folder.study.model_copy(update={"repeats": 2})
     replace(submitter, folder=StudyFolder(submitter.folder.path, more)).submit()
@@ -751,23 +495,6 @@ def test_status_tells_runs_that_the_study_no_longer_has(submitter: Submitter, fa
     table = status_table("sweep", rows)
     assert table.title == "sweep: 4 runs"
     assert table.caption == "4 invalid; 4 more that the study no longer has"
-
-
-def test_status_shows_a_run_that_stopped_without_a_job(submitter: Submitter) -> None:
-    point = submitter.folder.prepare()[0]
-    write_record(
-        submitter.folder.run_folder(point), point, end=End(status="stopped", reason="asked", position=(0, 1))
-    )
-    rows = study_rows(submitter.folder.path)
-    assert status_table("sweep", rows)
-    assert [row.state for row in rows if row.run == point.run] == ["resumable"]
-
-
-def test_unchecked_images_are_said_before_anything_is_queued(submitter: Submitter, fake: FakeSlurm) -> None:
-    (Path(submitter.folder.study.data["folder"]) / "manifest.json").unlink()
-    with pytest.raises(UserError, match="unet-scaling data check"):
-        submitter.submit()
-    assert fake.jobs() == {}
 
 
 @pytest.mark.parametrize("answer", ["limit", "time"])
@@ -812,12 +539,15 @@ def test_at_a_submit_limit_a_shape_is_not_taken_for_refused(submitter: Submitter
     assert submitter.submit() == 4
 
 
-def test_a_forced_run_has_all_its_attempts_again(submitter: Submitter, fake: FakeSlurm) -> None:
+def test_attempts_are_capped_and_a_forced_run_has_all_of_them_again(
+    submitter: Submitter, fake: FakeSlurm
+) -> None:
     folder = submitter.folder.path / "horovod-w01-r1"
     for _ in range(slurm.attempts.MOST_FRUITLESS):
-        submitter.submit()
+        assert submitter.submit() == 4
         fake.set_all("FAILED")
-    replace(submitter, force=(folder.name,)).submit()
+    assert submitter.submit() == 0
+    assert replace(submitter, force=(folder.name,)).submit() == 1
     for left in range(1, slurm.attempts.MOST_FRUITLESS):
         fake.set_all("FAILED")
         note = read_submission(folder)

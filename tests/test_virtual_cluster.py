@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ from tests.cluster import (
     PROGRAM,
     VirtualCluster,
     assert_ok,
-    bring_up,
     control,
     skip_without_cluster,
     state_folder,
@@ -34,12 +32,6 @@ pytestmark = pytest.mark.slow
 NODES = [f"node{number}" for number in range(1, 8)]
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 TASK_FACTS = 'echo "$(hostname) $(hostname -I) $CUDA_VISIBLE_DEVICES"'
-REACH = """
-import socket, sys
-for name in sys.argv[1:]:
-    socket.create_connection((name, 6818), timeout=5).close()
-    print(name)
-"""
 RECEIVE = """
 import socket, time
 with socket.create_server(("", 5001)) as server:
@@ -80,11 +72,6 @@ def test_every_host_has_a_name_and_an_address_of_its_own(virtual_cluster: Virtua
     assert len({address.rsplit(".", 1)[0] for address in addresses.values()}) == 1
 
 
-def test_hosts_reach_each_other_by_name(virtual_cluster: VirtualCluster) -> None:
-    done = virtual_cluster.inside("node3", "python3", "-c", REACH, *NODES)
-    assert done.stdout.split() == NODES, done.stderr
-
-
 @pytest.mark.skipif("cubic" not in known_congestion_controls(), reason="this kernel has no TCP cubic")
 def test_hosts_send_as_linux_does_by_default(virtual_cluster: VirtualCluster) -> None:
     assert "congctl cubic" in virtual_cluster.inside("node1", "ip", "route").stdout
@@ -118,18 +105,6 @@ def test_each_task_gets_its_own_gpus(virtual_cluster: VirtualCluster) -> None:
     assert both.split()[2] == "0,1"
 
 
-def test_more_gpus_than_a_host_has_are_refused(virtual_cluster: VirtualCluster, tmp_path: Path) -> None:
-    script = tmp_path / "job.sbatch"
-    script.write_text("#!/bin/bash\n")
-    done = subprocess.run(
-        ["sbatch", "--test-only", "--gres=gpu:3", script],
-        env=virtual_cluster.environment,
-        capture_output=True,
-    )
-    assert done.returncode == 1
-    assert b"Requested node configuration is not available" in done.stderr
-
-
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this python")
 def test_mpiexec_in_a_batch_script_spans_all_hosts(virtual_cluster: VirtualCluster, tmp_path: Path) -> None:
     program = tmp_path / "ranks.py"
@@ -143,67 +118,23 @@ def test_mpiexec_in_a_batch_script_spans_all_hosts(virtual_cluster: VirtualClust
     assert [printed.count(f"'{node}'") for node in NODES] == [2] * 7
 
 
-@pytest.mark.parametrize("shell", [("srun", "--nodes=1", "--cpus-per-task=2"), ("salloc", "--nodes=2")])
-def test_a_study_on_this_machine_starts_beside_the_shell_of_a_job(
-    shell: tuple[str, ...], virtual_cluster: VirtualCluster, images: Path, tmp_path: Path
+def test_a_study_on_this_machine_starts_inside_a_task_of_slurm(
+    virtual_cluster: VirtualCluster, images: Path, tmp_path: Path
 ) -> None:
-    """Also where the shell is a task of Slurm: mpiexec would start its workers by a waiting srun."""
+    """Where mpiexec would start its workers by a waiting srun."""
     study = tmp_path / "tiny.toml"
     study.write_text(TINY_STUDY.format(data=images, workers=[2], epochs=2))
     run = [sys.executable, "-m", "unet_scaling", "run", str(study), "--logs", str(tmp_path / "logs")]
-    virtual_cluster.run(*shell, *run, folder=PROJECT)
+    virtual_cluster.run("srun", "--nodes=1", "--cpus-per-task=2", *run, folder=PROJECT)
     headers = [read_record(path).header for path in tmp_path.glob("logs/tiny/*/run.jsonl")]
-    (host,) = {worker.host for header in headers if header for worker in header.workers}
     assert len(headers) == 2
-    assert host == ("node1" if shell[0] == "srun" else socket.gethostname())
+    assert {worker.host for header in headers if header for worker in header.workers} == {"node1"}
 
 
 def test_exec_hands_on_folder_code_and_environment(virtual_cluster: VirtualCluster) -> None:
     done = virtual_cluster.inside("node2", "sh", "-c", 'hostname; pwd; echo "$PYTHONPATH"; exit 7')
     assert done.returncode == 7
     assert done.stdout.splitlines() == ["node2", str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
-
-
-@pytest.fixture(scope="module")
-def quick_cluster() -> Iterator[VirtualCluster]:
-    """Two hosts under a Slurm that gives up soon, so that failures show within seconds."""
-    settings = {"SlurmdTimeout": 4, "MessageTimeout": 4, "KillWait": 2}
-    options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    with bring_up("quick", "--hosts", "2", *options) as cluster:
-        yield cluster
-
-
-def test_jobs_outlive_the_controller(quick_cluster: VirtualCluster, tmp_path: Path) -> None:
-    job = quick_cluster.submit("sleep 60", tmp_path)
-    quick_cluster.stop("controller")
-    try:
-        answer = subprocess.run(["squeue"], env=quick_cluster.environment, capture_output=True, text=True)
-        assert answer.returncode != 0
-        assert "Unable to contact slurm controller" in answer.stderr
-    finally:
-        quick_cluster.start("controller")
-    assert quick_cluster.job_state(job) in {"PENDING", "RUNNING"}
-    quick_cluster.run("scancel", job)
-    assert quick_cluster.wait_for_job(job) == "CANCELLED"
-
-
-def test_a_job_fails_with_its_node_and_the_node_comes_back(
-    quick_cluster: VirtualCluster, tmp_path: Path
-) -> None:
-    job = quick_cluster.submit("touch started; exec sleep 100", tmp_path, "--nodes=2", "--no-requeue")
-    # On a loaded machine a node that answers late counts as lost for a while under this Slurm.
-    wait_until(
-        lambda: (tmp_path / "started").exists(),
-        f"job {job} to start",
-        seconds=90,
-        account=lambda: quick_cluster.run("sinfo", "--long") + quick_cluster.run("squeue", "--states=all"),
-    )
-    quick_cluster.stop("node2")
-    try:
-        assert quick_cluster.wait_for_job(job) == "NODE_FAIL"
-    finally:
-        quick_cluster.start("node2")
-    assert quick_cluster.run("srun", "--nodelist=node2", "hostname") == "node2\n"
 
 
 def test_a_second_cluster_in_the_same_folder_is_refused(virtual_cluster: VirtualCluster) -> None:
@@ -294,13 +225,13 @@ def test_a_daemon_that_records_itself_while_the_cluster_goes_down_never_starts(s
     assert not small_state.exists()
 
 
-@pytest.mark.parametrize("seconds", [0.3, 0.6])
-def test_a_start_that_was_killed_half_way_is_cleaned_up(small_state: Path, seconds: float) -> None:
+def test_a_start_that_was_killed_half_way_is_cleaned_up(small_state: Path) -> None:
+    """Half way or elsewhere, as the machine is fast: nothing is left at any moment."""
     before = traces()
     starting = subprocess.Popen(
         [str(PROGRAM), "up", "--state-dir", str(small_state)], stdout=subprocess.DEVNULL
     )
-    time.sleep(seconds)
+    time.sleep(0.4)
     starting.kill()
     starting.wait()
     assert_ok(control("down", "--state-dir", str(small_state)))

@@ -1,9 +1,7 @@
 """The parts of the virtual cluster that need neither root nor Slurm: files, options, refusals."""
 
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -11,7 +9,6 @@ from typing import NoReturn
 import pytest
 
 from slurm.virtual import arguments, cluster, configuration, network, prerequisites, processes, quota
-from slurm.virtual.network import burst_bytes
 from slurm.virtual.plan import Plan, load, save
 from tests.cluster import PROGRAM
 from unet_scaling.study.control_groups import ProcessorHierarchy
@@ -61,49 +58,10 @@ def test_slurm_conf_is_written_from_the_plan_and_the_user_has_the_last_word() ->
     assert configuration.slurm_conf(plan) == SLURM_CONF
 
 
-def test_a_cluster_without_gpus_offers_none() -> None:
-    plan = Plan(STATE, hosts=1, gpus_per_host=0)
-    assert "gpu" not in configuration.slurm_conf(plan)
-    assert "NodeName=node1 NodeAddr=10.77.0.1 " in configuration.slurm_conf(plan)
-    assert configuration.gres_conf(plan) == ""
-
-
-@pytest.mark.parametrize(("gpus", "devices"), [(1, "gpu0"), (4, "gpu[0-3]")])
-def test_every_gpu_has_a_device(gpus: int, devices: str) -> None:
-    text = configuration.gres_conf(Plan(STATE, hosts=2, gpus_per_host=gpus))
-    assert text == f"NodeName=node[1-2] Name=gpu File=/run/somewhere/gpus/{devices}\n"
-
-
-@pytest.mark.parametrize(
-    ("version", "plugin"), [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled")]
-)
-def test_control_groups_are_left_alone(version: tuple[int, int], plugin: str) -> None:
-    assert configuration.cgroup_conf(version) == f"CgroupPlugin={plugin}\n"
-
-
-def test_every_host_is_in_the_host_table() -> None:
-    table = configuration.hosts_table(Plan(STATE, hosts=2, accounting=True)).splitlines()
-    names = dict(line.split()[:2][::-1] for line in table[2:])
-    assert list(names) == ["controller", "database", "node1", "node2", "login"]
-    assert names["node2"] == "10.77.0.2"
-
-
-@pytest.mark.parametrize(("rate", "expected"), [("100mbit", 131072), ("1gbit", 250000), ("2.5gbit", 625000)])
-def test_the_bucket_of_a_link_grows_with_its_rate(rate: str, expected: int) -> None:
-    assert burst_bytes(rate) == expected
-
-
 def test_a_slowed_link_has_its_rate_divided_and_a_small_burst() -> None:
     assert network.slowed_rate("10gbit", 4) == "2500000000bit"
     assert network.slowed_rate("2.5gbit", 1) == "2.5gbit"
     assert network.bits_per_second("100kbit") == 100_000
-
-
-@pytest.mark.parametrize(("rate", "expected"), [("10mbit", 1_514_000), ("1gbit", 6_250_000)])
-def test_the_queue_of_a_link_holds_as_much_as_an_interface_of_linux_and_50_ms(
-    rate: str, expected: int
-) -> None:
-    assert network.queue_bytes(rate) == expected
 
 
 def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
@@ -113,13 +71,6 @@ def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
     text = configuration.task_prolog({"UNET_SCALING_DILATION": "14", "OTHER": "a b"})
     told = subprocess.run(["sh", "-c", text], capture_output=True, text=True).stdout
     assert told == "export UNET_SCALING_DILATION=14\nexport OTHER=a b\n"
-
-
-def test_a_cluster_at_speed_tells_its_tasks_nothing() -> None:
-    plan = arguments.plan_of(arguments.command_line().parse_args(["up"]))
-    assert not plan.is_dilated
-    assert "TaskProlog" not in configuration.slurm_conf(plan)
-    assert "KillWait" not in configuration.slurm_conf(plan)
 
 
 def test_a_machine_without_control_groups_gets_no_slowed_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,11 +143,6 @@ def test_taking_down_nothing_is_fine_and_touches_nothing(tmp_path: Path) -> None
     assert (tmp_path / "precious").read_text() == "keep"
 
 
-def test_an_unknown_host_is_answered_with_those_there_are() -> None:
-    with pytest.raises(UserError, match="no host is called 'node3'; there are controller, node1, node2"):
-        Plan(STATE, hosts=2).host("node3")
-
-
 def test_a_process_id_given_to_another_process_does_not_count(tmp_path: Path) -> None:
     record = tmp_path / "record"
     line = Path("/proc/self/stat").read_text()
@@ -218,15 +164,6 @@ def test_a_daemon_is_known_by_what_it_wrote_before_it_started(tmp_path: Path) ->
     assert processes.wait_until(lambda: processes.running(record) is None, seconds=10)
 
 
-def test_a_record_is_never_seen_half_written(tmp_path: Path) -> None:
-    """An empty record would say that the daemon has ended; here it dies as it writes the first byte."""
-    record = tmp_path / "record"
-    daemon = ["sh", "-euc", processes.RECORD_AND_BECOME, str(record), "true"]
-    done = subprocess.run(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *daemon])
-    assert done.returncode == -signal.SIGXFSZ
-    assert not record.exists()
-
-
 def test_the_first_error_is_shown_beside_that_of_the_clean_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -245,28 +182,9 @@ def test_the_first_error_is_shown_beside_that_of_the_clean_up(
         cluster.up(Plan(tmp_path / "state"))
 
 
-def test_another_system_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert "needs the namespaces of Linux" in str(prerequisites.missing_prerequisite())
-
-
-def test_without_root_it_says_to_use_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "run this with sudo" in str(prerequisites.missing_prerequisite())
-
-
 def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(prerequisites, "SYSTEM_FOLDERS", "/nowhere")
     reason = str(prerequisites.missing_prerequisite(accounting=True))
     assert "iproute2 mariadb-server mount munge slurm-wlm slurmdbd util-linux" in reason
     assert "`slurm/virtual_cluster up --accounting --install`" in reason
-
-
-def test_a_kernel_that_forbids_namespaces_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(prerequisites, "missing_packages", lambda accounting: [])
-    monkeypatch.setattr("slurm.virtual.namespaces.refusal", lambda: "unshare failed: Operation not permitted")
-    assert "does not let root make a host: unshare failed: Operation" in str(
-        prerequisites.missing_prerequisite()
-    )

@@ -1,6 +1,6 @@
 """Runs on a real Slurm that are ended from outside, and what they come to: the same, bit for bit.
 
-One cluster and one disk for all tests here.
+One cluster, one disk and one study without faults for all tests here.
 """
 
 import shutil
@@ -10,98 +10,106 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import VirtualCluster, bring_up, skip_without_cluster, wait_until
-from tests.disks import full, small_disk
+from tests.cluster import VirtualCluster, wait_until
+from tests.disks import full
 from tests.faults import trained
+from tests.soak import EPOCHS, OFTEN_SAVED, Shape, Trained, place, undisturbed_study
 from tests.sweeps import Row, Sweep
-from unet_scaling.study.record import RECORD_NAME, Record, attempt_records, read_record
+from unet_scaling.study.record import RECORD_NAME, attempt_records, read_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify]
-# 38 training images give 9 steps to an epoch of 2 workers on one host, and 6 to one of 3 workers on two.
-EPOCHS = 12
+
+WORKERS = (2, 3)  # on one host, and on two
+FRAMEWORKS = ("horovod",)  # what resumes is shared; a requeued job of MPI may find memory of the former
 # A checkpoint at the first safe point of each 1.2 s.
 SAVED_EPOCHS = 3
-OFTEN_SAVED = "checkpoint_minutes = 0.02\n"
 # Of a job from its start: at most stop_seconds away, which are 300; and as the cluster file has it.
 NEAR_MINUTES = 5
 FAR_MINUTES = 30
-Trained = dict[str, list[object]]
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A file system of its own, made before the hosts, which see what was mounted when they were made."""
-    skip_without_cluster()
-    with small_disk(tmp_path_factory.mktemp("disk"), mebibytes=64) as folder:
-        yield folder
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VirtualCluster, Path]]:
+    """Five hosts under a Slurm that gives a node up soon, and a small disk that all see."""
+    with place(hosts=5, folder=tmp_path_factory.mktemp("ground")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def cluster(disk: Path) -> Iterator[VirtualCluster]:
-    """Ten hosts under a Slurm that gives a node up soon."""
-    options = ("--hosts", "10", "--gpus-per-host", "2", "--set", "SlurmdTimeout=5")
-    with bring_up("survival", *options) as cluster:
-        yield cluster
+def cluster(ground: tuple[VirtualCluster, Path]) -> VirtualCluster:
+    return ground[0]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster: VirtualCluster, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """What the same points come to where nothing happens, by the ids of their runs."""
-    made = Sweep(cluster, tmp_path_factory.mktemp("undisturbed"), images, "undisturbed")
-    made.prepare([2, 3], EPOCHS, OFTEN_SAVED)
-    done = made.submit("--wait")
-    assert done.returncode == 0, done.stdout + done.stderr + made.account()
-    return {folder.name: trained(read_record(folder / RECORD_NAME)) for folder in made.run_folders()}
+    return undisturbed_study(
+        cluster, tmp_path_factory.mktemp("undisturbed"), Shape(images, WORKERS, frameworks=FRAMEWORKS)
+    )
 
 
-def make(cluster: VirtualCluster, images: Path, folder: Path, name: str, pace: float) -> Sweep:
-    made = Sweep(cluster, folder, images, name)
-    made.pace(pace)
-    return made
-
-
-def records(sweep: Sweep) -> dict[str, Record]:
-    return {folder.name: read_record(folder / RECORD_NAME) for folder in sweep.run_folders()}
-
-
-def require_undisturbed(sweep: Sweep, undisturbed: Trained) -> None:
-    for run, record in records(sweep).items():
-        assert trained(record) == undisturbed[run], run
-
-
-def test_a_near_limit_a_requeue_and_a_lost_node_change_nothing(
-    cluster: VirtualCluster, images: Path, tmp_path: Path, undisturbed: Trained
+def test_a_near_limit_a_requeue_a_full_disk_a_lost_node_and_no_controller_change_nothing(
+    ground: tuple[VirtualCluster, Path], images: Path, tmp_path: Path, undisturbed: Trained
 ) -> None:
-    """Runs on one host: Slurm announces their limit and starts them again; then `scontrol requeue`.
+    """The disk of the logs is full for ten seconds, which costs no attempt.
 
-    Runs on two hosts: a power cut on one of them.
+    Then, of the run on one host, Slurm announces the limit and starts it again; then `scontrol requeue`. For
+    that on two hosts, a power cut on one of them. Both end while the controller is away.
     """
-    sweep = make(cluster, images, tmp_path, "again", pace=1.2)  # two minutes, in which Slurm sees the limit
-    sweep.prepare([2, 3], EPOCHS, OFTEN_SAVED)
+    cluster, disk = ground
+    sweep = Sweep(cluster, tmp_path, images, "again", disk)
+    sweep.pace(1.2)  # two minutes, in which Slurm sees the limit
+    sweep.prepare(list(WORKERS), EPOCHS, OFTEN_SAVED, frameworks=FRAMEWORKS)
     assert sweep.submit().returncode == 0
     before = {row["run"]: row["job"] for row in sweep.rows()}
+    sweep.wait_for_first_epoch()
+    with full(disk):
+        time.sleep(10)
+    assert {row["attempt"] for row in sweep.rows()} == {1}
+
     faults = Faults(sweep)
     sweep.wait_until(faults.all_happened, f"the faults of {sweep.name}", 600)
-    sweep.let_go()
     attempts = {2: 3, 3: 2}
     sweep.wait_until(
         lambda rows: all(row["attempt"] == attempts[row["workers"]] for row in rows), "the last attempts", 240
     )
     for host in faults.stopped_hosts:
         cluster.start(host)
-    sweep.wait_for("complete", 240)
+
+    cluster.stop("controller")
+    try:
+        assert sweep.states() == {"unknown"}
+        assert "0 to submit" in sweep.submit().stdout
+        sweep.let_go()
+        sweep.wait_for("complete", 240)
+        other = Sweep(cluster, tmp_path, images, "other")
+        other.prepare([1], frameworks=FRAMEWORKS)
+        refused = other.submit()
+    finally:
+        cluster.start("controller")
+    assert refused.returncode == 75, refused.stdout + refused.stderr
+    # A controller that has just started does not know yet what its nodes offer, and rejects.
+    wait_until(lambda: other.submit().returncode == 0, "Slurm to take jobs again", 60, pause=2)
+    assert "0 to submit" in sweep.submit().stdout
     assert {row["run"]: row["job"] for row in sweep.rows()} == before
-    for run, record in records(sweep).items():
+    require_undisturbed_attempts(sweep, undisturbed)
+    other.wait_for("complete")
+    assert {row["attempt"] for row in other.rows()} == {1}
+
+
+def require_undisturbed_attempts(sweep: Sweep, undisturbed: Trained) -> None:
+    """Each record is that of the run without faults; an announced limit stopped its run in order."""
+    for folder in sweep.run_folders():
+        record = read_record(folder / RECORD_NAME)
+        assert trained(record) == undisturbed[folder.name], folder.name
         assert record.header
         assert record.header.resumed
         if record.header.config.workers == 2:
-            first, second = (read_record(path) for path in attempt_records(sweep.logs / sweep.name / run))
+            first, second = (read_record(path) for path in attempt_records(folder))
             assert first.end
             assert first.end.reason.split(";")[0] == "asked to stop by SIGUSR2"
             assert second.header
             assert second.header.resumed
             assert second.header.resumed.epoch == len(first.epochs)
-    require_undisturbed(sweep, undisturbed)
 
 
 class Faults:
@@ -160,48 +168,6 @@ def limit_job(sweep: Sweep, job: str, minutes: int) -> None:
     sweep.cluster.run("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")
 
 
-def test_a_disk_full_for_ten_seconds_costs_no_epoch(
-    cluster: VirtualCluster, images: Path, disk: Path, tmp_path: Path, undisturbed: Trained
-) -> None:
-    sweep = make(cluster, images, tmp_path, "full", pace=0.3)
-    sweep.logs = disk
-    sweep.prepare([2], EPOCHS, OFTEN_SAVED)
-    assert sweep.submit().returncode == 0
-    sweep.wait_for_first_epoch()
-    with full(disk):
-        time.sleep(10)
-    sweep.let_go()
-    sweep.wait_for("complete", 240)
-    assert all(row["attempt"] == 1 for row in sweep.rows())
-    require_undisturbed(sweep, undisturbed)
-
-
-def test_a_run_may_end_while_the_controller_is_away(
-    cluster: VirtualCluster, images: Path, tmp_path: Path, undisturbed: Trained
-) -> None:
-    sweep = make(cluster, images, tmp_path, "away", pace=0.3)
-    sweep.prepare([2], EPOCHS, OFTEN_SAVED)
-    assert sweep.submit().returncode == 0
-    sweep.wait_for_first_epoch()
-    cluster.stop("controller")
-    sweep.let_go()
-    try:
-        sweep.wait_for("complete", 240)
-        other = make(cluster, images, tmp_path, "other", pace=0.0)
-        other.prepare([1])
-        refused = other.submit()
-    finally:
-        cluster.start("controller")
-    assert refused.returncode == 75
-    assert "nothing was submitted, Slurm does not answer" in refused.stderr
-    require_undisturbed(sweep, undisturbed)
-    # A controller that has just started does not know yet what its nodes offer, and rejects.
-    wait_until(lambda: other.submit().returncode == 0, "Slurm to take jobs again", 60, pause=2)
-    other.wait_for("complete")
-    assert {row["attempt"] for row in other.rows()} == {1}
-    assert "0 to submit" in sweep.submit().stdout
-
-
 # The job is queued, and nobody is told; what only asks is passed on.
 SILENT_SBATCH = """#!/bin/sh
 case " $* " in *" --test-only "*) exec {real} "$@" ;; esac
@@ -215,7 +181,7 @@ FILTERS = {"SQUEUE_PARTITION": "none", "SQUEUE_STATES": "S", "SCANCEL_STATE": "S
 @pytest.fixture
 def held(cluster: VirtualCluster, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     """A study whose jobs are held in the queue, under a user whose shell filters Slurm's answers."""
-    made = make(cluster, images, tmp_path, "held", pace=0.0)
+    made = Sweep(cluster, tmp_path, images, "held")
     made.site = f'options = ["--hold"]\n{made.site}'
     made.prepare([1])
     for name, value in FILTERS.items():

@@ -1,0 +1,147 @@
+"""`new` and the launch doctor on a real Slurm of three hosts: its files run, and what is wrong is named."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm.cluster import read_cluster
+from slurm.virtual.network import burst_bytes
+from tests.cluster import Done, VirtualCluster, assert_ok, bring_up
+from tests.studies import make_images
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.study_file import read_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.verify]
+COMMAND_SECONDS = 600
+HOSTS = ("--hosts", "3", "--gpus-per-host", "1", "--cores-per-host", "1")  # workers share two cores here
+SLOW_RATE = "20mbit"
+SITE = """
+launcher = "srun"
+launcher_arguments = [{arguments}]
+gpus_per_node = 1
+cores_per_worker = 1
+max_nodes = 3
+time = "00:30:00"
+[environment]
+UCX_TLS = "tcp,self"
+"""
+PMI = '"--mpi=pmi2"'
+WRONG_INTERFACE = '\n[environment]\nGLOO_SOCKET_IFNAME = "eth7"\n'
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[VirtualCluster]:
+    with bring_up("doctor", *HOSTS) as cluster:
+        yield cluster
+
+
+def command(cluster: VirtualCluster, *words: str) -> Done:
+    program = [sys.executable, "-m", "unet_scaling", *words]
+    environment = cluster.environment | {"PYTHONPATH": str(PROJECT)}
+    return subprocess.run(
+        program, env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, cwd=PROJECT
+    )
+
+
+def limit_node3(cluster: VirtualCluster, rate: str, burst: int) -> None:
+    """Let what node3 sends pass a bucket; what is larger than it is dropped."""
+    bucket = ["root", "tbf", "rate", rate, "burst", str(burst), "latency", "50ms"]
+    assert_ok(cluster.inside("node3", "tc", "qdisc", "replace", "dev", "eth0", *bucket))
+
+
+def examine(cluster: VirtualCluster, root: Path, arguments: str = PMI, workers: int = 3) -> dict[str, Any]:
+    """Let the doctor examine the hosts with this launcher; return what it prints as JSON."""
+    site = root / "site.toml"
+    site.write_text(SITE.format(arguments=arguments))
+    places = ("--cluster", str(site), "--logs", str(root / "logs"), "--workers", str(workers))
+    done = command(cluster, "doctor", *places, "--json")
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if found["faults"] else 0)
+    return found
+
+
+def test_files_made_by_asking_slurm_are_examined_and_run(hosts: VirtualCluster, tmp_path: Path) -> None:
+    """With doctor = true nothing is submitted before the doctor has found no fault."""
+    data = make_images(tmp_path / "data", 24)
+    study, site = tmp_path / "asked.toml", tmp_path / "asked.cluster.toml"
+    asked = ("--data", str(data), "--into", str(tmp_path), "--repeats", "1", "--epochs", "2")
+    made = command(hosts, "new", "asked", "--cluster", *asked)
+    assert made.returncode == 0, made.stdout + made.stderr
+    facts = read_cluster(site)
+    assert (facts.partition, facts.gpus_per_node, facts.max_nodes) == ("virtual", 1, 3)
+    assert (facts.cores_per_worker, facts.pin_cores, facts.launcher) == (1, True, "srun")
+    assert read_study(study).workers == [1, 2, 3]
+
+    logs = tmp_path / "logs"
+    places = ("--cluster", str(site), "--logs", str(logs))
+    sizes = ("--set", "workers=[2]", "--set", "model.width=1", "--set", "model.depth=3")
+    submit = ("submit", str(study), *places, *sizes)
+    shown = command(hosts, *submit, "--dry-run")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert not logs.exists()
+    unchanged = site.read_text()
+    site.write_text(f"doctor = true\n{unchanged}{WRONG_INTERFACE}")
+    refused = command(hosts, *submit)
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "GLOO_SOCKET_IFNAME=eth7" in refused.stderr
+    assert not list(logs.glob("asked/*/job.json"))
+    site.write_text(f"doctor = true\n{unchanged}")
+    done = command(hosts, *submit, "--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "doctor: 2 workers in 1 group" in done.stdout
+    status = command(hosts, "status", "asked", "--json", "--logs", str(logs))
+    assert [row["state"] for row in json.loads(status.stdout)] == ["complete"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (
+            f'{PMI}, "env", "-u", "SLURM_PROCID", "-u", "PMI_RANK"',
+            "2 groups of 1 instead of 1 group of 2: PMI_RANK is not set on node1, with PMI_SIZE=2",
+        ),
+        ("", "MPI, and so Horovod, makes 2 groups of 1 instead of 1 group of 2 (launcher: Slurm)"),
+    ],
+    ids=["no rank", "srun does not speak to MPI"],
+)
+def test_names_what_the_launcher_does_not_tell_its_workers(
+    arguments: str, fault: str, hosts: VirtualCluster, tmp_path: Path
+) -> None:
+    found = examine(hosts, tmp_path, arguments, workers=2)
+    assert found["faults"][0].startswith(fault)
+
+
+def test_blames_the_worker_that_was_killed(hosts: VirtualCluster, tmp_path: Path) -> None:
+    """Not the survivor, which loses its connection and is ended by srun."""
+    kill = 'if [ $SLURM_PROCID = 1 ]; then (sleep 3; kill -9 $$) & fi; exec "$@"'
+    words = ", ".join(json.dumps(word) for word in ("sh", "-c", kill, "sh"))
+    found = examine(hosts, tmp_path, f"{PMI}, {words}", workers=2)
+    assert found["faults"][0].startswith("worker 1 on node2 was the first to end, by Killed")
+    assert not any("worker 0" in fault for fault in found["faults"])
+
+
+def test_names_the_pairs_of_a_slow_link(hosts: VirtualCluster, tmp_path: Path) -> None:
+    limit_node3(hosts, SLOW_RATE, burst_bytes(SLOW_RATE))
+    found = examine(hosts, tmp_path)
+    assert found["faults"] == []
+    reports = found["reports"]
+    assert [report["facts"]["host"] for report in reports] == ["node1", "node2", "node3"]
+    assert [report["interface"] for report in reports] == ["eth0"] * 3
+    pairs = [("node1", "node2"), ("node1", "node3"), ("node2", "node3")]
+    assert sorted(tuple(pair["hosts"]) for pair in reports[0]["pairs"]) == pairs
+    slow = [text.partition(" is slow")[0] for text in found["warnings"] if " is slow" in text]
+    behind = ["the link node1 - node3", "the link node2 - node3", "every link of node3"]
+    # All hosts are one machine: beside other work the latency of any pair may be five times that of another.
+    assert [text for text in slow if "node3" in text] == behind
+
+
+def test_names_a_path_that_drops_large_packets(hosts: VirtualCluster, tmp_path: Path) -> None:
+    limit_node3(hosts, "1gbit", burst=1300)
+    found = examine(hosts, tmp_path)
+    assert "messages of 8 bytes pass and one of 100 kB does not" in found["faults"][0]
