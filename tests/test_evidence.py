@@ -1,0 +1,198 @@
+"""Pages of docs hold the numbers of the committed records, all of which are in tests/golden/studies."""
+
+import re
+import statistics
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+
+from analysis.loading.fidelity import infidelity
+from analysis.loading.load import load_study
+from analysis.prediction.scoring import score_table
+from analysis.report.assemble import Report, make_report
+from analysis.study import COMPARED, NAMES
+from analysis.text import with_interval
+from unet_scaling.study.config import PROJECT, Framework
+from unet_scaling.study.record import Record, read_record
+
+LOGS = PROJECT / "logs"
+LAUNCHES = 3
+NATIVE = ("pytorch_native", "")
+HOROVOD = ("horovod", "")
+POLLS = ("horovod", "yield_when_idle=False")
+YIELDS = ("horovod", "yield_when_idle=True")
+# Of a frame of 1514 bytes 1448 are the message's, the rest headers of Ethernet, IP, and TCP with its stamps.
+FRAME = 1514 / 1448
+BYTES_PER_SECOND = {"10mbit": 10e6 / 8, "100mbit": 100e6 / 8}
+
+
+def page(name: str) -> str:
+    return (PROJECT / "docs" / f"{name}.md").read_text()
+
+
+@cache
+def report_of(study: str) -> Report:
+    return make_report(load_study(LOGS / study))
+
+
+@cache
+def launches(study: str, framework: str, workers: int) -> list[Record]:
+    """Return the records of a point; each is complete, and was slowed as it should be."""
+    paths = (LOGS / study).glob(f"{framework}-w{workers:02d}-*/run.jsonl")
+    found = [read_record(path) for path in paths]
+    assert len(found) == LAUNCHES
+    assert all(record.complete and not infidelity(record) for record in found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("study", "name", "arms", "counts", "digits"),
+    [
+        ("emulated_scaling", "emulation", (NATIVE, HOROVOD), (1, 2, 4, 8, 14), 0),
+        ("published_emulated", "published_gap", (NATIVE, POLLS, YIELDS), (1, 2, 4, 8, 14), 2),
+        ("published_emulated_mpich", "published_gap", (NATIVE, HOROVOD), (1, 2, 14), 2),
+    ],
+)
+def test_a_table_of_speed_and_efficiency_is_that_of_the_records(
+    study: str, name: str, arms: tuple[tuple[str, str], ...], counts: tuple[int, ...], digits: int
+) -> None:
+    report = report_of(study)
+    assert (len(report.study.runs), len(report.study.left_out)) == (LAUNCHES * len(arms) * len(counts), 0)
+    rows = {(row["framework"], row["knobs"], row["workers"]): row for row in report.points.to_dict("records")}
+    for workers in counts:
+        cells = []
+        for arm in arms:
+            row = rows[*arm, workers]
+            interval = f" [{row['efficiency_low']:.2f}, {row['efficiency_high']:.2f}]" if workers > 1 else ""
+            cells += [f"{row['images_per_second']:.{digits}f}", f"{row['efficiency']:.2f}{interval}"]
+        assert f"| {workers} | {' | '.join(cells)} |" in page(name)
+
+
+@pytest.mark.parametrize(("name", "arm"), [("MPI polls", POLLS), ("MPI yields", YIELDS)])
+def test_horovods_share_of_the_speed_of_native_ddp_is_that_of_the_records(
+    name: str, arm: tuple[str, str]
+) -> None:
+    points = report_of("published_emulated").points
+    speed = points.set_index(["framework", "knobs", "workers"])["images_per_second"]
+    shares = [f"{speed[*arm, workers] / speed[*NATIVE, workers]:.0%}" for workers in (1, 2, 4, 8, 14)]
+    assert f"| emulated, {name} | {' | '.join(shares)} |".replace("%", " %") in page("published_gap")
+
+
+@pytest.mark.parametrize(
+    ("study", "counted", "digits"), [("emulated_scaling", 4, 0), ("published_emulated", 6, 1)]
+)
+def test_predictions_that_were_written_before_the_runs_hold(study: str, counted: int, digits: int) -> None:
+    scores = score_table(load_study(LOGS / study))
+    fair = scores[scores["counted"]]
+    assert list(fair["inside"]) == ["yes"] * counted
+    for row in fair.to_dict("records"):
+        predicted, low, high, measured = (
+            f"{row[name]:.{digits}f}" for name in ("predicted", "predicted_low", "predicted_high", "measured")
+        )
+        cells = f"{predicted} [{low}, {high}] | {measured} | {row['error']:+.1%} |".replace("%", " %")
+        assert f"on {row['workers']} | {cells}" in page("prediction")
+
+
+@pytest.mark.parametrize(("rate", "workers"), [("10mbit", 2), ("100mbit", 2), ("100mbit", 4)])
+@pytest.mark.parametrize("framework", COMPARED)
+def test_an_all_reduce_over_a_slow_link_takes_what_the_closed_form_says(
+    framework: Framework, rate: str, workers: int
+) -> None:
+    """2 (N - 1) / N times the bytes of a message, over what the link carries in a second."""
+    messages = []
+    steps = []
+    for record in launches(f"link_{rate}", framework, workers):
+        assert record.header is not None
+        assert record.probe is not None
+        assert record.header.gradient_bytes is not None
+        assert len({worker.host for worker in record.header.workers}) == workers
+        (epoch,) = (epoch for epoch in record.epochs if not epoch.warmup)
+        assert epoch.budget is not None
+        per_byte = 2 * (workers - 1) / workers / BYTES_PER_SECOND[rate]
+        messages.append(record.probe.median_seconds[-1] / record.probe.bytes[-1] / per_byte)
+        waited = epoch.budget.wire_seconds / epoch.steps
+        steps.append(waited / record.header.gradient_bytes / per_byte)
+    message = statistics.median(messages)
+    step = statistics.median(steps)
+    assert message == pytest.approx(FRAME, rel=0.05)
+    assert step < message, "the first gradients travel while the backward pass goes on"
+    assert f"| {rate} | {workers} | {NAMES[framework]} | {message:.3f} | {step:.3f} |" in page("dilation")
+
+
+def test_steps_at_several_dilations_lie_on_a_line_within_two_percent() -> None:
+    studies = [LOGS / name for name in ("dilation_k7", "dilation_k14", "dilation_k28", "emulated_scaling")]
+    command = [sys.executable, "-m", "benchmarks.dilation", *map(str, studies)]
+    printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^(.*) on 14: (.*) ms at 1/K = 0, largest residual (.*)%", printed, re.MULTILINE)
+    assert {name for name, *_ in found} == {"native DDP", "Horovod"}
+    for name, milliseconds, residual in found:
+        cells = re.escape(f"{float(milliseconds):.1f} | {residual} % |")
+        assert re.search(rf"\| {name}, ms \|.*\| {cells}", page("dilation")), cells
+        assert float(residual) < 2
+
+
+@pytest.mark.parametrize(
+    ("study", "k", "workers"),
+    [
+        ("two_cores_k16_few", 16, 1),
+        ("two_cores_k16_few", 16, 2),
+        ("two_cores_k16", 16, 14),
+        ("two_cores_k28", 28, 14),
+    ],
+)
+def test_the_table_of_two_cores_is_that_of_the_records(study: str, k: int, workers: int) -> None:
+    """Images per second, and seconds of data wait and wire of a step: medians of the launches."""
+    cells = []
+    for framework in COMPARED:
+        rows = []
+        for record in launches(study, framework, workers):
+            (epoch,) = (epoch for epoch in record.epochs if not epoch.warmup)
+            assert epoch.budget is not None
+            wait = statistics.mean(epoch.budget.data_wait_seconds) / epoch.steps
+            rows.append((epoch.images / epoch.seconds, wait, epoch.budget.wire_seconds / epoch.steps))
+        speed, wait, wire = map(statistics.median, zip(*rows, strict=True))
+        cells += [f"{speed:.1f}", f"{wait:.2f}", f"{wire:.2f}"]
+    assert f"| {k} | {workers} | {' | '.join(cells)} |" in page("published_gap")
+
+
+def test_the_iou_of_played_and_real_workers_is_that_of_the_records() -> None:
+    points = report_of("plan_nuclei").played.points
+    linear = points[(points["options"] == "rate_scaling=linear") & (points["workers"] == 2)].set_index("kind")
+    real = linear.loc["real"]
+    assert real["iou_low"] <= linear.loc["played", "iou"] <= real["iou_high"]
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", page("plan_quality"), flags=re.MULTILINE))
+    assert len(rows) > 4
+    for workers, cells in rows.items():
+        of_count = points[points["workers"] == int(workers)].itertuples()
+        said = [f"{row.iou:.3f} [{row.iou_low:.3f}, {row.iou_high:.3f}]" for row in of_count]
+        assert said
+        assert all(each in cells for each in said)
+
+
+def test_the_seconds_of_played_runs_are_those_of_the_records() -> None:
+    records = [read_record(path) for path in (LOGS / "plan_nuclei").glob("*/run.jsonl")]
+    played = [
+        record.results[-1].training_seconds
+        for record in records
+        if record.header and record.header.config.training.plays is not None
+    ]
+    said = f"{len(played)} played runs trained for {np.mean(played):.0f} s each"
+    assert said in " ".join(page("plan_quality").split())
+
+
+def test_the_table_and_the_sentences_of_saliency_are_those_of_the_records() -> None:
+    report = report_of("saliency_nuclei")
+    assert set(report.study.explained) == set(report.study.runs["run"])
+    sentences = report.saliency.sentences
+    assert sentences
+    text = " ".join(page("saliency").split())
+    assert [sentence for sentence in sentences if sentence not in text] == []
+    rows = report.saliency.points.to_dict("records")
+    assert len(rows) > 1
+    for row in rows:
+        cells = [with_interval(row, "maps_per_second", "~3"), with_interval(row, "speedup", ".2f")]
+        name = report.study.names[row["framework"]]
+        assert f"| {name} | {row['split']} | {row['workers']} | {' | '.join(cells)} |" in page("saliency")
