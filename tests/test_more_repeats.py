@@ -266,7 +266,7 @@ def test_a_fixed_study_goes_on_until_its_intervals_are_narrow_from_the_repeats_t
 def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Path) -> None:
     """With a further framework the intervals of the report are corrected for more comparisons."""
     frameworks = ["pytorch_native", "horovod", "lightning"]
-    asked = STUDY | {"frameworks": frameworks}
+    asked = STUDY | {"frameworks": frameworks, "workers": [1]}
     folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(asked | {"repeats": 3}))
     study = Launched(folder, [1.0, 1.06, 1.03, 1.03])
     study.launch()
@@ -319,7 +319,7 @@ def share_covered(significance: float) -> float:
     return float(((ended["ratio_low"] <= TRUE_RATIO) & (ended["ratio_high"] >= TRUE_RATIO)).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.verify
 def test_intervals_after_an_adaptive_stop_hold_the_truth_as_often_as_they_say() -> None:
     """Where 95 % intervals do not."""
     assert share_covered(FIXED_SIGNIFICANCE) < 0.94
