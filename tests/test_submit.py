@@ -405,7 +405,7 @@ def test_where_the_study_folder_cannot_be_written_jobs_are_cancelled_and_a_waiti
 def test_status_as_json_has_the_agreed_keys(submitter: Submitter, fake: FakeSlurm) -> None:
     submitter.submit()
     words = ["status", "sweep", "--json", "--logs", str(submitter.folder.path.parent)]
-    command = [sys.executable, "-m", "slurm", *words]
+    command = [sys.executable, "-m", "unet_scaling", *words]
     done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True)
     rows = json.loads(done.stdout)
     assert len(rows) == 4
