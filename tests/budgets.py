@@ -36,6 +36,7 @@ class Steps:
     wire: float = 0.0
     contended: Mapping[str, float] = field(default_factory=lambda: QUIET)
     cores: int = 1
+    frequency_mhz: float | None = 3000.0
 
     def of_worker(self, phase: str, worker: int) -> float:
         value = getattr(self, phase)
@@ -136,5 +137,5 @@ def _processor(steps: Steps, worker: int, scale: float) -> CpuFacts:
         other_workers_seconds=None if other_workers is None else scale * other_workers,
         cores=steps.cores,
         peak_memory_bytes=2**28 + worker,
-        frequency_mhz=3000.0,
+        frequency_mhz=steps.frequency_mhz,
     )

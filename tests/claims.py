@@ -4,13 +4,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.compare.assemble import compare_studies
-from analysis.compare.show import comparison_files
-from analysis.compare.sides import read_side
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.summary_json import summary_json
 from analysis.study import Study
+from tests.reports import Compared
 from tests.tampering import rows_of
 
 FEWEST_FOR_TRUST = 5
@@ -96,7 +94,7 @@ def report_on(folder: Path, output: Path) -> Path:
 
 def compare_pair(folder: Path, output: Path) -> Path:
     """Compare the studies a and b in a folder. Raises UserError where that is refused."""
-    files = comparison_files(compare_studies(read_side("A", folder / "a"), read_side("B", folder / "b")))
+    files = Compared(folder / "a", folder / "b").files
     output.mkdir(parents=True)
     for name in ("compare.csv", "compare_facts.csv"):
         (output / name).write_bytes(files[name])

@@ -24,6 +24,7 @@ from tests.attacks_on_facts import ON_FACTS
 from tests.evidence import evidence
 from tests.honest import Honest, write_honest
 from tests.own_task_records import as_own_task
+from tests.reports import without_figures
 from tests.script_records import write_script_run
 from unet_scaling.study.config import FRAMEWORKS
 
@@ -112,7 +113,8 @@ NAMES = (*COMMITTED, *COMPARED, *PREDICTED, *GENERATED)
 def numbers_of(name: str, place: Path) -> list[str]:
     """Return what the command of this name writes, a line per column or key; `place` is an empty folder."""
     output = place / "output"
-    main([*_command(name, place / "study"), "--output", str(output)])
+    with without_figures():
+        main([*_command(name, place / "study"), "--output", str(output)])
     lines: list[str] = []
     for path in sorted(output.iterdir()):
         if path.suffix == ".csv":

@@ -43,17 +43,6 @@ def text(place: int, old: bytes, new: bytes) -> Spoil:
     return spoil
 
 
-def raw_value(place: int, old: bytes, new: bytes) -> Spoil:
-    """Spoils one line by replacing text that JSON writers would not write, with a true checksum."""
-
-    def spoil(lines: Lines) -> Lines:
-        assert old in lines[place]
-        content = lines[place][: lines[place].rindex(b',"crc32"')].replace(old, new, 1)
-        return [*lines[:place], with_checksum(content + b"}"), *lines[place + 1 :]]
-
-    return spoil
-
-
 def order(*places: int) -> Spoil:
     """Spoils a record by taking these of its lines, in this order."""
     return lambda lines: [lines[place] for place in places]
@@ -96,57 +85,30 @@ RECORDS = (
     Case("header only", order(HEADER), "no end line after 0 of 3 epochs"),
     Case("no header", order(FIRST, SECOND, THIRD, RESULT, END), "starts with its one header"),
     Case("header twice", order(HEADER, HEADER, FIRST, SECOND, THIRD, RESULT, END), "its one header"),
-    Case("header late", order(FIRST, HEADER, SECOND, THIRD, RESULT, END), "starts with its one header"),
     Case("torn at the end", cut(END, -3), ":6: the line is cut off"),
-    Case("without its last line break", cut(END, -1), ":6: the line is cut off"),
     Case(
         "torn in the middle", lambda lines: [*lines[:2], lines[2][:40] + b"\n", *lines[3:]], f":3: {DAMAGED}"
     ),
-    Case("a line joined to the next", text(FIRST, b"}\n", b"}"), f":2: {DAMAGED}"),
     Case(
         "epoch twice", order(HEADER, FIRST, FIRST, SECOND, THIRD, RESULT, END), "0, 1, 2, ...: [0, 0, 1, 2]"
     ),
     Case("epoch missing", order(HEADER, FIRST, THIRD, RESULT, END), "epochs are not 0, 1, 2, ...: [0, 2]"),
-    Case("epochs swapped", order(HEADER, SECOND, FIRST, THIRD, RESULT, END), "0, 1, 2, ...: [1, 0, 2]"),
     Case("last epoch missing", order(HEADER, FIRST, SECOND, RESULT, END), "2 epochs, 3 were asked for"),
-    Case(
-        "too many epochs",
-        lambda lines: [*lines[:4], with_values(lines[3], epoch=3), *lines[4:]],
-        "complete with 4 epochs, 3 were asked for",
-    ),
     Case("no result", order(HEADER, FIRST, SECOND, THIRD, END), "without an evaluation after the last epoch"),
-    Case(
-        "result twice",
-        order(HEADER, FIRST, SECOND, THIRD, RESULT, RESULT, END),
-        "order of their epochs: [3, 3]",
-    ),
-    Case("evaluation of an early epoch", change(RESULT, epochs=2), "without an evaluation after the last"),
     Case("line after the end", order(HEADER, FIRST, SECOND, THIRD, END, RESULT), "a line after the end"),
-    Case("end twice", order(HEADER, FIRST, SECOND, THIRD, RESULT, END, END), "a line after the end"),
     Case("no end", order(HEADER, FIRST, SECOND, THIRD, RESULT), "no end line after 3 of 3 epochs"),
     Case("foreign text", insert(2, b"slurmstepd: error: two processes wrote here\n"), f":3: {DAMAGED}"),
-    Case("foreign JSON", insert(2, b'{"epoch":1,"val_loss":0.3}\n'), f":3: {DAMAGED}"),
     Case("foreign kind", insert(2, with_checksum(b'{"kind":"note"}')), ":3: line: Input tag 'note'"),
-    Case("a list", insert(2, with_checksum(b'["epoch"]}')), ":3: line: Invalid JSON"),
     Case("blank line", insert(2, b"\n"), f":3: {DAMAGED}"),
     Case("two writers in one line", torn_by_another_writer, f":3: {DAMAGED}"),
-    Case("two writers' lines", lambda lines: [line for line in lines for _ in range(2)], "its one header"),
     Case("NUL block at the end", insert(6, bytes(512)), ":7: the line is cut off"),
-    Case(
-        "NUL block in place of a line",
-        lambda lines: [*lines[:2], bytes(150) + b"\n", *lines[3:]],
-        f":3: {DAMAGED}",
-    ),
     Case("checksum changed", text(SECOND, b'"crc32":"', b'"crc32":"0'), f":3: {DAMAGED}"),
     Case("number changed by hand", text(SECOND, b'"seconds":0.48', b'"seconds":0.38'), f":3: {DAMAGED}"),
-    Case("not UTF-8", raw_value(HEADER, b'"node1"', b'"n\xf6de1"'), ":1: line: Invalid JSON"),
     Case(
         "line breaks of Windows",
         lambda lines: [line.replace(b"\n", b"\r\n") for line in lines],
         f":1: {DAMAGED}",
     ),
-    Case("byte order mark", text(HEADER, b"{", b"\xef\xbb\xbf{"), f":1: {DAMAGED}"),
-    Case("UTF-16", lambda lines: [line.decode().encode("utf-16") for line in lines], f":1: {DAMAGED}"),
     Case(
         "nested without end",
         insert(2, with_checksum(b'{"kind":' + b"[" * 10_000 + b"}")),
@@ -155,30 +117,12 @@ RECORDS = (
     Case(
         "negative seconds", change(SECOND, seconds=-1.0), ":3: epoch.seconds: Input should be greater than 0"
     ),
-    Case("no seconds", change(SECOND, seconds=0.0), ":3: epoch.seconds: Input should be greater than 0"),
-    Case("no images", change(SECOND, images=0), ":3: epoch.images: Input should be greater than 0"),
     Case("loss not a number", change(SECOND, loss=float("nan")), ":3: epoch.loss: Input should be a finite"),
-    Case("loss infinite", change(SECOND, loss=float("inf")), ":3: epoch.loss: Input should be a finite"),
     Case("loss null", change(SECOND, loss=None), "epoch 1 has no loss"),
-    Case(
-        "loss beyond a float",
-        raw_value(SECOND, b"0.35", b"1e999"),
-        ":3: epoch.loss: Input should be a finite",
-    ),
     Case("text for a number", change(SECOND, epoch="1"), ":3: epoch.epoch: Input should be a valid integer"),
-    Case(
-        "truth for a number", change(SECOND, images=True), ":3: epoch.images: Input should be a valid integer"
-    ),
-    Case("number for truth", change(SECOND, warmup=0), ":3: epoch.warmup: Input should be a valid boolean"),
-    Case("fractional epoch", change(SECOND, epoch=1.5), ":3: epoch.epoch: Input should be a valid integer"),
     Case("unknown key", change(SECOND, accuracy=0.9), ":3: epoch.accuracy: Extra inputs are not permitted"),
     Case("missing key", change(SECOND, steps=...), ":3: epoch.steps: Field required"),
     Case("format 6", change(HEADER, format=6), ":1: header.format: Input should be 1, 2, 3, 4 or 5"),
-    Case(
-        "epoch of a nanosecond",
-        change(SECOND, seconds=1e-9, worker_seconds=[1e-9]),
-        "epoch 1: 48 images, 6 steps in 1e-09 s cannot be",
-    ),
     Case(
         "epoch of ten million million years",
         change(SECOND, seconds=1e300, worker_seconds=[1e300]),
@@ -194,17 +138,11 @@ RECORDS = (
         change(SECOND, images=49),
         "epoch 1 has 49 images, 6 steps of 8 have fewer",
     ),
-    Case(
-        "fewer images than its steps take",
-        change(SECOND, images=40),
-        "epoch 1 has 40 images, 6 steps of 8 have more",
-    ),
     Case("loss beyond float32", change(SECOND, loss=1e300), "a loss of 1e+300 is beyond float32"),
     Case("unknown status", change(END, status="done"), ":6: end.status: Input should be 'complete'"),
     Case("IoU above 1", change(RESULT, iou=1.2), ":5: result.iou: Input should be less than or equal to 1"),
     Case("IoU not of its counts", change(RESULT, iou=0.9), "iou is 0.9, but the counts give 0.8"),
     Case("Dice not of its counts", change(RESULT, dice=0.9), "dice is 0.9, the counts give 0.8888"),
-    Case("negative count", change(RESULT, false_positive=-1), ":5: result.false_positive: Input should be"),
     Case("images left out", change(RESULT, images=11), "11 images evaluated, the test set has 12"),
     Case(
         "training time too short",
@@ -220,16 +158,6 @@ RECORDS = (
         "huge whole number", change(SECOND, images=10**30), "epoch 1: images or steps do not fit into 64 bits"
     ),
     Case("huge counts", more_foreground, "the counts do not fit into 64 bits"),
-    Case(
-        "immeasurable seconds", change(SECOND, seconds=5e-324, worker_seconds=[5e-324]), "5e-324 s cannot be"
-    ),
-    Case(
-        "endless seconds",
-        lambda lines: change(THIRD, seconds=1.7e308, worker_seconds=[1.7e308])(
-            change(SECOND, seconds=1.7e308, worker_seconds=[1.7e308])(lines)
-        ),
-        "in 1.7e+308 s cannot be",
-    ),
     Case(
         "digest of another point",
         change(HEADER, config_sha256="0" * 64),

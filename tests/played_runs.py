@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.records import digest, make_epochs, make_header, make_point, make_result, write_run
+from tests.records import write_run
 from unet_scaling.study.config import Framework
-from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import End
 
 DIVERGED = -1.0
@@ -85,22 +84,15 @@ def write_real(folder: Path, workers: int, ious: Sequence[float], images_per_sec
 
 def write_curve(folder: Path, plays: int, repeat: int, ious: Sequence[float]) -> Path:
     """Write a played run that is evaluated after every epoch, with these IoUs."""
-    options = {"training": {"plays": plays, "epochs": len(ious), "evaluate_every": 1}}
-    point = make_point("pytorch_native", 1, repeat, options=options, label=f"-plays={plays}")
-    run = folder / point.run
-    run.mkdir(parents=True)
-    (run / "config.json").write_text(point.model_dump_json())
-    epochs = make_epochs(point, PLAYED_IMAGES_PER_SECOND, IMAGES_PER_EPOCH)
-    first_line = make_header(point)
-    writer = RecordWriter(run / RECORD_NAME)
-    writer.write(first_line)
-    for number, (epoch, iou) in enumerate(zip(epochs, ious, strict=True), start=1):
-        writer.write(epoch)
-        weights = {"weights_sha256": digest(f"{point.run} after {number} epochs")}
-        writer.write(make_result(first_line, epochs[:number], iou).model_copy(update=weights))
-    writer.write(End(status="complete"))
-    writer.close()
-    return run
+    return write_run(
+        folder,
+        repeat=repeat,
+        images_per_second=PLAYED_IMAGES_PER_SECOND,
+        images_per_epoch=IMAGES_PER_EPOCH,
+        options={"training": {"plays": plays, "epochs": len(ious), "evaluate_every": 1}},
+        label=f"-plays={plays}",
+        ious=ious,
+    )
 
 
 def near(center: float, repeats: int = 5, *, deviation: float = 0.001, seed: int = 1) -> list[float]:

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.findings.comparison import compare
-from analysis.findings.verdict import Verdict, verdicts
+from analysis.findings.comparison import FASTER, SUGGESTED, compare, withhold
+from analysis.findings.fairness_table import fairness_checks
+from analysis.findings.speedup import summarise
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
 from unet_scaling.study.config import FRAMEWORKS, Framework
 
@@ -120,12 +121,21 @@ def study_with_pace(pace: NDArray[np.float64]) -> Study:
     return study_of(rows, 1000 / pace)
 
 
-def verdict_list(study: Study) -> list[Verdict]:
-    """The verdicts on a study."""
-    return verdicts(study, compare(study))
+def points_of(study: Study) -> pd.DataFrame:
+    """The table of points, as summary.csv has it."""
+    return summarise(study)
 
 
-def sentence_of(throughputs: Throughputs) -> str:
-    """The one verdict on these throughputs."""
-    (verdict,) = verdict_list(study_from(throughputs))
-    return str(verdict)
+def ratios_of(study: Study, family: Sequence[str] = ()) -> pd.DataFrame:
+    """The table of comparisons; those of one `family` are corrected for each other."""
+    return compare(study, family=family)
+
+
+def claims(study: Study) -> tuple[float, float]:
+    """Percent of the studies in one that call a framework faster, and that suggest it."""
+    compared = withhold(compare(study, family=["options"]), fairness_checks(study))
+    faster, suggested = (
+        100 * compared["outcome"].isin(words).groupby(compared["options"]).any().mean()
+        for words in (FASTER, SUGGESTED)
+    )
+    return faster, suggested

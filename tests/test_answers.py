@@ -3,29 +3,22 @@
 A headline claims no more than the evidence, in studies where that is easy to do.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analysis.loading.load import load_study
-from analysis.loading.reference import load_reference
-from analysis.report.assemble import make_report
-from analysis.report.conclusions import cost_conclusion, iou_conclusion
-from analysis.report.summary_json import summary_json
-from analysis.study import NAMES, Study
 from tests.budgets import Steps, write_budget_run
 from tests.evidence import evidence
 from tests.own_task_records import as_own_task
 from tests.played_runs import near, write_all_played
 from tests.records import PIXELS, make_workers, write_run
 from tests.report_studies import START, write_one_after_the_other, write_study
+from tests.reports import report_of, report_of_older
 from tests.test_disturbance import LOADED
 from unet_scaling.study.config import FRAMEWORKS, Framework
 from unet_scaling.study.options import Criteria
@@ -278,15 +271,9 @@ CASES = (
 # fmt: on
 
 
-def summary_of(study: Study) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(summary_json(make_report(study)))
-    return found
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_an_answer_claims_what_its_study_shows(case: Case, tmp_path: Path) -> None:
-    study = replace(load_study(case.study(tmp_path)), criteria=case.criteria)
-    summary = summary_of(study)
+    summary = report_of(case.study(tmp_path), case.criteria).summary
     ((answer,), (advice,)) = summary["answers"], summary["recommendations"]
     headline = answer["headline"].lower()
     framework = {None: "-", NATIVE: "native"}.get(advice["framework"], advice["framework"])
@@ -303,18 +290,16 @@ def test_an_answer_claims_what_its_study_shows(case: Case, tmp_path: Path) -> No
 
 
 def test_what_was_learned_and_the_margin_stand_in_the_table(tmp_path: Path) -> None:
-    rows = summary_of(load_study(both(tmp_path / "rare", {1: (100, 0.0135), 2: (190, 0.0135)}, **RARE)))[
-        "iou"
-    ]
+    rows = report_of(both(tmp_path / "rare", {1: (100, 0.0135), 2: (190, 0.0135)}, **RARE)).summary["iou"]
     assert {row["learned"] for row in rows} == {"yes"}
     assert {round(row["margin"], 5) for row in rows} == {0.00125}
     assert {round(row["constant_iou"], 3) for row in rows} == {0.002}
-    rows = summary_of(load_study(both(tmp_path / "none", LOST)))["iou"]
+    rows = report_of(both(tmp_path / "none", LOST)).summary["iou"]
     assert {(row["learned"], row["margin"]) for row in rows} == {("no", 0.01)}
     assert {row["non_inferior"] for row in rows} == {"baseline", "not shown"}
     (tile,) = (
         tile
-        for tile in summary_of(load_study(own_task(tmp_path / "own")))["answers"][0]["tiles"]
+        for tile in report_of(own_task(tmp_path / "own")).summary["answers"][0]["tiles"]
         if "accuracy" in tile["title"]
     )
     assert any("constant prediction" in reason and "not known" in reason for reason in tile["reasons"])
@@ -322,7 +307,7 @@ def test_what_was_learned_and_the_margin_stand_in_the_table(tmp_path: Path) -> N
 
 def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: Path) -> None:
     ious = {1: near(0.003, deviation=0.0003), 8: near(0.003, deviation=0.0003, seed=2)}
-    summary = summary_of(load_study(write_all_played(tmp_path, ious)))
+    summary = report_of(write_all_played(tmp_path, ious)).summary
     (answer,) = summary["answers"]
     assert answer["kind"] == "undecided"
     assert "nothing was learned" in answer["headline"].lower()
@@ -332,7 +317,7 @@ def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: P
 
 
 def test_trust_counts_the_checks_that_are_not_known(tmp_path: Path) -> None:
-    summary = summary_of(load_study(write_study(tmp_path)))
+    summary = report_of(write_study(tmp_path)).summary
     trust = summary["answers"][0]["tiles"][3]
     marks = [check["mark"] for check in summary["checks"]]
     assert f"{marks.count('yes')} of {len(marks)} checks met" in trust["value"]
@@ -359,7 +344,7 @@ def test_sets_of_options_have_an_answer_each_and_the_best_only_where_shown(tmp_p
         for rate, speed, of_one, of_two, repeats in options:
             run = {"options": {"training": {"learning_rate": rate}}, "label": f"-{rate}", "repeats": repeats}
             both(tmp_path / name, {1: (speed, of_one), 2: (1.9 * speed, of_two)}, **run)
-        report = make_report(load_study(tmp_path / name))
+        report = report_of(tmp_path / name).report
         assert [answer.kind for answer in report.answers] == kinds, name
         assert ("not shown" not in report.compared_options) == is_best_shown, report.compared_options
 
@@ -370,7 +355,7 @@ def test_older_logs_decide_nothing(tmp_path: Path) -> None:
         header = ",time_per_epoch,loss,lr,training_time,test_time,iou"
         (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows, ""]))
     ((answer,), (advice,)) = (
-        summary_of(load_reference(tmp_path))[key] for key in ("answers", "recommendations")
+        report_of_older(tmp_path).summary[key] for key in ("answers", "recommendations")
     )
     assert (answer["kind"], advice["workers"]) == ("undecided", None)
     assert [tile["light"] for tile in answer["tiles"] if tile["title"] != "Time and cost"] == ["unknown"] * 3
@@ -390,25 +375,11 @@ def test_next_steps_cure_what_is_missing(tmp_path: Path) -> None:
         "learned": (lambda to: both(to, LOST), "learn first"),
     }
     for name, (write_it, expected) in steps.items():
-        (answer,) = make_report(load_study(write_it(tmp_path / name))).answers
+        (answer,) = report_of(write_it(tmp_path / name)).report.answers
         assert any(expected in step for step in answer.next_steps), (name, answer.next_steps)
 
 
-def test_sections_claim_the_least_time_only_where_intervals_show_it(tmp_path: Path) -> None:
-    alike = make_report(load_study(both(tmp_path / "alike", {1: (100, 0.8), 2: (190, 0.8)})))
-    assert cost_conclusion(alike).count("by medians alone") == 2
-    apart = make_report(
-        load_study(write(tmp_path / "apart", {1: (100, 0.8), 4: (390, 0.8)}, {1: (100, 0.8), 4: (300, 0.6)}))
-    )
-    time, cost = cost_conclusion(apart).split("; the cheapest")
-    assert "by medians alone" not in time
-    assert NAMES[NATIVE] in time
-    assert "by medians alone" in cost
-    assert iou_conclusion(apart).split("; ")[1].startswith("Horovod: inferior on 4")
-
-
-@pytest.mark.parametrize("study", ["published_gap_controller", "published_gap_openmpi"])
-def test_the_published_runs_say_not_to_scale_out(study: str) -> None:
-    answers = make_report(load_study(evidence(study))).answers
-    assert {answer.kind for answer in answers} == {"stay"}
-    assert all("IoU falls from 0.33 to 0.01" in answer.headline for answer in answers)
+def test_the_published_runs_say_not_to_scale_out() -> None:
+    answers = report_of(evidence("published_gap_controller")).summary["answers"]
+    assert {answer["kind"] for answer in answers} == {"stay"}
+    assert all("IoU falls from 0.33 to 0.01" in answer["headline"] for answer in answers)

@@ -6,9 +6,10 @@ cures an attack takes it out.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,31 @@ NOT_YET = {
     "B has slower launches set aside",
 }
 ON_REPORT = (*ON_TRAINING, *ON_FACTS)
+# One for each way to claim too much; `make verify` takes all.
+QUICK = {
+    "all background", "weights as they began", "losses that rise", "a margin as wide as the score",
+    "other losses on 1 worker", "other weights on 2 workers", "twice the learning rate in one arm",
+    "half the gradient bytes", "a wrapper trains alone", "nothing averaged in 0 s",
+    "repeats 1, 3, 5, 7, 12 of 12", "the best of three launches", "grown after a look, without repeats.json",
+    "slow repeats of one arm removed", "five copies of one launch", "more workers emulated", "scripts only",
+    "seconds halved, the files beside kept", "a ratio equal to 16 digits", "epochs of one launch in another",
+    "records under the other framework's name", "Horovod without NCCL on GPUs", "half the power in one arm",
+    "another partition", "clock known in one arm only", "more epochs of warm-up in one arm",
+    "always the same arm first", "one arm throttled", "launches of a split second",
+    "masks of another size in one arm", "the best epoch as the last", "own task: a score called error_rate",
+    "B is A in a hurry", "B has the best 5 of 12 repeats", "B at a higher clock", "B with other losses",
+    "neither learned anything", "B has slower launches set aside", "B in bf16",
+}  # fmt: skip
+
+
+def quick_or_all(attacks: Sequence[Attack]) -> list[Any]:
+    """Parameters of a test; those that are not quick are for `make verify`."""
+    marks = [() if attack.name in QUICK else pytest.mark.verify for attack in attacks]
+    return [
+        pytest.param(attack, id=attack.name, marks=mark) for attack, mark in zip(attacks, marks, strict=True)
+    ]
+
+
 Base = Callable[[str], Path]
 
 
@@ -71,9 +97,10 @@ def test_every_attack_has_a_name_of_its_own() -> None:
     others = {"one named for nothing", "inputs of a prediction exchanged"}
     assert len(set(names)) == len(names)
     assert set(names) | others >= NOT_YET
+    assert set(names) >= QUICK
 
 
-@pytest.mark.parametrize("attack", ON_REPORT, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", quick_or_all(ON_REPORT))
 def test_an_attack_leaves_no_plain_claim(attack: Attack, base: Base, tmp_path: Path) -> None:
     study = tmp_path / "study"
     shutil.copytree(base(attack.base), study)
@@ -84,7 +111,7 @@ def test_an_attack_leaves_no_plain_claim(attack: Attack, base: Base, tmp_path: P
     assert (claims_plainly(report) and not says_what_is_not_known(report)) is (attack.name in NOT_YET)
 
 
-@pytest.mark.parametrize("attack", ON_PAIRS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", quick_or_all(ON_PAIRS))
 def test_an_attack_leaves_no_plain_comparison(attack: Attack, base: Base, tmp_path: Path) -> None:
     studies = tmp_path / "studies"
     shutil.copytree(base("a pair"), studies)
@@ -94,7 +121,12 @@ def test_an_attack_leaves_no_plain_comparison(attack: Attack, base: Base, tmp_pa
     assert compared_plainly(tmp_path / "compare") is (attack.name in NOT_YET)
 
 
-@pytest.mark.parametrize("kind", HONEST)
+QUICK_HONEST = ("native DDP faster", "equally fast, 3 repeats", "two wrappers", "GPUs", "does not scale")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in QUICK_HONEST else pytest.mark.verify) for kind in HONEST]
+)
 def test_an_honest_study_claims_plainly(kind: str, tmp_path: Path) -> None:
     truth, also = HONEST[kind]
     study = write_honest(tmp_path / "study", truth)

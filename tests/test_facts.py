@@ -158,7 +158,7 @@ ON_GPUS: list[tuple[str, Changes, str, str, str]] = [
 MAY_DIFFER: Mapping[str, str] = {
     "Header.kind": "names the line",
     "Header.format": "older code is told by its commit",
-    "Header.attempt": "attempts may be many; what they tell is compared (test_analysis_fairness.py)",
+    "Header.attempt": "attempts may be many; what they tell is compared (test_refusals.py)",
     "Header.config_sha256": "follows from config",
     "Header.compute": "refused as emulated beside measured (test_emulation.py)",
     "Header.resumed": "as attempt",

@@ -1,0 +1,434 @@
+"""What may not be compared is refused, withheld or remarked on, and the reason names fact and values."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.budgets import Steps, write_budget_run
+from tests.records import digest, make_header, make_point, make_workers, write_record, write_run
+from tests.report_studies import write_study
+from tests.reports import report_of, report_of_older
+from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.record import RECORD_NAME, set_record_aside
+from unet_scaling.study.record_lines import AttemptFacts, End, Resumed, WorkerFacts
+
+START = datetime(2025, 1, 31, 12, tzinfo=UTC)
+NATIVE: Framework = "pytorch_native"
+YES, NO, UNKNOWN = "yes", "no", "not known"
+TORCH = {"python": "3.11.2", "torch": "2.12.0"}
+# Of one run: its framework, its workers, what its header says otherwise, and its options.
+Run = tuple[Framework, int, Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
+
+
+def run(framework: Framework = NATIVE, count: int = 1, options: Any = None, **header: Any) -> Run:
+    return framework, count, header, options or {}
+
+
+def with_settings(workers: int = 1, **settings: dict[str, str]) -> list[WorkerFacts]:
+    """Workers that have these variables beside those of all."""
+    return [
+        each.model_copy(update={name: (getattr(each, name) or {}) | own for name, own in settings.items()})
+        for each in make_workers(workers)
+    ]
+
+
+def variable(**environment: str) -> dict[str, Any]:
+    return {"workers": with_settings(environment=environment)}
+
+
+def write(folder: Path, runs: Sequence[Run]) -> Path:
+    """Write these runs as repeats 1, 2, ... of their points, in the order of their start."""
+    repeats: dict[tuple[str, int], Any] = {}
+    for number, (framework, workers, header, options) in enumerate(runs):
+        repeat = next(repeats.setdefault((framework, workers), itertools.count(1)))
+        started = {"started_utc": f"{START + timedelta(minutes=number):%Y-%m-%dT%H:%M:%SZ}"}
+        write_run(folder, framework, workers, repeat, options=options, header=started | dict(header))
+    return folder
+
+
+BOTH = (run(), run("horovod"))
+NINE = tuple(run(FRAMEWORKS[number % 2]) for number in range(9))
+CHANGED = tuple(run(framework, dirty=True, commit="later") for framework in (NATIVE, "horovod") * 4)
+TUNED = variable(HOROVOD_HIERARCHICAL_ALLREDUCE="1")
+YIELDING = {"horovod": {"yield_when_idle": True}}
+TWO_CORES = {"training": {"cores_per_worker": 2}}
+
+
+def owning(cores: int) -> dict[str, Any]:
+    return {"workers": make_workers(1, cores_each=cores)}
+
+
+SPREAD = [make_workers(1, host=host)[0].model_copy(update={"worker": n}) for n, host in enumerate("ab")]
+# The runs, those refused, and words of the reason.
+REFUSED: Mapping[str, tuple[Sequence[Run], set[str], Sequence[str]]] = {
+    "commit": ((*NINE, run(commit="another")), {f"{NATIVE}-w01-r6"}, ("but 0123", "9 of 10")),
+    "commit of the first": (
+        (run(commit="another"), *NINE), {f"{NATIVE}-w01-r1"}, ("commit: another, but 0123", "(kept: 9 of 10"),
+    ),
+    "commits of equally many": (
+        (*BOTH, run(commit="b"), run("horovod", commit="b")),
+        {f"{NATIVE}-w01-r2", "horovod-w01-r2"}, ("2 of 4 runs, the first to start",),
+    ),
+    "another format": (
+        (run(format=1), run(format=2), run("horovod", format=4, commit="another", versions=TORCH)),
+        {"horovod-w01-r1"}, ("commit: another", "version of torch: 2.12.0, but 2.13.0"),
+    ),
+    "changed ones among clean ones": (
+        (*NINE, run(dirty=True)), {f"{NATIVE}-w01-r6"}, ("uncommitted changes: True, but False",),
+    ),
+    "more changed ones than clean ones": (
+        (*CHANGED, *NINE[:6]), {f"{framework}-w01-r{n}" for framework in FRAMEWORKS for n in (1, 2, 3, 4)},
+        ("uncommitted changes", "kept: committed code"),
+    ),
+    "one clean among changed ones": ((*CHANGED, run()), {f"{NATIVE}-w01-r5"}, ("kept: 8 of 9",)),
+    "a variable": ((*BOTH, run(**variable(NCCL_ALGO="Tree"))), {f"{NATIVE}-w01-r2"}, ("NCCL_ALGO: Tree",)),
+    "Horovod's variables in its runs": (
+        (run("horovod"), run("horovod", **TUNED)), {"horovod-w01-r2"}, ("ALLREDUCE: 1, but not set",),
+    ),
+    "Horovod's variables beside native DDP": ((run(), run("horovod", **TUNED)), set(), ()),
+    "limits of waiting": (
+        (run("horovod"), run("horovod", **variable(HOROVOD_STALL_CHECK_TIME_SECONDS="66"))), set(), (),
+    ),
+    "variables of an option": (
+        (run("horovod"), run("horovod", options=YIELDING, **variable(OMPI_MCA_mpi_yield_when_idle="1"))),
+        set(), (),
+    ),
+    "cores that the study varies": ((run(**owning(1)), run(options=TWO_CORES, **owning(2))), set(), ()),
+    "cores that it does not vary": (
+        tuple(run(options=TWO_CORES, **owning(cores)) for cores in (2, 2, 3)), {f"{NATIVE}-w01-r3"},
+        ("cores per worker: 3, but 2",),
+    ),
+    "packages of one framework": (
+        (run(versions=TORCH), run("horovod", versions=TORCH | {"horovod": "0.28.1"})), set(), (),
+    ),
+    "transport within a framework": (
+        (run(), run(), run(transport={"backend": "nccl"})), {f"{NATIVE}-w01-r3"}, ("nccl, but backend gloo",),
+    ),
+    "initial weights of the options": (
+        (run(), run(options={"model": {"width": 16}}, initial_weights_sha256=digest("wide"))), set(), (),
+    ),
+    "other hosts": ((run(NATIVE, 2), run("horovod", 2, workers=make_workers(2, host="c"))), set(), ()),
+    "workers on each host": (
+        (run(NATIVE, 2), run("horovod", 2, workers=SPREAD)), {"horovod-w02-r1"}, ("host: 1, 1, but 2",),
+    ),
+    "a shared core": (
+        (run(NATIVE, 2, workers=[each.model_copy(update={"cores": [4]}) for each in make_workers(2)]),),
+        {f"{NATIVE}-w02-r1"}, ("workers 0 and 1 share core 4 of host node1",),
+    ),
+    "equal core numbers of two hosts": (
+        (run(NATIVE, 2, workers=[each.model_copy(update={"cores": [0]}) for each in SPREAD]),), set(), (),
+    ),
+    "a shared device": (
+        (run(NATIVE, 2, workers=[
+            each.model_copy(update={"device_uuid": "GPU-7"}) for each in make_workers(2, device="V100")
+        ]),),
+        {f"{NATIVE}-w02-r1"}, ("workers 0 and 1 share device GPU-7",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_runs_that_differ_are_refused_naming_both_values(tmp_path: Path, case: str) -> None:
+    runs, refused, words = REFUSED[case]
+    found = report_of(write(tmp_path, runs)).left_out
+    assert set(found) == refused
+    assert all(
+        reason.startswith("refused: ") and word in reason for reason in found.values() for word in words
+    )
+
+
+def attempt(**changes: object) -> AttemptFacts:
+    """The facts of a first attempt that differs from the last one in these."""
+    facts = make_header(make_point())
+    return AttemptFacts(**{name: getattr(facts, name) for name in AttemptFacts.model_fields} | changes)
+
+
+@pytest.mark.parametrize(
+    ("fact", "change"),
+    [
+        ("commit", {"commit": "another"}),
+        ("SHA-256 of the data's manifest", {"manifest_sha256": digest("other images")}),
+        ("cores per worker", owning(2)),
+        ("devices", {"workers": make_workers(1, device="NVIDIA H200")}),
+        ("version of torch", {"versions": TORCH}),
+        ("environment NCCL_ALGO", variable(NCCL_ALGO="Tree")),
+        ("allocator LD_PRELOAD", {"workers": with_settings(allocator={"LD_PRELOAD": "libjemalloc.so"})}),
+    ],
+)  # fmt: skip
+def test_a_run_whose_attempts_differ_is_refused(tmp_path: Path, fact: str, change: dict[str, Any]) -> None:
+    resumed = run(attempt=2, resumed=Resumed(epoch=1, step=0), earlier=[attempt(**change)])
+    found = report_of(write(tmp_path, (resumed, run("horovod")))).left_out
+    assert list(found) == [f"{NATIVE}-w01-r1"]
+    assert all(
+        word in found[f"{NATIVE}-w01-r1"] for word in (f"{fact}: ", "in attempt 1, but", "in attempt 2")
+    )
+
+
+def resumed(study: Path, earlier: Mapping[str, Any], *, kept: bool = True) -> Path:
+    """A run of format 3 that was resumed after its first epoch, with the record of its first attempt."""
+    folder = write_run(study, end=None, header={"format": 3, **earlier})
+    set_record_aside(folder)
+    if not kept:
+        (folder / "run.attempt1.jsonl").unlink()
+    write_record(
+        folder, make_point(), header={"attempt": 2, "resumed": Resumed(epoch=1, step=0), "format": 3}
+    )
+    return folder
+
+
+def test_attempts_of_an_older_record_are_known_by_the_records_set_aside(tmp_path: Path) -> None:
+    resumed(tmp_path / "other", {**owning(2), "commit": "another"})
+    ((_, reason),) = report_of(tmp_path / "other").left_out.items()
+    assert "commit: another in attempt 1, but 0123456789" in reason
+    assert "cores per worker: 2 in attempt 1, but 1 in attempt 2" in reason
+    resumed(tmp_path / "hosts", {"workers": make_workers(1, host="node7")})
+    hosts = report_of(tmp_path / "hosts")
+    assert hosts.row("runs")["hosts"] == "node7 node1"
+    assert hosts.check("same machine in all attempts")[0] == "no"
+    resumed(tmp_path / "lost", {}, kept=False)
+    assert report_of(tmp_path / "lost").check("same machine in all attempts")[0] == "not known"
+
+
+def test_an_attempt_of_which_the_record_keeps_nothing_is_not_compared(tmp_path: Path) -> None:
+    anew = write_run(tmp_path / "anew", end=None, header={"commit": "another"})
+    set_record_aside(anew)
+    write_record(anew, make_point(), header={"attempt": 2})
+    assert report_of(tmp_path / "anew").left_out == {}
+    middle = {"attempt": 2, "resumed": Resumed(epoch=1, step=0), "commit": "another"}
+    folder = resumed(tmp_path / "middle", {})
+    (folder / RECORD_NAME).unlink()
+    write_record(folder, make_point(), header=middle, end=End(status="stopped"))
+    set_record_aside(folder)
+    last = {**middle, "attempt": 3, "commit": make_header(make_point()).commit}
+    write_record(folder, make_point(), header=last)
+    assert report_of(tmp_path / "middle").left_out == {}
+
+
+ORDER = "order interleaved in time"
+ALONE = "one run at a time on a core"
+NODES = "same nodes"
+BASELINE = "same baseline"
+CLOCK = "same clock of the cores"
+Write = Callable[[Path], object]
+
+
+def in_order(runs: str, minutes: float = 1.0, images: int = 48) -> Write:
+    """Write runs on 2 workers that start one after the other: "N1 H1", a letter and a repeat for each."""
+    names: dict[str, Framework] = {"N": NATIVE, "H": "horovod"}
+
+    def write_them(folder: Path) -> None:
+        for place, name in enumerate(runs.split()):
+            started = {"started_utc": f"{START + timedelta(minutes=minutes * place):%Y-%m-%dT%H:%M:%SZ}"}
+            write_run(folder, names[name[0]], 2, int(name[1:]), images_per_epoch=images, header=started)
+
+    return write_them
+
+
+def apart(seconds: int) -> Write:
+    """Three pairs of runs that train for 60 s each, of which the second one starts so much later."""
+
+    def write_them(folder: Path) -> None:
+        for repeat in (1, 2, 3):
+            for place, framework in enumerate(FRAMEWORKS):
+                begin = START + timedelta(seconds=repeat + place * seconds)
+                header = {"started_utc": f"{begin:%Y-%m-%dT%H:%M:%SZ}"}
+                write_run(folder, framework, 2, repeat, images_per_epoch=1000, header=header)
+
+    return write_them
+
+
+def at(*starts: float, shared: bool = True, **header: Any) -> Write:
+    """Runs of both frameworks in turn on 2 workers that train for 6 s each, from these seconds on."""
+
+    def write_them(folder: Path) -> None:
+        for number, second in enumerate(starts):
+            workers = make_workers(2)
+            if not shared:
+                workers = [each.model_copy(update={"cores": [each.worker + 2 * number]}) for each in workers]
+            facts = {
+                "workers": workers,
+                "started_utc": f"{START + timedelta(seconds=second):%Y-%m-%dT%H:%M:%SZ}",
+            }
+            own = facts | header
+            write_run(folder, FRAMEWORKS[number % 2], 2, number // 2 + 1, images_per_epoch=100, header=own)
+
+    return write_them
+
+
+def on_hosts(native: Sequence[str], horovod: Sequence[str]) -> Write:
+    """Runs on as many workers as a name has letters, each on the host of its letter."""
+
+    def write_them(folder: Path) -> None:
+        for repeat, both in enumerate(zip(native, horovod, strict=True), start=1):
+            for place, (framework, hosts) in enumerate(zip(FRAMEWORKS, both, strict=True)):
+                started = START + timedelta(minutes=2 * repeat + place)
+                workers = [
+                    each.model_copy(update={"host": host})
+                    for each, host in zip(make_workers(len(hosts)), hosts, strict=True)
+                ]
+                header = {"workers": workers, "started_utc": f"{started:%Y-%m-%dT%H:%M:%SZ}"}
+                write_run(folder, framework, len(hosts), repeat, header=header)
+
+    return write_them
+
+
+def counts(hosts: Mapping[int, str], days: Mapping[int, int]) -> Write:
+    """Three repeats of Horovod on 1, 2 and 4 workers: each count on its host and day."""
+
+    def write_them(folder: Path) -> None:
+        for repeat in (1, 2, 3):
+            for workers in (1, 2, 4):
+                started = START + timedelta(days=days.get(workers, 0), hours=repeat, minutes=workers)
+                header = {
+                    "workers": make_workers(workers, host=hosts.get(workers, "node1")),
+                    "started_utc": f"{started:%Y-%m-%dT%H:%M:%SZ}",
+                }
+                write_run(folder, "horovod", workers, repeat, header=header)
+
+    return write_them
+
+
+def clocked(native: Sequence[float | None], horovod: Sequence[float | None], workers: int = 2) -> Write:
+    """Runs of both frameworks in turn with these clocks, MHz; `workers` 1: of Horovod on 1 and 2 workers."""
+
+    def write_them(folder: Path) -> None:
+        for repeat, both in enumerate(zip(native, horovod, strict=True), start=1):
+            for place, mhz in enumerate(both):
+                started = {
+                    "started_utc": f"{START + timedelta(minutes=2 * repeat + place):%Y-%m-%dT%H:%M:%SZ}"
+                }
+                steps = Steps(frequency_mhz=mhz)
+                framework = FRAMEWORKS[place] if workers == 2 else "horovod"
+                write_budget_run(
+                    folder, framework, 2 if workers == 2 else 1 + place, repeat, steps, about=started
+                )
+
+    return write_them
+
+
+def pair(native: Mapping[str, Any], horovod: Mapping[str, Any]) -> Write:
+    return lambda folder: write(folder, (run(NATIVE, 2, **native), run("horovod", 2, **horovod)))
+
+
+def alike(workers: list[WorkerFacts]) -> Write:
+    return pair({"workers": workers}, {"workers": workers})
+
+
+def unequal_repeats(folder: Path) -> None:
+    write(folder, (run(), run("horovod"), run(), run()))
+
+
+GPUS_OF_ONE_CORE = [each.model_copy(update={"cores": [0, 1]}) for each in make_workers(2, device="H200")]
+SILENT = [each.model_copy(update={"allocator": None, "environment": None}) for each in make_workers(2)]
+IN_TURN = "N1 H1 H2 N2 N3 H3"
+# The study, a row of its fairness table, its mark, whether it withholds, and words of its fact.
+CHECKED: Sequence[tuple[str, Write, str, bool, Sequence[str]]] = [
+    (ORDER, in_order(IN_TURN), YES, False, ()),
+    (ORDER, in_order("N1 H1 H2 N3 H3 N4 H4 N5 H5 N2"), YES, False, ()),
+    (ORDER, in_order("N1 N2 H1 H2"), NO, True, ("1 of 1 point",)),
+    (ORDER, in_order("H1 H2 H3 H4 H5 N1 N2 N3 N4 N5"), NO, True, ()),
+    # One late rerun of one framework's first, middle or last repeat does not hide it.
+    (ORDER, in_order("N2 N3 N4 N5 H1 H2 H3 H4 H5 N1"), NO, True, ()),
+    (ORDER, in_order("N1 N2 N4 N5 H1 H2 H3 H4 H5 N3"), NO, True, ()),
+    (ORDER, in_order("N1 N2 N3 N4 H1 H2 H3 H4 H5 N5"), NO, True, ()),
+    (ORDER, in_order("N1 H1"), UNKNOWN, False, ()),
+    # Slurm starts jobs together: a second before the other's is no doubt.
+    (ORDER, in_order("N1 N2 N3 H1 H2 H3", minutes=1 / 300), YES, False, ()),
+    (ORDER, apart(20), YES, False, ()),
+    (ORDER, apart(59), NO, True, ()),
+    (ALONE, at(0, 6, 12, 18), YES, False, ()),
+    (ALONE, at(0, 6, 12, 8), NO, True, ("horovod-w02-r1 and horovod-w02-r2", "core 0 of host node1")),
+    (ALONE, at(0, 0, shared=False), YES, False, ()),
+    (ALONE, at(0, 0, workers=make_workers(2, device="H200")), NO, True, ("on device GPU-0",)),
+    # Its last attempt trained for 1 s of 6.
+    (ALONE, at(0, 2, attempt=2, resumed=Resumed(epoch=2, step=0)), YES, False, ()),
+    (ALONE, pair({"started_utc": "later"}, {}), UNKNOWN, False, ()),
+    (NODES, on_hosts(["aa"] * 5, ["bb"] * 5), NO, True, ("a in native DDP, b in Horovod",)),
+    (NODES, on_hosts(["aa"] * 5, ["bb", "bb", "bb", "bb", "aa"]), NO, True, ("a, b in Horovod",)),
+    (NODES, on_hosts(["aa", "bb", "aa"], ["bb", "aa", "aa"]), NO, False, ()),
+    (NODES, on_hosts(["aa", "bb"], ["aa", "cc"]), NO, True, ()),
+    (NODES, on_hosts(["abcd"] * 5, ["abcs"] * 4 + ["abcd"]), NO, True, ("in native DDP, 1 of 5 in Horovod",)),
+    (NODES, on_hosts(["abcd"] * 5, ["abcs"] * 3 + ["abcd"] * 2), NO, False, ()),
+    (BASELINE, counts({}, {}), YES, False, ()),
+    (BASELINE, counts({}, {1: -19}), NO, False, ("2025-01-12", "19 days from those on 2 and 4")),
+    (BASELINE, counts({}, {4: 30}), NO, False, ("30 days from those on 4 workers",)),
+    (BASELINE, counts({4: "fast"}, {}), NO, False, ("on 1 worker ran on node1, those on 4 workers on fast",)),
+    (BASELINE, counts({1: "old"}, {}), NO, False, ("ran on old, those on 2 and 4 workers on node1",)),
+    (BASELINE, clocked([1500.0] * 3, [3000.0] * 3, workers=1), NO, False, ("1,500 MHz", "3,000 MHz")),
+    (BASELINE, clocked([2950.0] * 3, [3000.0] * 3, workers=1), YES, False, ()),
+    (CLOCK, clocked([3010.0, 2990.0, 3000.0], [2820.0, 2800.0, 1500.0]), NO, True, ()),
+    (CLOCK, clocked([3010.0, 2990.0, 3000.0], [3000.0, 3000.0, 1500.0]), YES, False, ()),
+    (CLOCK, clocked([2700.0] * 3, [2700.0] * 3), UNKNOWN, False, ()),
+    (CLOCK, clocked([None] * 3, [2700.0] * 3), UNKNOWN, True, ()),
+    ("same software", pair({"dirty": True}, {"dirty": True}), UNKNOWN, False, ()),
+    ("workers share nothing", alike(GPUS_OF_ONE_CORE), NO, False, ("2 runs",)),
+    ("same way of computing", alike(SILENT), UNKNOWN, False, ()),
+    ("same environment", alike(SILENT), UNKNOWN, False, ()),
+    ("equal repeats", unequal_repeats, NO, False, ("1 to 3 per point",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)))
+def test_a_row_of_the_fairness_table_says_what_the_records_say(tmp_path: Path, number: int) -> None:
+    check, write_it, mark, withholds, words = CHECKED[number]
+    write_it(tmp_path)
+    found = report_of(tmp_path).check(check)
+    assert found[:2] == (mark, withholds), found
+    assert all(word in found[2] for word in words), found
+
+
+def test_a_fair_study_has_no_unmet_row_and_older_logs_know_but_their_repeats(tmp_path: Path) -> None:
+    marks = {row["check"]: row["mark"] for row in report_of(write_study(tmp_path / "fair")).rows("fairness")}
+    not_recorded = ("same clock of the cores", "machine quiet", "asked for and read")
+    assert {marks.pop(check) for check in not_recorded} == {"not known"}
+    assert set(marks.values()) == {"yes"}
+    for name in ("log_1.csv", "log_hvd_1.csv"):
+        rows = [f"{epoch},{seconds},0.5,0.001,20.0,1.0,0.9" for epoch, seconds in enumerate((10.0, 5.0, 5.0))]
+        header = ",time_per_epoch,loss,lr,training_time,test_time,iou"
+        (tmp_path / name).write_text("\n".join([header, *rows, ""]))
+    marks = {row["check"]: row["mark"] for row in report_of_older(tmp_path).rows("fairness")}
+    assert marks.pop("equal repeats") == "yes"
+    assert set(marks.values()) == {"not known"}
+
+
+def test_what_withholds_at_a_point_leaves_other_points_alone(tmp_path: Path) -> None:
+    """Horovod's runs on 4 workers all came later; on 2 workers the frameworks took turns."""
+    for repeat in range(1, 6):
+        for place, framework in enumerate(FRAMEWORKS):
+            for workers, hours in ((2, repeat), (4, 20 + 10 * place + repeat)):
+                speed = (112 if place == 0 else 100) * workers + 0.1 * repeat
+                started = START + timedelta(hours=hours, minutes=20 * place)
+                header = {"started_utc": f"{started:%Y-%m-%dT%H:%M:%SZ}"}
+                write_run(tmp_path, framework, workers, repeat, images_per_second=speed, header=header)
+    found = report_of(tmp_path)
+    assert found.outcomes == ["native DDP faster", "withheld"]
+    assert found.rows("comparison")[1]["doubts"].endswith(ORDER)
+    assert any(doubt.startswith(f"{ORDER}: no: ") for doubt in found.report.doubts)
+
+
+@pytest.mark.parametrize(
+    ("options", "header", "axis"),
+    [
+        ({"data": {"folder": "/scratch/nuclei", "manifest": "/scratch/checked.json"}}, {}, ""),
+        ({"training": {"checkpoint_minutes": 0, "timeout_seconds": 60}}, {}, ""),
+        ({"data": {"folder": "/data/cells"}}, {"manifest_sha256": digest("cells")}, "data.folder"),
+        ({"training": {"batch_per_worker": 16}}, {}, "training.batch_per_worker"),
+        ({"training": {"budget": "off"}}, {}, "training.budget"),
+        ({"training": {"evaluate_every": 3}}, {}, "training.evaluate_every"),
+    ],
+)
+def test_only_options_that_matter_separate_the_frameworks(
+    tmp_path: Path, options: dict[str, dict[str, Any]], header: dict[str, Any], axis: str
+) -> None:
+    for repeat in (1, 2, 3):
+        write_run(tmp_path, repeat=repeat)
+        write_run(tmp_path, "horovod", repeat=repeat, options=options, header=header)
+    found = report_of(tmp_path)
+    assert found.study.axes == ((axis,) if axis else ())
+    assert [row["pairs"] for row in found.rows("comparison")] == ([] if axis else [3])
+    said = "".join(verdict.sentence for verdict in found.report.verdicts)
+    assert axis in said

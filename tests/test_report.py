@@ -1,0 +1,547 @@
+"""The report as a user meets it: which runs are used, its files and what it prints, its exit codes."""
+
+import csv
+import errno
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import analysis.loading.load
+from analysis.__main__ import main
+from analysis.findings.speedup import SPEEDUP_COLUMNS
+from analysis.report.columns import PAGE, with_column_lists
+from analysis.report.latex import latex_escaped
+from analysis.report.tables import TABLES
+from analysis.report.watch import Watched
+from slurm.study_folder import StudyFolder
+from tests.budgets import Steps, write_budget_run
+from tests.records import digest, make_point, write_record, write_run
+from tests.report_studies import write_one_after_the_other, write_study
+from tests.reports import Told, report_of, report_of_older, reported, without_figures
+from unet_scaling.study.config import FRAMEWORKS, PROJECT, Framework, RunConfig, StudyConfig
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
+from unet_scaling.study.record import RECORD_NAME
+from unet_scaling.study.record_lines import End, Resumed
+from unet_scaling.study.study_file import OLDER_LOG_HEADER, read_study
+
+GOLDEN = Path(__file__).with_name("golden") / "summary.md"
+NATIVE: Framework = "pytorch_native"
+RUN = f"{NATIVE}-w01-r1"
+# In names and values of a study that somebody else made.
+HOSTILE = r"*[a]_%&#$\{~^"
+
+
+def unrecorded(folder: Path) -> None:
+    (folder / RECORD_NAME).unlink()
+
+
+def ended(end: End | None) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        shutil.rmtree(folder)
+        write_run(folder.parent, end=end)
+
+    return write
+
+
+def of_warm_up_only(folder: Path) -> None:
+    shutil.rmtree(folder)
+    write_run(folder.parent, options={"training": {"epochs": 1}})
+
+
+def never_evaluated(folder: Path) -> None:
+    shutil.rmtree(folder)
+    write_run(folder.parent, options={"training": {"evaluate_every": 1}})
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return write
+
+
+def folder_named(name: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return write
+
+
+def in_config(**values: object) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        content = json.loads((folder / "config.json").read_text()) | values
+        (folder / "config.json").write_text(json.dumps(content))
+
+    return write
+
+
+def config_text(content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "config.json").write_text(content)
+
+
+def torn(folder: Path) -> None:
+    path = folder / RECORD_NAME
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+# What is done to the one run of native DDP, and how its reason begins or what it holds.
+LEFT_OUT: Mapping[str, tuple[Callable[[Path], object], str]] = {
+    "not started": (unrecorded, "waiting: no record yet"),
+    "no end": (ended(None), "failed: no end line after 3 of 3 epochs"),
+    "diverged": (ended(End(status="diverged", reason="for this test")), "diverged: diverged: for this test"),
+    "stopped": (ended(End(status="stopped", reason="for this test")), "resumable: resumable: for this test"),
+    "torn": (torn, f"{RECORD_NAME}:6: the line is cut off"),
+    "another configuration": (config_text(make_point(workers=2).model_dump_json()), "another configuration"),
+    "no configuration": (lambda folder: (folder / "config.json").unlink(), "invalid: "),
+    "an empty configuration": (config_text("{}"), "config.json: study: missing"),
+    "nested without end": (config_text("[" * 100_000), "config.json cannot be read"),
+    "a text for workers": (in_config(workers="2"), "config.json: workers: found '2'"),
+    "an unknown framework": (in_config(framework="deepspeed"), "config.json: framework: found 'deepspeed'"),
+    "an unknown key": (in_config(learning_rate=0.1), "config.json: learning_rate: unknown key"),
+    "a path for a name": (in_config(study="../../etc"), "config.json: study: found '../../etc'"),
+    "a key that steers a terminal": (in_config(**{"\x1b[2J": 1}), r"config.json: \x1b[2J: unknown key"),
+    "a huge seed": (in_config(seed=10**30), f"config.json: seed: found {10**30}; allowed"),
+    "warm-up only": (of_warm_up_only, "no throughput: 1 epochs, none after the warm-up"),
+    "a pipe": (pipe(RECORD_NAME), "neither a regular file"),
+    "a pipe for its configuration": (pipe("config.json"), "neither a regular file"),
+    "a folder": (folder_named(RECORD_NAME), "Is a directory"),
+    "a missing evaluation": (
+        never_evaluated, "the evaluation after 1 epochs is missing",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_a_run_that_cannot_be_used_is_listed_and_the_others_are_used(tmp_path: Path, case: str) -> None:
+    spoil, words = LEFT_OUT[case]
+    write_run(tmp_path, "horovod", 2, images_per_second=150.0)
+    spoil(write_run(tmp_path))
+    found = report_of(tmp_path)
+    ((_, reason),) = found.left_out.items()
+    assert words in reason
+    (run,) = found.study.runs.to_dict("records")
+    assert (run["run"], run["images_per_second"]) == ("horovod-w02-r1", pytest.approx(150.0))
+    assert set(found.study.epochs["run"]) == set(found.study.evaluations["run"]) == {"horovod-w02-r1"}
+
+
+def test_a_copied_run_counts_once_and_names_of_folders_mean_nothing(tmp_path: Path) -> None:
+    shutil.copytree(write_run(tmp_path), tmp_path / "a-copy")
+    write_run(tmp_path, "horovod", 2).rename(tmp_path / "pytorch_native-w16-r9")
+    write_run(tmp_path, repeat=3).rename(tmp_path / "run\x01")
+    write_run(tmp_path, repeat=4).rename(tmp_path / "run\\x01")
+    write_run(tmp_path, repeat=5).rename(tmp_path / os.fsdecode(b"run\xff\x1b[2J"))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    found = report_of(tmp_path)
+    assert (
+        found.left_out == {RUN: "refused: the same repeat of the same point as a-copy"}
+        or RUN in found.left_out
+    )
+    runs = {row["run"]: (row["framework"], row["workers"], row["repeat"]) for row in found.rows("runs")}
+    assert runs == {
+        "a-copy": (NATIVE, 1, 1), "pytorch_native-w16-r9": ("horovod", 2, 1), r"run\x01": (NATIVE, 1, 3),
+        r"run\\x01": (NATIVE, 1, 4), r"run\udcff\x1b[2J": (NATIVE, 1, 5),
+    }  # fmt: skip
+
+
+def test_a_run_that_may_not_be_looked_into_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root nothing is forbidden, so the system's answer is made up here."""
+    closed = write_run(tmp_path, "horovod")
+    write_run(tmp_path)
+    look, read = Path.stat, Path.read_text
+
+    def forbidding(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.parent == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, follow_symlinks=follow_symlinks)
+
+    def forbidding_to_read(path: Path, *arguments: object) -> str:
+        forbidding(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "stat", forbidding)
+    monkeypatch.setattr(Path, "read_text", forbidding_to_read)
+    assert "Permission denied" in report_of(tmp_path).left_out[closed.name]
+
+
+def test_runs_hold_what_their_records_say(tmp_path: Path) -> None:
+    write_run(tmp_path, "horovod", 2, 3, images_per_second=123.5, iou=0.75)
+    write_budget_run(tmp_path, NATIVE, 2, 1, Steps())
+    found = report_of(tmp_path)
+    run = found.row("runs", framework="horovod")
+    expected = {
+        "workers": 2, "repeat": 3, "seed": 3, "images_per_second": 123.5, "epochs_used": 2,
+        "images_per_epoch": 48,
+        "seconds_per_epoch": 48 / 123.5, "iou": 0.75, "dice": 1.5 / 1.75, "test_images": 12,
+    }  # fmt: skip
+    assert {name: run[name] for name in expected} == pytest.approx(expected)
+    assert (run["hosts"], run["devices"], str(run["cores_per_worker"])) == ("node1", "cpu", "1")
+    assert found.row("runs", framework=NATIVE)["peak_memory_bytes"] == 2**28 + 1
+    row = found.row("evaluations", run=run["run"])
+    assert (row["epochs"], row["images"], row["true_positive"], row["iou"]) == (3, 12, 750_000, 0.75)
+    assert row["training_seconds"] == pytest.approx(6 * 48 / 123.5)
+    assert row["weights_sha256"] == digest("final weights of -w02-r3")
+
+
+def test_only_options_that_vary_are_axes_and_columns(tmp_path: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        write_run(tmp_path, options={"training": {"precision": precision}}, label=f"-{precision}")
+    for cap in (1.0, 25.0):
+        options: Mapping[str, Any] = {"training": {"precision": "fp32"}, NATIVE: {"bucket_cap_mb": cap}}
+        write_run(tmp_path, workers=10, options=options, label=f"-{cap}")
+    write_run(tmp_path, "horovod", options={"horovod": {"cycle_time_ms": 1.0}})
+    found = report_of(tmp_path)
+    assert set(found.study.axes) == {"training.precision", "pytorch_native.bucket_cap_mb"}
+    rows = [(row["options"], row["framework"], row["workers"], row["knobs"]) for row in found.rows("runs")]
+    assert rows[0][:3] == ("precision=bf16", NATIVE, 1)
+    assert {row[0] for row in rows} == {"precision=bf16", "precision=fp32"}
+    assert {row[3] for row in rows if row[2] == 10} == {"bucket_cap_mb=1.0", "bucket_cap_mb=25.0"}
+    assert {row[3] for row in rows if row[1] == "horovod"} == {""}
+    assert set(found.table("summary")["training.precision"]) == {"bf16", "fp32"}
+
+
+def test_many_runs_are_read_by_several_processes_with_the_same_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for repeat in range(1, 7):
+        write_run(tmp_path, repeat=repeat, images_per_second=100.0 + repeat)
+    write_run(tmp_path, "horovod", end=None)
+    alone = report_of(tmp_path).study
+    monkeypatch.setattr(analysis.loading.load, "RUNS_AT_ONCE", 2)
+    together = report_of(tmp_path).study
+    for name in ("runs", "epochs", "evaluations", "left_out"):
+        pd.testing.assert_frame_equal(getattr(together, name), getattr(alone, name))
+    assert together.headers == alone.headers
+
+
+def test_the_documentation_lists_the_columns_of_every_table_and_every_key(tmp_path: Path) -> None:
+    """After a change of a table: python -m analysis.report.columns --write."""
+    assert PAGE.read_text() == with_column_lists(PAGE.read_text())
+    found = report_of(write_study(tmp_path, (1, 2), 3))
+    internal = {"throughput", "throughput_low", "throughput_high"}  # one of the two units of summary.csv
+    for table in TABLES:
+        assert set(table.make(found.report).columns) - internal == set(table.names), table.file
+    header = found.files["summary.csv"].decode().splitlines()[0]
+    assert header.startswith(",".join(SPEEDUP_COLUMNS) + ",")
+    section = PAGE.read_text().partition("## `summary.json`")[2].partition("## The tables")[0]
+    cells = re.findall(r"^\| (.+?) \|", section, re.MULTILINE)
+    documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    # Of a study with saliency maps only.
+    assert set(found.summary) == documented - {"saliency"}
+
+
+def test_the_command_writes_and_prints_the_same_twice_and_leaves_nothing_of_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path / "tiny", (1, 2), 2)
+    (study / "report").mkdir()
+    for name in ("iou_difference.svg", "efficiency.svg", "deviation.png"):
+        (study / "report" / name).write_text("of an earlier report")
+    folder = reported(study)
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    printed = capsys.readouterr().out
+    texts = {"report.html", "summary.md", "summary.tex", "summary.json", "citation.bib"}
+    assert set(first) == texts | {table.file for table in TABLES if not table.needs_rows} | {"tiny.toml"}
+    parts = ("Speed [", "Trust [", "Next: ", "report: ", "not enough repeats for")
+    places = [printed.index(part) for part in parts]
+    assert places == sorted(places)
+    assert printed.endswith(f"report: {folder}\n")
+    for path in folder.iterdir():
+        path.unlink()
+    assert {path.name: path.read_bytes() for path in reported(study).iterdir()} == first
+    assert capsys.readouterr().out == printed
+
+
+def test_the_markdown_table_is_the_golden_file(tmp_path: Path) -> None:
+    """After a wanted change: UPDATE_GOLDEN=1 pytest tests/test_report.py, and read the diff."""
+    folder = reported(write_study(tmp_path / "full"))
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_bytes((folder / "summary.md").read_bytes())
+    assert (folder / "summary.md").read_text() == GOLDEN.read_text()
+    hours = report_of(tmp_path / "full").row("cost", framework=NATIVE, workers=4)["worker_hours"]
+    (asked,) = re.findall(r"100 trainings \|\n.*\n\|.* ([\d.]+) \|\n", GOLDEN.read_text())
+    assert float(asked) == pytest.approx(100 * hours, rel=0.01)
+
+
+def test_long_tables_and_lists_are_cut_on_the_screen_and_whole_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for workers in range(2, 50):
+        write_run(tmp_path, workers=workers)
+    for repeat in range(2, 60):
+        write_run(tmp_path, repeat=repeat, end=None)
+    folder = reported(tmp_path)
+    printed = capsys.readouterr().out
+    rows = {name: (folder / f"{name}.csv").read_text().count("\n") - 1 for name in ("summary", "left_out")}
+    assert rows == {"summary": 48, "left_out": 58}
+    hidden = [
+        int(number)
+        for number in re.findall(r"(\d+) further points|and (\d+) more in left_out", printed)[0]
+        if number
+    ]
+    assert hidden
+    assert printed.count("no end line") < 58
+
+
+def test_what_is_not_fair_stands_beside_the_verdict_in_every_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The frameworks had hosts of their own and ran one after the other."""
+    folder = reported(write_one_after_the_other(tmp_path / "doubtful"))
+    printed = capsys.readouterr().out
+    with (folder / "fairness.csv").open() as lines:
+        refused = [row for row in csv.DictReader(lines) if row["mark"] == "no"]
+    assert {"same nodes", "order interleaved in time", "equal repeats"} <= {row["check"] for row in refused}
+    page = html.unescape((folder / "report.html").read_text())
+    answer = page[page.index('aria-label="The answer"') : page.index("<nav")]
+    text = (folder / "summary.md").read_text()
+    beside = (answer, text, printed.partition("At 2 workers")[2])
+    for row in refused:
+        assert all(row["fact"] in place for place in beside), row["check"]
+    for place in (page, text, printed):
+        assert " is 12 % faster" not in place
+        assert "native DDP faster" not in place
+    assert report_of(tmp_path / "doubtful").outcomes == ["withheld", "withheld"]
+
+
+def as_text(value: object) -> str:
+    """A cell as CSV or JSON have it, in one way."""
+    try:
+        return "" if value in (None, "") else format(float(str(value)), ".9g")
+    except ValueError:
+        return str(value)
+
+
+def hostile(folder: Path) -> Told:
+    versions = {"python": "3.11.2", "torch": "2.13.0", r"{_%&\}": 'NaN "$~^#'}
+    for repeat in (1, 2, 3):
+        header = {"commit": "{%$&#_~^", "versions": versions, "dirty": True}
+        write_run(folder / HOSTILE, repeat=repeat, header=header, iou=None if repeat == 1 else 0.8)
+    write_run(folder / HOSTILE, repeat=4, end=None)
+    return report_of(folder / HOSTILE)
+
+
+def one_point(folder: Path) -> Told:
+    write_run(folder / HOSTILE, workers=2, iou=None)
+    return report_of(folder / HOSTILE)
+
+
+def older(folder: Path) -> Told:
+    for kind in ("", "hvd_"):
+        for workers in (1, 2):
+            rows = [f"{n},{10 / workers},0.5,0.001,{30 / workers + 0.05},1.0,0.8" for n in range(3)]
+            (folder / f"log_{kind}{workers}.csv").write_text("\n".join([OLDER_LOG_HEADER, *rows]) + "\n")
+    return report_of_older(folder)
+
+
+def full(folder: Path) -> Told:
+    return report_of(write_study(folder / HOSTILE, (1, 2), 3))
+
+
+@pytest.mark.parametrize("write", [full, hostile, one_point, older])
+def test_json_latex_and_bibtex_hold_the_numbers_of_the_csv_and_cannot_be_left(
+    tmp_path: Path, write: Callable[[Path], Told]
+) -> None:
+    found = write(tmp_path)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    strict = json.loads(found.files["summary.json"], parse_constant=refuse)
+    for key, file in (("points", "summary.csv"), ("comparisons", "comparison.csv"), ("iou", "iou.csv")):
+        rows = list(csv.DictReader(found.files[file].decode().splitlines()))
+        for row, shown in zip(rows, strict[key], strict=True):
+            assert {name: as_text(value) for name, value in shown.items()} == {
+                name: as_text(row[name]) for name in shown
+            }
+    latex = found.files["summary.tex"].decode()
+    assert unbalanced(latex) == []
+    body = latex[latex.index(r"\midrule") : latex.index(r"\bottomrule")]
+    cells = [re.split(r"(?<!\\) & ", line.strip()) for line in body.splitlines() if " & " in line]
+    points = found.rows("summary")
+    assert [(row[1], row[3].split(" ")[0]) for row in cells] == [
+        (str(point["workers"]), f"{point['speedup']:.2f}" if point["speedup"] == point["speedup"] else "--")
+        for point in points
+    ]
+    assert "nan" not in latex
+    bibtex = found.files["citation.bib"].decode()
+    assert "brace" not in unbalanced(bibtex)
+    assert bibtex.count("@misc{") == (2 if write is older else 1)
+    assert ("uncommitted changes" in bibtex) == (write is hostile)
+    if write is not older:
+        assert found.summary["study"] == HOSTILE
+        assert latex_escaped(HOSTILE) in latex
+
+
+def unbalanced(text: str) -> list[str]:
+    """What LaTeX and BibTeX would stumble over: braces that do not match, characters that mean something."""
+    depth, lowest = 0, 0
+    bare = re.sub(r"\\[&%$#_{}\\]", "", text)
+    for character in bare:
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        lowest = min(depth, lowest)
+    begun, ended = (re.findall(rf"\\{word}\{{(\w+)\}}", bare) for word in ("begin", "end"))
+    content = "\n".join(line for line in bare.splitlines() if not line.startswith("%"))
+    pairs = [] if begun == ended[::-1] else [*begun, *ended]
+    return [*pairs, *(["brace"] if depth or lowest else []), *re.findall(r"[$#_~^%]", content)]
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=30))
+def test_any_text_is_printed_by_latex_as_it_is(text: str) -> None:
+    escaped = latex_escaped(text)
+    assert unbalanced(escaped) == []
+    assert "\n" not in escaped
+
+
+def test_the_study_file_gives_the_same_points_again(tmp_path: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        for framework in FRAMEWORKS:
+            for workers in (1, 4):
+                options: Mapping[str, Mapping[str, Any]] = {
+                    "data": {"folder": str(PROJECT / "data/nuclei")},
+                    "training": {"precision": precision, "epochs": 3, "learning_rate": 0.0002},
+                }
+                write_run(tmp_path, framework, workers, options=options, label=f"-{precision}")
+    folder = reported(tmp_path)
+    assert str(PROJECT) not in (folder / "tiny.toml").read_text()
+    points = read_study(folder / "tiny.toml").configs()
+    used = [header.config for header in report_of(tmp_path).study.headers.values()]
+    assert {*map(identity, points)} == {*map(identity, used)}
+
+
+def identity(config: RunConfig) -> tuple[object, ...]:
+    training = config.training
+    options = (config.data.folder, config.data.image_height, training.precision, training.epochs)
+    return (config.framework, config.workers, config.repeat, config.seed, training.learning_rate, *options)
+
+
+def no_run(folder: Path) -> list[str]:
+    write_run(folder, end=None)
+    return [str(folder)]
+
+
+def taken(folder: Path) -> list[str]:
+    write_run(folder / "study")
+    (folder / "taken").write_text("")
+    return [str(folder / "study"), "--output", str(folder / "taken")]
+
+
+def linked(folder: Path) -> list[str]:
+    write_run(folder / "study")
+    (folder / "elsewhere").mkdir()
+    (folder / "link").symlink_to(folder / "elsewhere")
+    return [str(folder / "study"), "--output", str(folder / "link")]
+
+
+REFUSED: Mapping[str, tuple[Callable[[Path], list[str]], int | None]] = {
+    "no usable run": (no_run, EXIT_BAD_DATA),
+    "no folder": (lambda folder: [str(folder / "missing")], EXIT_USAGE),
+    "no run folder": (lambda folder: [str(folder)], EXIT_USAGE),
+    "output taken": (taken, None),
+    "output is a link": (linked, None),
+    "watched older logs": (lambda folder: ["--reference", str(folder), "--watch"], None),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_reported_is_refused(
+    tmp_path: Path, case: str, told: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, code = REFUSED[case]
+    with without_figures(), pytest.raises(UserError) as refused:
+        main(arguments(tmp_path))
+    assert code is None or refused.value.exit_code == code
+    told(str(refused.value))
+    if case == "no usable run":
+        assert "no end line" in capsys.readouterr().out
+        assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["logs/a", "--reference", "b"]])
+def test_one_source_is_required(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    assert error.value.code == EXIT_USAGE
+
+
+def test_the_program_tells_errors_by_exit_code_and_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "analysis", str(tmp_path / "missing")]
+    program = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert program.returncode == EXIT_USAGE
+    assert program.stderr.startswith("error: ")
+    assert "Traceback" not in program.stderr
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> StudyFolder:
+    """A study of one run of each framework; neither has started."""
+    study = {
+        "name": "tiny", "workers": [1], "repeats": 1, "training": {"epochs": 3},
+        "data": {"folder": "/data", "image_height": 32, "image_width": 32},
+    }  # fmt: skip
+    folder = StudyFolder(tmp_path / "tiny", StudyConfig.model_validate(study))
+    folder.prepare()
+    return folder
+
+
+def complete(folder: StudyFolder, number: int, **changes: Any) -> None:
+    config = folder.study.configs()[number]
+    write_record(folder.run_folder(config), config, **changes)
+
+
+@pytest.mark.parametrize("end", [End(status="complete"), End(status="diverged", reason="loss")])
+def test_a_watched_report_follows_the_records_until_all_runs_have_ended(
+    watched: StudyFolder, tmp_path: Path, end: End, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "report" / "report.html"
+    with without_figures():
+        follower = Watched(watched.path, tmp_path / "report")
+        assert not follower.is_over()
+        assert not page.exists()
+        complete(watched, 0)
+        assert not follower.is_over()
+        assert "1 of 2 runs complete" in capsys.readouterr().out
+        before = page.stat().st_mtime_ns
+        assert not follower.is_over()
+        assert (page.stat().st_mtime_ns, capsys.readouterr().out) == (before, "")
+        complete(watched, 1, end=end)
+        assert follower.is_over()
+
+
+def test_ctrl_c_keeps_the_last_report_and_ends_well(
+    watched: StudyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete(watched, 0)
+    page = watched.path / "report" / "report.html"
+    shown = []
+
+    def interrupt(_seconds: float) -> None:
+        shown.append(page.read_text())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with without_figures():
+        assert main([str(watched.path), "--watch", "3"]) == 0
+    assert shown == [page.read_text()]
+
+
+def test_an_attempt_beside_a_record_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, header={"attempt": 2, "resumed": Resumed(epoch=1, step=0)})
+    os.mkfifo(folder / "run.attempt1.jsonl")
+    assert report_of(tmp_path).study.unknown_attempts == (folder.name,)

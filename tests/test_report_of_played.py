@@ -1,0 +1,250 @@
+"""Played runs: their IoU counts at the workers that they play, their seconds nowhere."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.__main__ import main
+from analysis.report.console import print_report
+from tests.played_runs import DIVERGED, near, write_all_played, write_curve, write_played, write_real
+from tests.records import digest, make_workers
+from tests.reports import Told, report_of, reported
+from unet_scaling.study.config import PROJECT
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.options import Criteria
+
+PAGE = PROJECT / "docs" / "plan_quality.md"
+RULES = {"linear": (0.799, 0.792, 0.713), "square_root": (0.801, 0.8, 0.797), "none": (0.798, 0.781, 0.752)}
+BASE, KEPT, LOST, OPEN = "baseline", "no loss", "loss", "undecided"
+Ious = Mapping[int, Sequence[float | None]]
+
+
+def write_rules(folder: Path) -> Path:
+    """Three rules for the rate: the square root keeps the IoU up to 14, the others lose some before."""
+    for number, (rule, ious) in enumerate(RULES.items()):
+        played = {1: near(0.8, deviation=0.002)}
+        for place, (plays, iou) in enumerate(zip((4, 8, 14), ious, strict=True)):
+            played[plays] = near(iou, deviation=0.002, seed=10 * number + place + 2)
+        write_all_played(folder, played, training={"rate_scaling": rule}, label=f"-{rule}")
+    return folder
+
+
+def kept_up_to(found: Told) -> list[int]:
+    """Up to how many workers the headlines say that the IoU is kept."""
+    said = " ".join(answer["headline"] for answer in found.summary["answers"])
+    return [int(number) for number in re.findall(r"[Uu]p to (\d+) workers keep", said)]
+
+
+# IoU by workers; the verdict on each number, and up to how many the headline says that it is kept.
+FINDINGS: Sequence[tuple[Ious, Sequence[str], Sequence[int]]] = [
+    (
+        {1: near(0.8), 4: near(0.799, seed=2), 8: near(0.798, seed=3), 14: near(0.76, seed=4)},
+        (BASE, KEPT, KEPT, LOST), [8],
+    ),
+    ({1: near(0.8), 4: near(0.8), 8: near(0.8)}, (BASE, KEPT, KEPT), [8]),
+    ({1: near(0.8), 4: near(0.7)}, (BASE, LOST), []),
+    ({1: near(0.8), 4: near(0.8), 8: [*near(0.8, 3), DIVERGED, DIVERGED]}, (BASE, KEPT, "diverges"), [4]),
+    ({1: [0.8], 8: [0.8]}, (BASE, OPEN), []),
+    ({1: near(0.8), 8: near(0.795, deviation=0.02)}, (BASE, OPEN), []),
+    ({4: near(0.8), 8: near(0.8)}, (OPEN, OPEN), []),
+    ({1: near(0.8)}, (BASE,), []),
+    ({1: near(0.8), 8: [0.8, 0.8, 0.8, None]}, (BASE, OPEN), []),
+    (
+        {1: near(0.8), 4: near(0.8), 8: near(0.78, deviation=0.02), 14: near(0.8)}, (BASE, KEPT, OPEN, KEPT),
+        [4],
+    ),
+    # A seed that is missing at one number is left out there.
+    ({1: near(0.8), 8: near(0.8)[:4]}, (BASE, KEPT), [8]),
+]  # fmt: skip
+
+
+def test_the_finding_says_no_more_than_its_runs(tmp_path: Path) -> None:
+    for number, (ious, _, _) in enumerate(FINDINGS, start=1):
+        training = {"learning_rate": number / 1000}
+        write_all_played(tmp_path, ious, training=training, label=f"-{number}")
+    found = report_of(tmp_path)
+    answers = {answer["options"]: answer for answer in found.summary["answers"]}
+    for number, (ious, verdicts, kept) in enumerate(FINDINGS, start=1):
+        options = f"learning_rate={number / 1000:g}"
+        rows = found.rows("played", options=options)
+        assert [row["workers"] for row in rows] == list(ious), number
+        assert [row["verdict"] for row in rows] == list(verdicts), number
+        said = re.findall(r"[Uu]p to (\d+) workers keep", answers[options]["headline"])
+        assert [int(each) for each in said] == kept, answers[options]
+    assert found.row("played", options="learning_rate=0.011", workers=8)["pairs"] == 4
+    assert found.rows("played", workers=14)[0]["difference"] == pytest.approx(-0.04, abs=0.002)
+
+
+def test_the_margin_is_that_of_the_study(tmp_path: Path) -> None:
+    write_all_played(tmp_path, {1: near(0.8), 8: near(0.77, seed=2)})
+    for margin, verdict in ((0.01, LOST), (0.05, KEPT)):
+        assert report_of(tmp_path, Criteria(iou_margin=margin)).row("played", workers=8)["verdict"] == verdict
+
+
+def test_real_runs_do_not_depend_on_played_ones_beside_them(tmp_path: Path) -> None:
+    for name in ("alone", "beside"):
+        write_real(tmp_path / name, 1, near(0.8), 100)
+        write_real(tmp_path / name, 2, near(0.8), 190)
+    write_all_played(tmp_path / "beside", {1: near(0.8), 8: [*near(0.7, 4), DIVERGED]})
+    alone, beside = report_of(tmp_path / "alone"), report_of(tmp_path / "beside")
+    for table in ("summary", "comparison", "iou", "cost", "predictions", "runs"):
+        pd.testing.assert_frame_equal(alone.table(table), beside.table(table))
+    assert beside.row("played", workers=8)["diverged"] == 1
+    headlines = [found.summary["answers"][0]["headline"] for found in (alone, beside)]
+    assert headlines[0].startswith("Use native DDP on 2 workers")
+    assert ["played" in headline for headline in headlines] == [False, True]
+
+
+def test_of_two_kinds_at_one_number_the_worse_counts_or_that_of_more_seeds(tmp_path: Path) -> None:
+    write_real(tmp_path / "worse", 1, near(0.8), 100)
+    write_real(tmp_path / "worse", 2, near(0.7, seed=2), 190)
+    worse = report_of(write_all_played(tmp_path / "worse", {1: near(0.8), 2: near(0.8), 8: near(0.8)}))
+    assert worse.report.played.kept[0].workers == 1
+    assert "do not agree" in worse.notes
+    ious = [0.80, 0.79, 0.81, 0.80, 0.805]
+    for workers, speed in ((1, 100), (2, 190)):
+        write_real(tmp_path / "more", workers, ious, speed)
+    more = report_of(write_all_played(tmp_path / "more", {2: ious[:2]}))
+    assert [row["verdict"] for row in more.rows("played", workers=2)] == [OPEN, KEPT]
+    assert more.report.played.kept[0].workers == 2
+
+
+def test_played_and_real_runs_of_one_seed_are_held_against_each_other(tmp_path: Path) -> None:
+    for workers, seed in ((1, 1), (2, 2)):
+        write_real(tmp_path, workers, near(0.8, seed=seed), 100 * workers)
+    write_all_played(tmp_path, {1: near(0.8), 2: near(0.8, seed=2)})
+    assert "(10 pairs of one seed)" in report_of(tmp_path).notes
+    write_real(tmp_path / "cores", 1, near(0.8), 100)
+    for repeat, iou in enumerate(near(0.8), start=1):
+        write_played(tmp_path / "cores", 1, repeat, iou, header={"workers": make_workers(1, cores_each=2)})
+    assert "played runs had 2 cores per worker, real ones 1" in report_of(tmp_path / "cores").notes
+
+
+def played(plays: int, by: int = 1, **header: Any) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        for repeat in (1, 2, 3):
+            write_played(folder, plays, repeat, 0.8, workers=by, header=header)
+
+    return write
+
+
+def real(folder: Path) -> None:
+    write_real(folder, 1, near(0.8), 100)
+
+
+OTHER_DATA: dict[str, Any] = {"manifest_sha256": digest("others")}
+OTHER_PLACE: dict[str, Any] = {
+    "commit": "f" * 40,
+    "workers": make_workers(1, device="NVIDIA H200", host="laptop"),
+}
+# What is written, how many runs are left out, and a word of the reason.
+MIXED: Mapping[str, tuple[Sequence[Callable[[Path], None]], int, str]] = {
+    "other data than real ones": ((real, played(8, **OTHER_DATA)), 3, "not played"),
+    "two data sets": ((played(1), played(8, **OTHER_DATA)), 3, "manifest"),
+    "two commits": ((played(1), played(8), played(4, commit="f" * 40)), 3, "commit: "),
+    "one training by 1 and by 2": (
+        (played(4), played(4, by=2)),
+        3,
+        "the same repeat of the same point as",
+    ),
+    "another host and commit than real ones": (
+        (real, played(4, **OTHER_PLACE), played(8, **OTHER_PLACE)),
+        0,
+        "",
+    ),
+    "as many as there are": ((played(2, by=2),), 0, ""),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_played_runs_that_differ_are_no_curve_of_one(case: str, tmp_path: Path) -> None:
+    writes, number, words = MIXED[case]
+    for write in writes:
+        write(tmp_path)
+    found = report_of(tmp_path)
+    assert len(found.left_out) == number, found.left_out
+    assert all(words in reason for reason in found.left_out.values())
+    assert len(found.study.runs) == (5 if real in writes else 0)
+
+
+def test_the_rule_that_keeps_the_iou_farthest_is_the_best_and_no_file_holds_a_second(tmp_path: Path) -> None:
+    folder = reported(write_rules(tmp_path / "plan"))
+    found = report_of(tmp_path / "plan")
+    best = [row for row in found.rows("played") if row["best"]]
+    assert {row["options"] for row in best if row["workers"] == 14} == {"rate_scaling=square_root"}
+    assert found.summary["answers"][0]["options"] == "rate_scaling=square_root"
+    assert kept_up_to(found)[0] == 14
+    assert {answer["kind"] for answer in found.summary["answers"]} == {"played"}
+    for table in ("summary", "runs", "cost", "comparison", "iou", "predictions", "iou_between_frameworks"):
+        assert found.rows(table) == [], table
+    times = re.compile("second|worker_hours|speed")
+    played_tables = [*folder.glob("played*.csv"), folder / "plan.csv"]
+    for path in played_tables:
+        rows = pd.read_csv(path)
+        assert len(rows) >= 9, path
+        named = [name for name in map(str, rows) if times.search(name)]
+        assert rows[named].isna().all(axis=None), path.name
+    assert "seconds_to_target" in pd.read_csv(folder / "plan.csv")
+    visible = re.sub(r"<style.*?</style>", "", (folder / "report.html").read_text(), flags=re.DOTALL)
+    assert not re.search(r"\d (images|epochs) / s|speed-up of|\d+(\.\d+)?x\b", visible)
+    assert "plays = [1, 4, 8, 14]" in (folder / "tiny.toml").read_text()
+
+
+def test_the_page_of_the_documentation_shows_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_report(report_of(write_rules(tmp_path / "plan_quality")).report)
+    printed = capsys.readouterr().out
+    (block,) = re.findall(r"^```\n(of 3 sets.*?)\.\.\.\n```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(block.splitlines()) > 8
+    assert printed.startswith(block), f"{PAGE.name} shows another output:\n{printed[:2500]}"
+
+
+def test_measured_and_predicted_speeds_give_the_time_to_the_target(tmp_path: Path) -> None:
+    """Real runs of 3 epochs on 1, 2 and 4 workers, and played ones of 8 epochs."""
+    for workers, speed in ((1, 100.0), (2, 195.0), (4, 380.0)):
+        write_real(tmp_path, workers, near(0.5, seed=workers), speed)
+    for repeat in (1, 2, 3):
+        for plays, late in ((1, 0), (4, 1), (8, 2), (14, 3)):
+            write_curve(tmp_path, plays, repeat, [min(0.8, 0.5 + 0.1 * max(0, n - late)) for n in range(8)])
+    plan = report_of(tmp_path).table("plan").set_index("workers")
+    assert dict(plan["speed"]) == {1: "measured", 4: "measured", 8: "predicted", 14: "predicted"}
+    assert list(plan["epochs_to_target"]) == [4, 5, 6, 7]
+    assert set(plan["target_iou"]) == {0.79}
+    seconds = 5 * 224 / 380.0
+    assert plan.loc[4, "seconds_to_target"] == pytest.approx(seconds, rel=0.01)
+    assert plan.loc[4, "worker_hours_to_target"] == pytest.approx(4 * seconds / 3600, rel=0.01)
+    assert (plan["seconds_to_target_low"] < plan["seconds_to_target"]).all()
+    assert "link between nodes" in str(plan.loc[14, "why"])
+
+
+def test_without_speed_or_target_the_plan_says_why(tmp_path: Path) -> None:
+    both = {1: near(0.8), 8: near(0.8)}
+    no_speed = report_of(write_all_played(tmp_path / "alone", both)).table("plan")
+    assert no_speed["epochs_to_target"].notna().all()
+    assert no_speed["seconds_to_target"].isna().all()
+    real(tmp_path / "batch")
+    other_batch = write_all_played(tmp_path / "batch", both, training={"batch_per_worker": 4})
+    assert set(report_of(other_batch).table("plan")["speed"]) == {""}
+    lost = {1: near(0.8), 8: [*near(0.8, 2), *[DIVERGED] * 3], 14: near(0.5)}
+    plan = report_of(write_all_played(tmp_path / "lost", lost)).table("plan").set_index("workers")
+    assert list(plan["runs_to_target"]) == [5, 2, 0]
+    assert plan.loc[[8, 14], "epochs_to_target"].isna().all()
+    no_baseline = report_of(write_all_played(tmp_path / "eight", {8: near(0.8)})).row("plan")
+    assert np.isnan(no_baseline["target_iou"])
+    stated = report_of(tmp_path / "alone", Criteria(target_iou=0.9)).table("plan")
+    assert set(stated["runs_to_target"]) == {0}
+
+
+def test_played_runs_are_no_side_of_a_comparison_and_diverged_ones_no_report(tmp_path: Path) -> None:
+    write_all_played(tmp_path / "plan", {1: near(0.8), 8: near(0.8)})
+    write_all_played(tmp_path / "lost", {1: [DIVERGED] * 3})
+    for command in (["compare", *[str(tmp_path / "plan")] * 2], [str(tmp_path / "lost")]):
+        with pytest.raises(UserError) as refused:
+            main(command)
+        assert refused.value.exit_code == EXIT_BAD_DATA

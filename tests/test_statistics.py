@@ -1,0 +1,574 @@
+"""Numbers of a point and their intervals: truths by hand, properties, and how often they hold and claim."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from analysis.findings.steadiness import outlying_launches, run_steadiness
+from analysis.statistics.intervals import bounds, coverage, replicates
+from tests.records import Measured, make_epochs, make_point, make_workers, write_run
+from tests.reports import Row, report_of
+from tests.simulated import (
+    Draw,
+    Noise,
+    Throughputs,
+    claims,
+    equal_frameworks,
+    points_of,
+    ratios_of,
+    simulate,
+    study_from,
+    study_with_pace,
+)
+from unet_scaling.study.config import FRAMEWORKS, Framework
+from unet_scaling.study.measurements import GpuFacts
+from unet_scaling.study.options import Criteria
+from unet_scaling.study.record_lines import End, WorkerFacts
+
+NATIVE: Framework = "pytorch_native"
+NO_DIFFERENCE, NOT_ENOUGH, WITHHELD = "no significant difference", "not enough repeats", "withheld"
+SPREAD = (1.0, 1.01, 0.99)
+
+
+def test_numbers_of_a_point_follow_from_its_records(tmp_path: Path) -> None:
+    """Medians over repeats; each framework has its own baseline, and both have the faster one in common."""
+    speeds: Mapping[tuple[Framework, int], Sequence[float]] = {
+        (NATIVE, 1): (90, 100, 500), (NATIVE, 2): (10, 180, 190),
+        ("horovod", 1): (50, 50, 50), ("horovod", 2): (90, 90, 90),
+    }  # fmt: skip
+    for (framework, workers), launches in speeds.items():
+        for repeat, speed in enumerate(launches, start=1):
+            write_run(tmp_path, framework, workers, repeat, images_per_second=speed)
+    found = report_of(tmp_path)
+    native, horovod = (found.row("summary", framework=framework, workers=2) for framework in FRAMEWORKS)
+    expected = {"images_per_second": 180, "speedup": 1.8, "efficiency": 0.9, "deviation": 0.1, "repeats": 3}
+    assert {name: native[name] for name in expected} == pytest.approx(expected)
+    assert native["speedup_low"] < 1.8 < native["speedup_high"]
+    assert native["deviation_low"] == pytest.approx(1 - native["efficiency_high"])
+    expected = {"speedup": 1.8, "speedup_common": 0.9, "efficiency_common": 0.45, "nodes": 1}
+    assert {name: horovod[name] for name in expected} == pytest.approx(expected)
+    (compared,) = found.rows("comparison", workers=2)
+    assert compared["ratio_of_medians"] == pytest.approx(2)
+
+
+def test_what_has_no_baseline_is_divided_by_nothing(tmp_path: Path) -> None:
+    for repeat in (1, 2, 3):
+        for framework, workers in ((NATIVE, 1), (NATIVE, 2), ("horovod", 2), ("horovod", 4)):
+            write_run(tmp_path, framework, workers, repeat, iou=None if workers == 4 else 0.8)
+    found = report_of(tmp_path)
+    for row in found.rows("summary", framework="horovod"):
+        unknown = [name for name in row if name.startswith(("speedup", "efficiency", "deviation"))]
+        assert np.isnan([row[name] for name in unknown]).all()
+        assert row["unknown"] == "speed-up: no run on 1 worker"
+    assert found.table("summary")["speedup_common"].isna().all()
+    assert np.isnan(found.row("summary", workers=4)["iou"])
+
+
+LAUNCHES = st.lists(st.floats(50, 200), min_size=3, max_size=5)
+
+
+@st.composite
+def throughputs(draw: st.DrawFn) -> Throughputs:
+    """Launches of both frameworks on 1 and 2 workers, as many of each."""
+    repeats = draw(st.integers(3, 6))
+    launches = st.lists(st.floats(50, 200), min_size=repeats, max_size=repeats)
+    return {(framework, workers): draw(launches) for framework in FRAMEWORKS for workers in (1, 2)}
+
+
+def numbers(table: pd.DataFrame) -> NDArray[np.float64]:
+    return table.select_dtypes("number").to_numpy(dtype=np.float64)
+
+
+@settings(max_examples=3, derandomize=True)
+@given(throughputs())
+def test_intervals_hold_their_median_and_depend_on_no_unit_order_or_other_point(values: Throughputs) -> None:
+    study = study_from(values)
+    points, ratios = points_of(study), ratios_of(study)
+    for name in ("throughput", "speedup", "efficiency"):
+        assert (points[f"{name}_low"] <= points[name] * (1 + 1e-12)).all()
+        assert (points[name] <= points[f"{name}_high"] * (1 + 1e-12)).all()
+    scaled = study_from({key: [7 * value for value in launches] for key, launches in values.items()})
+    assert points_of(scaled)["speedup_low"].tolist() == pytest.approx(points["speedup_low"].tolist())
+    assert points_of(scaled)["throughput_high"].tolist() == pytest.approx(
+        (7 * points["throughput_high"]).tolist()
+    )
+    assert ratios_of(scaled)["ratio_low"].tolist() == pytest.approx(ratios["ratio_low"].tolist())
+    # Of two equally fast baselines the first one is common.
+    own = [name for name in points if "common" not in str(name)]
+    shuffled = points_of(replace(study, runs=study.runs.sample(frac=1, random_state=2)))
+    in_order = shuffled.sort_values(["framework", "workers"], ignore_index=True)[own]
+    pd.testing.assert_frame_equal(
+        in_order, points.sort_values(["framework", "workers"], ignore_index=True)[own]
+    )
+    more = points_of(study_from({**values, (NATIVE, 8): [500.0, 510.0, 505.0]}))
+    pd.testing.assert_frame_equal(more[more["workers"] < 8].reset_index(drop=True)[own], points[own])
+
+
+@settings(max_examples=3, derandomize=True)
+@given(throughputs(), LAUNCHES)
+def test_swapped_arms_invert_and_what_a_repeat_has_in_common_cancels(
+    values: Throughputs, pace: list[float]
+) -> None:
+    ratios = ratios_of(study_from(values))
+    other = {FRAMEWORKS[0]: FRAMEWORKS[1], FRAMEWORKS[1]: FRAMEWORKS[0]}
+    swapped = ratios_of(
+        study_from({(other[name], workers): each for (name, workers), each in values.items()})
+    )
+    assert swapped["ratio"].tolist() == pytest.approx((1 / ratios["ratio"]).tolist())
+    assert swapped["ratio_low"].tolist() == pytest.approx((1 / ratios["ratio_high"]).tolist())
+    words = {"native DDP": "Horovod", "Horovod": "native DDP"}
+    expected = [
+        outcome.replace(a, b) for outcome in ratios["outcome"] for a, b in words.items() if a in outcome
+    ]
+    assert [outcome for outcome in swapped["outcome"] if "faster" in outcome] == expected
+    of_repeat = [pace[number % len(pace)] for number in range(6)]
+    slowed = {key: [a * b for a, b in zip(each, of_repeat, strict=False)] for key, each in values.items()}
+    again = ratios_of(study_from(slowed))
+    assert numbers(again[["ratio", "ratio_low", "p_adjusted"]]) == pytest.approx(
+        numbers(ratios[["ratio", "ratio_low", "p_adjusted"]])
+    )
+    same = ratios_of(study_from({(name, 2): values[NATIVE, 2] for name in FRAMEWORKS}))
+    assert (same["ratio"].item(), same["outcome"].item()) == (1, NO_DIFFERENCE)
+
+
+def test_few_launches_promise_less_and_fewer_than_three_nothing() -> None:
+    assert [coverage(repeats) for repeats in (3, 4, 5, 6, 50)] == [0.75, 0.875, 0.9375, 0.95, 0.95]
+    two = study_from({(framework, n): [100.0, 190.0] for framework in FRAMEWORKS for n in (1, 2)})
+    points = points_of(two)
+    assert points[[name for name in points if str(name).endswith(("_low", "_high"))]].isna().all(axis=None)
+    assert ratios_of(two)["outcome"].tolist() == [NOT_ENOUGH] * 2
+
+
+@pytest.mark.parametrize(
+    ("native", "horovod", "outcome"),
+    [
+        ([112.0, 112.5, 111.5], [100.0] * 3, "suggests native DDP faster"),
+        ([112.0, 112.5, 111.5, 112.0], [100.0] * 4, "suggests native DDP faster"),
+        ([112.0, 112.5, 111.5, 112.0, 112.2], [100.0] * 5, "native DDP faster"),
+        ([100.0] * 5, [108.0, 112.0, 115.0, 112.0, 110.0], "Horovod faster"),
+        ([97.0, 102.0, 104.0, 101.0, 103.0], [100.0] * 5, NO_DIFFERENCE),
+        ([110.0, 220.0, 330.0, 440.0, 550.0], [100.0, 200.0, 300.0, 400.0, 500.0], "native DDP faster"),
+        # In every repeat native DDP is ahead, but it lacks the fast repeats that Horovod has.
+        ([52.0, 53.0, 54.0, 55.4, 56.0], [46.0, 47.5, 48.0, 49.0, 50.5, *[72.0] * 6], WITHHELD),
+        # No two runs on one machine differ by so much.
+        ([100.0] * 5, [0.01] * 5, WITHHELD),
+    ],
+    ids=["3", "4", "5", "Horovod", "holds 1", "paired", "medians name the other", "a factor of 10,000"],
+)
+def test_a_comparison_claims_what_its_launches_show(
+    native: list[float], horovod: list[float], outcome: str
+) -> None:
+    both: Throughputs = {(NATIVE, 2): native, ("horovod", 2): horovod}
+    assert ratios_of(study_from(both))["outcome"].tolist() == [outcome]
+
+
+def test_common_counts_and_every_pair_of_knobs_are_compared() -> None:
+    both: Throughputs = {(name, n): [100.0 * n] * 3 for name in FRAMEWORKS for n in (1, 8)}
+    study = study_from({**both, (NATIVE, 2): [200.0] * 3, ("horovod", 4): [300.0] * 3})
+    assert ratios_of(study)["workers"].tolist() == [1, 8]
+    knobs = replace(
+        study, runs=pd.concat([study.runs.assign(knobs=knob) for knob in "ab"], ignore_index=True)
+    )
+    pairs = ratios_of(knobs)[["native_knobs", "horovod_knobs"]].drop_duplicates().to_numpy().tolist()
+    assert pairs == [["a", "a"], ["a", "b"], ["b", "a"], ["b", "b"]]
+    study.runs.loc[study.runs["framework"] == "horovod", "repeat"] += 10
+    apart = ratios_of(study)
+    assert set(zip(apart["pairs"], apart["outcome"], strict=True)) == {(0, NOT_ENOUGH)}
+    assert ratios_of(study_from({("horovod", 1): [100.0] * 3})).empty
+
+
+def test_a_difference_that_one_count_would_show_is_not_claimed_among_five() -> None:
+    """A paired t-test gives it 2 %: enough alone, not for the best of five."""
+    alone: Throughputs = {(NATIVE, 16): [100.0, 101.0, 102.0, 103.0, 104.0], ("horovod", 16): [100.0] * 5}
+    others: Throughputs = {
+        (name, workers): [99.0, 101.0, 100.0, 98.0, 102.0][:: 1 if name == "horovod" else -1]
+        for workers in (1, 2, 4, 8)
+        for name in FRAMEWORKS
+    }
+    (one,) = ratios_of(study_from(alone)).to_dict("records")
+    *_, last = ratios_of(study_from({**alone, **others})).to_dict("records")
+    assert (one["outcome"], last["outcome"]) == ("native DDP faster", NO_DIFFERENCE)
+    assert last["ratio_low"] < 1 < one["ratio_low"]
+    assert (one["comparisons"], last["comparisons"]) == (1, 5)
+    assert last["p_adjusted"] == pytest.approx(5 * one["p_adjusted"])
+
+
+@pytest.mark.parametrize(
+    ("horovod", "busy", "mhz", "outcome"),
+    [
+        (96.0, 0.033, 3000.0, WITHHELD), (96.0, 0.0, 2860.0, WITHHELD),
+        (80.0, 0.033, 2950.0, "native DDP faster"), (96.0, 0.0, 3000.0, "native DDP faster"),
+    ],
+)  # fmt: skip
+def test_faster_is_withheld_where_other_processes_or_the_clock_may_be_most_of_it(
+    horovod: float, busy: float, mhz: float, outcome: str
+) -> None:
+    study = study_from({(NATIVE, 2): [100.0] * 5, ("horovod", 2): [horovod] * 5})
+    slower = study.runs["framework"] == "horovod"
+    budgets = pd.DataFrame({"run": study.runs["run"], "frequency_mhz": np.where(slower, mhz, 3000.0)})
+    unequal = replace(study, runs=study.runs.assign(busy_share=np.where(slower, busy, 0.0)), budgets=budgets)
+    assert ratios_of(unequal)["outcome"].tolist() == [outcome]
+
+
+def test_intervals_over_five_launches_hold_the_truth_as_often_as_stated() -> None:
+    """The median, and its ratio to another, paired and not; all mixes are in benchmarks/coverage.py."""
+    random = np.random.default_rng(10)
+    common, *own = random.normal(size=(3, 500, 5))
+    first, second = (common + each for each in own)
+    paired = replicates(first) - replicates(second)
+    apart = replicates(own[0]) - replicates(own[1], stream=1)
+    for found in (replicates(first), paired, apart):
+        low, high = bounds(found)
+        assert 0.9 <= np.mean((low <= 0) & (high >= 0)) <= 0.99
+    np.testing.assert_array_equal(paired, replicates(first) - replicates(second))
+
+
+def test_tables_hold_the_truth_about_as_often_as_stated_and_find_three_percent() -> None:
+    study = simulate(7, Noise(0.02, 0.01, 0.02, 5), 60, 1.03)
+    points = points_of(study)
+    points = points[(points["framework"] == NATIVE) & (points["workers"] == 4)]
+    ratios = ratios_of(study, family=["options"])
+    for table, name, truth in (
+        (points, "throughput", 4.0),
+        (points, "speedup", 4.0),
+        (ratios, "ratio", 1.03),
+    ):
+        holds = (table[f"{name}_low"] <= truth) & (truth <= table[f"{name}_high"])
+        assert 0.8 <= holds.mean() <= 1
+    shares = [
+        (
+            ratios_of(simulate(7, Noise(0, 0, 0.02, 5), 40, ratio), ["options"])["outcome"]
+            == "native DDP faster"
+        ).mean()
+        for ratio in (1.03, 1.005)
+    ]
+    assert shares[0] >= 0.85
+    assert shares[1] <= 0.3
+
+
+def steady(random: np.random.Generator, launches: int) -> NDArray[np.float64]:
+    return random.normal(0, 0.02, launches)
+
+
+def stragglers(random: np.random.Generator, launches: int) -> NDArray[np.float64]:
+    """1 % of noise, and one launch in five slower by 20 % on average."""
+    slowed = np.where(random.random(launches) < 0.2, random.exponential(0.2, launches), 0.0)
+    return random.normal(0, 0.01, launches) - slowed
+
+
+@pytest.mark.parametrize(
+    ("draw", "drift"), [(steady, 0.1), pytest.param(stragglers, 0.0, marks=pytest.mark.verify)]
+)
+def test_equal_frameworks_are_rarely_called_faster(draw: Draw, drift: float) -> None:
+    """Of 150 studies more than 11 % would be false with a probability below 1 in 1,000 if 5 % are."""
+    faster, suggested = claims(equal_frameworks(draw, 150, 5, drift=drift))
+    assert faster <= 11
+    assert suggested == 0
+
+
+def test_three_repeats_and_one_arm_after_the_other_never_call_a_framework_faster() -> None:
+    faster, suggested = claims(equal_frameworks(steady, 80, 3))
+    assert faster == 0
+    assert suggested <= 14
+    assert claims(equal_frameworks(steady, 40, 5, drift=0.1, alternate=False)) == (0, 0)
+
+
+def paced(runs: int, epochs: int, noise: float = 0.02) -> NDArray[np.float64]:
+    """Seconds of each epoch of steady runs."""
+    return np.asarray(
+        10 * np.exp(np.random.default_rng(1).normal(0, noise, (runs, epochs))), dtype=np.float64
+    )
+
+
+def one_slow(epochs: slice, factor: float, of: int = 40) -> NDArray[np.float64]:
+    pace = paced(1, of)
+    pace[0, epochs] *= factor
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("pace", "steady"),
+    [
+        (paced(1, 40), "yes"), (np.full((1, 20), 10.0), "yes"), (one_slow(slice(0, 6), 1.25), "no"),
+        (paced(1, 60) * np.linspace(1, 1.1, 60), "no"), (one_slow(slice(30, 60), 0.9, 60), "no"),
+        # A significant change that is too small to matter, and a single slow epoch.
+        (paced(1, 60, 0.0005) * np.linspace(1, 1.01, 60), "yes"), (one_slow(slice(10, 11), 3.0, 20), "yes"),
+    ],
+    ids=["steady", "equal", "slow start", "drift", "shift", "too small", "one epoch"],
+)  # fmt: skip
+def test_runs_that_are_not_steady_are_told(pace: NDArray[np.float64], steady: str) -> None:
+    assert run_steadiness(study_with_pace(pace))["steady"].tolist() == [steady]
+
+
+def test_steady_runs_are_rarely_called_unsteady_and_short_ones_are_not_checked() -> None:
+    assert (run_steadiness(study_with_pace(paced(2000, 40)))["steady"] == "no").mean() < 0.005
+    assert run_steadiness(study_with_pace(paced(3, 7)))["drift"].isna().all()
+
+
+def test_what_is_not_steady_is_named_in_the_notes(tmp_path: Path) -> None:
+    """A slow start, and a launch far from the others of its point."""
+    options = {"training": {"epochs": 20}}
+    for repeat in range(1, 6):
+        epochs = make_epochs(
+            make_point(repeat=repeat, options=options), 70.0 if repeat == 3 else 100.0 + repeat, 480
+        )
+        for number in range(1, 7) if repeat == 5 else ():
+            slow = 1.3 * epochs[number].seconds
+            epochs[number] = epochs[number].model_copy(update={"seconds": slow, "worker_seconds": [slow]})
+        write_run(tmp_path, repeat=repeat, options=options, measured=Measured(epochs))
+    found = report_of(tmp_path)
+    assert (
+        "1 of 5 runs is not steady after the warm-up: for the same work pytorch_native-w01-r5" in found.notes
+    )
+    assert "1 of 5 launches is far from the others of the same point: pytorch_native-w01-r3" in found.notes
+    assert found.row("summary")["repeats"] == 5
+
+
+ORDINARY: Throughputs = {
+    (NATIVE, 1): [100.0, 104.0, 101.0], (NATIVE, 2): [180.0, 176.0, 190.0], ("horovod", 1): [98.0, 101.0,
+    100.0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("launches", "others", "named"),
+    [
+        ([100.0, 101.0, 70.0, 99.0, 100.5], {}, [3]), ([100.0, 101.0, 99.0], {}, []),
+        ([100.0, 100.0, 100.0, 100.0, 95.0], {}, []), ([60.0, 80.0, 100.0, 120.0, 140.0], {}, []),
+        ([100.0, 50.0], {}, []), ([600.0, 800.0, 1000.0, 1200.0, 1400.0], ORDINARY, []),
+        # The distance between the two others is a fifth of the outlier's: alone these three say nothing.
+        ([160.0, 152.0, 200.0], ORDINARY, [3]), ([160.0, 168.0, 128.0], ORDINARY, [3]),
+        ([300.0, 303.0, 298.0, 375.0, 576.0], ORDINARY, [5, 4]),
+    ],
+)  # fmt: skip
+def test_launches_far_from_their_point_are_named(
+    launches: list[float], others: Throughputs, named: list[int]
+) -> None:
+    study = study_from({**others, ("horovod", 4): launches})
+    assert outlying_launches(study).get("repeat", pd.Series(dtype=int)).tolist() == named
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.2])
+def test_a_launch_is_rarely_named_where_none_is_an_outlier(noise: float) -> None:
+    random = np.random.default_rng(2)
+    points: Throughputs = {
+        ("horovod", workers): list(100 * np.exp(random.normal(0, noise, 3 + 2 * (workers % 2))))
+        for workers in range(300)
+    }
+    study = study_from(points, epochs=2)
+    assert len(outlying_launches(study)) / len(study.runs) < 0.02
+
+
+LOST = -1.0
+
+
+def near(center: float, deviation: float, repeats: int, seed: int) -> list[float | None]:
+    noise = np.random.default_rng(seed).normal(0, deviation, repeats)
+    return [float(iou) for iou in (center + noise).round(5)]
+
+
+def write_ious(
+    folder: Path, number: int, framework: Framework, workers: int, ious: Sequence[float | None]
+) -> None:
+    """Runs of a set of options of their own; LOST is a run that diverged."""
+    options = {"training": {"learning_rate": number / 1000}}
+    for repeat, iou in enumerate(ious, start=1):
+        end = End(status="diverged", reason="loss is nan") if iou == LOST else End(status="complete")
+        score = 0.5 if iou == LOST else iou
+        write_run(folder, framework, workers, repeat, iou=score, end=end, options=options, label=f"-{number}")
+
+
+SEEDS: list[float | None] = [0.60, 0.70, 0.80, 0.90, 0.65]
+# IoU on 1 and on 8 workers; whether nothing is lost, pairs of seeds, diverged runs.
+LOSSES: Sequence[tuple[Sequence[float | None], Sequence[float | None], tuple[str, int, int]]] = [
+    (near(0.8, 0.005, 10, 1), near(0.77, 0.005, 10, 2), ("no", 10, 0)),
+    (near(0.8, 0.005, 10, 1), near(0.798, 0.005, 10, 2), ("yes", 10, 0)),
+    (near(0.8, 0.03, 10, 1), near(0.798, 0.03, 10, 2), ("not shown", 10, 0)),
+    (near(0.8, 0.005, 10, 1), near(0.85, 0.005, 10, 2), ("yes", 10, 0)),
+    (SEEDS, [iou + 0.001 for iou in SEEDS if iou], ("yes", 5, 0)),
+    (near(0.8, 0.001, 5, 1), [*near(0.8, 0.001, 4, 2), LOST], ("not shown", 4, 1)),
+    (near(0.8, 0.001, 5, 1), [*near(0.7, 0.001, 4, 2), LOST], ("no", 4, 1)),
+    ([0.8] * 5, [0.8, 0.8], ("not shown", 2, 0)),
+    ([], [0.8] * 5, ("not shown", 0, 0)),
+    ([0.8] * 3, [0.8, None, 0.8], ("not shown", 3, 0)),
+    ([0.001, 0.004, 0.0], [1.0, 0.999, 0.9], ("not shown", 3, 0)),
+]  # fmt: skip
+
+
+def test_a_loss_of_iou_is_judged_by_its_interval(tmp_path: Path) -> None:
+    for number, (one, eight, _) in enumerate(LOSSES, start=1):
+        write_ious(tmp_path, number, "horovod", 1, one)
+        write_ious(tmp_path, number, "horovod", 8, eight)
+    rows = {row["options"]: row for row in report_of(tmp_path).rows("iou", workers=8)}
+    assert len(rows) == len(LOSSES)
+    for number, (one, eight, expected) in enumerate(LOSSES, start=1):
+        row = rows[f"learning_rate={number / 1000:g}"]
+        assert (row["non_inferior"], row["pairs"], row["diverged"]) == expected, number
+        known = [b - a for a, b in zip(one, eight, strict=False) if None not in (a, b) and b != LOST]  # type: ignore[operator]
+        if len(known) >= 3 and None not in eight:
+            assert row["difference"] == pytest.approx(np.median(known), abs=2e-6)
+            assert row["difference_low"] <= row["difference"] <= row["difference_high"]
+        assert not row["iou_high"] > 1
+    two = report_of(tmp_path, Criteria(iou_margin=0.05)).rows("iou", workers=8)[0]
+    assert two["non_inferior"] == "yes"
+
+
+# IoU of native DDP and of Horovod on 4 workers; whether they are equal within the margin, pairs of seeds.
+BETWEEN: Sequence[tuple[Sequence[float | None], Sequence[float | None], tuple[str, int]]] = [
+    (near(0.801, 0.002, 8, 3), near(0.8, 0.002, 8, 4), ("yes", 8)),
+    (near(0.83, 0.002, 8, 3), near(0.8, 0.002, 8, 4), ("no", 8)),
+    (near(0.77, 0.002, 8, 3), near(0.8, 0.002, 8, 4), ("no", 8)),
+    (near(0.801, 0.05, 8, 3), near(0.8, 0.05, 8, 4), ("not shown", 8)),
+    ([*near(0.8, 0.001, 4, 1), LOST], near(0.8, 0.001, 5, 2), ("not shown", 4)),
+]
+
+
+def test_frameworks_are_equal_within_the_margin_on_both_sides(tmp_path: Path) -> None:
+    for number, (native, horovod, _) in enumerate(BETWEEN, start=1):
+        write_ious(tmp_path, number, NATIVE, 4, native)
+        write_ious(tmp_path, number, "horovod", 4, horovod)
+    rows = report_of(tmp_path).rows("iou_between_frameworks")
+    assert [(row["equal_within_margin"], row["pairs"]) for row in rows] == [each for *_, each in BETWEEN]
+
+
+def on_nodes(*nodes: int) -> list[WorkerFacts]:
+    """Workers on so many nodes, each with so many of them."""
+    found = [each for number, count in enumerate(nodes) for each in make_workers(count, host=f"n{number}")]
+    return [each.model_copy(update={"worker": rank}) for rank, each in enumerate(found)]
+
+
+def write_nodes(folder: Path, layouts: Mapping[tuple[int, ...], float], number: int = 1) -> Path:
+    """Three launches of each number of workers by node, at this throughput; `number` is of their options."""
+    options = {"training": {"learning_rate": number / 1000}}
+    for nodes, speed in layouts.items():
+        for repeat, factor in enumerate(SPREAD, start=1):
+            write_run(
+                folder, workers=sum(nodes), repeat=repeat, images_per_second=speed * factor,
+                header={"workers": on_nodes(*nodes)}, images_per_epoch=3600, options=options,
+                label=f"-{number}",
+            )  # fmt: skip
+    return folder
+
+
+def test_full_nodes_are_compared_with_one_full_node_and_node_hours_count_hosts(tmp_path: Path) -> None:
+    found = report_of(write_nodes(tmp_path, {(1,): 100.0, (4,): 300.0, (4, 4): 540.0, (4, 4, 4): 750.0}))
+    rows = {row["workers"]: row for row in found.rows("summary")}
+    assert [rows[n]["node_speedup"] for n in (4, 8, 12)] == pytest.approx([1.0, 1.8, 2.5])
+    assert [rows[n]["node_efficiency"] for n in (4, 8, 12)] == pytest.approx([1.0, 0.9, 2.5 / 3])
+    assert [rows[8]["node_speedup_low"], rows[8]["node_speedup_high"]] == pytest.approx([1.8, 1.8])
+    assert np.isnan(rows[1]["node_speedup"])
+    # Three epochs, of which the warm-up takes four times as long.
+    hours = 6 * 3600 / 540 / 3600
+    cost = found.row("cost", workers=8)
+    assert [cost["training_seconds"], cost["worker_hours"], cost["node_hours"]] == pytest.approx(
+        [3600 * hours, 8 * hours, 2 * hours]
+    )
+    assert cost["worker_hours_per_epoch"] == pytest.approx(8 * hours / 6)
+
+
+def test_speed_up_by_nodes_is_empty_where_it_says_nothing(tmp_path: Path) -> None:
+    """One worker on each, one node only, no point on one node, a node that is not full."""
+    layouts: Sequence[Mapping[tuple[int, ...], float]] = (
+        {(1,): 100.0, (1, 1): 190.0}, {(1,): 100.0, (4,): 300.0}, {(1,): 100.0, (4, 4): 540.0},
+        {(4,): 300.0, (4, 2): 400.0},
+    )  # fmt: skip
+    for number, layout in enumerate(layouts, start=1):
+        write_nodes(tmp_path, layout, number)
+    table = report_of(tmp_path).table("summary")
+    assert len(table) == 8
+    assert table[["node_speedup", "node_efficiency", "node_efficiency_low"]].isna().all(axis=None)
+
+
+def write_curves(folder: Path, workers: int, curves: Sequence[Sequence[float]], number: int = 1) -> Path:
+    """Runs that are evaluated after 144, 180 and 216 s of training, with these IoUs."""
+    own: dict[str, Any] = {"options": {"training": {"learning_rate": number / 1000}}, "label": f"-{number}"}
+    for repeat, ious in enumerate(curves, start=1):
+        write_run(
+            folder,
+            "horovod",
+            workers,
+            repeat,
+            images_per_second=100.0,
+            images_per_epoch=3600,
+            ious=ious,
+            **own,
+        )
+    return folder
+
+
+# IoUs of three launches on 4 workers; how many reach 0.8, and the median seconds until they do.
+REACHED: Sequence[tuple[Sequence[Sequence[float]], int, float]] = [
+    ([(0.7, 0.8, 0.78), (0.8, 0.81, 0.9), (0.7, 0.75, 0.85)], 3, 180.0),
+    ([(0.7, 0.8, 0.9), (0.8, 0.9, 0.9), (0.6, 0.6, 0.7)], 2, 180.0),
+    ([(0.7, 0.8, 0.9), (0.6, 0.6, 0.7), (0.6, 0.6, 0.7)], 1, np.nan),
+]
+
+
+def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_reaches_it(tmp_path: Path) -> None:
+    for number, (curves, _, _) in enumerate(REACHED, start=1):
+        write_curves(tmp_path, 4, curves, number)
+    rows = report_of(tmp_path, Criteria(target_iou=0.8)).rows("cost")
+    for row, (_, reached, seconds) in zip(rows, REACHED, strict=True):
+        assert row["runs_to_target"] == reached
+        assert row["seconds_to_target"] == pytest.approx(seconds, nan_ok=True)
+        assert row["worker_hours_to_target"] == pytest.approx(4 * seconds / 3600, nan_ok=True)
+        assert np.isnan(row["seconds_to_target_low"]) == (reached < 3)
+
+
+def test_the_default_target_is_what_every_run_on_1_worker_reaches_less_the_margin(tmp_path: Path) -> None:
+    write_curves(tmp_path, 1, [(0.5, 0.9, 0.95), (0.5, 0.7, 0.8), (0.5, 0.6, 0.9)])
+    write_curves(tmp_path, 4, [(0.1, 0.1, 0.18)] * 3)
+    rows = report_of(tmp_path).rows("cost")
+    assert {row["target_iou"] for row in rows} == {0.79}
+    assert [row["runs_to_target"] for row in rows] == [3, 0]
+
+
+@pytest.mark.parametrize("speeds", [(100.0, 150.0, 180.0, 300.0), (100.0, 90.0, 270.0, 180.0)])
+def test_the_pareto_set_is_that_of_all_pairs(tmp_path: Path, speeds: Sequence[float]) -> None:
+    for workers, speed in enumerate(speeds, start=1):
+        write_run(tmp_path, "horovod", workers, images_per_second=speed)
+    rows = report_of(tmp_path, Criteria(target_iou=0.99)).rows("cost")
+
+    def beats(one: Row, other: Row) -> bool:
+        names = ("training_seconds", "worker_hours")
+        ahead = [one[name] - other[name] for name in names]
+        small = [1e-9 * other[name] for name in names]
+        no_worse = all(each <= least for each, least in zip(ahead, small, strict=True))
+        return no_worse and any(each < -least for each, least in zip(ahead, small, strict=True))
+
+    assert [row["pareto"] for row in rows] == [not any(beats(other, row) for other in rows) for row in rows]
+
+
+def test_energy_is_that_of_all_gpus_over_the_images_of_the_epochs_in_use(tmp_path: Path) -> None:
+    def facts(joules: float | None, utilization: float = 0.9, memory: int = 2**30) -> GpuFacts:
+        known: dict[str, Any] = {"power_watts": 300.0, "energy_joules": joules}
+        return GpuFacts(utilization=utilization, memory_bytes=memory, **known)
+
+    for repeat, joules in enumerate((960.0, 1920.0, 2880.0), start=1):
+        for name, gpus in (
+            ("all", [facts(joules), facts(2 * joules, memory=2**31)]), ("one", [facts(None), facts(joules)]),
+        ):  # fmt: skip
+            warmup, *used = make_epochs(make_point(workers=2, repeat=repeat), 100.0, 48)
+            epochs = [warmup.model_copy(update={"gpu": [facts(1e6, 0.0)] * 2})]
+            epochs += [epoch.model_copy(update={"gpu": gpus}) for epoch in used]
+            header = {"workers": make_workers(2, device="H200")}
+            write_run(tmp_path / name, workers=2, repeat=repeat, header=header, measured=Measured(epochs))
+    row = report_of(tmp_path / "all").row("gpu")
+    expected = {
+        "joules_per_image": 3 * 1920 / 48,
+        "memory_bytes": 2**31,
+        "power_watts": 300,
+        "utilization": 0.9,
+    }
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    lacking = report_of(tmp_path / "one").row("gpu")
+    assert np.isnan(lacking["joules_per_image"])
+    assert lacking["power_watts"] == pytest.approx(300)
