@@ -15,10 +15,13 @@ MOST_DISTURBED = 2
 def disturbed_reason(run: RecordedRun) -> str:
     """Return why a complete run counts as disturbed; empty where it does not, or is not complete.
 
-    Nor does one that plays workers: no second of it counts, and its IoU does not depend on other programs.
+    One whose epochs all follow a start or a resume counts: each warms up, and none is timed. Not one that
+    plays workers: no second of it counts, and its IoU does not depend on other programs.
     """
     if run.config.is_played or run.record is None or not run.record.complete:
         return ""
+    if run.record.epochs and all(epoch.warmup for epoch in run.record.epochs):
+        return "interrupted so often that each epoch warms up, and none is timed"
     return disturbance(run.record).reason
 
 

@@ -22,6 +22,7 @@ from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.mpi import launch_environment, mpiexec_program
 from slurm.quiet import say_whether_quiet
 from slurm.stopping import (
+    WORKER_SIGNAL,
     StopRequest,
     descendants,
     kill_below,
@@ -31,6 +32,7 @@ from slurm.stopping import (
 )
 from slurm.study_folder import StudyFolder
 from unet_scaling.group.identity import CORES_VARIABLE
+from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import PROGRAMS_FOLDER, RunConfig
 from unet_scaling.study.errors import EXIT_BUG, EXIT_DIVERGED, EXIT_RESUME, UserError
 from unet_scaling.study.files import open_to_append
@@ -147,6 +149,7 @@ def run_study(
             repeat_disturbed = False
             force = ()
             block = next_block(block, console)
+    console.print(f"next: {PASTED} report {os.path.relpath(folder.path)}", markup=False)
 
 
 def _run_block(runs: "LocalRuns", repeat_disturbed: bool, force: Collection[str]) -> None:
@@ -214,7 +217,9 @@ class LocalRuns:
         launch(program, config.workers, run_folder / OUTPUT_NAME, self.cores_each, look)
         run = self.folder.recorded(config)
         self.known.learn(run)
-        progress.end(_outcome(run, time.monotonic() - begin))
+        outcome = _outcome(run, time.monotonic() - begin)
+        # The record names the signal by which the workers were told.
+        progress.end(outcome.replace(f"asked to stop by {WORKER_SIGNAL.name}", "you asked to stop"))
 
     def _look(self, progress: StudyProgress, mpiexec: int, worker: Sequence[str]) -> None:
         """Show the progress; where the user asked to stop, tell the workers."""

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from unet_scaling.study.command_line import PASTED
+
 # Also the end of the terminal's connection.
 STOP_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Unlike SIGTERM, it leaves workers that still load their images as long as they need to reach a safe point.
@@ -67,7 +69,7 @@ def same_command() -> str:
     words = sys.orig_argv[1:]
     if "-m" in words:
         module, *arguments = words[words.index("-m") + 1 :]
-        program = "unet-scaling" if module == "unet_scaling" else f"python -m {module}"
+        program = PASTED if module == "unet_scaling" else f"python -m {module}"
         return f"{program} {shlex.join(arguments)}".rstrip()
     return shlex.join([Path(words[0]).name, *words[1:]]) if words else "python"
 

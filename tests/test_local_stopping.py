@@ -17,6 +17,7 @@ from slurm.status import study_rows
 from slurm.stopping import SAME_REQUEST_SECONDS, descendants, worker_processes
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY
+from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.record import read_record
 
@@ -64,7 +65,7 @@ def test_ctrl_c_saves_and_names_the_command_to_go_on(tmp_path: Path, images: Pat
     assert process.returncode == 75, printed
     assert "stopping: the workers save their state" in printed
     study = tmp_path / "tiny.toml"
-    assert f"run the same command to go on: unet-scaling run {study} --logs" in printed
+    assert f"run the same command to go on: {PASTED} run {study} --logs" in printed
     end = read_record(run / "run.jsonl").end
     assert end is not None
     assert end.status == "stopped"

@@ -193,7 +193,8 @@ def _why_incomplete(state: RunState) -> str:
 def why_unusable(record: Record) -> tuple[State | Exclusion, str] | None:
     """Return (state, reason) of a complete record that gives no throughput, or not that of its cluster."""
     if all(epoch.warmup for epoch in record.epochs) and not _has_maps(record):
-        reason = f"{len(record.epochs)} epochs, none after the warm-up: train at least 2 epochs"
+        warmed = f"{len(record.epochs)} epochs, none after the warm-up of a start"
+        reason = f"{warmed}: run --repeat-disturbed measures it again"
         return "no throughput", reason
     problems = tuple(impossible_values(record))
     if problems:
