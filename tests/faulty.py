@@ -25,8 +25,8 @@ import torch
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling.data import cache
 from unet_scaling.group.identity import identify
-from unet_scaling.run import recorder, safe_points
-from unet_scaling.study import errors, files
+from unet_scaling.run import interruption, recorder, safe_points
+from unet_scaling.study import errors
 from unet_scaling.training import Step
 
 
@@ -74,9 +74,12 @@ STALL_SECONDS = 300
 # Longer than a launcher takes to end the others once a worker has left.
 SLOW_REMOVAL_SECONDS = 4
 # Far longer than a step of a tiny model, far shorter than any time-out here.
-PAUSE_SECONDS = 4
-# All images together take far longer than the time-out of tests/test_stalls.py.
-SLOW_IMAGE_SECONDS = 0.5
+PAUSE_SECONDS = 3
+# So many images together take longer than the time-out of tests/test_faults.py.
+SLOW_IMAGES = 45
+SLOW_IMAGE_SECONDS = 0.2
+# Shorter than a launcher waits, longer than a safe point of a tiny model is away.
+SHORT_GRACE_SECONDS = 2
 
 
 def fail(*_: Any) -> None:
@@ -101,19 +104,12 @@ def pause(*_: Any) -> None:
 
 
 def fill_the_disk(_: list[Any]) -> None:
-    """Of the run folder, which the test made a small one; SECONDS_FULL later there is room again, if ever.
-
-    Where there will be none, each file is tried again once: that no try helps shows as well.
-    """
+    """Of the run folder, which the test made a small one; SECONDS_FULL later there is room again."""
     filler = Path(sys.argv[1]) / FILLER_NAME
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
-    seconds = os.environ.get(SECONDS_FULL_VARIABLE)
-    if seconds:
-        threading.Timer(float(seconds), filler.unlink).start()
-    else:
-        files.PAUSES_SECONDS = files.PAUSES_SECONDS[:1]  # type: ignore[assignment]
+    threading.Timer(float(os.environ[SECONDS_FULL_VARIABLE]), filler.unlink).start()
 
 
 def limit_file_size(*_: Any) -> None:
@@ -139,21 +135,22 @@ def slow_the_removal(*_: Any) -> None:
     recorder.remove_checkpoints = slowly  # type: ignore[attr-defined]
 
 
-def slow_decoding(seconds: float, from_image: int) -> Callable[..., None]:
-    """Let each image from this one on take so long, in which the decoder works; for ever, it waits."""
+def slow_then_stuck_decoding(_: list[Any]) -> None:
+    """Let each of the first images take a while, in which the decoder works, and the next one for ever."""
+    load = cache.load_pair  # type: ignore[attr-defined]
+    numbers = itertools.count()
 
-    def slowing(_: list[Any]) -> None:
-        load = cache.load_pair  # type: ignore[attr-defined]
-        numbers = itertools.count()
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        time.sleep(SLOW_IMAGE_SECONDS if next(numbers) < SLOW_IMAGES else STALL_SECONDS)
+        return load(*arguments, **options)
 
-        def slowly(*arguments: Any, **options: Any) -> Any:
-            if next(numbers) >= from_image:
-                time.sleep(seconds)
-            return load(*arguments, **options)
+    cache.load_pair = slowly  # type: ignore[attr-defined]
 
-        cache.load_pair = slowly  # type: ignore[attr-defined]
 
-    return slowing
+def terminate_soon(*_: Any) -> None:
+    """SIGTERM, with less time than usual to reach a safe point."""
+    interruption.GRACE_SECONDS = SHORT_GRACE_SECONDS
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def claim_another_python(*_: Any) -> None:
@@ -181,8 +178,8 @@ FAULTS: dict[str, Callable[..., None]] = {
     "file size": limit_file_size,
     "flip a file": flip_a_file,
     "slow removal": slow_the_removal,
-    "slow decoding": slow_decoding(SLOW_IMAGE_SECONDS, 0),
-    "stuck decoding": slow_decoding(STALL_SECONDS, 5),
+    "slow, then stuck decoding": slow_then_stuck_decoding,
+    "SIGTERM soon": terminate_soon,
     "another python": claim_another_python,
     "telling": tell_about_the_process,
 }

@@ -1,6 +1,5 @@
 """Augmentation: exact moves, the same for an image wherever and with whomever it is trained."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trained import TrainedRuns, plain_config
 from unet_scaling.data.augmentation import (
     BRIGHTNESS,
     CONTRAST,
@@ -22,7 +20,6 @@ from unet_scaling.data.augmentation import (
     Augmentation,
     draw,
 )
-from unet_scaling.study.config import FRAMEWORKS
 
 OFF: dict[str, Any] = {"flips": False, "crop": 1.0, "brightness": 0.0, "contrast": 0.0}
 ALL: dict[str, Any] = {"flips": True, "crop": 0.75, "brightness": 0.1, "contrast": 0.2}
@@ -96,14 +93,3 @@ def test_draws_stay_those_of_the_first_runs() -> None:
     """Written down when they were first drawn: a resumed run must go on as it began."""
     expected = [[0.130003, 0.936745, 0.096795, 0.326096, 0.913198, 0.52129]]
     assert draw(3, 1, np.array([7])).round(6).tolist() == expected
-
-
-@pytest.mark.slow
-def test_both_frameworks_train_the_same_on_augmented_images(images: Path, trained_run: TrainedRuns) -> None:
-    options = {f"augment_{name}": value for name, value in ALL.items()}
-    native, horovod = (
-        trained_run(plain_config(images, name, epochs=1, **options)).losses for name in FRAMEWORKS
-    )
-    plain = trained_run(plain_config(images)).losses
-    assert native == pytest.approx(horovod, rel=1e-6)
-    assert native != pytest.approx(plain[:1], rel=1e-3)

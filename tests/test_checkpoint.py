@@ -1,7 +1,9 @@
-"""Checkpoints: what comes back is what was saved, or the one before it, or an error."""
+"""Checkpoints and weights: what comes back is what was saved, or an earlier checkpoint, or an error."""
 
 import io
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from tests.records import digest, make_epochs, make_header, make_point, make_result
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity
+from unet_scaling.model import UNet
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,
@@ -20,8 +23,9 @@ from unet_scaling.run.checkpoint import (
     save_checkpoint,
 )
 from unet_scaling.run.training_state import Trained, generators, seed_generators
+from unet_scaling.run.weights import load_weights, save_weights, weights_sha256
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
-from unet_scaling.study.files import PAUSES_SECONDS, write_verified
+from unet_scaling.study.files import PAUSES_SECONDS, checksum_path, write_verified
 
 POINT = digest("point")
 
@@ -87,20 +91,6 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert str(fresh.played_generators) == of_player
 
 
-def test_training_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    saved = trained(5)
-    save(tmp_path, saved, 1)
-    fresh = trained(0)
-    load_checkpoint(tmp_path, GROUP, fresh, POINT)
-    for state in (saved, fresh):
-        torch.manual_seed(11)
-        for _ in range(3):
-            state.optimizer.zero_grad()
-            state.model(torch.randn(2, 1, 8, 8)).square().mean().backward()
-            state.optimizer.step()
-    assert same(saved, fresh)
-
-
 def test_the_newest_two_are_kept(tmp_path: Path) -> None:
     paths = [save(tmp_path, trained(1), epoch, step) for epoch, step in ((0, 9), (1, 0), (1, 12), (10, 0))]
     assert [path.exists() for path in paths] == [False, False, True, True]
@@ -109,44 +99,21 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_checkpoints_there_is_nothing_to_go_back_to(tmp_path: Path) -> None:
-    assert load_checkpoint(tmp_path, GROUP, trained(0), POINT) is None
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "no checksum"])
 def test_a_damaged_one_is_passed_over_with_a_warning(
-    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Damage at each byte is in tests/test_damaged_files.py."""
+    assert load_checkpoint(tmp_path, GROUP, trained(0), POINT) is None
     older = trained(1)
     save(tmp_path, older, 1)
     newest = save(tmp_path, trained(2), 2)
-    content = newest.read_bytes()
-    if damage == "no checksum":
-        newest.with_name(newest.name + ".sha256").unlink()
-    else:
-        flipped = bytearray(content)
-        flipped[len(content) // 2] ^= 4
-        newest.write_bytes({"cut": content[:-1], "flip": bytes(flipped), "empty": b""}[damage])
+    newest.with_name(newest.name + ".sha256").unlink()
     fresh = trained(0)
     found = load_checkpoint(tmp_path, GROUP, fresh, POINT)
     assert found is not None
     assert found[0].epoch == 1
     assert same(fresh, older)
     assert "warning" in capsys.readouterr().out
-
-
-def test_where_none_can_be_used_the_run_does_not_begin_anew_in_silence(tmp_path: Path) -> None:
-    for epoch in (1, 2):
-        save(tmp_path, trained(1), epoch).write_bytes(b"")
-    with pytest.raises(UserError, match=r"none of the checkpoints .* can be used: checkpoint-00002") as error:
-        load_checkpoint(tmp_path, GROUP, trained(0), POINT)
-    assert error.value.exit_code == EXIT_BAD_DATA
-
-
-def test_a_checkpoint_of_another_configuration_is_not_used(tmp_path: Path) -> None:
-    save(tmp_path, trained(1), 1)
-    with pytest.raises(UserError, match="none of the checkpoints"):
-        load_checkpoint(tmp_path, GROUP, trained(0), digest("another"))
 
 
 PARTS: dict[str, object] = {"model": {}, "optimizer": {}, "workers": [], "progress": ""}
@@ -160,7 +127,7 @@ CONTENTS: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-def test_what_is_no_checkpoint_is_named_in_one_line(
+def test_what_is_no_checkpoint_is_named_and_the_run_does_not_begin_anew_in_silence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held, said = CONTENTS[name]
@@ -168,10 +135,26 @@ def test_what_is_no_checkpoint_is_named_in_one_line(
     if held is not None:
         torch.save(held, buffer)
     write_verified(tmp_path / "checkpoint-00001-0000000.pt", buffer.getvalue())
-    with pytest.raises(UserError, match="none of the checkpoints") as error:
-        load_checkpoint(tmp_path, GROUP, trained(0), POINT)
-    assert error.value.exit_code == EXIT_BAD_DATA
+    require_none_usable(tmp_path)
     assert said in capsys.readouterr().out
+
+
+def require_none_usable(folder: Path, point: str = POINT) -> None:
+    with pytest.raises(UserError, match=r"none of the checkpoints .* can be used: checkpoint-00001") as error:
+        load_checkpoint(folder, GROUP, trained(0), point)
+    assert error.value.exit_code == EXIT_BAD_DATA
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_checkpoint_of_other_workers_or_another_configuration_is_named(
+    workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(tmp_path, trained(1), 1)
+    require_none_usable(tmp_path, digest("another"))
+    state = torch.load(path, weights_only=True)
+    _rewrite(path, state | {"workers": state["workers"] * workers})
+    require_none_usable(tmp_path)
+    assert f"is of {workers} workers, this run has 1" in capsys.readouterr().out
 
 
 def test_a_checkpoint_with_facts_that_are_no_longer_recorded_is_used(tmp_path: Path) -> None:
@@ -184,18 +167,6 @@ def test_a_checkpoint_with_facts_that_are_no_longer_recorded_is_used(tmp_path: P
     loaded = load_checkpoint(tmp_path, GROUP, trained(0), POINT)
     assert loaded is not None
     assert loaded[0].results == [result]
-
-
-@pytest.mark.parametrize("workers", [0, 3])
-def test_a_checkpoint_of_another_number_of_workers_is_named(
-    workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = save(tmp_path, trained(1), 1)
-    state = torch.load(path, weights_only=True)
-    _rewrite(path, state | {"workers": state["workers"] * workers})
-    with pytest.raises(UserError, match="none of the checkpoints"):
-        load_checkpoint(tmp_path, GROUP, trained(0), POINT)
-    assert f"is of {workers} workers, this run has 1" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -229,7 +200,7 @@ def _rewrite(path: Path, state: dict[str, object]) -> None:
     write_verified(path, buffer.getvalue())
 
 
-@pytest.mark.parametrize("tries_in_vain", [1, 3, 4])
+@pytest.mark.parametrize("tries_in_vain", [3, 4])
 def test_a_lack_of_space_is_waited_for_and_then_said(
     tries_in_vain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +219,57 @@ def test_a_lack_of_space_is_waited_for_and_then_said(
     assert old.exists()
 
 
-def test_a_checkpoint_holds_no_code(tmp_path: Path) -> None:
-    content = torch.load(save(tmp_path, trained(1), 1), weights_only=True)
-    assert set(content) == {"model", "optimizer", "workers", "progress"}
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[UNet, Path]:
+    model = UNet(width=2, depth=2)
+    save_weights(model, tmp_path / "weights.pt")
+    return model, tmp_path / "weights.pt"
+
+
+def test_weights_come_back_as_they_were(saved: tuple[UNet, Path]) -> None:
+    model, path = saved
+    other = UNet(width=2, depth=2)
+    assert weights_sha256(other) != weights_sha256(model)
+    load_weights(other, path)
+    assert weights_sha256(other) == weights_sha256(model)
+    checksum_path(path).unlink()
+    with pytest.raises(UserError, match=r"weights\.pt\.sha256"):
+        load_weights(model, path)
+
+
+class Code:
+    """What makes a folder where it is unpacked."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (None, "it is empty"),
+        ([torch.ones(2)], "it holds a list"),
+        (torch.ones(2), "it holds a Tensor"),
+        ({"model": {}, "workers": [], "progress": "{}"}, "holds a dict beside tensors: a checkpoint?"),
+        ({}, "another model"),
+        (UNet(width=4, depth=2).state_dict(), "another model"),
+        (b"no file of torch's", "cannot be unpacked"),
+        ({"weight": Code("made")}, "cannot be unpacked"),
+    ],
+)
+def test_what_is_no_weights_is_refused_in_one_line_and_no_code_in_it_runs(
+    held: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    buffer = io.BytesIO(held if isinstance(held, bytes) else b"")
+    if held is not None and not isinstance(held, bytes):
+        torch.save(held, buffer)
+    write_verified(tmp_path / "weights.pt", buffer.getvalue())
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        load_weights(UNet(width=2, depth=2), tmp_path / "weights.pt")
+    assert caught.value.exit_code == EXIT_BAD_DATA
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "made").exists()

@@ -4,6 +4,7 @@ On one worker and on two, played and real, resumed and undisturbed. From three w
 gradients in different orders: docs/statistics.md says by how much results then differ.
 """
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.faults import Fault, attempt
 from tests.studies import launched
 from tests.tasks import POINTS, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns, plain_config
-from tests.wrappers import each_other_framework, framework_parameter
+from tests.wrappers import framework_parameter
 from unet_scaling.divergence import NonFiniteGradientGuard
 from unet_scaling.group.group import single_worker
 from unet_scaling.run.training_state import (
@@ -29,9 +30,11 @@ from unet_scaling.run.training_state import (
     seed_generators,
     state_digests,
 )
-from unet_scaling.study.config import WRAPPERS, RunConfig
+from unet_scaling.study.config import FRAMEWORKS, WRAPPERS, RunConfig
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import HorovodKnobs, NativeKnobs
 from unet_scaling.study.record import Record, read_record
+from unet_scaling.study.validation import StrictModel
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.training import build_model, build_optimizer, set_learning_rate
 
@@ -121,64 +124,101 @@ def weights(run: TrainedRun) -> dict[str, Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("framework", "workers", "optimizer"),
+    ("framework", "workers", "optimizer", "compression"),
     [
-        *(
-            framework_parameter(name, workers, "groups")
-            for name in ("horovod", *WRAPPERS)
-            for workers in (1, 2)
-        ),
-        ("horovod", 2, "sgd"),
-        ("horovod", 2, "amsgrad"),
+        ("horovod", 1, "amsgrad", "none"),
+        ("horovod", 2, "sgd", "none"),
+        *(framework_parameter(name, 2, "groups", "none") for name in ("horovod", *WRAPPERS)),
+        *(framework_parameter(name, 2, "sgd", "fp16") for name in WRAPPERS),
     ],
 )
 def test_frameworks_train_the_same_bytes(
-    framework: str, workers: int, optimizer: str, source: Path, trained_run: TrainedRuns
+    framework: str, workers: int, optimizer: str, compression: str, source: Path, trained_run: TrainedRuns
 ) -> None:
     native, other = (
-        trained_run(equal_config(source, name, workers, optimizer)).record for name in (NATIVE, framework)
+        trained_run(equal_config(source, name, workers, optimizer, gradient_compression=compression)).record
+        for name in (NATIVE, framework)
     )
     assert len(set(losses(native))) == 4
     assert losses(other) == losses(native)
     assert learned(other) == learned(native)
 
 
+TUNED: dict[str, StrictModel] = {
+    NATIVE: NativeKnobs(gradient_as_bucket_view=True, static_graph=True),
+    "horovod": HorovodKnobs(groups=2, cycle_time_ms=1, controller="gloo"),
+}
+AUGMENTED: dict[str, Any] = {
+    "augment_flips": True, "augment_crop": 0.75, "augment_brightness": 0.1, "augment_contrast": 0.2,
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-@each_other_framework
-def test_the_built_in_network_is_trained_to_the_same_bytes(
-    framework: str, workers: int, images: Path, trained_run: TrainedRuns
+def test_augmented_images_and_tuned_communication_train_the_same_bytes(
+    images: Path, trained_run: TrainedRuns
 ) -> None:
-    native, other = (trained_run(plain_config(images, name, workers)).record for name in (NATIVE, framework))
-    assert sum(epoch.steps for epoch in native.epochs) >= 20
-    assert losses(other) == losses(native)
-    assert learned(other) == learned(native)
+    """The built-in network; under native DDP its images are decoded at every step, too."""
+    plain = [trained_run(plain_config(images, name)).record for name in FRAMEWORKS]
+    options = [AUGMENTED | {"loading": "decode"}, AUGMENTED]
+    packed = [
+        trained_run(plain_config(images, name, **option).model_copy(update={name: TUNED[name]})).record
+        for name, option in zip(FRAMEWORKS, options, strict=True)
+    ]
+    for native, horovod in (plain, packed):
+        assert sum(epoch.steps for epoch in native.epochs) >= 20
+        assert losses(native) == losses(horovod)
+        assert learned(native) == learned(horovod)
+    assert losses(plain[0]) != losses(packed[0])
+    assert packed[1].header is not None
+    assert packed[1].header.transport["controller"] == "Gloo"
+
+
+@pytest.mark.slow
+def test_compressed_gradients_and_accumulated_passes_stay_near_what_they_stand_for(
+    images: Path, trained_run: TrainedRuns
+) -> None:
+    """Without batch norm, which sees one pass of one worker, how a batch is shared does not matter."""
+    shared: dict[str, Any] = {"batch_norm": "off", "learning_rate": 1e-4}
+    one = trained_run(plain_config(images, workers=1, **shared))
+    two = trained_run(plain_config(images, "horovod", batch_per_worker=1, accumulate=2, **shared))
+    half = trained_run(plain_config(images, "horovod", gradient_compression="fp16", **shared))
+    assert two.losses == pytest.approx(one.losses, rel=1e-5)
+    assert half.losses == pytest.approx(one.losses, rel=1e-2)
+    assert len({tuple(run.losses) for run in (one, two, half)}) == 3
+    for name, tensor in weights(one).items():
+        assert torch.allclose(weights(two)[name], tensor, rtol=1e-3, atol=1e-5), name
+
+
+def test_a_static_graph_has_one_pass_per_step() -> None:
+    point = plain_config(Path("/images"), accumulate=2)
+    with pytest.raises(ValueError, match=r"static_graph .* found 2"):
+        RunConfig.model_validate(point.model_dump() | {NATIVE: TUNED[NATIVE].model_dump()})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("framework", "workers"),
+    ("framework", "workers", "faults"),
     [
-        (NATIVE, 1),
-        ("horovod", 2),
-        framework_parameter("lightning", 2),
-        framework_parameter("accelerate", 1),
+        (NATIVE, 1, ("kill", "SIGTERM")),
+        ("horovod", 2, ("kill",)),
+        framework_parameter("lightning", 2, ("SIGTERM",)),
     ],
 )
 def test_played_killed_and_stopped_runs_train_what_two_real_workers_do(
-    framework: str, workers: int, source: Path, tmp_path: Path, trained_run: TrainedRuns
-) -> None:
-    """Of one worker that plays two, and of two: each is killed, goes on, is stopped, and goes on.
+    framework: str, workers: int, faults: tuple[str, ...], source: Path, tmp_path: Path,
+    trained_run: TrainedRuns,
+) -> None:  # fmt: skip
+    """Of one worker that plays two, and of two; each goes on after every fault.
 
     In one pass each: of more, the gradients are added in another order.
     """
     batch: dict[str, Any] = {"accumulate": 1, "batch_per_worker": 4}
     real = trained_run(equal_config(source, NATIVE, 2, **batch)).record
     config = equal_config(source, framework, workers, plays=2, checkpoint_minutes=EVERY_STEP, **batch)
-    killed = attempt(tmp_path / "run", config, Fault("kill", 8, worker=workers - 1, every_step_is_safe=True))
-    assert not killed.record.complete
-    stopped = attempt(tmp_path / "run", config, Fault("SIGTERM", 8, worker=0, every_step_is_safe=True))
-    assert set(stopped.codes.values()) == {75}
+    for fault in faults:
+        ended = attempt(tmp_path / "run", config, Fault(fault, 8, workers - 1, every_step_is_safe=True))
+        assert not ended.record.complete
+        assert fault == "kill" or set(ended.codes.values()) == {75}
     resumed = attempt(tmp_path / "run", config).record
     assert resumed.header is not None
     assert resumed.header.resumed is not None
@@ -186,20 +226,54 @@ def test_played_killed_and_stopped_runs_train_what_two_real_workers_do(
     assert learned(resumed) == learned(real)
 
 
+@pytest.mark.verify
+@pytest.mark.parametrize("workers", [1, 2])
+def test_four_played_workers_are_four_real_ones_but_for_rounding(
+    workers: int, images: Path, trained_run: TrainedRuns
+) -> None:
+    """The sum of four gradients depends on its order, with which the two frameworks differ as well."""
+    # Convolutions add in another order on more threads; at larger rates Adam makes whole steps of rounding.
+    options: dict[str, Any] = {"cores_per_worker": 1, "learning_rate": 1e-4, "passes_per_epoch": 4}
+    native, horovod = (
+        trained_run(plain_config(images, name, 4, batch_per_worker=4, **options)) for name in FRAMEWORKS
+    )
+    each = plain_config(images, "horovod", workers, batch_per_worker=4, plays=4, **options)
+    played = trained_run(each)
+    assert played.losses == pytest.approx(native.losses, rel=1e-6)
+    assert difference(played, native) < 3 * difference(horovod, native)
+
+
+def difference(one: TrainedRun, other: TrainedRun) -> float:
+    """Return |a - b| / |b| of all weights and statistics together."""
+    pairs = [(weights(one)[name].double(), tensor.double()) for name, tensor in weights(other).items()]
+    apart = sum(float((a - b).square().sum()) for a, b in pairs)
+    return math.sqrt(apart / sum(float(b.square().sum()) for _, b in pairs))
+
+
 @pytest.mark.slow
-def test_one_state_has_one_score_at_any_number_of_workers(source: Path, trained_run: TrainedRuns) -> None:
-    trained = trained_run(equal_config(source, NATIVE, 2))
-    (*_, expected) = trained.record.results
-    weights_file = str(trained.folder / "weights.pt")
-    for framework, workers in (("horovod", 1), (NATIVE, 3)):
-        config = equal_config(source, framework, workers, epochs=0, initial_weights=weights_file)
-        (found,) = trained_run(config).record.results
-        assert (found.score, found.weights_sha256) == (expected.score, expected.weights_sha256), framework
+def test_one_state_has_one_score_at_any_number_of_workers(
+    source: Path, images: Path, trained_run: TrainedRuns
+) -> None:
+    """13 samples of a task on 3 workers, 9 images of the built-in one on 2: neither divides the other."""
+    for config, other, workers in (
+        (equal_config(source, NATIVE, 2), NATIVE, 3),
+        (plain_config(images, workers=1), "horovod", 2),
+    ):
+        run = trained_run(config)
+        changed = {"epochs": 0, "evaluate_every": 0, "initial_weights": str(run.folder / "weights.pt")}
+        training = config.training.model_copy(update=changed)
+        again = config.model_copy(update={"framework": other, "workers": workers, "training": training})
+        (found,) = trained_run(again).record.results
+        timings = {"seconds", "training_seconds", "epochs"}
+        assert found.model_dump(exclude=timings) == run.record.results[-1].model_dump(exclude=timings)
 
 
 @pytest.mark.slow
 def test_workers_draw_other_numbers_and_constants_stay(source: Path, trained_run: TrainedRuns) -> None:
-    one, two = (weights(trained_run(equal_config(source, NATIVE, workers))) for workers in (1, 2))
+    one, two = (
+        weights(trained_run(equal_config(source, NATIVE, workers, optimizer)))
+        for workers, optimizer in ((1, "amsgrad"), (2, "groups"))
+    )
     assert one["passes"] == two["passes"], "equally many draws of every worker"
     assert one["drawn"] != two["drawn"], "the mean over two workers is what one has drawn alone"
     assert torch.equal(two["thirds"], torch.ones(7, dtype=torch.float64) / 3)
@@ -213,8 +287,7 @@ REFUSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(("name", "workers"), [("histogram", 1), ("mask", 2), ("not saved", 1)])
 def test_a_buffer_that_makes_one_state_have_two_scores_is_refused_by_name(
     name: str, workers: int, tmp_path: Path
 ) -> None:

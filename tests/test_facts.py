@@ -1,8 +1,9 @@
 """Each recorded fact, altered or unknown in the runs of one arm alone: refused, withheld or remarked."""
 
+import shutil
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -11,149 +12,101 @@ from analysis.__main__ import main
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.loading.load import load_study
 from analysis.study import Study
-from tests.records import digest, make_epochs, make_header, make_point, make_result, make_workers
-from unet_scaling.study.config import FRAMEWORKS, Framework
-from unet_scaling.study.measurements import CpuFacts, GpuFacts
-from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import End, Epoch, Header, WorkerFacts
+from tests.attacks import in_epochs
+from tests.attacks_on_facts import watts
+from tests.honest import Honest, Lines, write_honest
+from tests.records import digest
+from tests.tampering import (
+    Change,
+    Runs,
+    config,
+    header,
+    in_turn,
+    processors,
+    results,
+    scored,
+    slower,
+    started,
+    workers,
+)
+from unet_scaling.study.measurements import GpuFacts
+from unet_scaling.study.record_lines import Epoch, Evaluation, Header, WorkerFacts
 from unet_scaling.study.validation import StrictModel
 
-Changes = Mapping[str, Any]
 REFUSED = "refused"
-CPU = CpuFacts(
-    process_seconds=0.1, thread_seconds={"training": 0.1}, training_runqueue_seconds=0.0, other_seconds=0.0,
-    other_workers_seconds=0.0, cores=1, frequency_mhz=3000.0,
-)  # fmt: skip
-GPU = GpuFacts(
-    utilization=0.9, memory_bytes=10**9, power_watts=600.0, energy_joules=300.0, power_limit_watts=700.0
-)
-GPUS = {"transport": {"backend": "nccl"}}
-GPUS_OF_HOROVOD = {"transport": {"controller": "MPI", "built with": "MPI Gloo NCCL"}}
-
-
-def write(
-    folder: Path, framework: Framework, workers: int, repeat: int, device: str, changes: Changes
-) -> None:
-    """Write a run by the real writer; `changes` replace fields of its lines and of their parts."""
-    point = make_point(
-        framework, workers, repeat, options={"training": {"epochs": 4}} | changes.get("options", {})
-    )
-    every = [
-        worker.model_copy(
-            update={"cores": [core + changes.get("cores_from", 0) for core in worker.cores]}
-            | ({"device_uuid": changes["uuid"].format(worker.worker)} if "uuid" in changes else {})
-            | dict(changes.get("worker", {}))
-        )
-        for worker in make_workers(workers, device=device)
-    ]
-    place = (repeat + 1 + FRAMEWORKS.index(framework)) % 2 if framework in FRAMEWORKS else 2
-    began = changes.get("started", "2025-01-31T12:{:02d}:{:02d}Z").format(
-        8 * repeat + 3 * workers, 20 * place
-    )
-    started = {"started_utc": began, "workers": every}
-    gpus = GPUS if framework == "pytorch_native" else GPUS_OF_HOROVOD
-    header = make_header(
-        point, **started | (gpus if device != "cpu" else {}) | dict(changes.get("header", {}))
-    )
-    measured: dict[str, list[CpuFacts] | list[GpuFacts]] = {
-        "cpu": [CPU.model_copy(update=changes.get("cpu", {}))] * workers
-    }
-    if device != "cpu":
-        measured["gpu"] = [GPU.model_copy(update=changes.get("gpu", {}))] * workers
-    speed = 30.0 * workers * changes.get("speed", 1.0) * (1 + 0.001 * repeat)
-    epochs = [
-        epoch.model_copy(
-            update=measured
-            | (dict(changes.get("epoch", {})) if epoch.epoch else {})
-            | (dict(changes.get("second", {})) if epoch.epoch == 1 else {})
-        )
-        for epoch in make_epochs(point, speed, 48)
-    ]
-    result = make_result(header, epochs, changes.get("iou", 0.8)).model_copy(update=changes.get("result", {}))
-    run = folder / point.run
-    run.mkdir(parents=True)
-    (run / "config.json").write_text(point.model_dump_json())
-    writer = RecordWriter(run / RECORD_NAME)
-    for line in (header, *epochs, result, End(status="complete")):
-        writer.write(line)
-    writer.close()
-
-
-def write_arms(
-    folder: Path, changes: Changes, *, device: str = "cpu", repeats: int = 3, arm: Framework = "horovod"
-) -> Path:
-    """Both frameworks, and the changed one, on 1 and 2 workers; odd and even repeats in another order."""
-    for framework in dict.fromkeys((*FRAMEWORKS, arm)):
-        for workers in (1, 2):
-            for repeat in range(1, repeats + 1):
-                write(folder, framework, workers, repeat, device, changes if framework == arm else {})
-    return folder
-
-
-def table_of(study: Study) -> pd.DataFrame:
-    return fairness_table(fairness_checks(study)).set_index("check")
-
-
+UNMATCHED = "unmatched"
 CLOCK = "same clock of the cores"
 ORDER = "order interleaved in time"
 WORK = "same work per epoch"
-SLOW_GPUS = {"transport": {"controller": "MPI", "built with": "MPI Gloo"}}
-# Field, changes in Horovod's runs, where they show, and what is named: both values.
-ON_CPUS: list[tuple[str, Changes, str, str, str]] = [
-    ("Header.manifest_sha256", {"header": {"manifest_sha256": "0" * 64}},
-     REFUSED, "000", digest("manifest")[:9]),
-    ("Header.train_images", {"header": {"train_images": 999_999}}, REFUSED, "999,999", "1,000,000"),
-    ("Header.test_images", {"header": {"test_images": 11}}, REFUSED, "11", "12"),
-    ("Header.initial_weights_sha256", {"header": {"initial_weights_sha256": "0" * 64}},
-     REFUSED, "000", "but"),
-    ("Header.gradient_bytes", {"header": {"gradient_bytes": 974_290}}, REFUSED, "974290", "1948580"),
-    ("Header.commit", {"header": {"commit": "another"}}, REFUSED, "another", "0123456"),
-    ("Header.dirty", {"header": {"dirty": True}}, REFUSED, "True", "False"),
-    ("Header.versions", {"header": {"versions": {"python": "3.11.2", "torch": "2.1"}}},
-     REFUSED, "2.1", "2.13.0"),
-    ("Header.dilation", {"header": {"dilation": 4.0}}, REFUSED, "dilated", ""),
-    ("Header.link_rate", {"header": {"link_rate": "1gbit"}}, REFUSED, "1gbit", "not limited"),
-    ("Header.config", {"options": {"training": {"epochs": 4, "learning_rate": 1.0}}}, "unmatched", "", ""),
-    ("Header.job", {"header": {"job": {"SLURM_JOB_PARTITION": "old"}}}, "same nodes", "old", "no Slurm"),
-    ("Header.started_utc", {"started": "2025-02-01T12:{:02d}:{:02d}Z"}, ORDER, "", ""),
-    ("WorkerFacts.host", {"worker": {"host": "b"}}, "same nodes", "b in Horovod", "node1 in native DDP"),
-    ("WorkerFacts.cores", {"cores_from": 8}, "same nodes", "8 in Horovod", "0 in native DDP"),
-    ("WorkerFacts.device", {"worker": {"device": "MIG 1g"}}, REFUSED, "MIG 1g", "cpu"),
-    ("WorkerFacts.threads", {"worker": {"threads": 2}}, REFUSED, "2", "1"),
-    ("WorkerFacts.allocator", {"worker": {"allocator": {"LD_PRELOAD": "x.so"}}}, REFUSED, "x.so", "not set"),
-    ("WorkerFacts.environment", {"worker": {"environment": {"NCCL_ALGO": "T"}}}, REFUSED, "T", "not set"),
-    ("Epoch.images", {"epoch": {"images": 47}}, WORK, "47 in horovod", "48 in pytorch_native"),
-    ("Epoch.steps", {"epoch": {"steps": 5}}, REFUSED, "5 steps", "48 images"),
-    ("Epoch.warmup", {"second": {"warmup": True}}, WORK, "1 in horovod", "0 in pytorch_native"),
-    ("Epoch.loss", {"epoch": {"loss": 0.36}}, "same training", "0.36 in horovod", "0.35 in pytorch_native"),
-    ("Epoch.learning_rate", {"epoch": {"learning_rate": 0.004}}, "same training", "0.004 in", "0.001 in"),
-    ("Epoch.cpu", {"cpu": {"frequency_mhz": 1500.0}}, CLOCK, "1,500 MHz in Horovod", "3,000 MHz in native"),
-    ("Result.weights_sha256", {"result": {"weights_sha256": "0" * 64}},
-     "same training", "000", "pytorch_native"),
-    ("Result.iou", {"iou": 0.79}, "same training", "790000", "800000"),
+TRAINING = "same training"
+NODES = "same nodes"
+OTHER = "0" * 64
+
+
+def of_fewer_images(_: Lines, result: Evaluation) -> Evaluation:
+    return result.model_copy(update={"images": 11})
+
+
+def other_weights(_: Lines, result: Evaluation) -> Evaluation:
+    return result.model_copy(update={"weights_sha256": digest(f"other weights after {result.epochs}")})
+
+
+def half_the_limit(epoch: Epoch) -> list[GpuFacts]:
+    return [facts.model_copy(update={"power_limit_watts": 350.0}) for facts in epoch.gpu or ()]
+
+
+# Field, change in Horovod's runs, where it shows, and what is named.
+ON_CPUS: list[tuple[str, Change, str, str]] = [
+    ("Header.manifest_sha256", header(manifest_sha256=OTHER), REFUSED, "000"),
+    ("Header.train_images", header(train_images=999_999), REFUSED, "999,999"),
+    ("Header.test_images", in_turn(header(test_images=11), results(of_fewer_images)), REFUSED, "11"),
+    ("Header.initial_weights_sha256", header(initial_weights_sha256=OTHER), REFUSED, "000"),
+    ("Header.gradient_bytes", header(gradient_bytes=974_290), REFUSED, "974290"),
+    ("Header.commit", header(commit="another"), REFUSED, "another"),
+    ("Header.dirty", header(dirty=True), REFUSED, "True"),
+    ("Header.versions", header(versions=lambda to: to.versions | {"torch": "2.1"}), REFUSED, "2.1"),
+    ("Header.dilation", header(dilation=4.0), REFUSED, "dilated"),
+    ("Header.link_rate", header(link_rate="1gbit"), REFUSED, "1gbit"),
+    ("Header.config", config(training={"learning_rate": 1.0}), UNMATCHED, ""),
+    ("Header.job", header(job={"SLURM_JOB_PARTITION": "old"}), NODES, "old"),
+    ("Header.started_utc", started(lambda _, at: at + timedelta(days=1)), ORDER, ""),
+    ("WorkerFacts.host", workers(host="b"), NODES, "b in Horovod"),
+    ("WorkerFacts.cores", workers(cores=lambda worker: [worker.worker + 8]), NODES, "8"),
+    ("WorkerFacts.device", workers(device="MIG 1g"), REFUSED, "MIG 1g"),
+    ("WorkerFacts.threads", workers(threads=2), REFUSED, "2"),
+    ("WorkerFacts.allocator", workers(allocator={"LD_PRELOAD": "x.so"}), REFUSED, "x.so"),
+    ("WorkerFacts.environment", workers(environment={"NCCL_ALGO": "Tree"}), REFUSED, "Tree"),
+    ("Epoch.images", in_epochs(images=lambda epoch: epoch.images - 1), WORK, "in horovod"),
+    ("Epoch.steps", in_epochs(steps=5), REFUSED, "5 steps"),
+    ("Epoch.warmup", in_epochs(warmup=lambda epoch: epoch.epoch <= 1), WORK, "in horovod"),
+    ("Epoch.loss", in_epochs(loss=0.36), TRAINING, "0.36 in horovod"),
+    ("Epoch.learning_rate", in_epochs(learning_rate=0.004), TRAINING, "0.004 in"),
+    ("Epoch.cpu", processors(frequency_mhz=1500.0), CLOCK, "1,500 MHz in Horovod"),
+    ("Result.weights_sha256", results(other_weights), TRAINING, ""),
+    ("Result.iou", scored(0.5), TRAINING, ""),
     # Unknown in Horovod's runs alone.
-    ("Header.gradient_bytes", {"header": {"gradient_bytes": None}},
-     "same training", "not recorded in Horovod", "1948580"),
-    ("Header.versions", {"header": {"versions": {"python": "3.11.2"}}},
-     "same software", "not recorded", "2.13.0"),
-    ("Header.started_utc", {"started": "later"}, ORDER, "", ""),
-    ("WorkerFacts.allocator", {"worker": {"allocator": None}},
-     "same way of computing", "not recorded in", "recorded in"),
-    ("WorkerFacts.environment", {"worker": {"environment": None}},
-     "same environment", "not recorded in", "recorded in"),
-    ("Epoch.cpu", {"epoch": {"cpu": None}}, CLOCK, "not recorded in Horovod", "3,000 MHz in native DDP"),
-    ("Epoch.cpu", {"epoch": {"cpu": None}}, "machine quiet", "", ""),
-]  # fmt: skip
-ON_GPUS: list[tuple[str, Changes, str, str, str]] = [
-    ("Header.transport", {"header": SLOW_GPUS},
-     "same way of computing", "MPI in Horovod", "NCCL in native DDP"),
-    ("WorkerFacts.device_uuid", {"uuid": "MIG-{}"}, "same nodes", "MIG-0 in Horovod", "GPU-0 in native DDP"),
-    ("Epoch.gpu", {"epoch": {"gpu": None}}, CLOCK, "not recorded in Horovod", "700 W in native DDP"),
-    ("GpuFacts.power_limit_watts", {"gpu": {"power_limit_watts": 350.0}}, CLOCK, "350 W in Horovod", "700 W"),
-    ("GpuFacts.power_watts", {"gpu": {"power_watts": 350.0}, "speed": 0.9},
-     CLOCK, "in Horovod", "in native DDP"),
-    ("Epoch.loss", {"epoch": {"loss": 0.36}}, "same training", "0.36 in horovod", "0.35 in pytorch_native"),
-]  # fmt: skip
+    ("Header.gradient_bytes", header(gradient_bytes=None), TRAINING, "not recorded in Horovod"),
+    ("Header.versions", header(versions={"python": "3.11.7"}), "same software", "not recorded"),
+    ("Header.started_utc", header(started_utc="later"), ORDER, ""),
+    ("WorkerFacts.allocator", workers(allocator=None), "same way of computing", "not recorded in"),
+    ("WorkerFacts.environment", workers(environment=None), "same environment", "not recorded in"),
+    ("Epoch.cpu", in_epochs(cpu=None), CLOCK, "not recorded in Horovod"),
+    ("Epoch.cpu", in_epochs(cpu=None), "machine quiet", ""),
+]
+SLOW_GPUS = {"controller": "MPI", "built with": "MPI Gloo"}
+ON_GPUS: list[tuple[str, Change, str, str]] = [
+    ("Header.transport", header(transport=SLOW_GPUS), "same way of computing", "MPI in Horovod"),
+    (
+        "WorkerFacts.device_uuid",
+        workers(device_uuid=lambda to: f"MIG-{to.worker}"),
+        NODES,
+        "MIG-0 in Horovod",
+    ),
+    ("Epoch.gpu", in_epochs(gpu=None), CLOCK, "not recorded in Horovod"),
+    ("GpuFacts.power_limit_watts", in_epochs(gpu=half_the_limit), CLOCK, "350 W in Horovod"),
+    ("GpuFacts.power_watts", in_turn(watts(0.5), slower(1.1)), CLOCK, "in Horovod"),
+    ("Epoch.loss", in_epochs(loss=0.36), TRAINING, "0.36 in horovod"),
+]
 # What an honest study may have otherwise in one arm, and why.
 MAY_DIFFER: Mapping[str, str] = {
     "Header.kind": "names the line",
@@ -186,26 +139,44 @@ def test_every_recorded_field_is_compared_or_may_differ() -> None:
     assert recorded - compared == MAY_DIFFER.keys()
 
 
-@pytest.mark.parametrize("device", ["cpu", "H200"])
-def test_an_honest_study_may_claim(tmp_path: Path, device: str) -> None:
-    study = load_study(write_arms(tmp_path, {}, device=device))
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Honest studies on CPUs and GPUs, which no test may change."""
+    folder = tmp_path_factory.mktemp("honest")
+    return {
+        name: write_honest(folder / name, Honest(workers=(1, 2), repeats=3, is_gpu=name == "GPUs"))
+        for name in ("CPUs", "GPUs")
+    }
+
+
+def table_of(study: Study) -> pd.DataFrame:
+    return fairness_table(fairness_checks(study)).set_index("check")
+
+
+@pytest.mark.parametrize("kind", ["CPUs", "GPUs"])
+def test_an_honest_study_may_claim(kind: str, honest: dict[str, Path]) -> None:
+    study = load_study(honest[kind])
     assert study.left_out.empty
-    table = table_of(study)
-    assert not table["withholds"].any()
-    assert set(table["mark"]) == {"yes", "not known"}
-    # Of one number in all runs; and of records without their study.
-    assert list(table.index[table["mark"] == "not known"]) == [CLOCK, "asked for and read"]
+    assert not table_of(study)["withholds"].any()
 
 
 @pytest.mark.parametrize(
-    ("device", "field", "changes", "shown", "here", "there"),
-    [("cpu", *row) for row in ON_CPUS] + [("H200", *row) for row in ON_GPUS],
+    ("kind", "field", "change", "shown", "named"),
+    [("CPUs", *row) for row in ON_CPUS] + [("GPUs", *row) for row in ON_GPUS],
 )
 def test_a_fact_of_one_arm_alone_withholds(
-    tmp_path: Path, device: str, field: str, changes: Changes, shown: str, here: str, there: str
+    kind: str,
+    field: str,
+    change: Change,
+    shown: str,
+    named: str,
+    tmp_path: Path,
+    honest: dict[str, Path],
 ) -> None:
-    study = load_study(write_arms(tmp_path, changes, device=device))
-    if shown == "unmatched":
+    folder = shutil.copytree(honest[kind], tmp_path / "study")
+    Runs(folder).of("horovod").change(change)
+    study = load_study(folder)
+    if shown == UNMATCHED:
         assert study.runs["options"].nunique() == 2, field
         return
     if shown == REFUSED:
@@ -215,39 +186,13 @@ def test_a_fact_of_one_arm_alone_withholds(
         table = table_of(study)
         told = str(table.loc[shown, "fact"])
         assert table.loc[shown, "withholds"], f"{field}: {told}"
-    assert here in told
-    assert there in told
-
-
-def test_losses_may_differ_by_rounding_where_arithmetic_may(tmp_path: Path) -> None:
-    study = load_study(
-        write_arms(tmp_path, {"epoch": {"loss": 0.35 * (1 + 1e-5)}, "iou": 0.79}, device="H200")
-    )
-    study.epochs.loc[study.epochs["epoch"] > 1, "loss"] = 0.1
-    assert table_of(study).loc["same training", "mark"] == "yes"
-
-
-def test_a_wrapper_that_trains_alone_loses_its_claim(tmp_path: Path) -> None:
-    alone = {"result": {"weights_sha256": "0" * 64}, "speed": 1.3}
-    write_arms(tmp_path / "study", alone, repeats=5, arm="accelerate")
-    assert main([str(tmp_path / "study"), "--output", str(tmp_path / "report")]) == 0
-    wrappers = pd.read_csv(tmp_path / "report" / "frameworks.csv").set_index("framework")
-    outcomes = wrappers[wrappers["workers"] == 2]["outcome"]
-    assert outcomes["accelerate"] == "withheld"
-    assert "same training" in wrappers[wrappers["workers"] == 2]["doubts"]["accelerate"]
-    assert outcomes["horovod"] == "no significant difference"
+    assert named in told
 
 
 def test_a_difference_on_one_worker_stands_beside_the_claim(tmp_path: Path) -> None:
-    write_arms(tmp_path / "study", {"speed": 0.9}, repeats=5)
+    write_honest(tmp_path / "study", Honest(workers=(1, 2)))
+    Runs(tmp_path / "study").of("horovod").change(slower(1.1))
     assert main([str(tmp_path / "study"), "--output", str(tmp_path / "report")]) == 0
     fairness = pd.read_csv(tmp_path / "report" / "fairness.csv").set_index("check")
     assert fairness.loc["equal on 1 worker", "mark"] == "no"
     assert not fairness.loc["equal on 1 worker", "withholds"]
-
-
-def test_one_arm_always_first_is_remarked(tmp_path: Path) -> None:
-    study = load_study(write_arms(tmp_path, {"started": "2025-01-31T12:{:02d}:50Z"}, repeats=5))
-    row = table_of(study).loc["either framework first"]
-    assert (row["mark"], row["withholds"]) == ("no", False)
-    assert "native DDP" in row["fact"]

@@ -1,27 +1,13 @@
 """Requests to stop only set a flag; the clock counts as one."""
 
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from slurm.render import IGNORE_USR2_UNTIL_HANDLER
-from unet_scaling.group.signals import STOP_SIGNALS
 from unet_scaling.run.interruption import STOP_AT_VARIABLE, Interruption
-
-
-@pytest.fixture(autouse=True)
-def handlers_restored() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    yield
-    signal.set_wakeup_fd(-1)
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
 
 WORKER = """
 import os, sys, time
@@ -72,33 +58,14 @@ def test_a_signal_that_comes_before_python_listens_ends_nothing() -> None:
     assert done.stdout.splitlines() == ["before: ", "after: asked to stop by SIGUSR2"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR2])
-def test_a_signal_is_noted_and_nothing_else_happens(number: signal.Signals) -> None:
-    interruption = Interruption()
-    interruption.listen(print)
-    assert interruption.reason() == ""
-    os.kill(os.getpid(), number)
-    assert interruption.reason() == f"asked to stop by {number.name}"
-
-
-def test_the_end_of_the_jobs_time_is_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(STOP_AT_VARIABLE, str(time.time() + 100))
-    interruption = Interruption()
-    assert interruption.reason() == ""
-    later = time.monotonic() + 101
-    monkeypatch.setattr("unet_scaling.run.interruption.time.monotonic", lambda: later)
-    assert interruption.reason() == "the job's time is nearly over"
-
-
-def test_a_wall_clock_that_jumps_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(STOP_AT_VARIABLE, str(time.time() + 100))
+@pytest.mark.parametrize("limited", [True, False])
+def test_the_end_of_the_jobs_time_is_a_request_which_no_jump_of_the_wall_clock_moves(
+    limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STOP_AT_VARIABLE, str(time.time() + 100) if limited else "")
     interruption = Interruption()
     monkeypatch.setattr("unet_scaling.run.interruption.time.time", lambda: 1e11)
     assert interruption.reason() == ""
-
-
-def test_without_a_limit_there_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(STOP_AT_VARIABLE, raising=False)
-    interruption = Interruption()
-    monkeypatch.setattr("unet_scaling.run.interruption.time.monotonic", lambda: 1e11)
-    assert interruption.reason() == ""
+    later = time.monotonic() + 101
+    monkeypatch.setattr("unet_scaling.run.interruption.time.monotonic", lambda: later)
+    assert interruption.reason() == ("the job's time is nearly over" if limited else "")

@@ -14,12 +14,6 @@ def test_has_the_reference_size() -> None:
     assert len(list(UNet().buffers())) == 54
 
 
-@pytest.mark.parametrize(("height", "width"), [(64, 64), (50, 37), (16, 17), (1, 1), (33, 48)])
-def test_gives_one_logit_per_pixel_at_any_size(height: int, width: int) -> None:
-    model = UNet(width=2, depth=4).eval()
-    assert model(torch.rand(1, 1, height, width)).shape == (1, 1, height, width)
-
-
 def test_odd_sizes_are_padded_evenly_with_zeros() -> None:
     torch.manual_seed(0)
     model = UNet(width=2, depth=3).eval()
@@ -29,16 +23,16 @@ def test_odd_sizes_are_padded_evenly_with_zeros() -> None:
     assert torch.equal(model(image), model(padded)[..., 1:14, 1:11])
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("classes", [1, 4])
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_channels_classes_and_depth_are_free(channels: int, classes: int, depth: int) -> None:
-    model = UNet(channels, width=2, depth=depth, classes=classes)
-    assert model(torch.rand(2, channels, 32, 32)).shape == (2, classes, 32, 32)
-
-
-def test_without_norm_there_are_no_statistics() -> None:
-    assert list(UNet(norm=nn.Identity).buffers()) == []
+@pytest.mark.parametrize(
+    ("channels", "classes", "depth", "height", "width"),
+    [(1, 4, 1, 1, 1), (3, 1, 2, 16, 17), (3, 4, 5, 50, 37), (1, 1, 4, 64, 64)],
+)
+def test_gives_one_logit_per_pixel_and_class_at_any_size_and_depth(
+    channels: int, classes: int, depth: int, height: int, width: int
+) -> None:
+    model = UNet(channels, width=2, depth=depth, classes=classes).eval()
+    assert model(torch.rand(2, channels, height, width)).shape == (2, classes, height, width)
+    assert list(UNet(depth=depth, norm=nn.Identity).buffers()) == []
 
 
 def test_channels_last_images_change_no_result() -> None:

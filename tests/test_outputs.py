@@ -93,7 +93,7 @@ def test_a_study_file_that_cannot_be_read_is_an_error_of_one_line(
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["study.json", "config.json", "job.json"])
+@pytest.mark.parametrize("name", ["study.json", "config.json"])
 def test_json_that_is_nested_too_deeply_is_an_error_of_one_line(name: str, study: Path) -> None:
     run = next(study.iterdir())
     (study / name if name == "study.json" else run / name).write_text("[" * 100_000)

@@ -1,15 +1,29 @@
-"""The phases of a step: every moment belongs to one, and the last gradient ends backward."""
+"""The phases of a step, what a run gathers of them, and steps.parquet: all steps, or a sample of many."""
+
+import io
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 from torch import Tensor, nn
 
+from tests.studies import make_point
+from unet_scaling.group.group import single_worker
+from unet_scaling.measure import epoch_meter
 from unet_scaling.measure import phases as product
+from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, BudgetMeter, Meter, gather_budget
 from unet_scaling.measure.phases import NO_CLOCK, Clock, HostClock, phase_clock
-from unet_scaling.study.measurements import Phase
+from unet_scaling.measure.step_sample import StepSample
+from unet_scaling.run.recorder import Recorder
+from unet_scaling.run.run_folder import RunFolder
+from unet_scaling.study.measurements import PHASE_COLUMNS, LongestStep, Phase
 
 NAP = 0.25  # a power of two, so that sums of naps are exact
+POINT = make_point(Path("/images"))
+Table = dict[str, list[Any]]
 
 
 class HandClock:
@@ -28,7 +42,7 @@ class HandClock:
 TIME = HandClock()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "clock_seconds", TIME.perf_counter)
 
@@ -63,87 +77,157 @@ def take_step(network: nn.Module, clock: Clock, passes: int = 1, first: int = 1)
     clock.next_step()
 
 
-def measured(passes: int = 1, steps: int = 3) -> np.ndarray:
+@pytest.mark.usefixtures("_by_hand")
+@pytest.mark.parametrize("passes", [1, 3])
+def test_backward_ends_with_the_last_gradient_of_a_step_and_each_epoch_is_the_sum(passes: int) -> None:
     network = model()
-    clock = HostClock(network, steps, passes)
-    began = TIME.perf_counter()
-    clock.begin()
-    clock.resume(began)
-    for _ in range(steps):
-        take_step(network, clock, passes)
-    return clock.seconds(TIME.perf_counter() - began)
-
-
-def test_backward_ends_with_the_last_gradient_and_sync_begins() -> None:
-    phases = measured()
-    assert np.all(phases[:, Phase.BACKWARD] == NAP)
-    assert np.all(phases[:, Phase.SYNC] == 2 * NAP)
-    assert phases.sum() == 3 * 3 * NAP
-
-
-def test_all_passes_of_a_step_count_and_only_the_last_one_waits() -> None:
-    phases = measured(passes=3)
-    assert np.all(phases[:, Phase.BACKWARD] == 3 * NAP)
-    assert np.all(phases[:, Phase.SYNC] == 2 * NAP)
-    assert phases.sum() == 3 * 5 * NAP
-
-
-def test_the_phases_sum_to_the_epoch() -> None:
-    network = model()
-    clock = HostClock(network, 2, 1)
-    clock.begin()
-    clock.resume(TIME.perf_counter())
-    for _ in range(2):
-        take_step(network, clock)
-    assert clock.seconds(5.0).sum() == pytest.approx(5.0)
-
-
-def test_each_epoch_begins_anew() -> None:
-    network = model()
-    clock = HostClock(network, 1, 1)
-    for _ in range(2):
+    clock = HostClock(network, 3, passes)
+    for rest in (0.0, NAP):
         began = TIME.perf_counter()
         clock.begin()
         clock.resume(began)
-        take_step(network, clock)
-        seconds = TIME.perf_counter() - began
-        assert clock.seconds(seconds).sum() == pytest.approx(seconds)
+        for _ in range(3):
+            take_step(network, clock, passes)
+        phases = clock.seconds(TIME.perf_counter() - began + rest)
+        assert np.all(phases[:, Phase.BACKWARD] == passes * NAP)
+        assert np.all(phases[:, Phase.SYNC] == 2 * NAP)
+        assert phases.sum() == 3 * (passes + 2) * NAP + rest
 
 
-def test_a_parameter_without_a_gradient_leaves_sync_unknown() -> None:
+@pytest.mark.usefixtures("_by_hand")
+@pytest.mark.parametrize(("idle", "first"), [(True, 1), (False, 2)])
+def test_where_a_gradient_or_a_pass_is_missing_sync_is_unknown(idle: bool, first: int) -> None:
     network = model()
-    network.register_parameter("idle", nn.Parameter(torch.ones(1)))
-    clock = HostClock(network, 1, 1)
+    if idle:
+        network.register_parameter("idle", nn.Parameter(torch.ones(1)))
+    clock = HostClock(network, 1, 2)
     clock.begin()
     clock.resume(TIME.perf_counter())
-    take_step(network, clock)
+    take_step(network, clock, passes=2, first=first)
     phases = clock.seconds(1.0)
     assert np.isnan(phases[0, [Phase.BACKWARD, Phase.SYNC]]).all()
     assert np.isfinite(phases[0, [Phase.FORWARD, Phase.OPTIMIZER]]).all()
 
 
-def test_a_pass_that_gave_no_gradients_leaves_sync_unknown() -> None:
-    network = model()
-    clock = HostClock(network, 1, 2)
-    clock.begin()
-    clock.resume(TIME.perf_counter())
-    take_step(network, clock, passes=2, first=2)
-    assert np.isnan(clock.seconds(1.0)[0, Phase.SYNC])
-
-
-def hooks(network: nn.Module) -> int:
-    return sum(len(weight._post_accumulate_grad_hooks or ()) for weight in network.parameters())
-
-
 def test_hooks_are_on_every_parameter_and_go_again() -> None:
     network = model()
-    clock = phase_clock(network, 1, 1, torch.device("cpu"))
-    assert hooks(network) == 4
-    clock.close()
-    assert hooks(network) == 0
 
+    def hooks() -> int:
+        return sum(len(weight._post_accumulate_grad_hooks or ()) for weight in network.parameters())
 
-def test_no_clock_leaves_no_hook() -> None:
-    network = model()
     take_step(network, NO_CLOCK)
-    assert hooks(network) == 0
+    assert hooks() == 0
+    clock = phase_clock(network, 1, 1, torch.device("cpu"))
+    assert hooks() == 4
+    clock.close()
+    assert hooks() == 0
+
+
+def measured(network: nn.Module, steps: int = 5) -> tuple[BudgetMeter, float]:
+    """A meter after one epoch of real steps, and the seconds of that epoch."""
+    meter = BudgetMeter(single_worker(), POINT, network, steps, frozenset())
+    meter.begin()
+    for _ in range(steps):
+        take_step(network, meter.clock)
+    return meter, meter.end()
+
+
+def table_of(content: bytes | None) -> tuple[Table, dict[bytes, bytes]]:
+    assert content is not None
+    table = parquet.read_table(io.BytesIO(content))
+    return table.to_pydict(), table.schema.metadata
+
+
+@pytest.mark.parametrize("most", [1, 2**20])
+def test_a_long_epoch_is_gathered_in_blocks_to_the_same_sums(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch_meter, "MOST_GATHERED", most)
+    meter, seconds = measured(model())
+    measures = meter.measures(3, seconds)
+    assert measures.budget is not None
+    assert measures.budget.worker_sums() == pytest.approx([seconds], abs=1e-7)
+    assert measures.budget.wire_seconds == pytest.approx(measures.budget.sync_seconds[0], abs=1e-8)
+    table, _ = table_of(meter.steps_file())
+    assert (table["epoch"], table["step"]) == ([3] * 5, [0, 1, 2, 3, 4])
+    phases = np.full((5, len(Phase)), 0.01)
+    phases[3, Phase.FORWARD] = 2.0
+    budget = gather_budget(single_worker(), 0, phases, None)
+    assert budget is not None
+    assert budget.longest_step == LongestStep(step=3, seconds=2.06, worker=0, work_seconds=2.05)
+
+
+def test_a_budget_that_is_not_known_is_none_and_says_why() -> None:
+    network = model()
+    network.register_parameter("idle", nn.Parameter(torch.ones(1)))
+    meter, seconds = measured(network)
+    measures = meter.measures(0, seconds)
+    assert (measures.budget, measures.no_budget) == (None, NOT_EVERY_GRADIENT)
+
+
+class Broken(Meter):
+    """A meter on a machine without pyarrow."""
+
+    def steps_file(self) -> bytes | None:
+        raise ImportError("no module named pyarrow")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_run_that_fails_leaves_its_steps_where_it_can(
+    broken: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Recorder(RunFolder(tmp_path, POINT, attempt=1), single_worker())
+    meter, seconds = measured(model())
+    meter.measures(0, seconds)
+    recorder._meter = Broken(single_worker()) if broken else meter
+    recorder.fail(RuntimeError("gone"))
+    assert (tmp_path / "steps.parquet").exists() != broken
+    assert ("no module named pyarrow" in capsys.readouterr().err) == broken
+
+
+def test_a_short_run_keeps_every_step_of_every_worker() -> None:
+    sample = StepSample(workers=2, seed=1)
+    assert sample.parquet() is None
+    # Every number is different, so that nothing can be confused.
+    own = np.arange(2.0 * 2 * 3 * len(Phase)).reshape(2, 2, 3, len(Phase))
+    own[1, 0, 2, Phase.SYNC] = np.nan
+    for epoch in (0, 1):
+        sample.add(epoch, 0, own[epoch])
+    table, facts = table_of(sample.parquet())
+    places = zip(table["epoch"], table["step"], table["worker"], strict=True)
+    assert list(places) == [(e, s, w) for e in range(2) for s in range(3) for w in range(2)]
+    for phase, column in enumerate(PHASE_COLUMNS):
+        expected = [*own[0, :, :, phase].T.ravel(), *own[1, :, :, phase].T.ravel()]
+        np.testing.assert_equal(table[column], expected)
+    assert table["wire_seconds"][:2] == [own[0, :, 0, Phase.SYNC].min()] * 2
+    assert np.isnan(table["wire_seconds"][-2:]).all()
+    assert facts[b"steps_seen"] == facts[b"steps_kept"] == b"6"
+
+
+@pytest.mark.parametrize(("workers", "most", "kept"), [(4, 42, 10), (30, 7, 1)])
+def test_of_a_long_run_a_sample_follows_from_the_seed_with_all_workers_of_a_step(
+    workers: int, most: int, kept: int
+) -> None:
+    tables = []
+    for seed in (1, 1, 2):
+        sample = StepSample(workers=workers, seed=seed, most_rows=most)
+        for epoch in range(20):
+            sample.add(epoch, 0, np.zeros((workers, 30, len(Phase))))
+        table, facts = table_of(sample.parquet())
+        assert facts[b"steps_seen"] == b"600"
+        assert table["worker"] == [*range(workers)] * kept
+        steps = {*zip(table["epoch"], table["step"], strict=True)}
+        assert len(steps) == kept
+        tables.append(steps)
+    assert tables[0] == tables[1] != tables[2]
+
+
+def test_every_step_has_the_same_chance() -> None:
+    """300 samples of 5 of 50 steps: each step 30 times, give or take 5 standard deviations."""
+    counts = np.zeros(50)
+    for seed in range(300):
+        sample = StepSample(workers=1, seed=seed, most_rows=5)
+        sample.add(0, 0, np.zeros((1, 50, len(Phase))))
+        counts[table_of(sample.parquet())[0]["step"]] += 1
+    assert counts.sum() == 1500
+    assert np.abs(counts - 30).max() < 5 * np.sqrt(300 * 0.1 * 0.9)

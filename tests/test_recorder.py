@@ -47,12 +47,10 @@ class Loop:
         self.model(batch).sum().backward()
         self.optimizer.step()
 
-    def train(self, batches: Iterable[Tensor], epochs: int = 2) -> Record:
-        """Train epochs on these batches, finish, and return the record."""
-        for _ in range(epochs):
-            for batch in batches:
+    def train(self, *epochs: Iterable[Tensor]) -> None:
+        for epoch in epochs:
+            for batch in epoch:
                 self.step(batch)
-        return self.finish()
 
     def finish(self, **scores: float) -> Record:
         self.run.finish(**scores)
@@ -61,11 +59,13 @@ class Loop:
         return found
 
 
-def test_records_samples_steps_and_phases_of_every_epoch(tmp_path: Path) -> None:
+def test_records_samples_steps_and_phases_of_every_epoch_and_leaves_no_hook(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    for _ in range(3):
-        for batch in loop.run.epoch(make_batches()):
-            loop.step(batch)
+    loop.train(*(loop.run.epoch(make_batches()) for _ in range(3)))
+    loop.step(make_batches()[0])
+    assert not loop.model._forward_hooks
+    assert not loop.optimizer._optimizer_step_post_hooks
+    assert not any(weight._post_accumulate_grad_hooks for weight in loop.model.parameters())
     found = loop.finish(accuracy=0.5, error=float("nan"))
     assert found.complete
     assert [epoch.images for epoch in found.epochs] == [BATCHES * BATCH] * 3
@@ -82,16 +82,6 @@ def test_records_samples_steps_and_phases_of_every_epoch(tmp_path: Path) -> None
     assert (found.path.parent / STEPS_NAME).exists()
 
 
-def test_hooks_leave_the_model_between_epochs(tmp_path: Path) -> None:
-    loop = Loop(tmp_path)
-    for batch in loop.run.epoch(make_batches()):
-        loop.step(batch)
-    loop.step(make_batches()[0])
-    assert not loop.model._forward_hooks
-    assert not loop.optimizer._optimizer_step_post_hooks
-    assert not any(weight._post_accumulate_grad_hooks for weight in loop.model.parameters())
-
-
 def test_what_is_waited_for_is_data_wait(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
 
@@ -100,12 +90,10 @@ def test_what_is_waited_for_is_data_wait(tmp_path: Path) -> None:
             time.sleep(0.02)
             yield batch
 
-    for batch in loop.run.epoch(slow(), steps=BATCHES):
-        loop.step(batch)
+    loop.train(loop.run.epoch(slow(), steps=BATCHES))
     budget = loop.finish().epochs[0].budget
     assert budget is not None
     assert budget.data_wait_seconds[0] >= BATCHES * 0.02
-    assert budget.forward_seconds[0] < BATCHES * 0.02
 
 
 def test_a_number_of_steps_ends_an_epoch_and_the_next_goes_on(tmp_path: Path) -> None:
@@ -113,8 +101,7 @@ def test_a_number_of_steps_ends_an_epoch_and_the_next_goes_on(tmp_path: Path) ->
     batches = iter(make_batches(6))
     assert len(loop.run.epoch(make_batches(6), steps=3)) == 3
     for _ in range(2):
-        for batch in loop.run.epoch(batches, steps=3):
-            loop.step(batch)
+        loop.train(loop.run.epoch(batches, steps=3))
     found = loop.finish()
     assert [epoch.images for epoch in found.epochs] == [3 * BATCH, 3 * BATCH]
     assert all(epoch.budget for epoch in found.epochs)
@@ -152,26 +139,6 @@ def _closure(loop: Loop, batch: Tensor) -> None:
     loop.optimizer.step(passes)
 
 
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (_two_forwards, NOT_ONE_FORWARD),
-        (_frozen_at_times, NOT_EVERY_GRADIENT),
-        (_closure, PASSES_IN_UPDATE),
-    ],
-)
-def test_says_why_there_is_no_budget(
-    step: Callable[[Loop, Tensor], None], reason: str, tmp_path: Path
-) -> None:
-    loop = Loop(tmp_path)
-    for batch in loop.run.epoch(make_batches()):
-        step(loop, batch)
-    (epoch,) = loop.finish().epochs
-    assert epoch.budget is None
-    assert epoch.no_budget == reason
-    assert epoch.images == BATCHES * BATCH
-
-
 class Mistaken(list[Tensor]):
     """A loader whose length is one less than its batches."""
 
@@ -179,46 +146,48 @@ class Mistaken(list[Tensor]):
         return super().__len__() - 1
 
 
+def _plain(loop: Loop, batch: Tensor) -> None:
+    loop.step(batch)
+
+
 @pytest.mark.parametrize(
-    ("batches", "reason"),
-    [(lambda: iter(make_batches()), NO_LENGTH), (lambda: Mistaken(make_batches()), OTHER_LENGTH)],
+    ("step", "batches", "hooked", "reason"),
+    [
+        (_two_forwards, make_batches, True, NOT_ONE_FORWARD),
+        (_frozen_at_times, make_batches, True, NOT_EVERY_GRADIENT),
+        (_closure, make_batches, True, PASSES_IN_UPDATE),
+        (_plain, lambda: iter(make_batches()), True, NO_LENGTH),
+        (_plain, lambda: Mistaken(make_batches()), True, OTHER_LENGTH),
+        (_plain, make_batches, False, NO_MODEL),
+    ],
 )
-def test_a_loader_of_unknown_or_wrong_length_gives_speed_alone(
-    batches: Callable[[], Iterable[Tensor]], reason: str, tmp_path: Path
+def test_says_why_there_is_no_budget_and_records_the_speed_alone(
+    step: Callable[[Loop, Tensor], None],
+    batches: Callable[[], Iterable[Tensor]],
+    hooked: bool,
+    reason: str,
+    tmp_path: Path,
 ) -> None:
-    loop = Loop(tmp_path)
+    loop = Loop(tmp_path, hooked=hooked)
     for batch in loop.run.epoch(batches()):
-        loop.step(batch)
+        step(loop, batch)
     (epoch,) = loop.finish().epochs
-    assert (epoch.images, epoch.steps, epoch.no_budget) == (BATCHES * BATCH, BATCHES, reason)
+    assert (epoch.budget, epoch.no_budget, epoch.images) == (None, reason, BATCHES * BATCH)
 
 
-def test_without_model_and_optimizer_there_is_speed_alone(tmp_path: Path) -> None:
-    loop = Loop(tmp_path, hooked=False)
-    for batch in loop.run.epoch(make_batches()):
-        loop.step(batch)
-    (epoch,) = loop.finish().epochs
-    assert (epoch.images, epoch.no_budget) == (BATCHES * BATCH, NO_MODEL)
-
-
-def test_an_epoch_that_is_left_early_is_not_recorded(
+def test_an_epoch_that_is_left_early_or_has_no_batch_is_not_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loop = Loop(tmp_path)
+    assert list(loop.run.epoch([])) == []
     for batch in loop.run.epoch(make_batches()):
         loop.step(batch)
         break
-    for batch in loop.run.epoch(make_batches()):
-        loop.step(batch)
+    loop.train(loop.run.epoch(make_batches()))
     assert [epoch.images for epoch in loop.finish().epochs] == [BATCHES * BATCH]
-    assert "left early is not recorded" in capsys.readouterr().err
-
-
-def test_a_loader_without_a_batch_makes_no_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    loop = Loop(tmp_path)
-    assert list(loop.run.epoch([])) == []
-    assert loop.finish().epochs == ()
-    assert "without a sample" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "left early is not recorded" in told
+    assert "without a sample" in told
 
 
 @pytest.mark.parametrize(
@@ -267,22 +236,20 @@ def test_refuses_wrong_arguments(arguments: dict[str, object], message: str, tmp
     assert not any(tmp_path.iterdir())
 
 
-def test_refuses_a_study_of_the_projects_own_runs(tmp_path: Path) -> None:
+def test_refuses_a_study_of_the_projects_own_runs_and_workers_without_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_run(tmp_path / STUDY)
     with pytest.raises(UserError, match=r"holds runs that were submitted.*give another name"):
         record.begin(study=STUDY, framework="pytorch_native", logs=tmp_path)
-
-
-def test_refuses_workers_that_have_no_group_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"torchrun started 2 workers.*call it after torch.distributed.init"):
-        record.begin(study=STUDY, framework="pytorch_native", logs=tmp_path)
+        record.begin(study="another", framework="pytorch_native", logs=tmp_path)
 
 
 def test_a_record_of_a_script_has_epochs_and_an_end_alone(tmp_path: Path) -> None:
-    loop = Loop(tmp_path)
-    path = loop.train(make_batches(), epochs=0).path
+    path = Loop(tmp_path).finish().path
     startup = Startup.model_validate({name: [0.0] for name in STARTUP_COLUMNS})
     header, *rest = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(header + line_with_checksum(startup) + b"".join(rest))

@@ -1,18 +1,21 @@
-"""Rendezvous by TCP: a taken port, another job's workers on it, workers on one core."""
+"""Workers meet by TCP and verify that they are one group: who is missing or foreign, or shares a core."""
 
 import os
-import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_point, make_run
-from unet_scaling.study.config import FRAMEWORKS, PROJECT, RunConfig
-from unet_scaling.study.different_versions import different_versions
+from tests.test_group import in_threads
+from unet_scaling.group import verification
+from unet_scaling.group.group import Group
+from unet_scaling.group.verification import verify_group
+from unet_scaling.study.config import PROJECT, RunConfig
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import HorovodKnobs
 from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.shared_devices import shared_devices
@@ -29,36 +32,29 @@ def start(folder: Path, rank: int, port: int, **variables: str) -> "subprocess.P
     """One of two workers, as torchrun would start it."""
     point = RunConfig.model_validate_json((folder / "config.json").read_text())
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    environment = os.environ | place | {"MASTER_PORT": str(port)} | variables
     return subprocess.Popen(
         [sys.executable, str(PROJECT / point.framework / "train.py"), str(folder)],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+        env=os.environ | place | {"MASTER_PORT": str(port)} | variables,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
 def finish(processes: "list[subprocess.Popen[str]]") -> list[tuple[int, str]]:
     """Exit code and standard error of each; none outlives the test."""
     try:
-        return [(process.wait(timeout=120), process.communicate()[1]) for process in processes]
+        return [(process.wait(timeout=240), process.communicate()[1]) for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
 
 
-def two_points(images: Path, tmp_path: Path) -> list[Path]:
-    points = [make_point(images, workers=2), make_point(images, workers=2, learning_rate=0.5)]
-    return [make_run(tmp_path / str(number), point) for number, point in enumerate(points)]
-
-
 @pytest.mark.slow
 def test_workers_of_two_runs_or_jobs_on_one_port_part_before_training(images: Path, tmp_path: Path) -> None:
     """Untreated, both would train one mixed group without an error. Job and configuration are compared."""
     port = free_port()
-    one, other = two_points(images, tmp_path)
+    points = [make_point(images, workers=2), make_point(images, workers=2, learning_rate=0.5)]
+    one, other = (make_run(tmp_path / str(number), point) for number, point in enumerate(points))
     outcomes = finish([start(one, 0, port, SLURM_JOB_ID="70"), start(other, 1, port, SLURM_JOB_ID="71")])
     assert [code for code, _ in outcomes] == [2, 2]
     for _, text in outcomes:
@@ -69,63 +65,82 @@ def test_workers_of_two_runs_or_jobs_on_one_port_part_before_training(images: Pa
     assert not (one / "run.jsonl").exists()
 
 
-def rendezvous_by_tcp(images: Path, framework: str, **options: object) -> RunConfig:
-    """Of two workers; Horovod uses the rendezvous where Gloo is its controller."""
-    knobs = HorovodKnobs(controller="gloo") if framework == "horovod" else None
-    return make_point(images, framework, 2, **options).model_copy(update={"horovod": knobs})
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_taken_port_is_named(framework: str, images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", rendezvous_by_tcp(images, framework))
+def test_a_worker_that_cannot_meet_the_others_says_where_it_looked_and_for_whom(
+    images: Path, tmp_path: Path
+) -> None:
+    """Worker 0 or 1, of native DDP or of Horovod under Gloo, each alone at a port that is free or taken."""
+    native = make_run(tmp_path / "native", make_point(images, workers=2, timeout_seconds=3))
+    gloo = make_point(images, "horovod", 2, timeout_seconds=3)
+    horovod = make_run(
+        tmp_path / "horovod", gloo.model_copy(update={"horovod": HorovodKnobs(controller="gloo")})
+    )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ((code, text),) = finish([start(folder, 0, port)])
-    assert code == 2
-    assert f"could not join the group at 127.0.0.1:{port}" in text
+        at_taken_port = [start(native, 0, port), start(horovod, 0, port)]
+        ports = [free_port() for _ in range(4)]
+        ranks = ((native, 0), (native, 1), (horovod, 0), (horovod, 1))
+        alone = [start(folder, rank, own) for (folder, rank), own in zip(ranks, ports, strict=True)]
+        outcomes = finish([*at_taken_port, *alone])
+    host = socket.gethostname()
+    expected = [
+        (2, f"could not join the group at 127.0.0.1:{port}"),
+        (2, f"could not join the group at 127.0.0.1:{port}"),
+        (2, f"no worker 1 after 3 s (training.timeout_seconds); the others are on {host}"),
+        (2, f"worker 1 of 2 on {host} could not join the group at 127.0.0.1:{ports[1]}"),
+        (1, "waited 3 s (training.timeout_seconds) in join_group for another worker"),
+        (2, f"worker 1 of 2 on {host} could not join the group at 127.0.0.1:{ports[3]}"),
+    ]
+    for (code, text), (expected_code, said) in zip(outcomes, expected, strict=True):
+        assert (code, said in text) == (expected_code, True), text
 
 
-@pytest.mark.slow
-def test_a_worker_that_never_comes_is_named_with_those_that_came(images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, workers=2, timeout_seconds=3))
-    ((code, text),) = finish([start(folder, 0, free_port())])
-    assert code == 2
-    assert (
-        f"no worker 1 after 3 s (training.timeout_seconds); the others are on {socket.gethostname()}" in text
-    )
+def other_config(rank: int, config: RunConfig) -> RunConfig:
+    return config.model_copy(update={"seed": 3 + rank})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_where_worker_0_never_comes_the_others_say_where_they_looked(
-    framework: str, images: Path, tmp_path: Path
+def shared_cores(_: int, config: RunConfig) -> RunConfig:
+    training = config.training.model_copy(update={"shared_devices": False})
+    return config.model_copy(update={"training": training})
+
+
+@pytest.mark.parametrize(
+    ("config_of", "said"),
+    [(other_config, "do not belong to one run"), (shared_cores, "workers 0 and 1 share core")],
+)
+def test_what_makes_workers_no_group_is_refused_on_all_alike(
+    config_of: Callable[[int, RunConfig], RunConfig], said: str
 ) -> None:
-    port = free_port()
-    point = rendezvous_by_tcp(images, framework, timeout_seconds=3)
-    ((code, text),) = finish([start(make_run(tmp_path / "run", point), 1, port)])
-    assert code == 2
-    assert f"worker 1 of 2 on {socket.gethostname()} could not join the group at 127.0.0.1:{port}" in text
+    point = make_point(Path("/images"), workers=2)
+
+    def verify(own: Group) -> str:
+        with pytest.raises(UserError, match=said) as refused:
+            verify_group(own, config_of(own.rank, point), {})
+        return str(refused.value)
+
+    (one, other), _ = in_threads(2, verify)
+    assert one == other
+    assert len(in_threads(2, lambda own: verify_group(own, point, {}))[0][1]) == 2
 
 
-@pytest.mark.slow
-def test_under_gloo_worker_0_waits_no_longer_than_it_is_told(images: Path, tmp_path: Path) -> None:
-    point = rendezvous_by_tcp(images, "horovod", timeout_seconds=3)
-    ((code, text),) = finish([start(make_run(tmp_path / "run", point), 0, free_port())])
-    assert code != 0
-    assert "waited 3 s (training.timeout_seconds) in join_group for another worker" in text
+def test_the_first_worker_with_another_version_is_named_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([{"torch": "2.13.0", "driver": "1"}, {"torch": "2.13.0"}, {"torch": "2.12.1"}])
+    monkeypatch.setattr(verification, "versions", lambda: next(told))
+    point = make_point(Path("/images"), workers=3)
 
+    def verify(own: Group) -> str:
+        with pytest.raises(UserError, match="load the same environment") as refused:
+            verify_group(own, point, {})
+        return str(refused.value)
 
-@pytest.mark.slow
-def test_cpu_workers_on_one_core_are_refused_unless_the_study_allows_it(images: Path, tmp_path: Path) -> None:
-    port = free_port()
-    point: RunConfig = make_point(images, workers=2, shared_devices=False)
-    folder = make_run(tmp_path / "run", point)
-    outcomes = finish([start(folder, rank, port) for rank in (0, 1)])
-    assert [code for code, _ in outcomes] == [2, 2]
-    assert all("workers 0 and 1 share core" in text for _, text in outcomes)
+    texts, _ = in_threads(3, verify)
+    assert len(set(texts)) == 1
+    assert "torch is " in texts[0]
+    assert "2.13.0 on worker" in texts[0]
+    assert "2.12.1 on worker" in texts[0]
+    assert "driver" not in texts[0]
 
 
 def facts(worker: int, **changes: object) -> WorkerFacts:
@@ -136,34 +151,17 @@ def facts(worker: int, **changes: object) -> WorkerFacts:
     return WorkerFacts.model_validate(fields | changes)
 
 
-def test_two_workers_on_one_gpu_are_named() -> None:
-    assert shared_devices([facts(0), facts(1)]) == []
-    assert shared_devices([facts(0), facts(1, device_uuid="GPU-0")]) == ["workers 0 and 1 share device GPU-0"]
-
-
-def test_two_cpu_workers_share_a_core_of_one_host_only() -> None:
-    one, other = facts(0, device_uuid=""), facts(1, device_uuid="", cores=[1, 2])
-    assert shared_devices([one, other]) == ["workers 0 and 1 share core 1 of host a"]
-    assert shared_devices([one, other.model_copy(update={"host": "b"})]) == []
-
-
-def test_the_first_worker_with_another_version_is_named_with_both() -> None:
-    same = {"python": "3.11.2", "torch": "2.13.0"}
-    workers = [facts(rank, host=f"node{rank}") for rank in range(3)]
-    assert different_versions(workers, [same, same, same]) == []
-    assert different_versions(workers, [same, same, same | {"torch": "2.12.1"}]) == [
-        "torch is 2.13.0 on worker 0 (node0) and 2.12.1 on worker 2 (node2)"
-    ]
-    assert different_versions(workers, [same, {"python": "3.11.2"}, same]) == [
-        "torch is 2.13.0 on worker 0 (node0) and none on worker 1 (node1)"
-    ]
-
-
-@pytest.mark.slow
-def test_workers_of_different_versions_part_before_training(images: Path, tmp_path: Path) -> None:
-    refused = attempt(tmp_path / "run", fault_point(images, "horovod"), Fault("another python", 0))
-    assert refused.state.state == "failed"
-    own = f"python is {platform.python_version()} on worker 0"
-    assert own in refused.state.reason
-    assert "and 3.99.0 on worker 1" in refused.state.reason
-    assert refused.record.header is None
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({}, []),
+        ({"device_uuid": "GPU-0"}, ["workers 0 and 1 share device GPU-0"]),
+        ({"device_uuid": "", "cores": [1, 2]}, ["workers 0 and 1 share core 1 of host a"]),
+        ({"device_uuid": "", "cores": [1, 2], "host": "b"}, []),
+    ],
+)
+def test_two_workers_on_one_gpu_or_core_of_one_host_are_named(
+    other: dict[str, object], said: list[str]
+) -> None:
+    first = {"device_uuid": ""} if other.get("device_uuid") == "" else {}
+    assert shared_devices([facts(0, **first), facts(1, **other)]) == said

@@ -1,24 +1,29 @@
 """A run folder has one attempt at a time; one that was killed keeps nobody waiting for long."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageOps
 
 from tests.cluster import wait_until
-from tests.faults import attempt, fault_point
-from tests.studies import make_run
+from tests.faults import Fault, attempt, fault_point
+from tests.studies import make_images, make_run
+from unet_scaling.data.checking import check_folder
+from unet_scaling.data.manifest import write_manifest
 from unet_scaling.run import run_claim
 from unet_scaling.run.run_claim import OWNER_NAME, STALE_SECONDS, RunClaim, this_process
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.errors import EXIT_USAGE, UserError, report_name
-from unet_scaling.study.files import remove_unfinished, write_json_with_checksum
+from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError, report_name
+from unet_scaling.study.files import write_json_with_checksum
 from unet_scaling.study.record import RECORD_NAME
 
 ELSEWHERE: dict[str, Any] = {"machine": "another boot", "host": "node9"}
@@ -37,19 +42,6 @@ def owned_by(folder: Path, seconds_ago: float = 0.0, **changes: object) -> Path:
     return path
 
 
-@pytest.fixture
-def ended() -> int:
-    """The number of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_claim, "ENDING_SECONDS", 0.0)
-
-
 def test_a_free_folder_is_taken_and_left(tmp_path: Path) -> None:
     mine = claim(tmp_path)
     assert mine.try_to_take() == ""
@@ -58,71 +50,52 @@ def test_a_free_folder_is_taken_and_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("at_once")
-def test_refuses_a_folder_in_which_a_process_of_this_machine_trains(tmp_path: Path) -> None:
-    owned_by(tmp_path, job="77", seconds_ago=1e6)
+JOB = {"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": "2"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "seconds_ago", "variables", "taken"),
+    [
+        ({}, 1e6, {}, False),
+        ({"begun_ticks": 1}, 0.0, {}, True),  # killed, and its number is that of another process by now
+        ({"restarts": 1, **ELSEWHERE}, 0.0, JOB, True),  # Slurm has started the job again
+        ({"restarts": 1, **ELSEWHERE}, 0.0, {}, False),
+        (ELSEWHERE, 5.0, {}, False),
+        (ELSEWHERE, STALE_SECONDS + 5, {}, True),
+        (ELSEWHERE, -3600.0, {}, False),  # of a clock that is ahead
+    ],
+)
+def test_a_folder_is_taken_at_once_only_from_an_owner_that_is_known_to_have_ended(
+    owner: dict[str, Any],
+    seconds_ago: float,
+    variables: dict[str, str],
+    taken: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        path = owned_by(tmp_path, seconds_ago, **owner)
+        waiting = claim(tmp_path)
+        assert (waiting.try_to_take() == "") == taken
+    if not taken and owner:
+        later = time.monotonic() + STALE_SECONDS + 1
+        monkeypatch.setattr("unet_scaling.run.run_claim.time.monotonic", lambda: later)
+        assert waiting.try_to_take() == "", "its owner has been silent since the first look"
+    assert path.exists()
+
+
+def test_an_owner_that_lives_is_named_with_what_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned_by(tmp_path, job="77")
+    monkeypatch.setattr(run_claim, "ENDING_SECONDS", 0.0)
     with pytest.raises(
-        UserError, match=f"attempt 1, process {os.getpid()} on .* of job 77.*scancel 77"
+        UserError, match=f"attempt 1, process {os.getpid()} on .* job 77.*scancel 77"
     ) as found:
         claim(tmp_path).try_to_take()
     assert found.value.exit_code == EXIT_USAGE
-
-
-def test_waits_for_a_process_that_may_be_ending(tmp_path: Path) -> None:
-    owned_by(tmp_path)
-    assert f"process {os.getpid()} on" in claim(tmp_path).try_to_take()
-
-
-def test_leaves_a_claim_alone_that_was_made_while_it_looked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two attempts that start at the same moment both find the folder free."""
-    path = owned_by(tmp_path, **ELSEWHERE)
-    content = path.read_bytes()
-    monkeypatch.setattr(Path, "exists", lambda _: False)
-    assert "on node9" in claim(tmp_path).try_to_take()
-    assert path.read_bytes() == content
-
-
-def test_what_a_killed_contender_leaves_is_removed_by_the_next_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file by which it reads the clock of the file system."""
-    made: list[str] = []
-
-    def unfinished(dir: Path, prefix: str) -> object:
-        made.append(prefix)
-        (dir / f"{prefix}k1ll3d").touch()
-        raise OSError(errno.EIO, "killed here")
-
-    owned_by(tmp_path, **ELSEWHERE)
-    monkeypatch.setattr("unet_scaling.run.run_claim.tempfile.NamedTemporaryFile", unfinished)
-    claim(tmp_path).try_to_take()
-    assert len(made) == 1
-    remove_unfinished(tmp_path, OWNER_NAME)
-    assert [path.name for path in tmp_path.iterdir()] == [OWNER_NAME]
-
-
-@pytest.mark.parametrize("reused", [False, True])
-def test_takes_the_folder_of_a_killed_process_at_once(tmp_path: Path, ended: int, reused: bool) -> None:
-    """Also where its number is that of another process by now."""
-    if reused:
-        owned_by(tmp_path, begun_ticks=1)
-    else:
-        owned_by(tmp_path, process=ended)
-    assert claim(tmp_path).try_to_take() == ""
-
-
-def test_takes_the_folder_at_once_where_slurm_started_the_job_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "77")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    owned_by(tmp_path, restarts=1, **ELSEWHERE)
-    assert claim(tmp_path).try_to_take() == ""
-
-
-def test_refuses_a_folder_whose_owner_elsewhere_renews_its_claim(tmp_path: Path) -> None:
     path = owned_by(tmp_path, 5, **ELSEWHERE)
     mine = claim(tmp_path)
     assert "on node9" in mine.try_to_take()
@@ -131,22 +104,16 @@ def test_refuses_a_folder_whose_owner_elsewhere_renews_its_claim(tmp_path: Path)
         mine.try_to_take()
 
 
-def test_takes_the_folder_of_an_owner_elsewhere_that_fell_silent(
+def test_a_claim_that_cannot_be_read_or_was_made_meanwhile_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owned_by(tmp_path, STALE_SECONDS + 5, **ELSEWHERE)
-    assert claim(tmp_path).try_to_take() == ""
-    owned_by(tmp_path, -3600, **ELSEWHERE)
-    waiting = claim(tmp_path)
-    assert waiting.try_to_take()
-    later = time.monotonic() + STALE_SECONDS + 1
-    monkeypatch.setattr("unet_scaling.run.run_claim.time.monotonic", lambda: later)
-    assert waiting.try_to_take() == ""
-
-
-def test_a_claim_that_cannot_be_read_is_waited_for(tmp_path: Path) -> None:
+    """Two attempts that start at the same moment both find the folder free."""
     (tmp_path / OWNER_NAME).write_text("")
     assert OWNER_NAME in claim(tmp_path).try_to_take()
+    content = owned_by(tmp_path, **ELSEWHERE).read_bytes()
+    monkeypatch.setattr(Path, "exists", lambda _: False)
+    assert "on node9" in claim(tmp_path).try_to_take()
+    assert (tmp_path / OWNER_NAME).read_bytes() == content
 
 
 def test_a_full_disk_leaves_no_claim_that_would_keep_the_next_attempt_waiting(
@@ -178,17 +145,23 @@ def test_an_owner_that_lost_its_folder_gives_up(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_two_attempts_of_one_run_never_train_at_once(images: Path, tmp_path: Path) -> None:
-    """The first is left behind by its launcher; killed, it does not keep the next one waiting."""
+def test_attempts_of_one_run_come_one_after_the_other_and_train_the_same_images(tmp_path: Path) -> None:
+    """The first is left behind by its launcher; killed, it does not keep the next one waiting.
+
+    Images that changed since are refused; with those of before the run goes on, and names its attempts.
+    """
+    images = make_images(tmp_path / "images", count=47)
     run = tmp_path / "run"
-    point = fault_point(images, "pytorch_native", workers=1, timeout_seconds=60)
+    options: dict[str, Any] = {"workers": 1, "cores_per_worker": 1, "checkpoint_minutes": 1e-6}
+    point = fault_point(images, "pytorch_native", **options)
     make_run(run, point)
-    fault = '{"what": "sleep", "step": 3, "worker": 0}'
+    fault = json.dumps(asdict(Fault("sleep", 5, worker=0, every_step_is_safe=True)))
     train = PROJECT / "pytorch_native" / "train.py"
     command = [sys.executable, str(PROJECT / "tests" / "faulty.py"), str(train), str(run), fault]
     left = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(PROJECT)})
     try:
-        wait_until((run / RECORD_NAME).exists, "the first attempt to begin", seconds=300, pause=0.1)
+        fourth = run / "checkpoint-00000-0000004.pt"
+        wait_until(fourth.exists, "the first attempt to train", seconds=300, pause=0.1)
         record = (run / RECORD_NAME).stat().st_ino
         second = subprocess.run([sys.executable, str(train), str(run)], capture_output=True, text=True)
         assert second.returncode == EXIT_USAGE
@@ -199,11 +172,25 @@ def test_two_attempts_of_one_run_never_train_at_once(images: Path, tmp_path: Pat
     finally:
         left.send_signal(signal.SIGKILL)
         left.wait()
-    third = attempt(run, point)
-    assert third.record.complete, third.record.problems
-    assert "waiting for the end" not in third.output
+    picture = images / "images" / "003.png"
+    before = {path: path.read_bytes() for path in (picture, *images.glob("manifest.json*"))}
+    ImageOps.flip(Image.open(picture)).save(picture)
+    write_manifest(check_folder(images, "255"), images / "manifest.json")
+    refused = attempt(run, point)
+    assert refused.codes == {0: EXIT_BAD_DATA}
+    assert "were trained on other images: attempt 1 had the manifest" in refused.state.reason
+    assert "waiting for the end" not in refused.output
+    assert "two attempts of one run" not in refusal.read_text(), "of the attempt of this number before"
+    for path, content in before.items():
+        path.write_bytes(content)
+    resumed = attempt(run, point).record
+    assert resumed.complete, resumed.problems
+    assert resumed.header is not None
+    assert [facts.attempt for facts in resumed.header.attempts()] == [1, 3]
+    (earlier,) = resumed.header.earlier
+    assert earlier.manifest_sha256 == resumed.header.manifest_sha256
+    assert earlier.workers[0].process == left.pid
     assert not (run / OWNER_NAME).exists()
-    assert not refusal.exists()
 
 
 CONTENDERS = """

@@ -58,19 +58,15 @@ def test_a_record_of_another_configuration_than_the_folders_is_invalid(tmp_path:
     assert state.reason == f"{run / RECORD_NAME} is of another configuration than config.json beside it"
 
 
-@pytest.mark.parametrize("report", ["{", "[]", json.dumps({"attempt": 1}), json.dumps({"attempt": "one"})])
-def test_a_damaged_report_of_a_worker_is_named_as_one(report: str, tmp_path: Path) -> None:
-    run = write_run(tmp_path, end=None)
-    (run / "error.attempt1.worker0.json").write_text(report)
-    state = run_state(run)
-    assert state.state == "failed"
-    assert state.reason.startswith(f"a report of a worker that failed in {run} cannot be read: ")
-
-
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_damaged_report_or_a_pipe_in_place_of_a_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
     run = write_run(tmp_path, end=None)
     os.mkfifo(run / "output.log")
     assert run_state(run).reason.startswith("no end line after 3 of 3 epochs")
+    for report in ("{", "[]", json.dumps({"attempt": "one"})):
+        (run / "error.attempt1.worker0.json").write_text(report)
+        state = run_state(run)
+        assert state.state == "failed"
+        assert state.reason.startswith(f"a report of a worker that failed in {run} cannot be read: ")
     (run / RECORD_NAME).unlink()
     os.mkfifo(run / RECORD_NAME)
     assert run_state(run).state == "invalid"

@@ -19,29 +19,29 @@ def segment(folder: Path, name: str = NAME, age: float = 2 * LEAST_AGE_SECONDS) 
     return path
 
 
-def test_a_segment_that_nobody_has_mapped_is_removed(tmp_path: Path) -> None:
-    path = segment(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "age", "owner", "left"),
+    [
+        (NAME, 2 * LEAST_AGE_SECONDS, 0, False),
+        (NAME, 0.0, 0, True),  # another worker may be making it
+        ("another_0", 2 * LEAST_AGE_SECONDS, 0, True),
+        (NAME, 2 * LEAST_AGE_SECONDS, 1, True),
+    ],
+)
+def test_old_segments_of_mpi_that_nobody_has_mapped_are_removed_and_no_others(
+    name: str, age: float, owner: int, left: bool, tmp_path: Path
+) -> None:
+    path = segment(tmp_path, name, age)
+    if owner:
+        if os.getuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(path, os.getuid() + owner, -1)
     remove_left_segments(tmp_path)
-    assert not path.exists()
+    assert path.exists() == left
 
 
 def test_a_segment_in_use_stays(tmp_path: Path) -> None:
     path = segment(tmp_path)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
         remove_left_segments(tmp_path)
-    assert path.exists()
-
-
-@pytest.mark.parametrize(("name", "age"), [(NAME, 0.0), ("another_0", 2 * LEAST_AGE_SECONDS)])
-def test_what_is_being_made_and_what_is_not_of_mpi_stays(name: str, age: float, tmp_path: Path) -> None:
-    path = segment(tmp_path, name, age)
-    remove_left_segments(tmp_path)
-    assert path.exists()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_segment_of_another_user_stays(tmp_path: Path) -> None:
-    path = segment(tmp_path)
-    os.chown(path, os.getuid() + 1, -1)
-    remove_left_segments(tmp_path)
     assert path.exists()

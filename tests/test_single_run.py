@@ -1,133 +1,124 @@
-"""One run folder, launched without a submission: what it refuses, and that its options train."""
+"""One run folder, launched without a submission: what it refuses, how it fails, and options that train."""
 
-import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 
+from slurm import preflight
 from slurm.local import launch
-from tests.studies import make_images, make_point, make_run, train
-from tests.trained import TrainedRuns, plain_config
+from slurm.preflight import check_inputs
+from tests.records import write_run
+from tests.studies import make_point, make_run, train
+from unet_scaling.group.torchrun import require_all_workers
+from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.record import read_record
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import run_state
 
-pytestmark = pytest.mark.slow
+SMALL_SHARED_MEMORY = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+may_mount = os.geteuid() == 0 and shutil.which("unshare")
 
 
-def run_twin(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROJECT / "pytorch_native" / "train.py"), str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+def folder_in_place_of(name: str) -> Callable[[Path], object]:
+    """Put a folder where the run writes a file: what every user can do, and the worker sees an OSError."""
 
+    def change(run: Path) -> None:
+        (run / name).unlink(missing_ok=True)
+        (run / name / "inside").mkdir(parents=True)
 
-def test_a_complete_run_folder_is_refused_and_left_as_it_was(images: Path, trained_run: TrainedRuns) -> None:
-    run = trained_run(plain_config(images, workers=1)).folder
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    outcome = run_twin(run)
-    assert outcome.returncode == 2
-    assert outcome.stderr.startswith("error: ")
-    assert "never touched" in outcome.stderr
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
-def test_a_folder_in_place_of_the_record_is_an_error_that_names_it(images: Path, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", make_point(images))
-    (run / "run.jsonl").mkdir()
-    outcome = run_twin(run)
-    assert outcome.returncode == 65
-    assert outcome.stderr == (
-        f"error: {run}/run.jsonl cannot be read: Is a directory; move it away, or use another run folder\n"
-    )
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core of two is used")
-def test_a_worker_uses_as_many_of_its_cores_as_its_point_wants(images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, "horovod", cores_per_worker=1))
-    program = [str(PROJECT / "horovod" / "train.py"), str(folder)]
-    assert launch(program, 1, folder / "output.log", cores_each=2) == 0, (folder / "output.log").read_text()
-    header = read_record(folder / "run.jsonl").header
-    assert header is not None
-    (worker,) = header.workers
-    assert (len(worker.cores), worker.threads) == (1, 1)
-
-
-def test_more_cores_than_a_worker_has_are_refused(images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, cores_per_worker=4096))
-    program = [str(PROJECT / "pytorch_native" / "train.py"), str(folder)]
-    assert launch(program, 1, folder / "output.log", cores_each=1) == 2
-    told = (folder / "output.log").read_text()
-    assert "training.cores_per_worker = 4096: worker 0 has only 1 on" in told
-
-
-def test_a_batch_beyond_the_data_names_the_largest(images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, batch_per_worker=64))
-    outcome = run_twin(folder)
-    assert outcome.returncode == 65, outcome.stderr
-    assert "at most 38" in outcome.stderr
-    assert not (folder / "log.csv").exists()
-    state = run_state(folder)
-    assert state.state == "failed"
-    assert "64" in state.reason
-    report = json.loads((folder / "error.attempt1.worker0.json").read_text())
-    assert (report["worker"], report["attempt"]) == (0, 1)
-    assert "batch" in report["message"]
-
-
-def test_a_group_of_another_size_is_refused(images: Path, tmp_path: Path) -> None:
-    """Four workers asked for, one started: the case of an mpiexec that does not belong to the MPI."""
-    outcome = run_twin(make_run(tmp_path / "run", make_point(images, workers=4)))
-    assert outcome.returncode == 2
-    assert "asks for 4 workers, but this process is one of 1" in outcome.stderr
-
-
-def test_changed_images_are_refused(tmp_path: Path) -> None:
-    data = make_images(tmp_path / "data", count=10)
-    next((data / "images").iterdir()).unlink()
-    outcome = run_twin(make_run(tmp_path / "run", make_point(data)))
-    assert outcome.returncode == 65
-    assert "unet-scaling data check" in outcome.stderr
-
-
-def test_a_loss_that_is_not_finite_ends_as_diverged(images: Path, tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run", make_point(images, learning_rate=1e20, batch_norm="off", epochs=3))
-    outcome = run_twin(folder)
-    assert outcome.returncode == 70, outcome.stdout + outcome.stderr
-    record = read_record(folder / "run.jsonl")
-    assert record.end is not None
-    assert record.end.status == "diverged"
-    assert record.results == ()
-    assert not record.complete
-
-
-def test_decoding_at_every_step_trains_the_same(images: Path, trained_run: TrainedRuns) -> None:
-    cached, decoded = (
-        trained_run(plain_config(images, workers=1, loading=loading)) for loading in ("cache", "decode")
-    )
-    assert cached.losses == decoded.losses
-    assert cached.record.results[-1].weights_sha256 == decoded.record.results[-1].weights_sha256
+    return change
 
 
 @pytest.mark.parametrize(
-    "option", [{"precision": "bf16"}, {"precision": "tf32"}, {"compile": True, "depth": 1}]
+    ("change", "code", "said"),
+    [
+        (bool, 2, "never touched"),
+        (lambda run: run.chmod(0o777), 2, "may be written by anyone: chmod o-w"),
+        (folder_in_place_of("run.jsonl"), 65, "run.jsonl cannot be read: Is a directory; move it away"),
+    ],
 )
-def test_other_precisions_and_compilation_train(option: dict[str, Any], images: Path, tmp_path: Path) -> None:
-    record = train(tmp_path / "run", make_point(images, epochs=3, **option))
+def test_a_folder_that_is_complete_open_or_unreadable_is_refused_and_left_as_it_was(
+    change: Callable[[Path], object], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path)
+    change(run)
+    before = {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
+    monkeypatch.setattr(sys, "argv", ["train.py", str(run)])
+    with pytest.raises(UserError, match=said) as refused, open_run("Train."):
+        pass
+    assert refused.value.exit_code == code
+    assert {path: path.is_file() and path.read_bytes() for path in run.rglob("*")} == before
+
+
+class Failing(NamedTuple):
+    """How a run ends that fails, and with which options or in which folder."""
+
+    code: int
+    said: str
+    options: Mapping[str, Any] = MappingProxyType({})
+    change: Callable[[Path], object] = bool
+    framework: str = "pytorch_native"
+    before: tuple[str, ...] = ()
+
+
+FAILING = {
+    "cores": Failing(2, "cores_per_worker = 4096: worker 0 has only ", {"cores_per_worker": 4096}),
+    "batch": Failing(65, "at most 38", {"batch_per_worker": 64}),
+    "group": Failing(2, "asks for 4 workers, but this process is one of 1", {"workers": 4}),
+    "loss": Failing(70, "diverged", {"learning_rate": 1e20, "batch_norm": "off", "epochs": 3}),
+    "log": Failing(1, "log.csv cannot be written, the run stops", change=folder_in_place_of("log.csv")),
+    "weights": Failing(1, "weights.pt cannot be written, the", change=folder_in_place_of("weights.pt")),
+}
+if may_mount:
+    before = ("unshare", "--mount", "sh", "-c", SMALL_SHARED_MEMORY, "sh")
+    FAILING["shared memory"] = Failing(2, "MPI needs more", framework="horovod", before=before)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_ends_with_its_code_and_one_line(images: Path, tmp_path: Path) -> None:
+    """All start at once: an mpiexec of another MPI starts each worker as a group of its own, for instance."""
+    processes = {}
+    for name, case in FAILING.items():
+        run = make_run(
+            tmp_path / name, make_point(images, case.framework, **({"workers": 1} | dict(case.options)))
+        )
+        case.change(run)
+        command = [*case.before, sys.executable, str(PROJECT / case.framework / "train.py"), str(run)]
+        processes[name] = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+    for name, process in processes.items():
+        case = FAILING[name]
+        errors, code = process.communicate(timeout=600)[1], process.returncode
+        assert (code, case.said in errors, "Traceback" in errors) == (case.code, True, False), errors
+        assert run_state(tmp_path / name).state == ("diverged" if code == 70 else "failed")
+    assert (tmp_path / "batch" / "error.attempt1.worker0.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core of two is used")
+def test_half_precision_on_some_of_its_cores_trains(images: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"precision": "bf16", "channels_last": True, "cores_per_worker": 1}
+    record = train(tmp_path / "run", make_point(images, "horovod", epochs=3, **options), cores_each=2)
     losses = [epoch.loss for epoch in record.epochs if epoch.loss is not None]
     assert losses[-1] < losses[0]
     assert all(epoch.budget is not None for epoch in record.epochs)
+    assert record.header is not None
+    assert [(len(worker.cores), worker.threads) for worker in record.header.workers] == [(1, 1)]
 
 
-def test_a_run_folder_that_anyone_may_write_into_is_refused(images: Path, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", make_point(images))
-    run.chmod(0o777)
-    refused = run_twin(run)
-    assert refused.returncode == 2
-    assert f"{run} may be written by anyone: chmod o-w {run}" in refused.stderr
-    assert [path.name for path in run.iterdir()] == ["config.json"]
+@pytest.mark.verify
+def test_a_compiled_network_trains(images: Path, tmp_path: Path) -> None:
+    record = train(tmp_path / "run", make_point(images, epochs=3, compile=True, depth=1))
+    losses = [epoch.loss for epoch in record.epochs if epoch.loss is not None]
+    assert losses[-1] < losses[0]
 
 
 def test_workers_that_die_before_they_can_say_why_have_failed(images: Path, tmp_path: Path) -> None:
@@ -136,3 +127,16 @@ def test_workers_that_die_before_they_can_say_why_have_failed(images: Path, tmp_
     assert launch(["-c", "import os; os.abort()"], 2, run / "output.log", cores_each=None) != 0
     assert run_state(run).state == "failed"
     assert "ended by a signal (" in run_state(run).reason
+
+
+def test_a_wrapper_that_counts_other_workers_or_is_not_installed_is_refused(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = make_point(images, "accelerate", 2)
+    require_all_workers("Accelerate", 2, point)
+    with pytest.raises(UserError, match="asks for 2 workers, but Accelerate counts 1") as refused:
+        require_all_workers("Accelerate", 1, point)
+    assert refused.value.exit_code == 2
+    monkeypatch.setitem(preflight.FRAMEWORK_PACKAGES, "lightning", "a-package-that-nobody-has")
+    with pytest.raises(UserError, match=r"a-package-that-nobody-has, .* --with lightning"):
+        check_inputs([make_point(images, "lightning")])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slurm.preflight import is_installed
-from unet_scaling.study.config import ALL_FRAMEWORKS, WRAPPERS, Framework
+from unet_scaling.study.config import Framework
 
 
 def framework_parameter(framework: Framework, *others: object) -> Any:
@@ -13,9 +13,3 @@ def framework_parameter(framework: Framework, *others: object) -> Any:
     reason = f"{framework} is not installed: environment/install.sh --with {framework}"
     missing = pytest.mark.skipif(not is_installed(framework), reason=reason)
     return pytest.param(framework, *others, marks=missing)
-
-
-each_wrapper = pytest.mark.parametrize("framework", [framework_parameter(name) for name in WRAPPERS])
-each_other_framework = pytest.mark.parametrize(
-    "framework", [framework_parameter(name) for name in ALL_FRAMEWORKS if name != "pytorch_native"]
-)

@@ -1,0 +1,241 @@
+"""Who used the cores, thread by thread, by the kernel's counters; GPU facts by a stand-in for NVML."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from unet_scaling.group.threads import stat_seconds, thread_ids
+from unet_scaling.measure import cpu_counters as module
+from unet_scaling.measure.cpu_counters import Counters, cpu_facts, read_counters
+from unet_scaling.measure.gpu_counters import gpu_of, open_gpu
+from unet_scaling.study.measurements import CpuFacts
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these facts are Linux's")
+WORK_SECONDS = 0.3
+
+
+def counters() -> Counters:
+    found = read_counters()
+    assert found is not None
+    return found
+
+
+def burn(seconds: float) -> None:
+    """CPU seconds of the calling thread."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        hashlib.sha256(bytes(2**20))
+
+
+def facts_of(work: Callable[[], object]) -> CpuFacts:
+    before = counters()
+    work()
+    return cpu_facts(before, counters(), frozenset())
+
+
+def helper(work: Callable[[], object]) -> tuple[threading.Thread, threading.Event, frozenset[int]]:
+    """A thread that works, then stays until told; and its id."""
+    there, done, leave = threading.Event(), threading.Event(), threading.Event()
+    before = thread_ids()
+
+    def live() -> None:
+        there.set()
+        work()
+        done.set()
+        leave.wait()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    there.wait()
+    ids = thread_ids() - before
+    done.wait()
+    return thread, leave, ids
+
+
+@pytest.fixture
+def one_core() -> Iterator[int]:
+    """The last core of this machine, on which alone this thread then runs."""
+    allowed = os.sched_getaffinity(0)
+    core = max(allowed)
+    os.sched_setaffinity(0, {core})
+    yield core
+    os.sched_setaffinity(0, allowed)
+
+
+@contextmanager
+def spinner(core: int) -> Iterator[None]:
+    """Another program that is busy on this core."""
+    program = f"import os; os.sched_setaffinity(0, {{{core}}}); print(flush=True)\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_work_is_told_apart_by_thread() -> None:
+    """Of this thread, of one that carries gradients, of another by its name; of one that ended as "other"."""
+    before = counters()
+    burn(WORK_SECONDS)
+    thread, leave, ids = helper(lambda: burn(WORK_SECONDS))
+    name = (Path("/proc/self/comm").read_text()).strip()
+    told, named = (cpu_facts(before, counters(), own).thread_seconds for own in (ids, frozenset[int]()))
+    leave.set()
+    thread.join()
+    time.sleep(0.05)
+    ended = cpu_facts(before, counters(), frozenset())
+    assert len(ids) == 1
+    for facts in (told["training"], told["communication"], named[name], ended.thread_seconds["other"]):
+        assert facts >= WORK_SECONDS * 0.9
+    assert named["communication"] == 0
+    assert sum(ended.thread_seconds.values()) == pytest.approx(ended.process_seconds, rel=0.1)
+
+
+def test_ticks_serve_where_the_kernel_keeps_no_nanoseconds(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("7 (a (b) c) R 1 1 1 0 -1 64 1 0 0 0 250 50 0 0 20 0 1 0 5 6 7\n")
+    assert stat_seconds(tmp_path) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [(None, None), ("fpu sse2", 1001.0), ("fpu hypervisor sse2", None)]
+)
+def test_a_frequency_that_is_not_told_is_none(
+    flags: str | None, expected: float | None, one_core: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A virtual machine tells one constant, whatever the clock is."""
+    monkeypatch.setattr(module, "FREQUENCIES", tmp_path)
+    monkeypatch.setattr(module, "CPUINFO", tmp_path / "cpuinfo")
+    if flags is not None:
+        clocks = {one_core: 1001, one_core + 1: 3000}
+        text = "".join(
+            f"processor\t: {core}\ncpu MHz\t\t: {clock}.0\nflags\t\t: {flags}\n\n"
+            for core, clock in clocks.items()
+        )
+        (tmp_path / "cpuinfo").write_text(text)
+    before = counters()
+    assert cpu_facts(before, before, frozenset()).frequency_mhz == expected
+
+
+def test_what_other_programs_take_of_the_own_core_is_told(one_core: int) -> None:
+    """The spinner has about as much of the core as this thread, and more where other work runs as well."""
+    with spinner(one_core):
+        facts = facts_of(lambda: burn(WORK_SECONDS))
+    assert facts.other_seconds is not None
+    assert facts.other_seconds > WORK_SECONDS / 2
+
+
+def test_own_work_and_that_of_own_loaders_is_not_that_of_others() -> None:
+    numbers: dict[str, Any] = {
+        "training_runqueue_seconds": None, "peak_memory_bytes": 1, "threads": {}, "cores": frozenset({0}),
+    }  # fmt: skip
+    before = Counters(1.0, 1.0, core_seconds=10.0, children_seconds=2.0, **numbers)
+    after = Counters(2.0, 1.5, core_seconds=15.0, children_seconds=4.5, **numbers)
+    assert cpu_facts(before, after, None).other_seconds == 5.0 - 1.0 - 2.5
+    assert cpu_facts(before, replace(after, core_seconds=None), None).other_seconds is None
+
+
+def test_seconds_of_a_core_hold_steal_but_neither_idle_nor_guests_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    columns = [ticks * each for each in (1, 2, 4, 1000, 2000, 8, 16, 32, 5000, 9000)]
+    (tmp_path / "stat").write_text(f"cpu 1 1\ncpu0 {' '.join(map(str, columns))}\nintr 5\n")
+    monkeypatch.setattr(module, "CORES", tmp_path / "stat")
+    assert module.busy_seconds({0}) == 1 + 2 + 4 + 8 + 16 + 32
+    assert module.busy_seconds({0, 1}) is None
+    monkeypatch.setattr(module, "CORES", tmp_path / "none")
+    assert module.busy_seconds({0}) is None
+
+
+def test_the_most_memory_that_was_ever_held_is_kept() -> None:
+    held = 2**27
+    before, during, after = (
+        facts_of(work).peak_memory_bytes or 0
+        for work in (lambda: None, lambda: bytearray(b"x" * held), lambda: None)
+    )
+    assert before <= during <= after < 2**40
+    assert held <= during
+
+
+UUID = "GPU-1"
+
+
+class Driver:
+    """NVML's functions for one GPU; those named in `silent` raise as an old GPU's do."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *silent: str) -> None:
+        self.silent = silent
+        self.millijoules = 5_000
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        answers: dict[str, object] = {
+            "nvmlInit": None,
+            "nvmlDeviceGetHandleByUUID": UUID,
+            "nvmlDeviceGetTotalEnergyConsumption": self.millijoules,
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=85, memory=40),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=2**30, total=2**34),
+            "nvmlDeviceGetPowerUsage": 250_000,
+            "nvmlDeviceGetEnforcedPowerLimit": 350_000,
+        }
+        answer = answers[name]
+
+        def call(*handle: object) -> object:
+            assert set(handle) <= {UUID}
+            if name in self.silent:
+                raise self.NVMLError(name)
+            return answer
+
+        return call
+
+
+def test_units_are_joules_watts_bytes_and_shares() -> None:
+    driver = Driver()
+    gpu = gpu_of(driver, UUID)
+    assert gpu is not None
+    before = gpu.energy_joules()
+    driver.millijoules += 7_500
+    facts = gpu.facts(before)
+    assert facts.energy_joules == 7.5
+    assert facts.power_watts == 250
+    assert facts.utilization == 0.85
+    assert facts.memory_bytes == 2**30
+
+
+@pytest.mark.parametrize(
+    ("silent", "field"),
+    [
+        ("nvmlDeviceGetTotalEnergyConsumption", "energy_joules"),
+        ("nvmlDeviceGetUtilizationRates", "utilization"),
+        ("nvmlDeviceGetMemoryInfo", "memory_bytes"),
+        ("nvmlDeviceGetPowerUsage", "power_watts"),
+        ("nvmlDeviceGetEnforcedPowerLimit", "power_limit_watts"),
+        ("nvmlInit", ""),
+        ("nvmlDeviceGetHandleByUUID", ""),
+    ],
+)
+def test_what_the_driver_does_not_tell_is_none_and_the_rest_stays(silent: str, field: str) -> None:
+    gpu = gpu_of(Driver(silent), UUID)
+    assert (gpu is None) == (field == "")
+    if gpu is not None:
+        facts = gpu.facts(gpu.energy_joules()).model_dump()
+        assert facts.pop(field) is None
+        assert None not in facts.values()
+    assert open_gpu(torch.device("cpu")) is None
