@@ -1,6 +1,7 @@
 """Studies: the product of their axes, and errors that name file, key, value and what is allowed."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.older_records import older_digest
 from unet_scaling.study.options import OPTION_TABLES, Criteria, HorovodKnobs
-from unet_scaling.study.study_file import config_path, read_config, read_study, recorded_study
+from unet_scaling.study.study_file import config_path, read_study, recorded_study
 from unet_scaling.study.validation import StrictModel
 
 STUDY = """
@@ -38,33 +39,15 @@ def study(tmp_path: Path) -> Path:
     return path
 
 
-def test_is_the_product_of_its_axes(study: Path) -> None:
-    read = read_study(study, {"training.batch_per_worker": [4, 8], "model.width": [8, 16]})
-    points = read.configs()
-    assert len(points) == 2 * 3 * 2 * 2 * 2
+def test_is_the_product_of_its_axes_with_a_seed_for_each_repeat(study: Path) -> None:
+    """Options of a framework multiply its own points only; paths are absolute."""
+    points = read_study(study, {"horovod.cycle_time_ms": [1, 5], "model.width": [8, 16]}).configs()
+    counts = Counter(point.framework for point in points)
+    assert counts == {"horovod": 3 * 2 * 2 * 2, "pytorch_native": 3 * 2 * 2}
     assert len({point.run for point in points}) == len(points)
-    assert {(p.training.batch_per_worker, p.model.width) for p in points} == {
-        (4, 8),
-        (4, 16),
-        (8, 8),
-        (8, 16),
-    }
-
-
-def test_a_frameworks_own_options_multiply_its_own_points_only(study: Path) -> None:
-    points = read_study(study, {"horovod.cycle_time_ms": [1, 5], "repeats": 1}).configs()
-    assert sum(point.framework == "horovod" for point in points) == 6
-    assert sum(point.framework == "pytorch_native" for point in points) == 3
+    assert {(point.repeat, point.seed) for point in points} == {(1, 10), (2, 11)}
+    assert {point.data.folder for point in points} == {str(PROJECT / "images")}
     assert all((point.horovod is None) == (point.framework == "pytorch_native") for point in points)
-
-
-def test_paths_are_absolute_and_may_use_variables(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_study(study).configs()[0].data.folder == str(PROJECT / "images")
-    monkeypatch.setenv("WORK", "/somewhere")
-    found = read_study(study, {"data.folder": "$WORK/images"}).configs()[0]
-    assert found.data.folder == "/somewhere/images"
-    with pytest.raises(UserError, match=r"\$NOWHERE_SET"):
-        read_study(study, {"data.folder": "$NOWHERE_SET/images"})
 
 
 @pytest.mark.parametrize(
@@ -185,13 +168,6 @@ def test_refuses_more_runs_than_can_be_written_down_at_once(study: Path) -> None
     axes = {"training.batch_per_worker": list(range(1, 1000)), "repeats": 10_000}
     with pytest.raises(UserError, match=r"sweep\.toml: .*repeats = 10000 give 59940000 runs, at most 100000"):
         read_study(study, axes)
-
-
-def test_a_point_survives_its_file(study: Path, tmp_path: Path) -> None:
-    for point in read_study(study, {"horovod.cycle_time_ms": 5}).configs():
-        (tmp_path / "config.json").write_text(point.model_dump_json())
-        assert read_config(tmp_path / "config.json") == point
-        assert read_config(tmp_path / "config.json").digest() == point.digest()
 
 
 def test_any_change_changes_the_digest(study: Path) -> None:

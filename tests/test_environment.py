@@ -121,13 +121,6 @@ def test_refuses_a_toolkit_that_lacks_a_part(
     assert reason.format(usual=usual) in judged.stdout
 
 
-def test_refuses_a_toolkit_that_compiles_but_that_cmake_does_not_find(tmp_path: Path) -> None:
-    make_toolkit(tmp_path / "usual", libraries="own/lib")
-    judged = judge(tmp_path)
-    assert judged.returncode == 1
-    assert "CMake finds no cuda_runtime.h or no libcudart.so in it" in judged.stdout
-
-
 def test_refuses_a_toolkit_of_another_release_than_the_cuda_of_torch(tmp_path: Path) -> None:
     usual = make_toolkit(tmp_path / "usual", release="12.8")
     judged = judge(tmp_path)
@@ -253,13 +246,6 @@ def test_takes_the_compiler_of_the_index_by_option_or_for_a_gpu_without_a_toolki
     assert (" ".join(wheels) in (clone.folder / "asked").read_text()) == taken
 
 
-def test_a_whole_toolkit_of_the_site_goes_before_the_compiler_of_the_index(clone: Clone) -> None:
-    clone.show_gpu()
-    clone.judge_toolkit("/cuda", 0)
-    assert "toolkit [/cuda]" in clone.install()
-    assert clone.toolkit_of_wheels in clone.install("--cuda", "pip")
-
-
 @pytest.mark.parametrize(
     ("cuda", "error"),
     [
@@ -305,22 +291,6 @@ def test_a_toolkit_of_wheels_is_whole_and_leads_nvcc_nowhere_else(tmp_path: Path
     assert not any(path.is_symlink() for folder in ("bin", "nvvm") for path in (made / folder).rglob("*"))
     assert (made / "lib64" / "libcudart.so").readlink() == Path("libcudart.so.13")
     assert list((made / "lib64" / "stubs").iterdir()) == []
-
-
-def test_wheels_that_are_missing_are_named_in_one_line(tmp_path: Path) -> None:
-    none = assemble(tmp_path, tmp_path / "toolkit")
-    assert none.returncode == 1
-    assert none.stderr.startswith(f"error: no nvidia/cu<release> in {tmp_path}")
-    wheels = make_wheels(tmp_path / "site")
-    (wheels / "nvvm" / "bin" / "cicc").unlink()
-    (wheels / "include" / "nv" / "target").unlink()
-    done = assemble(tmp_path / "site", tmp_path / "toolkit")
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
-        f"error: {wheels} lacks nvvm/bin/cicc (nvidia-nvvm), include/nv/target (nvidia-cuda-cccl); "
-        f"install these wheels in one version"
-    ]
-    assert not (tmp_path / "toolkit").exists()
 
 
 def test_wrappers_are_installed_where_they_are_asked_for_and_once(clone: Clone) -> None:
@@ -401,14 +371,6 @@ def test_the_mpi_is_tried_as_it_starts_alone_from_a_shell_inside_a_job(clone: Cl
     job = {"SLURM_JOB_ID": "7", "PMI_RANK": "3", "HYDRA_LAUNCHER": "slurm"}
     done = clone.try_install(path=f"{found}:{SYSTEM_PATH}", **job)
     assert "(code 5: HYDRA_LAUNCHER=fork)" in refusal(done, clone)
-
-
-@pytest.mark.skipif(shutil.which("mpicxx", path=WITH_CMAKE) is None, reason="no MPI beside this Python")
-def test_a_real_mpi_is_taken(clone: Clone, tmp_path: Path) -> None:
-    for name in ("mpicxx", "mpiexec"):
-        real = shutil.which(name, path=WITH_CMAKE)
-        write_script(tmp_path / "site" / name, f'#!/bin/sh\nexec {real} "$@"\n')
-    assert "mpi [site]" in clone.install(path=f"{tmp_path / 'site'}:{SYSTEM_PATH}", CXX="g++")
 
 
 @pytest.mark.parametrize(

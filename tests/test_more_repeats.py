@@ -15,7 +15,6 @@ from rich.console import Console
 
 from analysis.findings.comparison import compare
 from analysis.findings.precision import half_widths, widest
-from analysis.findings.verdict import verdicts
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.watch import Watched
@@ -31,7 +30,6 @@ from unet_scaling.study.repeats import (
     FEWEST_ADAPTIVE_REPEATS,
     FIXED_SIGNIFICANCE,
     MOST_ADAPTIVE_REPEATS,
-    RepeatHistory,
     read_history,
 )
 from unet_scaling.study.validation import validated
@@ -175,41 +173,32 @@ def test_repeats_are_added_on_request_and_keep_what_is_complete(tmp_path: Path) 
     assert "going on with them, adding none" in study.text.getvalue()
 
 
-def changed(folder: StudyFolder, console: Console, repeats: object) -> StudyFolder:
-    """The folder, submitted again with another `repeats` in the study file."""
-    study = StudyConfig.model_validate(STUDY | {"repeats": repeats})
-    return note_changed_request(open_study_folder(folder.path, study), console)
-
-
-def significance(folder: StudyFolder) -> float:
-    return load_study(folder.path).significance
-
-
-def test_repeats_raised_in_the_study_file_after_results_are_a_look_at_them(tmp_path: Path) -> None:
-    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": 3}))
-    study = Launched(folder, [1.0, 1.1, 1.0, 1.1, 1.0])
+@pytest.mark.parametrize(
+    ("first", "ratios", "then", "significance"),
+    [
+        (3, [1.0, 1.1, 1.0], [5, 4], [0.025, 0.025]),
+        (2, [1.0, 1.1], [3], [0.05]),  # before there is an interval
+        ("until 3 %, at most 5", [1.2, 1.2001, 1.2002], ["until 4 %, at most 5"], [0.02]),
+        ("until 3 %, at most 5", [1.2, 1.2001, 1.2002], ["until 2 %, at most 5"], [0.01]),
+        ("until 3 %, at most 5", [1.2, 1.2001, 1.2002], ["until 3 %, at most 6"], [0.01]),
+        ("until 3 %, at most 5", [1.2, 1.2001, 1.2002], [3, 5], [0.02, 0.01]),
+        (4, [1.0, 1.2, 1.0, 1.2], ["until 3 %, at most 5"], [0.01]),
+    ],
+)
+def test_more_asked_for_in_the_study_file_after_results_is_a_look_at_them(
+    first: object, ratios: list[float], then: list[object], significance: list[float], tmp_path: Path
+) -> None:
+    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": first}))
+    study = Launched(folder, [*ratios, *[1.1] * 4])
     study.launch()
-    study.folder = changed(folder, study.console, 5)
-    study.launch()
-    assert read_history(folder.path) == RepeatHistory(totals=[3, 5], by_hand=1)
-    assert significance(folder) == 0.025
-    assert "more is asked for after the results of 3 repeats" in study.text.getvalue()
-    loaded = load_study(folder.path)
-    (verdict,) = verdicts(loaded, compare(loaded))
-    assert "; widened, as for a look at the results before the last repeat)" in verdict.sentence
-    changed(folder, study.console, 5)
-    changed(folder, study.console, 4)
-    assert significance(folder) == 0.025
-
-
-def test_repeats_raised_before_there_is_an_interval_cost_nothing(tmp_path: Path) -> None:
-    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": 2}))
-    study = Launched(folder, [1.0, 1.1, 1.0])
-    study.launch()
-    study.folder = changed(folder, study.console, 3)
-    study.launch()
-    assert read_history(folder.path).totals == []
-    assert significance(folder) == 0.05
+    for repeats, expected in zip(then, significance, strict=True):
+        asked = StudyConfig.model_validate(STUDY | {"repeats": repeats})
+        study.folder = note_changed_request(open_study_folder(folder.path, asked), study.console)
+        study.launch()
+        assert load_study(folder.path).significance == expected
+    assert ("more is asked for after the results" in study.text.getvalue()) == (
+        min(significance) in (0.025, 0.01)
+    )
 
 
 def test_other_points_in_the_folder_of_a_study_are_no_look_at_its_results(tmp_path: Path) -> None:
@@ -221,46 +210,6 @@ def test_other_points_in_the_folder_of_a_study_are_no_look_at_its_results(tmp_pa
     joined = open_study_folder(folder.path, StudyConfig.model_validate(others))
     note_changed_request(joined, study.console)
     assert read_history(folder.path).totals == []
-
-
-def test_a_study_that_stopped_at_a_width_keeps_its_correction_with_a_number_of_repeats(
-    opened: StudyFolder,
-) -> None:
-    """As the study file of the report has one."""
-    study = Launched(opened, [1.2, 1.2001, 1.2002, 1.2, 1.2])
-    assert not study.go_on()
-    study.folder = changed(opened, study.console, 3)
-    study.launch()
-    assert significance(opened) == ADAPTIVE_SIGNIFICANCE
-    study.folder = changed(opened, study.console, 5)
-    study.launch()
-    assert significance(opened) == ADAPTIVE_SIGNIFICANCE / 2
-    (note,) = [note for note in load_study(opened.path).notes if "confidence" in note]
-    assert note.startswith("repeats were added until intervals were narrow, before the study gave a number")
-    assert "(3, 5 in all)" in note
-
-
-@pytest.mark.parametrize("narrower", ["until 2 %, at most 5", "until 3 %, at most 6"])
-def test_a_width_asked_for_after_results_is_a_look_at_them(narrower: str, opened: StudyFolder) -> None:
-    study = Launched(opened, [1.2, 1.2001, 1.2002])
-    study.go_on()
-    changed(opened, study.console, "until 4 %, at most 5")
-    assert significance(opened) == ADAPTIVE_SIGNIFICANCE
-    changed(opened, study.console, narrower).prepare()
-    assert significance(opened) == ADAPTIVE_SIGNIFICANCE / 2
-
-
-def test_a_fixed_study_goes_on_until_its_intervals_are_narrow_from_the_repeats_that_it_has(
-    tmp_path: Path,
-) -> None:
-    folder = open_study_folder(tmp_path / "sweep", StudyConfig.model_validate(STUDY | {"repeats": 4}))
-    study = Launched(folder, [1.0, 1.2, 1.0, 1.2, 1.0])
-    study.launch()
-    study.folder = changed(folder, study.console, "until 3 %, at most 5")
-    assert study.folder.study.repeats == 4
-    assert [study.go_on() for _ in range(2)] == [True, False]
-    assert read_history(folder.path) == RepeatHistory(totals=[4, 5], by_hand=1, adaptive=True)
-    assert significance(folder) == ADAPTIVE_SIGNIFICANCE / 2
 
 
 def test_the_report_and_the_submission_decide_by_the_same_intervals(tmp_path: Path) -> None:

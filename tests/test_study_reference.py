@@ -167,28 +167,6 @@ def test_the_schema_requires_what_the_reader_requires(kind: FileKind, tmp_path: 
         assert accepted_by_reader(kind, text, tmp_path) == accepted_by_schema(kind, text) is False, line
 
 
-def test_all_that_is_wrong_with_a_cluster_file_is_said_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "site.toml"
-    path.write_text(
-        'launcher = "srunn"\ngpus_per_node = 0\ncores_per_worker = 1\ntime = "2 hours"\npartitoin = "gpu"\n'
-        'options = ["--gres=gpu", "--nodes=2"]\n[environment]\nlower = "x"\n'
-    )
-    with pytest.raises(UserError) as caught:
-        read_cluster(path)
-    told = str(caught.value)
-    for part in (
-        "launcher: found 'srunn'; did you mean srun? allowed: 'srun' or 'mpiexec'",
-        "gpus_per_node: found 0; allowed: an integer, more than 0",
-        "time: found '2 hours'; allowed: a text as Slurm writes limits",
-        "partitoin: unknown key; did you mean partition? known here: account,",
-        "'--gres=gpu' sets --gres",
-        "'--nodes=2' sets --nodes",
-        "environment.lower: found 'lower'; allowed: a name of capital letters",
-    ):
-        assert part in told
-    assert "^" not in told
-
-
 def test_a_name_in_both_kinds_of_files_is_explained_for_both() -> None:
     told = explanation("cores_per_worker")
     assert "training.cores_per_worker, in [training] of a study file" in told

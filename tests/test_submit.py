@@ -26,7 +26,7 @@ from slurm.cluster import Cluster
 from slurm.local_plan import require_ready, take_over
 from slurm.render import Places
 from slurm.scheduler import LimitError, Slurm, UnreachableError
-from slurm.status import cancel_study, status_table, study_rows
+from slurm.status import status_table, study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submissions import read_submission
 from slurm.submit import Submitter
@@ -142,15 +142,6 @@ def test_runs_beyond_the_budget_are_not_submitted(submitter: Submitter, fake: Fa
     assert replace(submitter, budget_node_hours=1.0).submit() == 4
 
 
-def test_a_rejected_shape_is_recorded_and_the_others_go_on(submitter: Submitter, fake: FakeSlurm) -> None:
-    fake.reject(nodes=2, kind="partition")
-    with pytest.raises(UserError, match="Invalid partition name specified"):
-        submitter.submit()
-    assert counted(submitter) == {"rejected": 2, "queued": 2}
-    rejected = [row for row in study_rows(submitter.folder.path) if row.state == "rejected"]
-    assert all("invalid partition specified: nosuch" in row.reason for row in rejected)
-
-
 def test_after_a_node_failure_runs_are_submitted_again_under_new_names(
     submitter: Submitter, fake: FakeSlurm
 ) -> None:
@@ -180,12 +171,6 @@ def test_a_complete_record_of_a_failed_job_is_not_run_again_unless_forced(
     folder = submitter.folder.path / "horovod-w01-r1"
     assert (folder / "run.attempt1.jsonl").exists()
     assert not (folder / "run.jsonl").exists()
-
-
-def test_force_does_not_double_a_queued_run(submitter: Submitter, fake: FakeSlurm) -> None:
-    submitter.submit()
-    with pytest.raises(UserError, match="it is queued"):
-        replace(submitter, force=("horovod-w01-r1",)).submit()
 
 
 def test_max_queued_is_kept(submitter: Submitter, fake: FakeSlurm) -> None:
@@ -387,19 +372,6 @@ def test_a_job_queued_while_the_study_is_cancelled_is_taken_back(
         submitter.submit()
     assert states_of_jobs(fake) == ["CANCELLED"]
     assert counted(submitter) == {"cancelled": 1, "waiting": 3}
-
-
-def test_where_the_study_folder_cannot_be_written_jobs_are_cancelled_and_a_waiting_submission_is_named(
-    submitter: Submitter, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.EACCES, "Permission denied")
-
-    submitter.submit()
-    monkeypatch.setattr("slurm.status.mark_cancelled", full)
-    with pytest.raises(UserError, match=r"cannot be written.*Permission denied.*end it by Ctrl-C"):
-        cancel_study(submitter.folder.path, submitter.console)
-    assert states_of_jobs(fake) == ["CANCELLED"] * 4
 
 
 def test_status_as_json_has_the_agreed_keys(submitter: Submitter, fake: FakeSlurm) -> None:
