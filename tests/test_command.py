@@ -177,18 +177,17 @@ def test_check_names_what_would_keep_runs_from_starting(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gres", ["", "gpu"])
-def test_check_tries_both_frameworks_with_real_workers(gres: str, study: Path, tmp_path: Path) -> None:
+def test_check_tries_both_frameworks_with_real_workers(study: Path, tmp_path: Path) -> None:
     """It names a Horovod that cannot use the GPUs of the cluster as native DDP does."""
     cluster = tmp_path / "cluster.toml"
-    site = 'launcher = "srun"\ngpus_per_node = 2\ncores_per_worker = 1\ntime = "01:00:00"\n'
-    cluster.write_text(f'{site}gres = "{gres}"\n')
+    cluster.write_text(
+        'launcher = "srun"\ngpus_per_node = 2\ncores_per_worker = 1\ntime = "1"\ngres = "gpu"\n'
+    )
     done = command("check", str(study), "--cluster", str(cluster))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pytorch_native works: 2 workers" in done.stdout
     (horovod,) = [line for line in done.stdout.splitlines() if "horovod works: 2 workers" in line]
-    has_gpus = bool(gres) or Path("/dev/nvidia0").exists()
-    assert ("HOROVOD_GPU_OPERATIONS=NCCL" in done.stdout) is (has_gpus and "NCCL" not in horovod)
+    assert ("HOROVOD_GPU_OPERATIONS=NCCL" in done.stdout) is ("NCCL" not in horovod)
 
 
 def test_output_that_nobody_reads_ends_without_a_traceback() -> None:
@@ -223,7 +222,6 @@ def test_the_keyboard_stops_a_command_without_a_traceback(tmp_path: Path) -> Non
     ("words", "said"),
     [
         (["status", "{}/closed/study"], "closed/study: Permission denied"),
-        (["run", "{}/closed/study.toml"], "closed/study.toml cannot be read: Permission denied"),
         (["submit", "{}/tiny.toml", "--cluster", "{}/closed/study.toml"], "study.toml cannot be read: Perm"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A comparison of times is skipped where the machine was busy; a session names the tests that it left out."""
+"""A comparison of times is skipped where the machine was busy, and no test gets a second try."""
 
 import subprocess
 import sys

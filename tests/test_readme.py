@@ -160,15 +160,3 @@ def test_every_place_on_its_map_exists() -> None:
     places = re.findall(r"^([A-Za-z_.]+/?[a-z_.]*)", block, flags=re.MULTILINE)
     assert len(places) > 8
     assert [place for place in places if not (PROJECT / place).exists()] == []
-
-
-def test_the_shell_scripts_are_sound() -> None:
-    scripts = subprocess.run(
-        ["git", "ls-files", "*.sh", "slurm/virtual_cluster", ".ci/run"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert scripts
-    subprocess.run([PROJECT / ".venv" / "bin" / "shellcheck", *scripts], cwd=PROJECT, check=True)

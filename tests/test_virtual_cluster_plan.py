@@ -2,13 +2,11 @@
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from slurm.virtual import arguments, cluster, configuration, network, prerequisites, processes, quota
+from slurm.virtual import arguments, configuration, prerequisites, processes, quota
 from slurm.virtual.plan import Plan, load, save
 from tests.cluster import PROGRAM
 from unet_scaling.study.control_groups import ProcessorHierarchy
@@ -56,12 +54,6 @@ def test_slurm_conf_is_written_from_the_plan_and_the_user_has_the_last_word() ->
         network=3,
     )
     assert configuration.slurm_conf(plan) == SLURM_CONF
-
-
-def test_a_slowed_link_has_its_rate_divided_and_a_small_burst() -> None:
-    assert network.slowed_rate("10gbit", 4) == "2500000000bit"
-    assert network.slowed_rate("2.5gbit", 1) == "2.5gbit"
-    assert network.bits_per_second("100kbit") == 100_000
 
 
 def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
@@ -125,7 +117,7 @@ def test_values_that_slurm_conf_cannot_hold_are_refused(wrong: list[str]) -> Non
     assert ended.value.code == 2
 
 
-@pytest.mark.parametrize("words", [["status"], ["env"], ["stop", "node1"], ["exec", "node1", "--", "true"]])
+@pytest.mark.parametrize("words", [["status"], ["exec", "node1", "--", "true"]])
 def test_commands_name_the_folder_without_a_cluster(words: list[str], tmp_path: Path) -> None:
     verb, *rest = words
     command = [str(PROGRAM), verb, "--state-dir", str(tmp_path), *rest]
@@ -152,34 +144,6 @@ def test_a_process_id_given_to_another_process_does_not_count(tmp_path: Path) ->
     record.write_text(line.replace(f" {start} ", f" {int(start) - 1} "))
     assert processes.running(record) is None
     assert processes.running(tmp_path / "nothing") is None
-
-
-def test_a_daemon_is_known_by_what_it_wrote_before_it_started(tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    processes.start_daemon(["sleep", "60"], record, tmp_path / "log")
-    assert processes.wait_until(lambda: processes.running(record) is not None, seconds=10)
-    process = processes.running(record)
-    assert process is not None
-    processes.kill([process])
-    assert processes.wait_until(lambda: processes.running(record) is None, seconds=10)
-
-
-def test_the_first_error_is_shown_beside_that_of_the_clean_up(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fail(text: str) -> Callable[..., NoReturn]:
-        def failing(*_: object) -> NoReturn:
-            raise UserError(text)
-
-        return failing
-
-    monkeypatch.setattr(prerequisites, "missing_prerequisite", lambda accounting: None)
-    monkeypatch.setattr(network, "LOCK", tmp_path / "lock")
-    monkeypatch.setattr(network, "free_network", lambda: 3)
-    monkeypatch.setattr(cluster, "_connect_hosts", fail("munge ended"))
-    monkeypatch.setattr(cluster, "down", fail("a process survives"))
-    with pytest.raises(UserError, match="munge ended\nThe clean-up failed as well: a process survives"):
-        cluster.up(Plan(tmp_path / "state"))
 
 
 def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
