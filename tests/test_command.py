@@ -180,9 +180,8 @@ def test_check_names_what_would_keep_runs_from_starting(
 def test_check_tries_both_frameworks_with_real_workers(study: Path, tmp_path: Path) -> None:
     """It names a Horovod that cannot use the GPUs of the cluster as native DDP does."""
     cluster = tmp_path / "cluster.toml"
-    cluster.write_text(
-        'launcher = "srun"\ngpus_per_node = 2\ncores_per_worker = 1\ntime = "1"\ngres = "gpu"\n'
-    )
+    site = 'launcher = "srun"\ngpus_per_node = 2\ncores_per_worker = 1\ntime = "01:00:00"\ngres = "gpu"\n'
+    cluster.write_text(site)
     done = command("check", str(study), "--cluster", str(cluster))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pytorch_native works: 2 workers" in done.stdout
