@@ -9,8 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import slurm.batch
+import slurm.commands.submit
+import slurm.scheduler
+import slurm.states
+import slurm.status
+import unet_scaling.study.retry
 from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.submissions import base_of
+
+# Whose time is the clock's.
+TIMED = (
+    slurm.scheduler, slurm.states, slurm.batch, slurm.status, slurm.commands.submit, unet_scaling.study.retry,
+)  # fmt: skip
 
 LIVE = ("PENDING", "RUNNING")
 LONGEST_DELAY_SECONDS = 100.0

@@ -25,7 +25,6 @@ import slurm.commands.submit
 import slurm.scheduler
 import slurm.states
 import slurm.status
-import unet_scaling.study.retry
 from slurm.cancellation import next_cancellation
 from slurm.cluster import Cluster
 from slurm.commands.submit import submit_and_wait
@@ -39,6 +38,7 @@ from tests.peer_slurm import (
     LONGEST_DELAY_SECONDS,
     OTHERS_JOB,
     SBATCH_FAULTS,
+    TIMED,
     Clock,
     KilledError,
     PeerJob,
@@ -52,14 +52,6 @@ from unet_scaling.study.record_lines import End
 from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE, run_state
 from unet_scaling.study.study_file import read_config
 
-TIMED = (
-    slurm.scheduler,
-    slurm.states,
-    slurm.batch,
-    slurm.status,
-    slurm.commands.submit,
-    unet_scaling.study.retry,
-)
 FAULTS = st.lists(st.sampled_from(("", "", "", *SBATCH_FAULTS, *ANSWER_FAULTS)), max_size=8)
 RUNS = ("horovod-w01-r1", "pytorch_native-w01-r1")
 # In memory, where there is such a place: each history makes files and syncs them.
