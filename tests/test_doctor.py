@@ -236,7 +236,8 @@ def test_names_how_many_workers_reported_and_which_came_twice() -> None:
     (fault,) = launch_findings([worker(0)], 3).faults
     assert fault.startswith("1 of 3 workers reported, from node0")
     both = [worker(number, size=2, joined_workers=2, mpi_workers=2) for number in range(2)]
-    (fault,) = launch_findings([*both, *both], 2).faults
+    again = [report.model_copy(update={"facts": worker(2 + report.rank).facts}) for report in both]
+    (fault,) = launch_findings([*both, *again], 2).faults
     assert fault.startswith("4 workers reported, 2 were asked for")
 
 

@@ -166,3 +166,21 @@ def test_a_complete_run_is_not_touched_without_being_asked_for(
     local_study(tmp_path, monkeypatch, iter([Steps()]), repeat_disturbed=True)
     assert reason(run) == ""
     assert len(list(run.glob("run.disturbed*.jsonl"))) == 2
+
+
+def test_a_local_study_adds_repeats_until_its_intervals_are_narrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(program: Sequence[str], *_: object) -> int:
+        run = Path(program[1])
+        write_record(run, read_config(run / "config.json"), images_per_second=100.0)
+        return 0
+
+    monkeypatch.setattr(slurm.local, "launch", launch)
+    monkeypatch.setattr(slurm.local_plan, "require_ready", lambda *_: None)  # there are no images
+    monkeypatch.setattr(slurm.local, "say_whether_quiet", lambda console: None)
+    study = StudyConfig.model_validate(STUDY | {"repeats": "until 3 %, at most 5"})
+    text = io.StringIO()
+    run_study(StudyFolder(tmp_path / "tiny", study), Console(file=text, width=400))
+    assert len(list(tmp_path.glob("tiny/*/run.jsonl"))) == 2 * 3
+    assert "after 3 repeats, the widest interval of the ratio is ± " in text.getvalue()
