@@ -13,9 +13,9 @@ from unet_scaling.data.checking import FolderSample, check_folder, sample_folder
 from unet_scaling.data.enough_images import count_test_images
 from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
 from unet_scaling.data.pairs import find_pairs, name_pattern
-from unet_scaling.study.config import PROJECT
+from unet_scaling.study.config import FRAMEWORKS, PROJECT
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.options import Data, Model, Training
+from unet_scaling.study.options import Criteria, Data, Model, Training
 from unet_scaling.study.texts import count
 
 # A batch is never suggested larger than the default.
@@ -39,6 +39,7 @@ class ImageFacts:
     foreground_share: float
     in_colour: bool
     names: str
+    manifest: Path
     sample: FolderSample
 
     @property
@@ -48,12 +49,17 @@ class ImageFacts:
         return self.images - count_test_images(self.images, share)
 
 
-def survey_images(folder: Path, foreground: str | None, names: str | None = None) -> ImageFacts:
-    """Return the facts of a folder; one without manifest is checked, every image decoded, and gets it.
+def survey_images(
+    folder: Path, foreground: str | None, names: str | None = None, manifest_path: Path | None = None
+) -> ImageFacts:
+    """Return the facts of a folder; one without manifest is checked, every image decoded.
 
-    Raises UserError (65) with all that is wrong with the images.
+    Its manifest is written to `manifest_path`: the folder may be that of others. Raises UserError (65) with
+    all that is wrong with the images.
     """
     path = folder / MANIFEST_NAME
+    if not path.exists() and manifest_path:
+        path = manifest_path
     if path.exists():
         manifest = read_manifest(path)
         manifest.require_unchanged(folder)
@@ -63,10 +69,10 @@ def survey_images(folder: Path, foreground: str | None, names: str | None = None
         sample = sample_folder(folder, find_pairs(folder, names)[0])
         manifest = check_folder(folder, foreground or sample.foreground, names)
         write_manifest(manifest, path)
-    return image_facts(folder, manifest, sample)
+    return image_facts(folder, path, manifest, sample)
 
 
-def image_facts(folder: Path, manifest: Manifest, sample: FolderSample) -> ImageFacts:
+def image_facts(folder: Path, path: Path, manifest: Manifest, sample: FolderSample) -> ImageFacts:
     """Return the facts of a manifest; heights and widths are medians."""
     pairs = manifest.pairs
     return ImageFacts(
@@ -79,6 +85,7 @@ def image_facts(folder: Path, manifest: Manifest, sample: FolderSample) -> Image
         foreground_share=float(np.mean([pair.foreground_share for pair in pairs])),
         in_colour=Counter(pair.image.mode.startswith("RGB") for pair in pairs).most_common(1)[0][0],
         names=name_pattern(manifest.files[0]),
+        manifest=path,
         sample=sample,
     )
 
@@ -107,6 +114,15 @@ def study_choices(
         *_data_choices(facts),
         *_batch_choices(facts, max(workers), batch),
         _epochs_choice(epochs),
+        *_criteria_choices(),
+    ]
+
+
+def _criteria_choices() -> list[Choice]:
+    usual = Criteria()
+    return [
+        Choice("criteria.iou_margin", usual.iou_margin, "say what you accept: the answer rests on it"),
+        Choice("criteria.efficiency_floor", usual.efficiency_floor, "below it, no more workers are advised"),
     ]
 
 
@@ -132,7 +148,11 @@ def task_choices(
 
 def _launch_choices(workers: Sequence[int], why_workers: str, repeats: int) -> list[Choice]:
     why = "a difference between frameworks is judged by its interval over repeats, which needs at least 3"
-    return [Choice("workers", list(workers), why_workers), Choice("repeats", repeats, why)]
+    return [
+        Choice("frameworks", list(FRAMEWORKS), "each with every worker count"),
+        Choice("workers", list(workers), why_workers),
+        Choice("repeats", repeats, why),
+    ]
 
 
 def _epochs_choice(epochs: int) -> Choice:
@@ -146,8 +166,11 @@ def _data_choices(facts: ImageFacts) -> list[Choice]:
     kinds = f"{count(facts.sizes, 'size')}, in the middle {facts.height} x {facts.width}"
     share = f"{100 * facts.foreground_share:.1f} % of the pixels"
     values = f"its values are {facts.sample.mask_values}"
+    beside = "its images by their SHA-256; nothing was written into their folder"
+    apart = facts.manifest.parent != facts.folder
     return [
         Choice("data.folder", _plain_path(facts.folder), f"{count(facts.images, 'image')} of {kinds} pixels"),
+        *([Choice("data.manifest", _plain_path(facts.manifest), beside)] if apart else []),
         *_size_choices(facts),
         Choice("data.channels", 3 if facts.in_colour else 1, "as most of the images are"),
         Choice("data.foreground", facts.foreground, f"the rule of its manifest: {share}; {values}"),

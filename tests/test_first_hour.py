@@ -1,12 +1,19 @@
 """What a newcomer meets in the first hour: interrupted runs, and the command to go on with."""
 
+import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from slurm.commands import new
 from slurm.disturbed import is_to_be_repeated
+from slurm.local_plan import require_ready
+from slurm.study_folder import open_study_folder
+from tests.data_folders import make_folder
 from tests.records import Measured, make_epochs, make_point, write_run
 from unet_scaling.study.run_state import recorded_run
+from unet_scaling.study.study_file import read_study
 
 
 def test_a_run_whose_epochs_all_follow_a_start_or_resume_is_measured_again(tmp_path: Path) -> None:
@@ -19,3 +26,18 @@ def test_a_run_whose_epochs_all_follow_a_start_or_resume_is_measured_again(tmp_p
         run = recorded_run(folder, point)
         assert run.state.is_complete
         assert is_to_be_repeated(run, Console(quiet=True)) == (warm_up > 1)
+
+
+def test_new_writes_nothing_into_the_folder_of_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are often somebody else's: the manifest goes beside the study, which runs with it."""
+    folder = make_folder(tmp_path / "data", count=6)
+    before = sorted(path.name for path in folder.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["unet-scaling new", "mine", "--data", str(folder), "--yes"])
+    new.main()
+    assert sorted(path.name for path in folder.rglob("*")) == before
+    study = read_study(tmp_path / "mine.toml")
+    assert study.configs()[0].data.manifest_path == tmp_path / "mine.manifest.json"
+    require_ready(open_study_folder(tmp_path / "logs", study), study.configs())

@@ -63,7 +63,7 @@ def main() -> None:
     require_plain_name(arguments.name)
     study_path = arguments.into / f"{arguments.name}.toml"
     cluster_path = arguments.into / f"{arguments.name}.cluster.toml"
-    require_new([study_path, cluster_path])
+    require_new([study_path, cluster_path, _manifest_path(arguments)])
     ask = _ask_terminal if sys.stdin.isatty() and not arguments.yes else _take_default
     _require_one_subject(arguments)
     data = None if arguments.task else _data_folder(arguments, ask)
@@ -154,7 +154,6 @@ def _place(arguments: argparse.Namespace, ask: Ask) -> Place:
     except UserError:
         if arguments.cluster:
             raise
-        print("no cluster file is written, since there is no Slurm to ask; --cluster says why")
         return _on_this_machine()
     return _on_cluster(arguments, facts, ask)
 
@@ -213,7 +212,8 @@ def _require_one_subject(arguments: argparse.Namespace) -> None:
 
 
 def _study(arguments: argparse.Namespace, data: Path | None, place: Place, ask: Ask) -> list[Choice]:
-    facts = survey_images(data, arguments.foreground, arguments.names) if data else None
+    manifest = _manifest_path(arguments)
+    facts = survey_images(data, arguments.foreground, arguments.names, manifest) if data else None
     if facts:
         print(f"files are named {facts.names} (--names), the values of masks are {facts.sample.mask_values}")
         print(f"images use {facts.sample.range}")
@@ -228,6 +228,11 @@ def _study(arguments: argparse.Namespace, data: Path | None, place: Place, ask: 
         return study_choices(facts, workers, why, epochs, repeats, arguments.batch)
     file = os.path.relpath(arguments.task, arguments.into)
     return task_choices(file, dict(arguments.option), workers, why, epochs, repeats, arguments.batch)
+
+
+def _manifest_path(arguments: argparse.Namespace) -> Path:
+    """Return where the manifest of images without one is written: their folder may be that of others."""
+    return Path(arguments.into) / f"{arguments.name}.manifest.json"
 
 
 def _require_room(workers: Sequence[int], place: Place) -> None:
