@@ -372,7 +372,13 @@ CHECKED: Sequence[tuple[str, Write, str, bool, Sequence[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(CHECKED)))
+# Of each row so many cases: "same baseline 2".
+NAMES = [
+    f"{row} {[check for check, *_ in CHECKED[:n]].count(row) + 1}" for n, (row, *_) in enumerate(CHECKED)
+]
+
+
+@pytest.mark.parametrize("number", range(len(CHECKED)), ids=NAMES)
 def test_a_row_of_the_fairness_table_says_what_the_records_say(tmp_path: Path, number: int) -> None:
     check, write_it, mark, withholds, words = CHECKED[number]
     write_it(tmp_path)
