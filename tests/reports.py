@@ -24,6 +24,7 @@ from analysis.loading.reference import load_reference
 from analysis.report.assemble import Report, make_report
 from analysis.report.exports import export_files
 from analysis.report.figure_files import FigureFiles
+from analysis.report.summary_json import summary_json
 from analysis.report.tables import TABLES, table_files
 from analysis.study import Study
 from unet_scaling.study.options import Criteria
@@ -76,7 +77,7 @@ class Told:
     @cached_property
     def summary(self) -> Row:
         """The content of summary.json."""
-        found: Row = json.loads(self.files["summary.json"])
+        found: Row = json.loads(summary_json(self.report))
         return found
 
     def table(self, name: str) -> pd.DataFrame:

@@ -156,14 +156,16 @@ class Case:
     """A study and its only answer: kind, workers, framework, lights, and a floor of efficiency.
 
     A framework is "-" where none is named alone; lights are those of speed, IoU, cost and trust, "." for any.
-    Of `words` the headline has each, in lower case, and none of those that begin with "!".
+    Of `words` the headline has each, in lower case, none of those that begin with "!", and a next step those
+    that begin with ">".
     """
 
     def __init__(self, name: str, answer: str, study: Callable[[Path], Path], *words: str) -> None:
         self.name, self.study = name, study
         self.kind, self.workers, self.framework, self.lights, *floor = answer.split()
         self.criteria = Criteria(efficiency_floor=float(floor[0])) if floor else Criteria()
-        self.says = [word for word in words if not word.startswith("!")]
+        self.says = [word for word in words if word[0] not in "!>"]
+        self.next = [word[1:] for word in words if word.startswith(">")]
         self.never = [word[1:] for word in words if word.startswith("!")]
 
 
@@ -184,22 +186,23 @@ CASES = (
     Case("the IoU collapses", "stay 1 - gb..", lambda to: both(to, {1: (100, 0.33), 2: (190, 0.01)}), "1.9x",
          "iou falls from 0.33 to 0.01"),
     Case("hosts in turn", "unfair 2 - c..b", write_one_after_the_other, "no fair comparison", "same nodes",
-         "1.78x", "2.00x", "!use", "!caution"),
-    Case("baseline of another day", "unfair 1 - ....", another_day, "same baseline"),
+         "1.78x", "2.00x", "!use", "!caution", ">--one-allocation"),
+    Case("baseline of another day", "unfair 1 - ....", another_day, "same baseline",
+    ">measure 1 worker again"),
     Case("impossible efficiency", "unfair - - c...", lambda to: both(to, {1: (100, 0.8), 2: (250, 0.8)}),
          "no fair baseline"),
     Case("impossible and collapsed", "stay 1 - .b..", lambda to: both(to, {1: (100, 0.33), 2: (250, 0.01)}),
          "iou falls", "!2.5x"),
     Case("two repeats", "undecided - - u..b",
          lambda to: write(to, {1: (100, 0.8), 2: (187, 0.8)}, {1: (100, 0.8), 2: (162, 0.8)}, **EVEN),
-         "2 repeats per point", "1.62x", "1.87x"),
+         "2 repeats per point", "1.62x", "1.87x", ">set repeats = 5"),
     Case("one repeat", "undecided - - u..b", lambda to: both(to, {1: (100, 0.8), 2: (190, 0.8)}, repeats=1),
          "1 repeat per point carries"),
     Case("a slow baseline of its own", "undecided - - ....",
          lambda to: write(to, {1: (100, 0.8), 2: (190, 0.8)}, {1: (50, 0.8), 2: (98, 0.8)}, **EVEN),
          "horovod 0.98x", "native ddp 1.90x"),
     Case("the interval holds the floor", "undecided - - c...", lambda to: noisy_on_two(to, 140, 0.8, WIDE),
-         "may be below the floor"),
+         "may be below the floor", ">set repeats = 10"),
     Case("both points hold the floor", "undecided - - c... 0.99",
          lambda to: both(to, {1: (100, 0.8), 2: (197, 0.8)}), "may qualify", "!fastest"),
     Case("the faster one loses IoU", "scale 8 native gg..",
@@ -214,7 +217,7 @@ CASES = (
          "use 4 workers", "no significant difference", "horovod: its iou", "!use native", "!use horovod",
          "!faster"),
     Case("1 worker alone", "undecided - - .u..", lambda to: write(to, {1: (110, 0.8)}, {1: (100, 0.8)}),
-         "native ddp is 10 % faster than horovod", "only 1 worker"),
+         "native ddp is 10 % faster than horovod", "only 1 worker", ">add larger worker counts"),
     Case("one framework alone", "scale 2 horovod gg..",
          lambda to: write(to, None, {1: (100, 0.8), 2: (190, 0.8)}), "use horovod on 2 workers: 1.9x",
          "native ddp has no usable run"),
@@ -227,7 +230,7 @@ CASES = (
     Case("all of 8 workers diverged", "scale 2 native ....",
          lambda to: all_diverged(to, 8, {1: (100, 0.8), 2: (195, 0.8)}), "every run diverged on 8 workers"),
     Case("1 worker diverged", "undecided - - ....", lambda to: all_diverged(to, 1, {2: (190, 0.8)}),
-         "every run diverged on 1 worker"),
+         "every run diverged on 1 worker", ">training.learning_rate"),
     Case("the faster one diverged", "scale 2 horovod ....", faster_diverged, "1 of its 5 runs diverged",
          "!3 repeats suggest", "!4 repeats suggest that it is"),
     Case("three repeats", "scale 2 native ...c",
@@ -240,14 +243,16 @@ CASES = (
     Case("the speed-up holds 1", "stay 1 - .b..",
          lambda to: noisy_on_two(to, 105, 0.2, (0.9, 1.1, 0.95, 1.0, 1.05)), "not shown to be faster than 1",
          "iou falls from 0.80 to 0.20"),
-    Case("baseline refused", "undecided - - ....", refused_baseline, "no usable run of horovod on 1 worker"),
+    Case("baseline refused", "undecided - - ....", refused_baseline, "no usable run of horovod on 1 worker",
+         ">add 1 to workers in the study, for Horovod"),
     Case("no IoU on 2 workers", "undecided - - .u..", without_iou, "iou is not known"),
     Case("machine busy", "undecided 2 - ...b", busy, "machine quiet: no; so far", "x on 2 workers",
-         "!caution: machine quiet"),
+         "!caution: machine quiet", ">--repeat-disturbed"),
     Case("busy, two repeats", "undecided - - ...b", lambda to: busy(to, 2), "2 repeats per point",
          "machine quiet: no"),
     Case("runs to come", "scale 2 - gg.c", incomplete, "caution: machine quiet: not known, 1 run incomplete"),
-    Case("nothing learned", "undecided - - .bc.", lambda to: both(to, LOST), *NOTHING, "1.90x", "!use"),
+    Case("nothing learned", "undecided - - .bc.", lambda to: both(to, LOST), *NOTHING, "1.90x", "!use",
+    ">learn first"),
     Case("nothing learned, one repeat", "undecided - - .bcb", lambda to: both(to, LOST, repeats=1), *NOTHING,
          "1 repeat"),
     Case("nothing learned, and slow", "stay 1 - bbc.", lambda to: both(to, {1: (100, 0.003), 2: (60, 0.003)}),
@@ -283,6 +288,7 @@ def test_an_answer_claims_what_its_study_shows(case: Case, tmp_path: Path) -> No
     assert [LIGHTS.get(mark, light) for mark, light in zip(case.lights, lights, strict=True)] == lights
     assert [part for part in case.says if part not in headline] == [], headline
     assert [part for part in case.never if part in headline] == [], headline
+    assert all(any(part in step for step in answer["next_steps"]) for part in case.next), answer["next_steps"]
     outcomes = {row["outcome"] for row in summary["comparisons"]}
     if not any(outcome.endswith("faster") for outcome in outcomes):
         said = [headline, *(verdict["sentence"].lower() for verdict in summary["verdicts"])]
@@ -360,23 +366,6 @@ def test_older_logs_decide_nothing(tmp_path: Path) -> None:
     assert (answer["kind"], advice["workers"]) == ("undecided", None)
     assert [tile["light"] for tile in answer["tiles"] if tile["title"] != "Time and cost"] == ["unknown"] * 3
     assert "10.00x" in answer["headline"]
-
-
-def test_next_steps_cure_what_is_missing(tmp_path: Path) -> None:
-    steps = {
-        "hosts": (write_one_after_the_other, "--one-allocation"),
-        "baseline": (another_day, "measure 1 worker again"),
-        "repeats": (lambda to: both(to, {1: (100, 0.8), 2: (190, 0.8)}, repeats=2), "set repeats = 5"),
-        "larger": (lambda to: both(to, {1: (100, 0.8)}), "add larger worker counts"),
-        "refused": (refused_baseline, "add 1 to workers in the study, for Horovod"),
-        "busy": (busy, "--repeat-disturbed"),
-        "diverged": (lambda to: all_diverged(to, 1, {2: (190, 0.8)}), "training.learning_rate"),
-        "interval": (lambda to: noisy_on_two(to, 140, 0.8, WIDE), "set repeats = 10"),
-        "learned": (lambda to: both(to, LOST), "learn first"),
-    }
-    for name, (write_it, expected) in steps.items():
-        (answer,) = report_of(write_it(tmp_path / name)).report.answers
-        assert any(expected in step for step in answer.next_steps), (name, answer.next_steps)
 
 
 def test_the_published_runs_say_not_to_scale_out() -> None:
