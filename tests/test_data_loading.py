@@ -60,7 +60,9 @@ def batches(images: Path, **options: Any) -> list[ImageBatch]:
 )
 def test_every_way_of_loading_brings_the_same_batches(options: dict[str, Any], images: Path) -> None:
     expected = batches(images)
+    random = torch.get_rng_state()
     found = batches(images, **options)
+    assert torch.equal(torch.get_rng_state(), random), "dropout would differ"
     assert len(found) == len(expected) == 2 * 2 * 9
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours.images, theirs.images)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from unet_scaling.group.group import single_worker
 from unet_scaling.profile.subject import open_subject
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
+from unet_scaling.study.record_lines import Scores
 from unet_scaling.study.study_file import read_study
 from unet_scaling.task.file_task import FileTask
 from unet_scaling.task.weights import with_zero_gradients
@@ -160,6 +162,9 @@ def test_a_score_that_is_better_when_lower_is_judged_turned(tmp_path: Path) -> N
     few, many = (task.score(torch.tensor([errors, 10])) for errors in (1, 4))
     assert few == {"one_minus_error_rate": pytest.approx(0.9), "error_rate": pytest.approx(0.1)}
     assert next(iter(many.values())) == pytest.approx(0.6)
+    known: dict[str, Any] = {"epochs": 1, "training_seconds": 1.0, "images": 4, "counts": [4], "seconds": 1.0}
+    with pytest.raises(ValueError, match="share"):
+        Scores(**known, scores={"error": 4.0}, weights_sha256="0" * 64)
 
 
 def test_transform_draws_from_the_sample_and_the_epoch_alone(tmp_path: Path) -> None:

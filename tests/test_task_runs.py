@@ -14,9 +14,10 @@ from slurm.preflight import is_installed
 from tests.cluster import bring_up
 from tests.studies import launched
 from tests.sweeps import Sweep
-from tests.task_mistakes import HIDDEN, MISTAKES_OF_WORKERS, changed
+from tests.task_mistakes import HIDDEN, MISTAKES_OF_WORKERS, RANK, changed
 from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config
 from tests.trained import TrainedRuns
+from tests.wrappers import each_wrapper
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_USAGE
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
@@ -74,6 +75,18 @@ def test_unused_parameters_are_trained_alike(tmp_path: Path, trained_run: Traine
     assert trained_run(played).losses == pytest.approx(native.losses, rel=1e-6)
 
 
+@pytest.mark.verify
+@each_wrapper
+def test_wrappers_train_unused_parameters_alike(
+    framework: str, tmp_path: Path, trained_run: TrainedRuns
+) -> None:
+    native, other = (
+        trained_run(unused_config(tmp_path / "task", name)) for name in (FRAMEWORKS[0], framework)
+    )
+    assert native.losses == other.losses
+    require_same_weights(native.folder, other.folder)
+
+
 @pytest.mark.parametrize(
     ("source", "framework", "code", "place"),
     [
@@ -95,12 +108,17 @@ def test_a_mistake_ends_a_run_of_two_workers_by_name(
 
 
 def test_outputs_that_are_not_finite_in_evaluation_end_a_run_as_diverged(tmp_path: Path) -> None:
-    """On all workers alike, though one of them alone has such a sample; after the verified passes."""
+    """On all workers alike, though one of them alone has such a sample; after the verified passes.
+
+    Data sets are made by the first worker of a host, here a slow one, before the others: they may download.
+    """
     text = "self.trained = self.trained + self.training\n        factor = torch.nan if not self.training and "
     source = changed(
         {"        return self.head": f"        {text}self.trained > 30 and places[0, 0] > 1.5 else 1.0\n"
          "        return factor * self.head",
-         HIDDEN: HIDDEN + "        self.trained = 0\n"}
+         HIDDEN: HIDDEN + "        self.trained = 0\n",
+         "def datasets(options):\n": "def datasets(options):\n    import time\n"
+         f"    time.sleep(0 if {RANK} else 0.5)\n    open(__file__ + '.made', 'a').write(str({RANK}))\n"}
     )  # fmt: skip
     config = points_config(tmp_path / "task", source, framework="horovod", workers=2)
     code, output = launched(config, tmp_path / "run")
@@ -108,6 +126,7 @@ def test_outputs_that_are_not_finite_in_evaluation_end_a_run_as_diverged(tmp_pat
     state = run_state(tmp_path / "run")
     assert state.state == "diverged"
     assert re.search(r"my_task\.py.*: count: ", state.reason)
+    assert (tmp_path / "task" / "my_task.py.made").read_text() == "01"
 
 
 def command(folder: Path, *words: str) -> str:
