@@ -17,7 +17,7 @@ from tests.sweeps import Sweep
 from tests.task_mistakes import HIDDEN, MISTAKES_OF_WORKERS, RANK, changed
 from tests.tasks import EXAMPLES, SOMETIMES_UNUSED, example, points_config
 from tests.trained import TrainedRuns
-from tests.wrappers import each_wrapper
+from tests.wrappers import framework_parameter
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, WRAPPERS, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_DIVERGED, EXIT_USAGE
 from unet_scaling.study.record import RECORD_NAME, Record, read_record
@@ -76,7 +76,7 @@ def test_unused_parameters_are_trained_alike(tmp_path: Path, trained_run: Traine
 
 
 @pytest.mark.verify
-@each_wrapper
+@pytest.mark.parametrize("framework", [framework_parameter(name) for name in WRAPPERS])
 def test_wrappers_train_unused_parameters_alike(
     framework: str, tmp_path: Path, trained_run: TrainedRuns
 ) -> None:
