@@ -117,7 +117,7 @@ def test_an_all_reduce_over_a_slow_link_takes_what_the_closed_form_says(
     step = statistics.median(steps)
     assert message == pytest.approx(FRAME, rel=0.05)
     assert step < message, "the first gradients travel while the backward pass goes on"
-    assert f"| {rate} | {workers} | {NAMES[framework]} | {message:.3f} | {step:.3f} |" in page("dilation")
+    assert f"| {rate} | {workers} | {NAMES[framework]} | {message:.3f} | {step:.3f} |" in page("emulation")
 
 
 @pytest.mark.parametrize(
