@@ -61,7 +61,7 @@ format: ## let ruff lay out the code
 twins: ## what changes from one framework to the other, also into README.md and docs/leaving_horovod.md
 	@$(PYTHON) -m tests.readme --write
 
-docs: ## write the column lists of docs/report.md, the keys of docs/study.md and the schemas for editors
+docs: ## write the column lists of docs/columns.md, the keys of docs/study.md and the schemas for editors
 	@$(PYTHON) -m analysis.report.columns --write
 	@$(PYTHON) -m slurm.reference --write
 

@@ -1,7 +1,7 @@
-"""Write the column lists of docs/report.md, and the names that no score may have, from the list of tables.
+"""Write the column lists of docs/columns.md, and the names that no score may have, from the list of tables.
 
 python -m analysis.report.columns           print the lists
-python -m analysis.report.columns --write   write both, the lists between their marks in docs/report.md
+python -m analysis.report.columns --write   write both, the lists between their marks in docs/columns.md
 """
 
 import sys
@@ -14,7 +14,7 @@ from analysis.report.tables import TABLES
 from analysis.score import BUILT_IN_COLUMNS, BUILT_IN_SCORE, ENDS, TAKEN_NAMES_FILE
 from unet_scaling.study.config import PROJECT
 
-PAGE = PROJECT / "docs" / "report.md"
+PAGE = PROJECT / "docs" / "columns.md"
 BEGIN = "<!-- tables: written by python -m analysis.report.columns --write -->\n"
 END = "<!-- end of tables -->\n"
 # Of summary.json, compare.csv, and files that are no tables.

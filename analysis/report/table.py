@@ -48,7 +48,7 @@ class Table:
 
     `file` is written as its ending says, CSV or Parquet. `make` returns the table. `columns` describes every
     column, in the order of the file: "a, b" are two columns with one description, "x ±" is x with its
-    interval, x_low and x_high. `about` is a sentence for docs/report.md. Without `page` the page does not
+    interval, x_low and x_high. `about` is a sentence for docs/columns.md. Without `page` the page does not
     show it; with `second_page` it does so in two sections. With `needs_rows` there is no file
     without rows.
     """

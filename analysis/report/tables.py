@@ -1,7 +1,7 @@
 """The list of all tables of a report: a new table is one entry here or in a part, and what makes it.
 
 From an entry come the file, the page's table and, by `python -m analysis.report.columns --write`, its
-columns in docs/report.md.
+columns in docs/columns.md.
 """
 
 from analysis.report import page_columns as shown
