@@ -26,8 +26,8 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PROGRAM = re.compile(r"(\$ )?(?:\.venv/bin/|sudo |eval |python |slurm/\w|environment/\w)")
 # Commands in blocks that no test runs as they stand, by how they begin, and why not.
 NOT_RUN: Mapping[str, str] = {
+    ".venv/bin/unet-scaling data check": "test_data_folder.py runs such",
     ".venv/bin/unet-scaling check MY_STUDY.toml": "test_command.py runs it: it starts workers",
-    ".venv/bin/unet-scaling profile MY_STUDY.toml": "test_profile.py runs it: it takes a minute",
     ".venv/bin/unet-scaling run slurm/studies/plan_quality.toml": "needs images and a GPU for days",
     ".venv/bin/unet-scaling report logs/plan_quality": "needs the runs of the line above",
     ".venv/bin/unet-scaling run MY_STUDY.toml": "test_local.py runs it: it trains",
@@ -72,13 +72,11 @@ def reason_not_to_run(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like the root of a clone, with what the README takes for granted: images and its study."""
+    """A folder like the root of a clone, with what the README takes for granted: images."""
     folder = tmp_path_factory.mktemp("clone")
     for name in ("logs", "slurm"):
         (folder / name).symlink_to(PROJECT / name)
     make_images(folder / "images", 48)  # enough for a step of 2 workers of 16 images each
-    (study,) = (block for kind, block in FENCED.findall(TEXT) if kind == "toml")
-    (folder / "MY_STUDY.toml").write_text(study)
     return folder
 
 
@@ -103,14 +101,18 @@ def test_every_command_in_a_block_is_run_or_says_why_not() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [line for line in commands(README) if not reason_not_to_run(line)])
-def test_a_command_of_the_readme_runs_as_printed(command: str, clone: Path) -> None:
-    printed = run(command, clone)
-    block = next(block for _, block in FENCED.findall(TEXT) if command in block)
-    if block.startswith("$ "):
-        shown = block.split("\n", 1)[1].removesuffix("...\n")
-        assert len(shown.splitlines()) > 4
-        assert printed.startswith(shown), f"README.md shows another output of {command}:\n{printed[:2000]}"
+def test_the_commands_of_the_readme_run_in_their_order_as_printed(clone: Path) -> None:
+    run_here = [line for line in commands(README) if not reason_not_to_run(line)]
+    assert len(run_here) > 3
+    for command in run_here:
+        printed = run(command, clone)
+        block = next(block for _, block in FENCED.findall(TEXT) if command in block)
+        if block.startswith("$ "):
+            shown = block.split("\n", 1)[1].removesuffix("...\n")
+            assert len(shown.splitlines()) > 4
+            assert printed.startswith(shown), (
+                f"README.md shows another output of {command}:\n{printed[:2000]}"
+            )
 
 
 def test_the_example_reports_need_nothing_else() -> None:
@@ -153,10 +155,3 @@ def test_every_make_command_it_names_exists() -> None:
     named = set(re.findall(r"make ([a-z]+)", TEXT))
     assert {"demo", "test"} <= named
     assert [name for name in named if f"\n{name}:" not in makefile] == []
-
-
-def test_every_place_on_its_map_exists() -> None:
-    block = TEXT.split("## Layout", 1)[1].split("```")[1]
-    places = re.findall(r"^([A-Za-z_.]+/?[a-z_.]*)", block, flags=re.MULTILINE)
-    assert len(places) > 8
-    assert [place for place in places if not (PROJECT / place).exists()] == []
