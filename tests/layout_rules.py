@@ -5,18 +5,11 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
+from graphlib import CycleError, TopologicalSorter
 
-from tests.source import (
-    Module,
-    cycles,
-    definitions,
-    functions,
-    internal_imports,
-    modules,
-    product,
-    public_names,
-)
+from tests.source import Module, functions, modules, product, public_names
 from unet_scaling.study.config import ALL_FRAMEWORKS, PROJECT
 
 # In each list, a folder or module imports only from its own entry and from those before it.
@@ -72,6 +65,8 @@ CONTRACT_NAMES = {
 }
 # Fields that older code recorded: read so that its records stay readable, and used by nothing.
 OF_OLDER_RECORDS = {"gradient_norms"}
+# Lines that the analysis reads with all of their `model_fields`.
+READ_WHOLE = {"Startup", "GpuFacts"}
 MOST_LINES_OF_FUNCTION = 60
 MOST_LINES_OF_FILE = 600
 UNITS = re.compile(
@@ -147,13 +142,29 @@ def libraries_in_their_folders() -> list[str]:
 
 
 def no_cycles() -> list[str]:
-    return [" and ".join(group) for group in cycles(internal_imports(product()))]
+    """No modules of the product import each other, directly or through others."""
+    names = {module.name for module in product()}
+
+    def imported(name: str) -> str:
+        while name not in names and name:
+            name = name.rpartition(".")[0]
+        return name
+
+    graph = {module.name: {imported(name) for name in module.imports} - {module.name} for module in product()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [" imports ".join(error.args[1])]
+    return []
 
 
 def named_paths_exist() -> list[str]:
     """Every file of the project that a docstring, a comment or a page of documentation names is there."""
     texts = {module.file: module.text for module in (*product(), *modules("benchmarks"))}
-    texts |= pages()
+    pages = (
+        path for name in ("*.md", "docs/*.md", "benchmarks/*.md", "logs/*.md") for path in PROJECT.glob(name)
+    )
+    texts |= {path.relative_to(PROJECT).as_posix(): path.read_text() for path in pages}
     return [
         f"{file}: {name}"
         for file, text in texts.items()
@@ -162,25 +173,15 @@ def named_paths_exist() -> list[str]:
     ]
 
 
-def pages() -> dict[str, str]:
-    """Return the text of every page of documentation, by file."""
-    return read_texts("*.md", "docs/*.md", "benchmarks/*.md", "logs/README.md")
-
-
-def read_texts(*patterns: str) -> dict[str, str]:
-    """Return the text of every file of the project that matches a pattern, by file."""
-    paths = sorted({path for pattern in patterns for path in PROJECT.glob(pattern)})
-    return {path.relative_to(PROJECT).as_posix(): path.read_text() for path in paths}
-
-
 def no_name_twice() -> list[str]:
     """A public name stands for one thing in the product; the twins have the same names on purpose."""
     code = [module for module in product() if module.path.name != "train.py"]
+    times = Counter(name for module in code for name in public_names(module))
     return [
-        f"{name} in {file}"
-        for name, files in definitions(code).items()
-        if len(files) > 1 and name not in CONTRACT_NAMES
-        for file in files
+        f"{name} in {module.file}"
+        for module in code
+        for name in public_names(module)
+        if times[name] > 1 and name not in CONTRACT_NAMES
     ]
 
 
@@ -203,45 +204,15 @@ def recorded_fields_are_read() -> list[str]:
     # What judges a record for analysis and submission alike reads it, too.
     judges = ("disturbance.py", "record_checks.py", "run_state.py", "shared_devices.py")
     readers = (*modules("analysis"), *(study[name] for name in judges))
-    known = _names_read(readers) | OF_OLDER_RECORDS
-    read_whole = {line for module in recorded for name, line in _lists_of_fields(module) if name in known}
+    known = frozenset[str]().union(*(module.strings | module.identifiers for module in readers))
     return [
         f"{record.name}.{field.target.id}"
         for module in recorded
         for record in module.tree.body
-        if isinstance(record, ast.ClassDef) and record.name not in read_whole
+        if isinstance(record, ast.ClassDef) and record.name not in READ_WHOLE
         for field in record.body
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if field.target.id not in known
-    ]
-
-
-def _names_read(readers: Sequence[Module]) -> frozenset[str]:
-    """Return the names and strings of these modules; the strings also without a prefix that one removes."""
-    strings = frozenset[str]().union(*(module.strings for module in readers))
-    prefixes = {
-        call.args[0].value
-        for module in readers
-        for call in ast.walk(module.tree)
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if call.func.attr == "removeprefix" and isinstance(call.args[0], ast.Constant)
-    }
-    bare = {text.removeprefix(str(prefix)) for prefix in prefixes for text in strings}
-    return strings.union(bare, *(module.identifiers for module in readers))
-
-
-def _lists_of_fields(module: Module) -> list[tuple[str, str]]:
-    """Return the constants that hold the fields of a whole line, `X = tuple(... Line.model_fields ...)`."""
-    return [
-        (target.id, node.value.id)
-        for statement in module.tree.body
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-        for node in ast.walk(statement.value)
-        if isinstance(node, ast.Attribute)
-        and node.attr == "model_fields"
-        and isinstance(node.value, ast.Name)
+        if field.target.id not in known | OF_OLDER_RECORDS
     ]
 
 

@@ -1,7 +1,6 @@
 """Facts of the project's Python code, read from its syntax trees: imports, functions, names, constants."""
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -81,39 +80,6 @@ def product() -> tuple[Module, ...]:
     return modules(*PRODUCT)
 
 
-def internal_imports(code: Sequence[Module]) -> dict[str, set[str]]:
-    """Return which of these modules each of them imports, by their dotted names."""
-    names = {module.name for module in code}
-
-    def imported(name: str) -> str | None:
-        while name not in names and name:
-            name = name.rpartition(".")[0]
-        return name or None
-
-    return {
-        module.name: {found for name in module.imports if (found := imported(name))} - {module.name}
-        for module in code
-    }
-
-
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return every group of modules that import each other, directly or through others."""
-    reach = {name: reachable(graph, name) for name in graph}
-    groups = {frozenset({other for other in reach[name] if name in reach[other]}) for name in graph}
-    return sorted(sorted(group) for group in groups if group)
-
-
-def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
-    seen: set[str] = set()
-    waiting = [*graph[start]]
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += graph[name]
-    return seen
-
-
 def functions(code: Sequence[Module]) -> Iterator[tuple[Module, Function]]:
     for module in code:
         for node in ast.walk(module.tree):
@@ -132,12 +98,3 @@ def public_names(module: Module) -> dict[str, ast.stmt]:
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             names[node.target.id] = node
     return {name: node for name, node in names.items() if not name.startswith("_")}
-
-
-def definitions(code: Sequence[Module]) -> dict[str, list[str]]:
-    """Return the files that define each public name."""
-    files: dict[str, list[str]] = defaultdict(list)
-    for module in code:
-        for name in public_names(module):
-            files[name].append(module.file)
-    return dict(files)
