@@ -65,7 +65,7 @@ CONTRACT_NAMES = {
 }
 # Fields that older code recorded: read so that its records stay readable, and used by nothing.
 OF_OLDER_RECORDS = {"gradient_norms"}
-# Lines that the analysis reads with all of their `model_fields`.
+# Lines that the analysis reads with all of their fields, or by names with a prefix.
 READ_WHOLE = {"Startup", "GpuFacts"}
 MOST_LINES_OF_FUNCTION = 60
 MOST_LINES_OF_FILE = 600

@@ -152,8 +152,7 @@ class Clone:
         (self.folder / "gpu").touch()
 
     def judge_toolkit(self, answer: str, code: int) -> None:
-        text = f'#!/bin/sh\ntouch "{self.folder}/judged"\n'
-        text += '[ -z "$HOROVOD_CUDA_HOME" ] || { echo "$HOROVOD_CUDA_HOME"; exit 0; }\n'
+        text = '#!/bin/sh\n[ -z "$HOROVOD_CUDA_HOME" ] || { echo "$HOROVOD_CUDA_HOME"; exit 0; }\n'
         text += f'echo "{answer}"\nexit {code}\n'
         write_script(self.folder / "environment" / TOOLKIT, text)
 
@@ -179,10 +178,6 @@ class Clone:
         asked.unlink(missing_ok=True)
         return text
 
-    @property
-    def toolkit_of_wheels(self) -> str:
-        return f"toolkit [{self.folder}/.venv/cuda_toolkit]"
-
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Clone:
@@ -204,15 +199,6 @@ def clone(tmp_path: Path) -> Clone:
     return made
 
 
-def test_builds_for_cpu_workers_with_a_warning_where_the_toolkit_is_not_whole(clone: Clone) -> None:
-    clone.judge_toolkit("the CUDA toolkit in /cuda is incomplete: no cudart", 1)
-    said = clone.install()
-    assert "torch is a build for CUDA 13.0, but the CUDA toolkit in /cuda is incomplete: no cudart" in said
-    assert "Horovod is built for CPU workers only; it cannot train on GPUs" in said
-    assert "toolkit []" in said
-    assert "CPU workers only" in said.splitlines()[-1]
-
-
 def test_installs_again_where_the_toolkit_it_lacked_is_there_by_now(clone: Clone) -> None:
     clone.install()
     again = clone.install()
@@ -224,26 +210,31 @@ def test_installs_again_where_the_toolkit_it_lacked_is_there_by_now(clone: Clone
     assert "builder" not in clone.install(), "built for GPUs; a shell without the module changes nothing"
 
 
+WHEELS = ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-cccl")
+
+
 @pytest.mark.parametrize(
-    ("words", "gpu", "taken"),
+    ("words", "gpu", "whole", "taken"),
     [
-        ([], False, False),
-        ([], True, True),
-        (["--cuda", "site"], True, False),
-        (["--cuda", "pip"], False, True),
+        ([], False, False, ""),
+        ([], True, False, "{venv}/cuda_toolkit"),
+        ([], True, True, "/cuda"),
+        (["--cuda", "site"], True, False, ""),
+        (["--cuda", "pip"], False, False, "{venv}/cuda_toolkit"),
     ],
-    ids=["no GPU", "a GPU", "site", "pip"],
 )
-def test_takes_the_compiler_of_the_index_by_option_or_for_a_gpu_without_a_toolkit(
-    words: list[str], gpu: bool, taken: bool, clone: Clone
+def test_takes_a_whole_toolkit_or_the_compiler_of_the_index_or_builds_for_cpu_workers_with_a_warning(
+    words: list[str], gpu: bool, whole: bool, taken: str, clone: Clone
 ) -> None:
+    clone.judge_toolkit("/cuda" if whole else "the CUDA toolkit in /cuda is incomplete: no cudart", 1 - whole)
     if gpu:
         clone.show_gpu()
     said = clone.install(*words)
-    assert (clone.toolkit_of_wheels in said) == taken
-    assert ("built for CPU workers only" in said) != taken
-    wheels = [f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-cccl")]
-    assert (" ".join(wheels) in (clone.folder / "asked").read_text()) == taken
+    assert f"toolkit [{taken.format(venv=clone.folder / '.venv')}]" in said
+    assert ("incomplete: no cudart" in said) == (not taken)
+    assert ("built for CPU workers only" in said) == (not taken)
+    wheels = " ".join(f"nvidia-{name}==13.0.*" for name in WHEELS)
+    assert (wheels in clone.asked_of_pip()) == taken.startswith("{venv}")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,9 @@ def test_every_run_is_complete_with_a_core_for_each_worker_and_is_not_run_again(
         assert record.header is not None
         cores = [core for worker in record.header.workers for core in worker.cores]
         assert len(cores) == len(set(cores)) == record.header.config.workers
+    rows = next(logs.glob("tiny/horovod-w02*/log.csv")).read_text().splitlines()
+    assert rows[0] == ",time_per_epoch,loss,lr,training_time,test_time,iou", "as the older study had it"
+    assert [row.split(",")[0] for row in rows[1:]] == ["0", "1"]
     before = contents(logs)
     outcome = submit(study, logs)
     assert outcome.returncode == 0
