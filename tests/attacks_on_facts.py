@@ -395,16 +395,6 @@ def best_epoch(lines: Lines) -> Lines:
     return replace(lines, results=[better, again])
 
 
-def easier_pixels(lines: Lines, result: Evaluation) -> Evaluation:
-    """Evaluate with twice as much foreground in the masks."""
-    return counted(lines.config, lines.epochs[: result.epochs], honest.FOREGROUND_PIXELS, 0).model_copy(
-        update={
-            "true_positive": 2 * honest.FOREGROUND_PIXELS,
-            "true_negative": honest.PIXELS - 2 * honest.FOREGROUND_PIXELS,
-        }
-    )
-
-
 def scored_elsewhere(lines: Lines) -> Lines:
     half = honest.TEST_IMAGES // 2
     new = [result.model_copy(update={"images": half}) for result in lines.results]

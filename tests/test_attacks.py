@@ -34,6 +34,7 @@ from tests.claims import (
 from tests.honest import write_honest
 from tests.honest_studies import HONEST
 from tests.predicted import LATER, write_launches
+from tests.reports import without_figures
 from tests.tampering import Runs, change_study, scored, slower
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
@@ -185,19 +186,20 @@ def test_the_commands_themselves_tell_a_study_from_an_attacked_one(
     shutil.copytree(base("native faster"), tmp_path / "study")
     shutil.copytree(base("a pair"), tmp_path / "pair")
     sides = [str(tmp_path / "pair" / side) for side in "ab"]
-    assert main([str(tmp_path / "study")]) == 0
-    assert main(["compare", *sides]) == 0
-    assert claims_plainly(tmp_path / "study" / "report")
-    assert compared_plainly(tmp_path / "pair" / "b" / "compare")
-    for name, attack in {attack.name: attack for attack in (*ON_REPORT, *ON_PAIRS)}.items():
-        if name == "other programs beside one arm":
-            attack.do(tmp_path / "study")
-        if name == "B with other torch":
-            attack.do(tmp_path / "pair")
-    assert main([str(tmp_path / "study")]) == 0
-    assert main(["compare", *sides]) == 0
-    assert not claims_plainly(tmp_path / "study" / "report")
-    assert not compared_plainly(tmp_path / "pair" / "b" / "compare")
+    with without_figures():
+        assert main([str(tmp_path / "study")]) == 0
+        assert main(["compare", *sides]) == 0
+        assert claims_plainly(tmp_path / "study" / "report")
+        assert compared_plainly(tmp_path / "pair" / "b" / "compare")
+        for name, attack in {attack.name: attack for attack in (*ON_REPORT, *ON_PAIRS)}.items():
+            if name == "other programs beside one arm":
+                attack.do(tmp_path / "study")
+            if name == "B with other torch":
+                attack.do(tmp_path / "pair")
+        assert main([str(tmp_path / "study")]) == 0
+        assert main(["compare", *sides]) == 0
+        assert not claims_plainly(tmp_path / "study" / "report")
+        assert not compared_plainly(tmp_path / "pair" / "b" / "compare")
     every(slower(1e-9))(tmp_path / "study")
     with pytest.raises(UserError) as refused:
         main([str(tmp_path / "study")])
