@@ -17,6 +17,7 @@ from tests.studies import make_point
 from tests.trained import TrainedRuns
 from tests.xaitk_maps import explained_point, initial_network, map_maker, xaitk_map
 from unet_scaling.explain import explain, masks, perturbers
+from unet_scaling.explain.blackbox import region_scores
 from unet_scaling.explain.checks import MapChecks, trial_of, untrained
 from unet_scaling.explain.map_files import MapFiles
 from unet_scaling.explain.maps import MapMaker, image_names, make_maps
@@ -206,21 +207,29 @@ def test_scores_follow_from_what_is_predicted(images: Path, weights: Path, tmp_p
     hidden = maker.network.model(clean.batch.images * torch.from_numpy(kept))[0, 0]
     common = ((hidden > 0) & clean.region).sum() / ((hidden > 0) | clean.region).sum()
     assert clean.scores(kept)[0, 1] == pytest.approx(common.item())
+    # Here half of what is predicted lies without the region.
+    logits = torch.tensor([[[1.0, -1.0], [1.0, -1.0]]])
+    region = torch.tensor([[True, True], [False, False]])
+    assert region_scores(logits, region)[0] == pytest.approx([0.5, 1 / 3])
     assert clean.scores_of_image(kept).tobytes() == clean.scores(kept).tobytes()
 
 
-def test_padding_is_hidden_by_masks_and_counts_in_no_score(images: Path, tmp_path: Path) -> None:
-    maker = map_maker(explained_point(images, None, method="rise", image_width=48), tmp_path)
+@pytest.mark.parametrize("fill", ["black", "mean"])
+def test_padding_counts_in_no_score_and_stays_where_the_image_is_hidden(
+    fill: str, images: Path, tmp_path: Path
+) -> None:
+    maker = map_maker(explained_point(images, None, method="rise", image_width=48, fill=fill), tmp_path)
     predict_half(maker)
     clean = maker.clean(0)
     assert clean.box == (0, 8, 32, 32)
     assert clean.region.shape == (32, 32)
-    padding_hidden = np.ones((1, 32, 48), np.bool_)
-    padding_hidden[:, :, :8] = False
-    assert clean.scores(padding_hidden).tobytes() == clean.scores(np.ones_like(padding_hidden)).tobytes()
     kept = np.random.default_rng(2).random((1, 32, 32)) < 0.5
     within_padding = np.pad(kept, ((0, 0), (0, 0), (8, 8)), constant_values=True)
-    assert clean.scores_of_image(kept).tobytes() == clean.scores(within_padding).tobytes()
+    scores = clean.scores_of_image(kept)
+    assert scores.tobytes() == clean.scores(within_padding).tobytes()
+    # Padding is black.
+    hidden_too = clean.scores(np.pad(kept, ((0, 0), (0, 0), (8, 8))))
+    assert (hidden_too.tobytes() == scores.tobytes()) == (fill == "black")
 
 
 def test_a_prediction_that_is_not_finite_ends_the_run(images: Path, weights: Path, tmp_path: Path) -> None:
