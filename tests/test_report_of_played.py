@@ -182,6 +182,9 @@ def test_the_rule_that_keeps_the_iou_farthest_is_the_best_and_no_file_holds_a_se
     assert {answer["kind"] for answer in found.summary["answers"]} == {"played"}
     for table in ("summary", "runs", "cost", "comparison", "iou", "predictions", "iou_between_frameworks"):
         assert found.rows(table) == [], table
+    assert found.study.played is not None
+    seconds = ["images_per_second", "epochs_per_second", "seconds_per_epoch", "training_seconds"]
+    assert found.study.played.runs[seconds].isna().all(axis=None)
     times = re.compile("second|worker_hours|speed")
     played_tables = [*folder.glob("played*.csv"), folder / "plan.csv"]
     for path in played_tables:
