@@ -28,6 +28,7 @@ from slurm.status import cancel_study, show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
 from slurm.submissions import read_submission
 from slurm.submit import Submitter
+from tests.cluster import wait_until
 from tests.peer_slurm import TIMED, Clock, PeerSlurm
 from tests.records import write_record
 from tests.studies import make_images
@@ -424,6 +425,13 @@ WAITS = (
 )
 
 
+def has_ended(process: str) -> bool:
+    try:
+        return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def test_a_call_that_hangs_ends_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -445,8 +453,7 @@ def test_a_call_that_hangs_ends_with_all_that_it_started(
         patch.setattr(slurm.scheduler, "time", SimpleNamespace(monotonic=now))
         with pytest.raises(UnreachableError, match="squeue did not answer"):
             Slurm().queue()
-    left = Path("/proc", child.read_text().strip(), "stat")
-    assert not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_until(lambda: has_ended(child.read_text().strip()), "what the call started to end", 60, pause=0.05)
     monkeypatch.setattr(slurm.scheduler, "CALL_SECONDS", 600)
     monkeypatch.setattr(Slurm, "find", lambda self, token: None)
     with pytest.raises(LimitError, match="sleeping and retrying"):
