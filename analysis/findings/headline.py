@@ -23,6 +23,7 @@ from analysis.findings.recommendation import Recommendation
 from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.findings.verdict import claim_of, slower_framework
 from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.study import Study
 from analysis.text import capitalised, count, listed, number
 
 # scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
@@ -107,7 +108,8 @@ def _beside(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
     candidates = advice.candidates
     best = advice.chosen[0]
     others = [point for point in candidates.others(best) if point.workers == best.workers]
-    if not others:
+    missing = next(name for name in candidates.study.names if name != best.framework)
+    if not others and _asks_for(candidates.study, "framework", missing):
         yield _not_measured(best, candidates, words)
     suggested = []
     for other in others:
@@ -127,6 +129,11 @@ def _not_measured(best: Candidate, candidates: CandidateSet, words: DeviceWords)
     other = next(name for key, name in candidates.study.names.items() if key != best.framework)
     where = f" on {words.of(best.workers)}" if candidates.others(best) else ""
     return f"{other} has no usable run{where}"
+
+
+def _asks_for(study: Study, column: str, value: object) -> bool:
+    """Return whether the study file asks for such runs; where that is not known, it does."""
+    return study.asked is None or value in set(study.asked[column])
 
 
 def _passed_over(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
@@ -172,6 +179,7 @@ def _undecided(advice: Recommendation, words: DeviceWords) -> str:
 
 def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str:
     candidates = advice.candidates
+    study = candidates.study
     compared = compared_clause(candidates, words)
     if candidates.larger and not candidates.missing:
         nothing_learned = any(point.criterion == "not_learned" for point in candidates.larger)
@@ -179,6 +187,8 @@ def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str
             f"speed alone: {measured_so_far(candidates, words)}" if nothing_learned else advice.lacking
         )
         return "; ".join(filter(None, [f"Undecided: {open_question}", compared]))
+    if compared and not _asks_for(study, "workers", 1):
+        return capitalised(compared)
     one = words.of(1)
     lacking = (
         f"no usable run of {listed(candidates.missing)} on {one}"

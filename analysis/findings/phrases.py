@@ -13,6 +13,8 @@ from analysis.text import Row, first_of, number
 
 # So many series fit in a headline.
 MOST_SERIES = 4
+# A fall of so many margins is plain from two digits.
+MARGINS_BY_TWO_DIGITS = 5
 
 
 def signed(difference: float) -> str:
@@ -47,8 +49,12 @@ def is_doubted(point: Candidate, candidates: CandidateSet) -> bool:
 def why_not(point: Candidate, candidates: CandidateSet) -> str:
     """Return in few words why a point does not qualify."""
     if point.standing == "excluded" and point.criterion == "iou":
-        before = number(baseline_iou(point, candidates), ".2f")
-        after = number(point.row["iou"], ".2f")
+        # As many digits as tell the fall from the margin.
+        digits = (
+            ".2f" if abs(point.row["difference"]) > MARGINS_BY_TWO_DIGITS * point.row["margin"] else ".3f"
+        )
+        before = number(baseline_iou(point, candidates), digits)
+        after = number(point.row["iou"], digits)
         return f"{candidates.study.score.title} falls from {before} to {after}"
     if point.standing == "excluded" and point.criterion == "efficiency":
         efficiency = number(point.row["efficiency_common"], ".2f")

@@ -68,12 +68,20 @@ def _throughputs(report: Report) -> str:
 
 
 def comparison_conclusion(report: Report) -> str:
-    """Return how many points have which outcome; of a single one the verdict."""
-    outcomes = report.comparisons["outcome"].value_counts()
-    if outcomes.empty:
+    """Return the outcome at every worker count; where options differ too, in how many comparisons each."""
+    compared = report.comparisons
+    if compared.empty:
         return "The frameworks have no worker count in common."
-    parts = [f"{outcome} at {points}" for outcome, points in outcomes.items()]
-    return sentence(f"Of {count(int(outcomes.sum()), 'comparison')}: {', '.join(parts)}")
+    by_outcome = compared.groupby("outcome", sort=False)["workers"]
+    if by_outcome.nunique().sum() == compared["workers"].nunique():
+        parts = [
+            f"{outcome} on {listed(map(str, sorted(set(counts))))} worker{'s' if max(counts) > 1 else ''}"
+            for outcome, counts in by_outcome
+        ]
+    else:
+        of_all = f"of {len(compared)} comparisons"
+        parts = [f"{outcome} in {points} {of_all}" for outcome, points in by_outcome.size().items()]
+    return sentence(", ".join(parts))
 
 
 def frameworks_conclusion(report: Report) -> str:
