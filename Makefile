@@ -38,7 +38,7 @@ verify: ## the long part: comparisons of times, then faults and soak on a virtua
 	$(PYTHON) -m pytest -m "verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS) || failed=1; \
 	exit $$failed
 
-soak: ## of make verify, only the small study under every kind of fault; five minutes
+soak: ## of make verify, only the small study under every kind of fault; some minutes
 	@environment/install.sh --tests
 	$(PYTHON) -m pytest tests/test_soak.py $(PYTEST_OPTIONS)
 
