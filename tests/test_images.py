@@ -334,7 +334,7 @@ def test_new_proposes_what_the_images_need_and_check_refuses_what_they_cannot_ha
     assert (data.foreground, data.intensity) == (foreground, intensity)
     output = capsys.readouterr().out
     assert all(text in output for text in told)
-    share = read_manifest(tmp_path / "data" / "manifest.json").pairs[0].foreground_share
+    share = read_manifest(data.manifest_path).pairs[0].foreground_share
     # Every object is foreground: all but the first of 54 squares.
     assert share == (53 / 54 if foreground == ">0" else 24 / pixels.size)
     words = ["check", str(study), "--only-files"]
