@@ -25,20 +25,20 @@ emulation: ## both frameworks from 1 to 14 workers on this machine: emulated, on
 
 test: ## install what the tests need and run everything but verify
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not verify and not timing" $(IN_PROCESSES) --durations=30 $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest -m "not verify and not timing and not soak" $(IN_PROCESSES) --durations=30 $(PYTEST_OPTIONS)
 
 quick: ## the tests that start no training and no cluster
 	@environment/install.sh --tests
-	$(PYTHON) -m pytest -m "not slow and not verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS)
+	$(PYTHON) -m pytest -m "not slow and not verify and not timing and not soak" $(IN_PROCESSES) $(PYTEST_OPTIONS)
 
-verify: ## the long part: comparisons of times, then faults and soak on a virtual cluster, which needs root
+verify: ## the long part: comparisons of times, then faults on a virtual cluster, which needs root
 	@environment/install.sh --tests
 	@failed=0; \
 	$(PYTHON) -m pytest -m timing $(IN_ONE_PROCESS) $(PYTEST_OPTIONS) || failed=1; \
 	$(PYTHON) -m pytest -m "verify and not timing" $(IN_PROCESSES) $(PYTEST_OPTIONS) || failed=1; \
 	exit $$failed
 
-soak: ## of make verify, only the small study under every kind of fault; some minutes
+soak: ## a small study under every kind of fault, in an order that is drawn; some minutes, and not in make verify
 	@environment/install.sh --tests
 	$(PYTHON) -m pytest tests/test_soak.py $(PYTEST_OPTIONS)
 

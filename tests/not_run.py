@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 GROUPS = {
-    "verify": "tests of faults, soak and accounting on a virtual cluster",
+    "soak": "tests under drawn faults on a virtual cluster",
+    "verify": "tests of faults and accounting on a virtual cluster",
     "timing": "tests that compare measured times",
     "slow": "tests that start training processes or a cluster",
 }
-COMMANDS = {"verify": "make verify", "timing": "make verify", "slow": "make test"}
+COMMANDS = {"soak": "make soak", "verify": "make verify", "timing": "make verify", "slow": "make test"}
 NO_GPU = "no test runs on a GPU; environment/check.py verifies the build there, a study the rest"
 KEY = "tests_not_run"
 

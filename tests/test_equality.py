@@ -229,7 +229,7 @@ def test_played_killed_and_stopped_runs_train_what_two_real_workers_do(
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [2])
 def test_four_played_workers_are_four_real_ones_but_for_rounding(
     workers: int, images: Path, trained_run: TrainedRuns
 ) -> None:

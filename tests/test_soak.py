@@ -7,7 +7,7 @@ import pytest
 from tests.soak import Shape, place, soak, undisturbed_study
 from tests.soak_faults import KINDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.verify]
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 
 def test_a_study_under_every_kind_of_fault_comes_to_the_same(images: Path, tmp_path: Path) -> None:
