@@ -19,6 +19,8 @@ from unet_scaling.study.run_state import Exclusion
 LIGHTS: Sequence[Light] = ("good", "caution", "bad")
 # So many of them stand in a sentence; the tile has all.
 MOST_QUALIFIERS = 2
+# One epoch says nothing of how others would have been.
+FEWEST_TIMED_EPOCHS = 2
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Trust:
     def _reasons(self, checks: Sequence[Check], options: str) -> list[Reason]:
         runs = self.study.runs[self.study.runs["options"] == options]
         fewest = int(runs.groupby(["framework", "knobs", "workers"]).size().min())
-        steady = _steady(self._steadiness.loc[self._steadiness["run"].isin(runs["run"]), "steady"])
+        steadiness = self._steadiness.loc[self._steadiness["run"].isin(runs["run"]), "steady"]
+        steady = _steady(steadiness, int(runs["epochs_used"].min()))
         return [_quiet(checks), *_incomplete(self.study, options), *_fair(checks), steady, _repeats(fewest)]
 
     @cached_property
@@ -126,7 +129,7 @@ def _incomplete(study: Study, options: str) -> Iterator[Reason]:
         yield Reason("caution", f"{runs} of the study did not complete", f"{runs} incomplete")
 
 
-def _steady(steady: "pd.Series[str]") -> Reason:
+def _steady(steady: "pd.Series[str]", fewest_epochs: int) -> Reason:
     runs = count(len(steady), "run")
     unsteady = int((steady == "no").sum())
     if unsteady:
@@ -134,6 +137,8 @@ def _steady(steady: "pd.Series[str]") -> Reason:
         return Reason("caution", f"{text} after the warm-up", text)
     short = int((steady == "not checked").sum())
     if short:
+        if fewest_epochs < FEWEST_TIMED_EPOCHS:
+            return Reason("caution", f"some of {runs} have one timed epoch", "one epoch timed", minor=True)
         # Nothing was found against these runs: short ones are usual, and their launches show the spread.
         return Reason("good", f"{short} of {runs} too short to be checked for drift", minor=True)
     return Reason("good", f"{runs}, all steady after the warm-up")
