@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from slurm.stopping import (
     StopRequest,
     descendants,
     kill_below,
-    same_command,
     stop_requests,
     worker_processes,
 )
@@ -50,6 +50,10 @@ LOOK_SECONDS = 1.0
 WORKER_START_SECONDS = 60.0
 # From <linux/prctl.h>: the signal that the kernel sends to a process when its parent dies.
 PR_SET_PDEATHSIG = 1
+
+
+class StudyStoppedError(UserError):
+    """The user asked to stop, and the workers have saved."""
 
 
 def launch(
@@ -135,7 +139,7 @@ def run_study(
 
     Of these, launches that were disturbed are then made once more; `repeat_disturbed`: and of all others.
     A study whose repeats are "until ..." goes on with one more of each point, until it has enough.
-    Raises UserError (75) where the user stopped it.
+    Raises StudyStoppedError where the user stopped it.
     """
     cores = len(os.sched_getaffinity(0))
     share = cores_per_worker(folder.study, cores)
@@ -186,7 +190,7 @@ class LocalRuns:
     def run_all(self, configs: Sequence[RunConfig], again: bool = False) -> None:
         """Launch these runs; `again`: they are complete, and their records are set aside.
 
-        Raises UserError (75) as soon as the workers have saved, where the user asked to stop.
+        Raises StudyStoppedError as soon as the workers have saved, where the user asked to stop.
         """
         with StudyProgress(self.console, self.known) as progress:
             for number, config in enumerate(configs):
@@ -232,7 +236,8 @@ class LocalRuns:
 
     def _require_no_request(self) -> None:
         if self.request.received:
-            raise UserError(f"stopped; run the same command to go on: {same_command()}", EXIT_RESUME)
+            again = f"{PASTED} run {shlex.join(sys.argv[1:])}"
+            raise StudyStoppedError(f"stopped; run the same command to go on: {again}", EXIT_RESUME)
 
 
 def _outcome(run: RecordedRun, seconds: float) -> str:

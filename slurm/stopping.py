@@ -5,16 +5,12 @@ each worker once.
 """
 
 import os
-import shlex
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-
-from unet_scaling.study.command_line import PASTED
 
 # Also the end of the terminal's connection.
 STOP_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -62,16 +58,6 @@ def stop_requests() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def same_command() -> str:
-    """Return the command line of this process, to be given again."""
-    words = sys.orig_argv[1:]
-    if "-m" in words:
-        module, *arguments = words[words.index("-m") + 1 :]
-        program = PASTED if module == "unet_scaling" else f"python -m {module}"
-        return f"{program} {shlex.join(arguments)}".rstrip()
-    return shlex.join([Path(words[0]).name, *words[1:]]) if words else "python"
 
 
 def descendants(process: int) -> dict[int, int]:

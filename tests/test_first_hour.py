@@ -12,6 +12,7 @@ from slurm.local_plan import require_ready
 from slurm.study_folder import open_study_folder
 from tests.data_folders import make_folder
 from tests.records import Measured, make_epochs, make_point, write_run
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.run_state import recorded_run
 from unet_scaling.study.study_file import read_study
 
@@ -41,3 +42,17 @@ def test_new_writes_nothing_into_the_folder_of_the_images(
     study = read_study(tmp_path / "mine.toml")
     assert study.configs()[0].data.manifest_path == tmp_path / "mine.manifest.json"
     require_ready(open_study_folder(tmp_path / "logs", study), study.configs())
+
+
+def test_a_mistake_that_new_refuses_is_mended_by_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest that the first left is that of these images, and serves."""
+    folder = make_folder(tmp_path / "data", count=6)
+    asked = ["unet-scaling new", "mine", "--data", str(folder), "--into", str(tmp_path), "--yes"]
+    monkeypatch.setattr(sys, "argv", [*asked, "--epochs", "1"])
+    with pytest.raises(UserError, match="--epochs"):
+        new.main()
+    monkeypatch.setattr(sys, "argv", asked)
+    new.main()
+    assert (tmp_path / "mine.toml").exists()

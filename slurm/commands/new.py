@@ -63,7 +63,7 @@ def main() -> None:
     require_plain_name(arguments.name)
     study_path = arguments.into / f"{arguments.name}.toml"
     cluster_path = arguments.into / f"{arguments.name}.cluster.toml"
-    require_new([study_path, cluster_path, _manifest_path(arguments)])
+    require_new([study_path, cluster_path])
     ask = _ask_terminal if sys.stdin.isatty() and not arguments.yes else _take_default
     _require_one_subject(arguments)
     data = None if arguments.task else _data_folder(arguments, ask)

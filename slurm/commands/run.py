@@ -2,13 +2,14 @@
 
 import argparse
 import os
+import sys
 
 from rich.console import Console
 
 from slurm.commands.options import add_launch, add_study, estimate_basis, new_console, study_folder
 from slurm.cost import local_time
 from slurm.estimate import measures_all
-from slurm.local import run_study
+from slurm.local import StudyStoppedError, run_study
 from slurm.local_plan import cores_per_worker, local_plan
 from slurm.study_folder import StudyFolder
 from unet_scaling.study.command_line import CommandLine
@@ -22,8 +23,13 @@ The same command again runs only what is missing, failed or interrupted.
 """
 
 
-def main() -> None:
-    run_on_this_machine(command_line().parse_args())
+def main() -> int | None:
+    try:
+        run_on_this_machine(command_line().parse_args())
+    except StudyStoppedError as stopped:  # as asked: no error
+        print(stopped, file=sys.stderr)
+        return stopped.exit_code
+    return None
 
 
 def command_line() -> CommandLine:

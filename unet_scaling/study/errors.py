@@ -203,8 +203,8 @@ def _exit_code(main: Callable[[], int | None], with_output: bool = False) -> int
             _require_output()
         return main() or EXIT_OK
     except UserError as error:
-        label = "" if error.exit_code == EXIT_RESUME else "error: "  # to stop in order is none
-        print(label + "\n".join(map(clean, str(error).split("\n"))), file=sys.stderr, flush=True)
+        text = "\n".join(map(clean, str(error).split("\n")))
+        print(f"error: {text}", file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("error: stopped by the keyboard", file=sys.stderr, flush=True)
