@@ -7,7 +7,7 @@ from typing import Any
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.data.synthetic import make
-from unet_scaling.study.config import Framework, RunConfig
+from unet_scaling.study.config import RunConfig
 from unet_scaling.study.study_file import config_path
 
 SIZES = {"64x48": (48, 64), "128x96": (96, 128), "256x192": (192, 256), "1024x768": (768, 1024)}
@@ -27,25 +27,20 @@ def reference_config(
     height: int,
     width: int,
     batch: int,
-    *,
-    framework: Framework = "pytorch_native",
-    workers: int = 1,
-    data: Mapping[str, Any] | None = None,
-    model: Mapping[str, Any] | None = None,
     training: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """Return a run of the reference network, with further options of its tables."""
+    """Return a run of the reference network, with further options of training."""
     shape = {"image_height": height, "image_width": width, "foreground": "nonzero"}
     return RunConfig.model_validate(
         {
             "study": "benchmark",
-            "run": f"{framework}-w{workers}",
-            "framework": framework,
-            "workers": workers,
+            "run": "pytorch_native-w1",
+            "framework": "pytorch_native",
+            "workers": 1,
             "repeat": 1,
             "seed": 3,
-            "data": {"folder": str(folder), **shape, **(data or {})},
-            "model": {"width": 8, "depth": 5, **(model or {})},
+            "data": {"folder": str(folder), **shape},
+            "model": {"width": 8, "depth": 5},
             "training": {"epochs": 1, "batch_per_worker": batch, "shared_devices": True, **(training or {})},
         }
     )

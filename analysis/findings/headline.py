@@ -108,9 +108,8 @@ def _beside(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
     candidates = advice.candidates
     best = advice.chosen[0]
     others = [point for point in candidates.others(best) if point.workers == best.workers]
-    missing = next(name for name in candidates.study.names if name != best.framework)
-    if not others and _asks_for(candidates.study, "framework", missing):
-        yield _not_measured(best, candidates, words)
+    if not others:
+        yield from _not_measured(best, candidates, words)
     suggested = []
     for other in others:
         row = candidates.comparison(best, other)
@@ -125,10 +124,13 @@ def _beside(advice: Recommendation, words: DeviceWords) -> Iterator[str]:
         yield f"{count(min(suggested), 'repeat')} suggest that it is the faster framework"
 
 
-def _not_measured(best: Candidate, candidates: CandidateSet, words: DeviceWords) -> str:
-    other = next(name for key, name in candidates.study.names.items() if key != best.framework)
-    where = f" on {words.of(best.workers)}" if candidates.others(best) else ""
-    return f"{other} has no usable run{where}"
+def _not_measured(best: Candidate, candidates: CandidateSet, words: DeviceWords) -> Iterator[str]:
+    """Yield that the other framework has no usable run here, where the study asks for it."""
+    names = candidates.study.names.items()
+    framework, other = next(each for each in names if each[0] != best.framework)
+    if _asks_for(candidates.study, "framework", framework):
+        where = f" on {words.of(best.workers)}" if candidates.others(best) else ""
+        yield f"{other} has no usable run{where}"
 
 
 def _asks_for(study: Study, column: str, value: object) -> bool:
@@ -179,7 +181,6 @@ def _undecided(advice: Recommendation, words: DeviceWords) -> str:
 
 def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str:
     candidates = advice.candidates
-    study = candidates.study
     compared = compared_clause(candidates, words)
     if candidates.larger and not candidates.missing:
         nothing_learned = any(point.criterion == "not_learned" for point in candidates.larger)
@@ -187,7 +188,7 @@ def _undecided_with_intervals(advice: Recommendation, words: DeviceWords) -> str
             f"speed alone: {measured_so_far(candidates, words)}" if nothing_learned else advice.lacking
         )
         return "; ".join(filter(None, [f"Undecided: {open_question}", compared]))
-    if compared and not _asks_for(study, "workers", 1):
+    if compared and not _asks_for(candidates.study, "workers", 1):
         return capitalised(compared)
     one = words.of(1)
     lacking = (
