@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from benchmarks.records import header_of, result_of
 from benchmarks.scenes import make_run_folder

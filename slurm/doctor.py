@@ -15,9 +15,7 @@ from slurm.cluster import Cluster, geometry
 from slurm.local import launch
 from slurm.render import Places, doctor_script
 from slurm.scheduler import GONE, LimitError, RejectedError, Slurm, UnreachableError, is_over
-from unet_scaling.doctor.findings import Findings, launch_findings
-from unet_scaling.doctor.reports import WorkerReport, read_reports
-from unet_scaling.doctor.show import verdict
+from unet_scaling.doctor.findings import Findings, WorkerReport, launch_findings, read_reports, verdict
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.study_file import OUTPUT_NAME

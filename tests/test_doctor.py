@@ -11,9 +11,14 @@ import pytest
 
 from slurm.mpi import launch_environment, mpiexec_program
 from tests.machine import needs_a_core_each
-from unet_scaling.doctor.findings import Findings, launch_findings
-from unet_scaling.doctor.pairs import slow_links
-from unet_scaling.doctor.reports import WorkerReport, read_reports, report_path
+from unet_scaling.doctor.findings import (
+    Findings,
+    WorkerReport,
+    launch_findings,
+    read_reports,
+    report_path,
+    slow_links,
+)
 from unet_scaling.measure.ping_pong import HostPair
 
 WORKERS = 2

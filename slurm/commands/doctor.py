@@ -11,8 +11,7 @@ from pathlib import Path
 from slurm.cluster import Cluster, read_cluster
 from slurm.commands.options import add_logs, new_console
 from slurm.doctor import Examination, examine_cluster, examine_here
-from unet_scaling.doctor.findings import node_speeds
-from unet_scaling.doctor.show import show, verdict
+from unet_scaling.doctor.findings import node_speeds, show, verdict
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import EXIT_BUG, EXIT_OK, UserError
 from unet_scaling.study.validation import positive

@@ -1,33 +1,48 @@
-"""What the reports of a doctor's launch show: faults, with which no study should start, and warnings.
+"""What the workers of a doctor's launch report, what is wrong with it, and how that is shown.
 
-Pure functions of the reports. Each sentence names worker, host or variable, the value found, and the cure.
+Each worker writes one JSON file into a folder that all nodes share, before it joins anything and again after
+each stage, so that it tells how far a worker came that did not come back. Faults are that with which no study
+should start; warnings cost time only. Imported on login nodes: needs neither torch nor a network.
 """
 
+import json
 import math
 import re
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Literal
 
-from unet_scaling.doctor.interfaces import GLOO_VARIABLE
-from unet_scaling.doctor.pairs import slow_links
-from unet_scaling.doctor.reports import WorkerReport
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
 from unet_scaling.group.horovod_controller import WITHOUT_NCCL
 from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
+from unet_scaling.measure.ping_pong import HostPair
 from unet_scaling.study.different_versions import different_versions
+from unet_scaling.study.files import read_json_with_checksum
+from unet_scaling.study.record_lines import WorkerFacts
 from unet_scaling.study.shared_devices import shared_devices
 from unet_scaling.study.texts import count
+from unet_scaling.study.validation import StrictModel
 
+REPORT_PATTERN = "worker.*.json"
+GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
 # Slower than this share of the median node, it delays every step of all others.
 SLOW_NODE_SHARE = 0.8
+# A message takes so many times as long as between the fastest pair; noise of the fastest repeat is far less.
+SLOW_LINK_RATIO = 2.0
+# Latencies of one network differ by the hops between hosts.
+SLOW_LATENCY_RATIO = 5.0
 # Of clocks: what NTP keeps is a hundredth of it.
 LARGEST_CLOCK_OFFSET_SECONDS = 1.0
-LARGE_MESSAGE_STOPS = (
-    "messages of 8 bytes pass and one of 100 kB does not: a switch or tunnel drops packets as large as "
-    "the MTU of an interface; compare `ip link` of the hosts, try `ping -M do -s 1472 HOST`"
-)
+# More pairs than these say no more to a reader; the slowest come first.
+MOST_PAIRS_SHOWN = 12
 # How Intel MPI, MPICH, Open MPI and srun name the first worker that ended. MPICH names another's process id.
 DEATHS = (
     r"RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)\s+=\s+KILLED BY SIGNAL: (?P<how>\d+)",
@@ -41,39 +56,93 @@ MPI_CURE = (
     'let srun speak to MPI (launcher_arguments = ["--mpi=pmi2"]; `srun --mpi=list` shows what it can), '
     "or start with the mpiexec of this MPI"
 )
+LARGE_MESSAGE_STOPS = (
+    "messages of 8 bytes pass and one of 100 kB does not: a switch or tunnel drops packets as large as "
+    "the MTU of an interface; compare `ip link` of the hosts, try `ping -M do -s 1472 HOST`"
+)
+
+
+class WorkerReport(StrictModel):
+    """One worker: who it is by its launcher, where it runs, and what it measured so far."""
+
+    # The last stage that it completed, in their order.
+    stage: Literal[
+        "started", "joined by torch", "exchanged small messages", "measured", "joined by MPI", "finished"
+    ] = "started"
+    problem: str = Field("", description="why it got no further")
+    rank: NonNegativeInt
+    size: PositiveInt = Field(description="of its group, as the launcher says")
+    launcher: str
+    launcher_variables: dict[str, str] = Field(description="what launchers tell a rank by, as far as set")
+    facts: WorkerFacts
+    host_cores: PositiveInt
+    versions: dict[str, str]
+    addresses: dict[str, str] = Field(description="IPv4, by interface")
+    interface: str = Field(description="over which gloo talks, whether or not it exists; empty for none")
+    own_address: str = Field(description="what the host's own name resolves to")
+    joined_workers: PositiveInt | None = Field(None, description="in torch's group")
+    mpi_workers: PositiveInt | None = Field(None, description="in MPI's group")
+    clock_offset_seconds: float | None = Field(None, description="from the clock of worker 0")
+    clock_error_seconds: NonNegativeFloat | None = Field(None, description="of that offset, at most")
+    operations_per_second: PositiveFloat | None = Field(None, description="of a product of two matrices")
+    horovod_built: str = Field("", description="with what Horovod was built; empty where it does not load")
+    pairs: list[HostPair] = Field([], description="by worker 0 only")
+
+    @property
+    def host(self) -> str:
+        return self.facts.host
+
+    @property
+    def address(self) -> str:
+        """Return the address of the interface over which gloo talks; empty where it has none."""
+        return self.addresses.get(self.interface, "")
+
+    @property
+    def place(self) -> str:
+        return f"worker {self.rank} on {self.host}"
+
+
+Reports = Sequence[WorkerReport]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Faults end what would train wrongly or not at all; warnings cost time only."""
-
     faults: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
+def report_path(folder: Path, host: str, process: int) -> Path:
+    """Return the file of a worker, which may not know its rank."""
+    return folder / REPORT_PATTERN.replace("*", f"{host}.{process}")
+
+
+def read_reports(folder: Path) -> list[WorkerReport]:
+    """Return the reports in the folder by rank, host and process. Raises ValueError for a damaged one."""
+    paths = sorted(folder.glob(REPORT_PATTERN))
+    reports = [WorkerReport.model_validate_json(json.dumps(read_json_with_checksum(path))) for path in paths]
+    return sorted(reports, key=lambda report: (report.rank, report.host, report.facts.process))
+
+
 def launch_findings(
-    reports: Sequence[WorkerReport], workers: int, cores_wanted: int | None = None, output: str = ""
+    reports: Reports, workers: int, cores_wanted: int | None = None, output: str = ""
 ) -> Findings:
     """Return what is wrong with a launch of so many workers, the likeliest cause first.
 
     `cores_wanted` is what the cluster file promises each worker, `output` what the launcher printed.
     """
-    died = first_death(reports, workers, output)
+    death = first_death(reports, workers, output)
     faults = (
-        *died,
-        *missing_reports(reports, workers),
-        *launcher_groups(reports, workers),
-        *ranks_told_twice(reports, workers),
+        *death,
+        *wrong_groups(reports, workers),
         *wrong_interfaces(reports),
         # Those of the survivors follow from it.
-        *([] if died else problems(reports)),
-        *mpi_groups(reports, workers),
-        *other_versions(reports),
+        *([] if death else problems(reports)),
+        *wrong_mpi_groups(reports, workers),
+        *different_software(reports),
         *devices_in_common(reports),
     )
     warnings = (
-        *unequal_cores(reports, cores_wanted),
-        *unequal_hosts(reports),
+        *fewer_cores(reports, cores_wanted),
         *horovod_without_nccl(reports),
         *slow_links([pair for report in reports for pair in report.pairs]),
         *slow_nodes(reports),
@@ -82,14 +151,13 @@ def launch_findings(
     return Findings(faults, warnings)
 
 
-def first_death(reports: Sequence[WorkerReport], workers: int, output: str) -> list[str]:
+def first_death(reports: Reports, workers: int, output: str) -> list[str]:
     """Find the first worker that a signal ended, in the words of its launcher, which then ends the others."""
     found = next((match for pattern in DEATHS if (match := re.search(pattern, output))), None)
     if found is None or found["how"].startswith(ORDERLY_ENDS) or any(map(_lost_variable, reports)):
         return []
-    host = found["host"]
-    how = found["how"]
-    there = [str(report.rank) for report in reports if report.facts.host == host]
+    host, how = found["host"], found["how"]
+    there = [str(report.rank) for report in reports if report.host == host]
     alone = there[0] if len(there) == 1 and len(reports) == workers else None
     rank = found.groupdict().get("rank") or alone
     place = f"worker {rank} on {host}" if rank else f"a worker on {host}"
@@ -102,65 +170,38 @@ def first_death(reports: Sequence[WorkerReport], workers: int, output: str) -> l
     return [f"{place} was the first to end, by {name}{cause}"]
 
 
-def missing_reports(reports: Sequence[WorkerReport], workers: int) -> list[str]:
-    if len(reports) >= workers:
-        return []
-    hosts = ", ".join(sorted({report.facts.host for report in reports})) or "no host"
-    return [
-        f"{len(reports)} of {workers} workers reported, from {hosts}: the others did not start, or do not "
-        f"share the folder of the reports with this machine; see the output of the launch"
-    ]
-
-
-def devices_in_common(reports: Sequence[WorkerReport]) -> list[str]:
-    """Find a device or core that two workers own: known of those which joined, and took theirs."""
-    shared = shared_devices([report.facts for report in reports if report.joined_workers])
-    if not shared:
-        return []
-    more = f" (and {len(shared) - 1} more)" if shared[1:] else ""
-    return [
-        f"{shared[0]}{more}: give each worker its own, or set training.shared_devices = true in the study"
-    ]
-
-
-def launcher_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
-    """Find workers that the launcher did not tell that they belong together: N groups of 1 train N models."""
-    alone = [report for report in reports if report.size != workers]
-    if not alone:
-        return []
-    sizes = Counter(report.size for report in alone)
-    groups = " and ".join(_groups(size, number) for size, number in sizes.items())
-    return [f"{groups} instead of 1 group of {workers}: {_why_alone(alone[0])}"]
+def wrong_groups(reports: Reports, workers: int) -> Iterator[str]:
+    """Find missing workers, groups of another size than asked for, and several groups of that size."""
+    if len(reports) < workers:
+        hosts = ", ".join(sorted({report.host for report in reports})) or "no host"
+        yield (
+            f"{len(reports)} of {workers} workers reported, from {hosts}: the others did not start, or do "
+            f"not share the folder of the reports with this machine; see the output of the launch"
+        )
+    apart = [report for report in reports if report.size != workers]
+    if apart:
+        sizes = Counter(report.size for report in apart)
+        groups = " and ".join(_groups(size, number) for size, number in sizes.items())
+        wanted = " or ".join(f"{launcher.rank} and {launcher.size}" for launcher in LAUNCHERS)
+        why = _lost_variable(apart[0]) or (
+            f"the launcher set {_told(apart[0])} on {apart[0].host}, a worker needs {wanted}; "
+            f"use srun or mpiexec"
+        )
+        yield f"{groups} instead of 1 group of {workers}: {why}"
+    together = [report for report in reports if report.size == workers]
+    for rank, times in Counter(report.rank for report in together).items():
+        if times > 1:
+            hosts = " and ".join([report.host for report in together if report.rank == rank][:2])
+            yield (
+                f"{len(together)} workers reported, {workers} were asked for, and two are worker {rank} "
+                f"(on {hosts}): the launcher starts several groups; let it start one task for each worker"
+            )
+            return
 
 
 def _groups(size: int, reported: int) -> str:
-    """Return "2 groups of 1"; of a group that reported in part, it is one all the same."""
+    """Return "2 groups of 1"; a group of which some reported is one all the same."""
     return f"{count(math.ceil(reported / size), 'group')} of {size}"
-
-
-def ranks_told_twice(reports: Sequence[WorkerReport], workers: int) -> list[str]:
-    """Find workers with the rank of another: several groups, each as large as the one asked for."""
-    told = [report for report in reports if report.size == workers]
-    by_rank: dict[int, list[WorkerReport]] = defaultdict(list)
-    for report in told:
-        by_rank[report.rank].append(report)
-    twice = next((same for same in by_rank.values() if len(same) > 1), None)
-    if twice is None:
-        return []
-    hosts = " and ".join(report.facts.host for report in twice[:2])
-    return [
-        f"{len(told)} workers reported, {workers} were asked for, and two are worker {twice[0].rank} "
-        f"(on {hosts}): the launcher starts several groups; let it start one task for each worker"
-    ]
-
-
-def _why_alone(report: WorkerReport) -> str:
-    """Return which variable is missing, or what a worker needs."""
-    wanted = " or ".join(f"{launcher.rank} and {launcher.size}" for launcher in LAUNCHERS)
-    return _lost_variable(report) or (
-        f"the launcher set {_told(report)} on {report.facts.host}, a worker needs {wanted}; "
-        f"use srun or mpiexec"
-    )
 
 
 def _lost_variable(report: WorkerReport) -> str:
@@ -171,7 +212,7 @@ def _lost_variable(report: WorkerReport) -> str:
         lost = pair - report.launcher_variables.keys()
         if len(lost) == 1 and not pair & told:
             return (
-                f"{lost.pop()} is not set on {report.facts.host}, with {_told(report)}; "
+                f"{lost.pop()} is not set on {report.host}, with {_told(report)}; "
                 f"do not unset it between launcher and worker"
             )
     return ""
@@ -181,33 +222,25 @@ def _told(report: WorkerReport) -> str:
     return ", ".join(f"{name}={value}" for name, value in report.launcher_variables.items()) or "none"
 
 
-def wrong_interfaces(reports: Sequence[WorkerReport]) -> list[str]:
+def wrong_interfaces(reports: Reports) -> Iterator[str]:
     """Find interfaces that do not exist, or that no other host can reach."""
-    several = len({report.facts.host for report in reports}) > 1
-    sentences = []
-    for host, report in _first_by_host(reports).items():
+    hosts = _first_by_host(reports)
+    for host, report in hosts.items():
         known = ", ".join(f"{name} ({address})" for name, address in report.addresses.items())
+        setting = f"{GLOO_VARIABLE}={report.interface}"
         if report.interface and not report.address:
-            sentences.append(
-                f"{GLOO_VARIABLE}={report.interface}: {host} has no such interface with an address; "
-                f"it has {known}"
-            )
-        elif several and (report.address or "127.").startswith(LOOPBACK):
-            sentences.append(f"{host} would talk over {_loopback(report)}; it has {known}")
-    return sentences
+            yield f"{setting}: {host} has no such interface with an address; it has {known}"
+        elif len(hosts) > 1 and (report.address or "127.").startswith(LOOPBACK):
+            cure = f": change {setting}"
+            if report.interface != "lo" or report.own_address.startswith(LOOPBACK):
+                cure = (
+                    f", since its own name resolves to {report.own_address or 'nothing'}: "
+                    f"set {GLOO_VARIABLE} in [environment] of the cluster file"
+                )
+            yield f"{host} would talk over its loopback, which no other host reaches{cure}; it has {known}"
 
 
-def _loopback(report: WorkerReport) -> str:
-    if report.interface != "lo" or report.own_address.startswith(LOOPBACK):
-        resolved = report.own_address or "nothing"
-        return (
-            f"its loopback, which no other host reaches, since its own name resolves to {resolved}: "
-            f"set {GLOO_VARIABLE} in [environment] of the cluster file"
-        )
-    return f"its loopback, which no other host reaches: change {GLOO_VARIABLE}={report.interface}"
-
-
-def problems(reports: Sequence[WorkerReport]) -> list[str]:
+def problems(reports: Reports) -> list[str]:
     """Return why workers got no further, each text once with the first worker that says so."""
     first: dict[str, WorkerReport] = {}
     for report in reports:
@@ -222,60 +255,88 @@ def problems(reports: Sequence[WorkerReport]) -> list[str]:
         own = next((report for report in small if report.problem), small[0])
         told.insert(0, f"{own.place}: {LARGE_MESSAGE_STOPS}")
     silent = [report for report in reports if not report.problem and report.stage != "finished"]
+    if told or not silent:
+        return told
     # Nobody says why: a library ended the process itself, or kept it from saying so.
-    return told or [_silent_end(report) for report in silent[:1]]
+    step = "MPI did not start" if silent[0].stage == "measured" else f"it ended after it {silent[0].stage}"
+    return [f"{silent[0].place}: {step}; {_lost_variable(silent[0]) or 'see the output of the launch'}"]
 
 
-def _silent_end(report: WorkerReport) -> str:
-    step = "MPI did not start" if report.stage == "measured" else f"it ended after it {report.stage}"
-    return f"{report.place}: {step}; {_lost_variable(report) or 'see the output of the launch'}"
-
-
-def mpi_groups(reports: Sequence[WorkerReport], workers: int) -> list[str]:
+def wrong_mpi_groups(reports: Reports, workers: int) -> Iterator[str]:
     """Find workers that MPI, and Horovod with it, does not take for one group."""
-    sizes = Counter(report.mpi_workers for report in reports if report.mpi_workers not in (None, workers))
-    if not sizes:
-        return []
-    size, number = next((size, number) for size, number in sizes.items() if size is not None)
-    launcher = next(report.launcher for report in reports if report.mpi_workers == size)
-    groups = f"{_groups(size, number)} instead of 1 group of {workers}"
-    return [f"MPI, and so Horovod, makes {groups} (launcher: {launcher}): {MPI_CURE}"]
+    for report in reports:
+        if report.mpi_workers not in (None, workers):
+            number = [other.mpi_workers for other in reports].count(report.mpi_workers)
+            groups = f"{_groups(report.mpi_workers, number)} instead of 1 group of {workers}"
+            yield f"MPI, and so Horovod, makes {groups} (launcher: {report.launcher}): {MPI_CURE}"
+            return
 
 
-def other_versions(reports: Sequence[WorkerReport]) -> list[str]:
-    """Return each version that is not the same everywhere; nodes may differ in their driver."""
+def different_software(reports: Reports) -> Iterator[str]:
+    """Find versions that are not the same everywhere; nodes may differ in their driver."""
     numbered = [report.facts.model_copy(update={"worker": number}) for number, report in enumerate(reports)]
     versions = [
         {name: version for name, version in report.versions.items() if name != "driver"} for report in reports
     ]
-    return [
-        f"{text}: load the same environment on every node" for text in different_versions(numbered, versions)
-    ]
+    for text in different_versions(numbered, versions):
+        yield f"{text}: load the same environment on every node"
 
 
-def unequal_cores(reports: Sequence[WorkerReport], wanted: int | None) -> list[str]:
-    """Find workers with fewer cores than others, or than the cluster file promises."""
+def devices_in_common(reports: Reports) -> Iterator[str]:
+    """Find a device or core that two workers own: known of those which joined, and took theirs."""
+    shared = shared_devices([report.facts for report in reports if report.joined_workers])
+    if shared:
+        more = f" (and {len(shared) - 1} more)" if shared[1:] else ""
+        cure = "give each worker its own, or set training.shared_devices = true in the study"
+        yield f"{shared[0]}{more}: {cure}"
+
+
+def fewer_cores(reports: Reports, wanted: int | None) -> Iterator[str]:
+    """Find workers with fewer cores than others or than the cluster file promises, and smaller hosts."""
     cores = {report.place: len(report.facts.cores) for report in reports}
     most = max([*cores.values(), wanted or 0], default=0)
     fewer = [f"{place} has {count(number, 'core')}" for place, number in cores.items() if number < most]
-    if not fewer:
-        return []
-    promised = f"the cluster file says {wanted}" if most == wanted else f"others have {most}"
-    return [f"{', '.join(fewer)}; {promised}: ask for equal nodes, or lower cores_per_worker"]
+    if fewer:
+        promised = f"the cluster file says {wanted}" if most == wanted else f"others have {most}"
+        yield f"{', '.join(fewer)}; {promised}: ask for equal nodes, or lower cores_per_worker"
+    hosts = {host: report.host_cores for host, report in _first_by_host(reports).items()}
+    largest = max(hosts.values(), default=0)
+    smaller = [f"{host} is a host of {count(n, 'core')}" for host, n in hosts.items() if n < largest]
+    if smaller:
+        yield f"{', '.join(smaller)}; others have {largest}: ask for equal nodes"
 
 
-def unequal_hosts(reports: Sequence[WorkerReport]) -> list[str]:
-    """Find hosts with fewer cores than others."""
-    cores = {host: report.host_cores for host, report in _first_by_host(reports).items()}
-    most = max(cores.values(), default=0)
-    smaller = [f"{host} is a host of {count(n, 'core')}" for host, n in cores.items() if n < most]
-    return [f"{', '.join(smaller)}; others have {most}: ask for equal nodes"] if smaller else []
-
-
-def horovod_without_nccl(reports: Sequence[WorkerReport]) -> list[str]:
+def horovod_without_nccl(reports: Reports) -> list[str]:
     on_gpus = [report for report in reports if report.facts.device_uuid and report.horovod_built]
     lacking = [report.place for report in on_gpus if "NCCL" not in report.horovod_built]
     return [f"{place}: {WITHOUT_NCCL}" for place in lacking[:1]]
+
+
+def slow_links(pairs: Sequence[HostPair]) -> list[str]:
+    """Return a sentence for each pair with a slow link, and one for a host at the end of several."""
+    linked = [pair for pair in pairs if pair.medium == "network"]
+    slow = {pair.hosts: sentence for pair in linked if (sentence := _slower(pair, linked))}
+    ends = Counter(host for hosts in slow for host in hosts)
+    links = Counter(host for pair in linked for host in pair.hosts)
+    suspects = [host for host, number in ends.items() if 1 < number == links[host]]
+    return [
+        *slow.values(),
+        *(f"every link of {host} is slow: look at its port or cable" for host in suspects),
+    ]
+
+
+def _slower(pair: HostPair, pairs: Sequence[HostPair]) -> str:
+    """Return how a pair is slower than the fastest, in the same message; empty where it is not."""
+    for row in (len(pair.bytes) - 1, 0):
+        ratio = SLOW_LATENCY_RATIO if row == 0 else SLOW_LINK_RATIO
+        own = pair.minimum_seconds[row]
+        fastest = min(other.minimum_seconds[row] for other in pairs if len(other.bytes) > row)
+        if own > ratio * fastest:
+            return (
+                f"the link {' - '.join(pair.hosts)} is slow: {pair.bytes[row]:,} bytes take "
+                f"{1e3 * own:.3g} ms, between the fastest pair {1e3 * fastest:.3g} ms"
+            )
+    return ""
 
 
 def node_speeds(reports: Iterable[WorkerReport]) -> dict[str, float]:
@@ -283,36 +344,113 @@ def node_speeds(reports: Iterable[WorkerReport]) -> dict[str, float]:
     by_host: dict[str, list[float]] = defaultdict(list)
     for report in reports:
         if report.operations_per_second is not None:
-            by_host[report.facts.host].append(report.operations_per_second)
+            by_host[report.host].append(report.operations_per_second)
     slowest = {host: min(speeds) for host, speeds in by_host.items()}
     return dict(sorted(slowest.items(), key=lambda item: item[1]))
 
 
-def slow_nodes(reports: Sequence[WorkerReport]) -> list[str]:
+def slow_nodes(reports: Reports) -> Iterator[str]:
     speeds = node_speeds(reports)
-    if len(speeds) < 2:
-        return []
-    typical = median(speeds.values())
-    return [
-        f"{host} computes at {speed / typical:.0%} of the median node: every step would wait for it; "
-        f'leave it out (options = ["--exclude={host}"]), or see what else runs there'
-        for host, speed in speeds.items()
-        if speed < SLOW_NODE_SHARE * typical
-    ]
+    for host, speed in speeds.items():
+        share = speed / median(speeds.values())
+        if share < SLOW_NODE_SHARE:
+            yield (
+                f"{host} computes at {share:.0%} of the median node: every step would wait for it; "
+                f'leave it out (options = ["--exclude={host}"]), or see what else runs there'
+            )
 
 
-def wrong_clocks(reports: Sequence[WorkerReport]) -> list[str]:
-    return [
-        f"the clock of {report.facts.host} is {report.clock_offset_seconds:+.1f} s off that of worker 0: "
-        f"let NTP set it, or times in logs cannot be compared"
-        for report in _first_by_host(reports).values()
-        if abs(report.clock_offset_seconds or 0) - (report.clock_error_seconds or 0)
-        > LARGEST_CLOCK_OFFSET_SECONDS
-    ]
+def wrong_clocks(reports: Reports) -> Iterator[str]:
+    for host, report in _first_by_host(reports).items():
+        offset = report.clock_offset_seconds or 0
+        if abs(offset) - (report.clock_error_seconds or 0) > LARGEST_CLOCK_OFFSET_SECONDS:
+            yield (
+                f"the clock of {host} is {offset:+.1f} s off that of worker 0: "
+                f"let NTP set it, or times in logs cannot be compared"
+            )
 
 
-def _first_by_host(reports: Sequence[WorkerReport]) -> dict[str, WorkerReport]:
+def _first_by_host(reports: Reports) -> dict[str, WorkerReport]:
     by_host: dict[str, WorkerReport] = {}
     for report in reports:
-        by_host.setdefault(report.facts.host, report)
+        by_host.setdefault(report.host, report)
     return by_host
+
+
+def verdict(reports: Reports, workers: int, findings: Findings) -> str:
+    """Return one line: whether a study may start with such a launch, or the first fault."""
+    if findings.faults:
+        more = f" (and {count(len(findings.faults) - 1, 'more fault')})" if findings.faults[1:] else ""
+        return f"do not train like this: {findings.faults[0]}{more}"
+    speeds = node_speeds(reports)
+    group = "1 worker" if workers == 1 else f"{workers} workers in 1 group, for torch and for MPI"
+    line = f"{group}, on {count(len(speeds), 'node')}"
+    if len(speeds) > 1:
+        host, speed = next(iter(speeds.items()))
+        share = speed / median(speeds.values())
+        line += f"; the slowest, {host}, computes at {share:.0%} of the median"
+    return line + (f"; {count(len(findings.warnings), 'warning')}" if findings.warnings else "")
+
+
+def show(console: Console, reports: Reports, workers: int, findings: Findings) -> None:
+    """Print the tables of workers and of pairs, then the findings, and the verdict last."""
+    if reports:
+        console.print(_worker_table(reports))
+        versions = ", ".join(f"{name} {version}" for name, version in reports[0].versions.items())
+        console.print(f"versions of {reports[0].place}: {versions}", markup=False)
+    pairs = [pair for report in reports for pair in report.pairs]
+    if pairs:
+        console.print(_pair_table(pairs))
+    lines = [
+        *(f"fault: {sentence}" for sentence in findings.faults),
+        *(f"warning: {sentence}" for sentence in findings.warnings),
+        f"verdict: {verdict(reports, workers, findings)}",
+    ]
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def _worker_table(reports: Reports) -> Table:
+    table = _new_table("worker", "host interface address device cores clock GFLOP/s", "came to")
+    for report in reports:
+        clock = speed = ""
+        if report.clock_offset_seconds is not None and report.clock_error_seconds is not None:
+            clock = f"{1e3 * report.clock_offset_seconds:+.1f} ± {1e3 * report.clock_error_seconds:.1f} ms"
+        if report.operations_per_second is not None:
+            speed = f"{report.operations_per_second / 1e9:.1f}"
+        table.add_row(
+            f"{report.rank} of {report.size}",
+            report.host,
+            report.interface or "none",
+            report.address or "none",
+            report.facts.device,
+            f"{len(report.facts.cores)} of {report.host_cores}",
+            clock,
+            speed,
+            report.stage,
+        )
+    return table
+
+
+def _pair_table(pairs: Sequence[HostPair]) -> Table:
+    """Return a row for each pair of hosts, the slowest first."""
+    table = _new_table("pair", "over latency MB/s message")
+    for pair in sorted(pairs, key=lambda pair: pair.bytes_per_second)[:MOST_PAIRS_SHOWN]:
+        table.add_row(
+            " - ".join(pair.hosts),
+            pair.medium,
+            f"{1e6 * pair.minimum_seconds[0]:.1f} µs",
+            f"{pair.bytes[-1] / pair.minimum_seconds[-1] / 1e6:.0f}",
+            f"{pair.bytes[-1]:,} B",
+        )
+    more = len(pairs) - MOST_PAIRS_SHOWN
+    table.caption = f"{more} faster pairs are left out" if more > 0 else None
+    return table
+
+
+def _new_table(first: str, words: str, *last: str) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column(first)
+    for column in (*words.split(), *last):
+        table.add_column(column, overflow="fold")
+    return table
