@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,30 +20,34 @@ from unet_scaling.data import cache, decoding
 from unet_scaling.data.batches import to_device
 from unet_scaling.data.images import decode
 from unet_scaling.profile.__main__ import main
-from unet_scaling.profile.findings import is_input_bound, processes_to_try, recommended_processes, thrashing
-from unet_scaling.profile.profiler import ProfileOptions, profile_study
-from unet_scaling.profile.results import HostCores, Samples, Steps, Throughput
-from unet_scaling.profile.stages import (
-    COLLATE,
-    CONVERT,
-    DECODE,
-    GATHER,
-    READ,
-    RESIZE,
-    TO_FLOATS,
-    StageClock,
-    load_batch,
-    time_stages,
+from unet_scaling.profile.findings import (
+    HostCores,
+    Samples,
+    Steps,
+    Throughput,
+    advice,
+    processes_to_try,
+    thrashing,
 )
-from unet_scaling.profile.steps import cores_of_one_worker, plain_step, time_steps
-from unet_scaling.profile.subject import Subject, open_subject
-from unet_scaling.profile.throughput import counts_to_try, measure_throughput
+from unet_scaling.profile.measure import (
+    StageClock,
+    Subject,
+    cores_of_one_worker,
+    counts_to_try,
+    load_batch,
+    measure_throughput,
+    open_subject,
+    plain_step,
+    profile_study,
+    time_stages,
+    time_steps,
+)
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.study_file import read_study
 
 CPU = torch.device("cpu")
-QUICK = ProfileOptions(samples=6, seconds=1)
+QUICK: dict[str, Any] = {"samples": 6, "seconds": 1}
 DELAY_SECONDS = 0.02  # of each image
 
 
@@ -103,12 +106,12 @@ def test_the_stages_load_what_training_loads_and_a_delay_is_in_its_own(
                     assert torch.equal(found, wanted)
                     assert found.stride() == wanted.stride()
         # A stage that does not exist here, such as a transfer to this CPU, is not there.
-        assert list(time_stages(subject, "cache", CPU, seconds=60)) == [GATHER, TO_FLOATS]
+        assert list(time_stages(subject, "cache", CPU, seconds=60)) == ["gather", "to floats"]
         slow_down_decoding(monkeypatch)
         stages = time_stages(subject, "decode", CPU, seconds=60)
-    assert list(stages) == [READ, DECODE, CONVERT, RESIZE, COLLATE, TO_FLOATS]
-    assert [stages[name].count for name in (READ, DECODE, COLLATE)] == [4, 4, 2]
-    assert stages[DECODE].low >= DELAY_SECONDS
+    assert list(stages) == ["read", "decode", "convert", "resize", "collate", "to floats"]
+    assert [stages[name].count for name in ("read", "decode", "collate")] == [4, 4, 2]
+    assert stages["decode"].low >= DELAY_SECONDS
 
 
 @pytest.mark.timing
@@ -116,21 +119,21 @@ def test_a_slow_decoder_is_named_and_turns_the_verdict(
     study: StudyConfig, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with quiet_machine():
-        fast = profile_study(with_data(study, loading="cache"), QUICK)
+        fast = profile_study(with_data(study, loading="cache"), **QUICK)
         slow_down_decoding(monkeypatch)
         # In loader processes too, which do not inherit the above.
         slow_source = property(lambda own: NotedImages(own.decoded, notes, DELAY_SECONDS))
         monkeypatch.setattr(Subject, "source", slow_source)
-        slow = profile_study(with_data(study, loading="decode"), QUICK)
-    assert not fast.conclusions.input_bound
-    assert fast.conclusions.loading_share < 0.5
-    assert slow.conclusions.dominant_stage == DECODE
-    assert slow.conclusions.dominant_share > 0.5
+        slow = profile_study(with_data(study, loading="decode"), **QUICK)
+    assert not fast.steps.input_bound
+    assert fast.loading_share < 0.5
+    assert slow.dominant_stage[0] == "decode"
+    assert slow.dominant_stage[1] > 0.5
     assert slow.steps.data_wait.low >= 2 * DELAY_SECONDS  # a batch of two images
-    assert slow.conclusions.input_bound
-    assert "data.loading = 'cache'" in slow.conclusions.advice
+    assert slow.steps.input_bound
+    assert "data.loading = 'cache'" in advice(slow)
     # A sleeping loader process needs no core, so prefetch hides what it can.
-    assert slow.conclusions.hidden_share > 0
+    assert slow.steps.hidden_share > 0
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -183,7 +186,7 @@ def test_the_command_prints_tables_and_advice(
     quick = ("--samples", 4, "--seconds", 1, "--workers-per-host", 1)
     assert run(path, "--set", "data.loading=decode", *quick, monkeypatch=monkeypatch) == 0
     printed = capsys.readouterr().out
-    stages = (READ, DECODE, CONVERT, RESIZE, COLLATE, GATHER, TO_FLOATS)
+    stages = ("read", "decode", "convert", "resize", "collate", "gather", "to floats")
     assert all(words in printed for words in (*stages, "images/s", "advice:", "data.loading = 'decode'"))
     for value in ("few", "0"):
         assert run("x.toml", "--samples", value, monkeypatch=monkeypatch) == 2
@@ -193,10 +196,10 @@ def test_the_command_prints_tables_and_advice(
 def test_what_cannot_be_profiled_is_refused_before_any_work(tmp_path: Path, study: StudyConfig) -> None:
     folder = make_folder(tmp_path / "unchecked")
     with pytest.raises(UserError) as caught:
-        profile_study(with_data(study, folder=str(folder)), QUICK)
+        profile_study(with_data(study, folder=str(folder)), **QUICK)
     assert refused(caught, 65, folder / "manifest.json", ".venv/bin/unet-scaling data check")
     with pytest.raises(UserError) as caught:
-        profile_study(study, replace(QUICK, workers_per_host=10_000))
+        profile_study(study, workers_per_host=10_000)
     assert refused(caught, 2, "--workers-per-host: found 10000")
 
 
@@ -222,17 +225,17 @@ def steps(data_wait: float, compute: float, prefetched: float) -> Steps:
 
 
 @pytest.mark.parametrize(
-    ("measured", "width", "warnings"),
+    ("measured", "width", "warned"),
     [
-        ([(0, 90), (1, 50), (2, 100), (4, 180)], 0.02, 0),
-        ([(1, 100), (2, 80)], 0.3, 0),
-        ([(0, 50), (1, 50), (2, 100), (8, 60)], 0.02, 1),
+        ([(0, 90), (1, 50), (2, 100), (4, 180)], 0.02, False),
+        ([(1, 100), (2, 80)], 0.3, False),
+        ([(0, 50), (1, 50), (2, 100), (8, 60)], 0.02, True),
     ],
 )
 def test_thrashing_is_throughput_that_falls_beyond_its_samples(
-    measured: Sequence[tuple[int, float]], width: float, warnings: int
+    measured: Sequence[tuple[int, float]], width: float, warned: bool
 ) -> None:
-    assert len([*thrashing(throughputs(*measured, width=width))]) == warnings
+    assert bool(thrashing(throughputs(*measured, width=width))) == warned
     assert Samples.of(list(range(101))) == Samples(median=50, low=5, high=95, count=101)
 
 
@@ -251,7 +254,7 @@ def test_the_fewest_loader_processes_that_keep_up_are_tried(
     cores: int, workers: int, needed: float, expected: int
 ) -> None:
     measured = throughputs((0, 110), *((count, 100 * min(count, 8)) for count in (1, 2, 4, 8, 16)))
-    host = HostCores(cores=cores, workers_per_host=workers, cores_per_worker=cores // workers)
+    host = HostCores(cores=cores, workers_per_host=workers)
     assert processes_to_try(measured, host, needed) == expected
     assert processes_to_try(measured[:1], host, needed) == 0
 
@@ -269,4 +272,4 @@ def test_loader_processes_are_recommended_where_they_shorten_the_step(
     data_wait: float, compute: float, prefetched: float, recommended: int, bound: bool
 ) -> None:
     measured = steps(data_wait, compute, prefetched)
-    assert (recommended_processes(measured), is_input_bound(measured)) == (recommended, bound)
+    assert (measured.recommended_processes, measured.input_bound) == (recommended, bound)

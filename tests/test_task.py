@@ -26,7 +26,7 @@ from tests.task_mistakes import MISTAKES, MISTAKES_OF_WORKERS, RIGHT, changed
 from tests.tasks import EXAMPLES, POINTS, SOMETIMES_UNUSED, example, points_config, task_config
 from unet_scaling.data.sample_data import SampleData
 from unet_scaling.group.group import single_worker
-from unet_scaling.profile.subject import open_subject
+from unet_scaling.profile.measure import open_subject
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_USAGE, UserError
 from unet_scaling.study.record_lines import Scores

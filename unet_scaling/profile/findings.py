@@ -1,39 +1,154 @@
-"""Conclusions from the figures of a profile: dominant stage, loader processes, warnings, advice."""
+"""The figures of a profile (seconds, images), what follows from them, and how they are shown."""
 
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self, get_args
 
 import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.table import Table
 
-from unet_scaling.profile.results import Conclusions, HostCores, Measurements, Steps, Throughput
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.console import CleanConsole
+from unet_scaling.study.texts import count
 
+# Nine of ten samples lie between these two.
+PERCENTILES = (5, 95)
 # A throughput that is lower by less than a tenth, or within the spread of its samples, is noise.
 NOTABLY_LOWER = 0.9
 # Below this share of a step a gain cannot be told from noise.
 LEAST_GAIN_SHARE = 0.05
+# Columns of the tables where the output is no terminal.
+TABLES_WIDTH_CHARACTERS = 130
+
+# The stages of loading in the order in which they run.
+STAGES = ("read", "decode", "convert", "resize", "collate", "gather", "host to device", "to floats")
+
+LoadingName = Literal["decode", "cache"]
+LOADING_NAMES: tuple[LoadingName, ...] = get_args(LoadingName)
 
 
-def conclude(measured: Measurements) -> Conclusions:
-    """Return everything that follows from the figures."""
-    steps = measured.steps
-    stages = measured.stages[measured.loading]
-    dominant = max(stages, key=lambda name: stages[name].median)
-    in_line = steps.in_line.median
-    return Conclusions(
-        input_bound=is_input_bound(steps),
-        dominant_stage=dominant,
-        dominant_share=stages[dominant].median / measured.seconds_per_image(measured.loading),
-        loading_share=min(1.0, steps.loading_seconds / in_line),
-        hideable_share=min(1.0, steps.hideable_seconds / in_line),
-        hidden_share=1 - steps.prefetched.median / in_line,
-        loader_processes=recommended_processes(steps),
-        advice=advice(measured),
-        warnings=[*thrashing(measured.throughput)],
-    )
+def loading_of(config: RunConfig) -> LoadingName:
+    """Return how throughput and steps load: as the study, or by the cache for images kept on a device."""
+    return "decode" if config.data.loading == "decode" else "cache"
 
 
-def is_input_bound(steps: Steps) -> bool:
-    """Return whether loading one batch takes longer than computing its step."""
-    return steps.loading_seconds > steps.compute.median
+@dataclass(frozen=True)
+class Samples:
+    """Median of samples, with their 5th and 95th percentile."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float] | npt.NDArray[np.float64]) -> Self:
+        low, high = np.percentile(values, PERCENTILES).tolist()
+        return cls(median=float(np.median(values)), low=low, high=high, count=len(values))
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Images per second of this many loader processes, a sample a round; 0 loads in the main process."""
+
+    processes: int
+    images_per_second: Samples
+
+
+@dataclass(frozen=True)
+class HostCores:
+    """The cores that this process may use, and the study's workers that share them."""
+
+    cores: int
+    workers_per_host: int
+
+    @property
+    def cores_per_worker(self) -> int:
+        return self.cores // self.workers_per_host
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Training steps of one worker on its cores; seconds of a step of one batch.
+
+    `data_wait` is loading to uint8 tensors in main memory, `host_to_device` transfer and conversion,
+    `compute` forward, backward and optimizer. `in_line` is the whole step, each batch loaded when it is
+    needed, and `prefetched` the whole step with `loader_processes` on the same cores.
+    """
+
+    device: str
+    threads: int
+    data_wait: Samples
+    host_to_device: Samples
+    compute: Samples
+    in_line: Samples
+    loader_processes: int
+    prefetched: Samples
+
+    @property
+    def loading_seconds(self) -> float:
+        return self.data_wait.median + self.host_to_device.median
+
+    @property
+    def input_bound(self) -> bool:
+        """Whether loading one batch takes longer than computing its step."""
+        return self.loading_seconds > self.compute.median
+
+    @property
+    def hideable_seconds(self) -> float:
+        """Return the seconds of a step that loader processes with cores of their own would hide.
+
+        The training process brings each batch to the device itself, and a step never gets shorter than the
+        work of that process.
+        """
+        return min(self.data_wait.median, self.host_to_device.median + self.compute.median)
+
+    @property
+    def hidden_share(self) -> float:
+        """Return what loader processes hid of a step: below 0, what they cost."""
+        return 1 - self.prefetched.median / self.in_line.median
+
+    @property
+    def recommended_processes(self) -> int:
+        """Return the number tried, where they had something to hide and steps became shorter; else 0."""
+        gain = min(self.hideable_seconds, self.in_line.median - self.prefetched.median)
+        return self.loader_processes if gain >= LEAST_GAIN_SHARE * self.in_line.median else 0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All figures; `stages` are seconds per image of every stage, in one process."""
+
+    config: RunConfig
+    host: HostCores
+    stages: dict[LoadingName, dict[str, Samples]]
+    throughput: list[Throughput]
+    steps: Steps
+    notes: list[str]
+
+    @property
+    def batch(self) -> int:
+        return self.config.training.batch_per_worker
+
+    @property
+    def loading_share(self) -> float:
+        """Return the share of a step that loads in line."""
+        return min(1.0, self.steps.loading_seconds / self.steps.in_line.median)
+
+    @property
+    def dominant_stage(self) -> tuple[str, float]:
+        """Return the stage that takes longest, and its share of loading an image."""
+        loading = loading_of(self.config)
+        stages = self.stages[loading]
+        name = max(stages, key=lambda name: stages[name].median)
+        return name, stages[name].median / self.seconds_per_image(loading)
+
+    def seconds_per_image(self, loading: LoadingName) -> float:
+        """Return the sum of the stages' medians."""
+        return sum(samples.median for samples in self.stages[loading].values())
 
 
 def processes_to_try(throughput: Sequence[Throughput], host: HostCores, images_per_second: float) -> int:
@@ -44,7 +159,7 @@ def processes_to_try(throughput: Sequence[Throughput], host: HostCores, images_p
     left to training. Where no count keeps up, the fewest within a tenth of the best are returned; 0 where
     no loader processes were measured.
     """
-    speeds = {count.processes: count.images_per_second.median for count in throughput if count.processes > 0}
+    speeds = {tried.processes: tried.images_per_second.median for tried in throughput if tried.processes > 0}
     if not speeds:
         return 0
     most = min(max(1, host.cores_per_worker - 1), max(speeds))
@@ -55,65 +170,141 @@ def processes_to_try(throughput: Sequence[Throughput], host: HostCores, images_p
     return int(candidates[np.argmax(per_worker >= wanted)])
 
 
-def recommended_processes(steps: Steps) -> int:
-    """Return the number tried, where they had something to hide and steps became shorter; else 0."""
-    gain = min(steps.hideable_seconds, steps.in_line.median - steps.prefetched.median)
-    return steps.loader_processes if gain >= LEAST_GAIN_SHARE * steps.in_line.median else 0
-
-
-def thrashing(throughput: Sequence[Throughput]) -> Iterator[str]:
-    """Yield a warning where more loader processes load less."""
-    measured = [count for count in throughput if count.processes > 0]
-    for number, count in enumerate(measured[1:], start=1):
+def thrashing(throughput: Sequence[Throughput]) -> str | None:
+    """Return a warning where more loader processes load less."""
+    measured = [tried for tried in throughput if tried.processes > 0]
+    for number, tried in enumerate(measured[1:], start=1):
         best = max(measured[:number], key=lambda other: other.images_per_second.median)
-        speed = count.images_per_second
+        speed = tried.images_per_second
         highest = best.images_per_second
         if speed.median < NOTABLY_LOWER * highest.median and speed.high < highest.low:
-            yield (
-                f"thrashing: {count.processes} loader processes load {speed.median:.4g} images/s,"
+            return (
+                f"thrashing: {tried.processes} loader processes load {speed.median:.4g} images/s,"
                 f" {best.processes} load {highest.median:.4g}; use no more than {best.processes}"
             )
-            return
+    return None
 
 
-def advice(measured: Measurements) -> str:
+def advice(profile: Profile) -> str:
     """Return one line: what to change, if anything, and the figures behind it."""
-    steps = measured.steps
-    loading = steps.loading_seconds
+    steps = profile.steps
     compute = steps.compute.median
     facts = (
-        f"loading a batch of {measured.batch} takes {as_milliseconds(loading)}, its step"
-        f" {as_milliseconds(compute)} on {steps.device}"
+        f"loading a batch of {profile.batch} takes {_milliseconds(steps.loading_seconds)},"
+        f" its step {_milliseconds(compute)} on {steps.device}"
     )
-    if loading < LEAST_GAIN_SHARE * steps.in_line.median:
+    if steps.loading_seconds < LEAST_GAIN_SHARE * steps.in_line.median:
         return f"nothing to gain here: {facts}"
-    share = f"loading is {loading / (loading + compute):.0%} of a step"
-    return f"{'input-bound' if is_input_bound(steps) else share}: {facts}; {_remedy(measured)}"
+    in_line = _milliseconds(steps.in_line.median)
+    prefetched = _milliseconds(steps.prefetched.median)
+    loaders = _loaders(steps.loader_processes)
+    if loading_of(profile.config) == "decode":
+        cached = _milliseconds(profile.seconds_per_image("cache") * profile.batch)
+        remedy = f"data.loading = 'cache' takes {cached} for a batch"
+    elif steps.recommended_processes:
+        remedy = f"{loaders} for each worker would shorten a whole step from {in_line} to {prefetched}"
+    else:
+        cores = count(profile.host.cores_per_worker, "core")
+        remedy = (
+            f"prefetch does not help with {cores} for each worker: a whole step takes {prefetched} with"
+            f" {loaders}, {in_line} without"
+        )
+    share = steps.loading_seconds / (steps.loading_seconds + compute)
+    bound = "input-bound" if steps.input_bound else f"loading is {share:.0%} of a step"
+    return f"{bound}: {facts}; {remedy}"
 
 
-def _remedy(measured: Measurements) -> str:
-    if measured.loading == "decode":
-        cached = as_milliseconds(measured.seconds_per_image("cache") * measured.batch)
-        return f"data.loading = 'cache' takes {cached} for a batch"
-    steps = measured.steps
-    prefetched = as_milliseconds(steps.prefetched.median)
-    in_line = as_milliseconds(steps.in_line.median)
-    loaders = counted(steps.loader_processes, "loader process", "es")
-    if recommended_processes(steps):
-        return f"{loaders} for each worker would shorten a whole step from {in_line} to {prefetched}"
-    cores = counted(measured.host.cores_per_worker, "core")
-    return (
-        f"prefetch does not help with {cores} for each worker: a whole step takes {prefetched} with"
-        f" {loaders}, {in_line} without"
-    )
+def _loaders(number: int) -> str:
+    return "1 loader process" if number == 1 else f"{number} loader processes"
 
 
-def counted(number: int, thing: str, plural: str = "s") -> str:
-    """Return '1 core', '2 cores'."""
-    return f"{number} {thing}{'' if number == 1 else plural}"
-
-
-def as_milliseconds(seconds: float) -> str:
+def _milliseconds(seconds: float) -> str:
     """Return three significant digits, as '0.0123 ms' or '1,740 ms'."""
     value = seconds * 1000
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
+def print_profile(profile: Profile) -> None:
+    """Print stages, loader processes, steps, notes and warnings, with the advice last."""
+    width = None if sys.stdout.isatty() else TABLES_WIDTH_CHARACTERS
+    console = CleanConsole(highlight=False, soft_wrap=True, width=width)
+    host = profile.host
+    data = profile.config.data
+    loading = loading_of(profile.config)
+    console.print(
+        f"{profile.config.study}: {count(profile.batch, 'image')} a batch, {data.image_width} x"
+        f" {data.image_height} pixels, data.loading = '{loading}'\n"
+        f"{count(host.cores, 'core')} here, {count(host.workers_per_host, 'worker')} per host,"
+        f" {count(host.cores_per_worker, 'core')} for each\n"
+    )
+    console.print(_stage_table(profile))
+    title = f"loader processes, data.loading = '{loading}': median (5 % to 95 % of rounds)"
+    table = _table(title, "processes", "images/s", "ms per batch")
+    for tried in profile.throughput:
+        speed = tried.images_per_second
+        images = f"{speed.median:.1f} ({speed.low:.1f} to {speed.high:.1f})"
+        table.add_row(str(tried.processes), images, f"{profile.batch / speed.median * 1000:.2f}")
+    console.print(table)
+    console.print(_step_table(profile.steps))
+    for line in _sentences(profile):
+        console.print(line, markup=False)
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _stage_table(profile: Profile) -> Table:
+    title = "ms per image in one process, files in the page cache: median (5 % to 95 % of samples)"
+    table = _table(title, "stage", *profile.stages)
+    for stage in STAGES:
+        if any(stage in times for times in profile.stages.values()):
+            samples = [times.get(stage) for times in profile.stages.values()]
+            table.add_row(stage, *("" if each is None else _in_milliseconds(each) for each in samples))
+    sums = [f"{profile.seconds_per_image(loading) * 1000:.3f}" for loading in profile.stages]
+    table.add_row("sum of medians", *sums, style="bold")
+    return table
+
+
+def _in_milliseconds(samples: Samples) -> str:
+    low, median, high = (seconds * 1000 for seconds in (samples.low, samples.median, samples.high))
+    return f"{median:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _step_table(steps: Steps) -> Table:
+    title = f"ms per step of one process on {steps.device}, {count(steps.threads, 'thread')}"
+    table = _table(f"{title}: median (5 % to 95 %)", "part", "ms", "share")
+    for name, samples in (
+        ("data wait", steps.data_wait),
+        ("host to device", steps.host_to_device),
+        ("forward, backward, optimizer", steps.compute),
+        ("whole step, no prefetch", steps.in_line),
+        (f"whole step, {_loaders(steps.loader_processes)}", steps.prefetched),
+    ):
+        table.add_row(name, _in_milliseconds(samples), f"{samples.median / steps.in_line.median:.1%}")
+    return table
+
+
+def _sentences(profile: Profile) -> Iterator[str]:
+    steps = profile.steps
+    yield from (f"note: {note}" for note in profile.notes)
+    if warning := thrashing(profile.throughput):
+        yield f"warning: {warning}"
+    stage, share = profile.dominant_stage
+    seconds = _milliseconds(profile.seconds_per_image(loading_of(profile.config)))
+    yield f"dominant stage: {stage}, {share:.0%} of loading an image ({seconds})"
+    bound = "yes" if steps.input_bound else "no"
+    yield f"input-bound: {bound}; loading is {profile.loading_share:.1%} of a step"
+    hideable = min(1.0, steps.hideable_seconds / steps.in_line.median)
+    noise = " (more than can be hidden: noise)" if steps.hidden_share > hideable else ""
+    yield (
+        f"loader processes with cores of their own can hide {hideable:.1%} of a step;"
+        f" {steps.loader_processes} on these cores hid {steps.hidden_share:.1%}{noise}"
+    )
+    processes = steps.recommended_processes
+    yield f"recommended data.loader_workers with data.loading = 'decode': {processes}"
+    yield f"advice: {advice(profile)}"

@@ -5,14 +5,14 @@ python -m unet_scaling.profile.probe SECONDS CORES < study.json   prints a Probe
 
 import sys
 
-from unet_scaling.profile.steps import (
+from unet_scaling.profile.measure import (
     cores_of_one_worker,
     default_device,
     device_name,
+    open_subject,
     plain_step,
-    step_seconds,
+    step_phases,
 )
-from unet_scaling.profile.subject import open_subject
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import run_program
 from unet_scaling.study.probed import Probed
@@ -22,26 +22,16 @@ BATCHES_SAMPLED = 2
 
 
 def main() -> None:
+    """Raises UserError (65) for a folder that does not match its manifest."""
     study = StudyConfig.model_validate_json(sys.stdin.read())
-    print(probe(study, float(sys.argv[1]), int(sys.argv[2])).model_dump_json())
-
-
-def probe(study: StudyConfig, seconds: float, cores: int) -> Probed:
-    """Take steps of the study's first configuration for so many seconds, on so many cores.
-
-    Raises UserError (65) for a folder that does not match its manifest.
-    """
+    seconds, cores = float(sys.argv[1]), int(sys.argv[2])
     device = default_device()
     batch = study.configs()[0].training.batch_per_worker
     with cores_of_one_worker(cores), open_subject(study, BATCHES_SAMPLED * batch) as subject:
         step = plain_step(subject.config, device)
-        taken = step_seconds(subject, step, device, seconds)
-    return Probed(
-        device=device_name(device),
-        cores=cores,
-        images_per_step=batch,
-        step_seconds=taken,
-    )
+        taken = step_phases(subject, step, device, 0, seconds).sum(axis=1).tolist()
+    probed = Probed(device=device_name(device), cores=cores, images_per_step=batch, step_seconds=taken)
+    print(probed.model_dump_json())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,411 @@
+"""Time a study's input on this machine: its stages, loader processes, and steps with and without them."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unet_scaling.data import batches
+from unet_scaling.data.batches import to_floats, transfer
+from unet_scaling.data.cache import (
+    BUILDING_PREFIX,
+    CachedImages,
+    build_cache,
+    default_cache_root,
+    open_cache,
+    pair_bytes,
+)
+from unet_scaling.data.decoding import DecodedImages, collate, convert_pair, decode_pair, fit_pair, read_pair
+from unet_scaling.data.image_data import ImageData
+from unet_scaling.data.image_source import ImageSource, Indices, PackedBatch
+from unet_scaling.data.manifest import Manifest, read_manifest
+from unet_scaling.data.prefetch import PREFETCHED_BATCHES, Prefetcher
+from unet_scaling.data.verification import Verification
+from unet_scaling.group.group import Group
+from unet_scaling.group.identity import identify
+from unet_scaling.group.shared_memory import SHARED_MEMORY
+from unet_scaling.measure.phases import Seconds, phase_clock
+from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.profile.findings import (
+    LOADING_NAMES,
+    STAGES,
+    HostCores,
+    LoadingName,
+    Profile,
+    Samples,
+    Steps,
+    Throughput,
+    loading_of,
+    processes_to_try,
+)
+from unet_scaling.study.config import RunConfig, StudyConfig
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.measurements import Phase
+from unet_scaling.study.progress import progress
+from unet_scaling.task.loading import load_task
+from unet_scaling.training import Step, build_model, build_optimizer, local_step
+
+# Shares of the time; throughput is measured three times.
+STAGES_SHARES: dict[LoadingName, float] = {"decode": 0.2, "cache": 0.1}
+THROUGHPUT_SHARE = 0.4
+STEPS_SHARE = 0.3
+# Tables of which an axis is noted.
+PROFILED_TABLES = ("data", "model", "training")
+# Interleaved: a disturbance then falls on all counts of processes alike.
+ROUNDS = 3
+# Up to here every number of processes is tried, beyond it each doubling.
+EVERY_COUNT_UP_TO = 4
+# More processes rarely help one host.
+MOST_PROCESSES = 32
+# A measurement ends early once it is steady: batches of each process, and seconds.
+ENOUGH_BATCHES = 8
+ENOUGH_SECONDS = 0.5
+# A step of a large batch on a CPU may take most of a minute; more than the most make no figure better.
+FEWEST_STEPS = 2
+MOST_STEPS = 50
+
+
+def profile_study(
+    study: StudyConfig, samples: int = 128, seconds: float = 60, workers_per_host: int | None = None
+) -> Profile:
+    """Measure for about `seconds` on this machine, with so many images.
+
+    The cores are divided among `workers_per_host`, by default the study's largest number that fits: a worker
+    needs a core, and a GPU where there are any. Raises UserError: 65 for data that do not match their
+    manifest, 2 for options that cannot be met.
+    """
+    device = default_device()
+    cores = len(os.sched_getaffinity(0))
+    room = torch.cuda.device_count() if device.type == "cuda" else cores
+    workers = workers_per_host or max((each for each in study.workers if each <= room), default=1)
+    if workers > cores:
+        raise UserError(f"--workers-per-host: found {workers}; this machine has {cores} cores, one for each")
+    host = HostCores(cores, workers)
+    with open_subject(study, samples) as subject:
+        with cores_of_one_worker(host.cores_per_worker):
+            stages = {
+                loading: time_stages(subject, loading, device, STAGES_SHARES[loading] * seconds)
+                for loading in LOADING_NAMES
+            }
+        counts, notes = counts_to_try(subject, cores)
+        throughput = measure_throughput(subject, counts, THROUGHPUT_SHARE * seconds)
+        batch = subject.config.training.batch_per_worker
+        with cores_of_one_worker(host.cores_per_worker):
+            steps = time_steps(
+                subject,
+                plain_step(subject.config, device),
+                device,
+                lambda compute_seconds: processes_to_try(throughput, host, batch / compute_seconds),
+                STEPS_SHARE * seconds,
+            )
+        if device.type == "cpu":
+            notes.append("steps are those of this CPU; run this where the training will run, for its device")
+        return Profile(study.configs()[0], host, stages, throughput, steps, [*subject.notes, *notes])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A sample of the training images, with their cache, and how the study trains on them."""
+
+    config: RunConfig
+    manifest: Manifest
+    cache_root: Path
+    batches: Indices
+    """Row numbers in the manifest, [n, batch], in random order."""
+    notes: tuple[str, ...]
+
+    @cached_property
+    def decoded(self) -> DecodedImages:
+        return DecodedImages(self.manifest, Path(self.config.data.folder), self.config.data)
+
+    @cached_property
+    def cached(self) -> CachedImages:
+        return open_cache(self.manifest, Path(self.config.data.folder), self.config.data, self.cache_root)
+
+    @property
+    def source(self) -> ImageSource:
+        """Return the images as the study loads them; those that it keeps on a device come from the cache."""
+        return self.decoded if loading_of(self.config) == "decode" else self.cached
+
+    def run_data(self, device: torch.device, loader_processes: int, steps: int) -> ImageData:
+        """Return the data of a run of one worker, with at least so many steps in its epoch."""
+        images = len(self.manifest.pairs)
+        passes = -(-steps * self.batches.shape[1] // images)
+        config = _changed(self.config, "data", loader_workers=loader_processes, passes_per_epoch=passes)
+        everything = batches.Split(train=np.arange(images), test=np.arange(0))
+        group = Group(identify({}), device, lambda tensor: tensor, {})
+        return ImageData(self.source, Verification({}, ""), everything, config, group, self.manifest.sha256)
+
+
+@contextmanager
+def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
+    """Sample at least `samples` images of the study's first configuration, in whole batches.
+
+    They are the training images that come first in the first epoch, decoded into a cache of their own, which
+    is removed at the end. Raises UserError (65) for a folder that does not match its manifest.
+    """
+    config = study.configs()[0]
+    if config.has_own_task:
+        raise UserError(
+            f"task.file: found {config.task.file}; only the images of the built-in task are profiled"
+        )
+    # One plain process: nothing is accumulated, shared or read from a file.
+    config = _changed(config.model_copy(update={"workers": 1}), "model", batch_norm="local")
+    config = _changed(config, "training", initial_weights=None, accumulate=1, plays=None)
+    folder = Path(config.data.folder)
+    manifest = read_manifest(config.data.manifest_path)
+    manifest.require_unchanged(folder)
+    manifest.require_options(config.data)
+    batch = config.training.batch_per_worker
+    train = batches.split(len(manifest.pairs), config.data.test_share, config.data.split_seed).train
+    first = batches.epoch_order(train, 1, config.seed, epoch=0)[: max(samples, batch)]
+    sample = Manifest(foreground=manifest.foreground, pairs=[manifest.pairs[row] for row in sorted(first)])
+    order = batches.epoch_order(np.arange(len(sample.pairs)), 1, config.seed, epoch=0)
+    whole_batches = np.resize(order, (-(-samples // batch), batch))  # repeats where they do not fill the last
+    with _temporary_cache_root() as root:
+        build_cache(sample, folder, config.data, root)
+        yield Subject(config, sample, root, whole_batches, tuple(_notes_on_axes(study)))
+
+
+def _changed(config: RunConfig, table: str, **options: Any) -> RunConfig:  # noqa: ANN401
+    changed = getattr(config, table).model_copy(update=options)
+    return config.model_copy(update={table: changed})
+
+
+@contextmanager
+def _temporary_cache_root() -> Iterator[Path]:
+    """Make a folder on the disk of the real cache; what a killed profile leaves is removed with builds."""
+    root = default_cache_root()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(dir=root, prefix=BUILDING_PREFIX)
+    except OSError as error:
+        raise UserError(
+            f"{root}: the decoded images cannot be kept here ({error.strerror});"
+            " set UNET_SCALING_CACHE to a folder on a disk with space"
+        ) from None
+    with folder as name:
+        yield Path(name)
+
+
+def _notes_on_axes(study: StudyConfig) -> Iterator[str]:
+    """Yield a note for each option of which only the first value is profiled."""
+    for table in PROFILED_TABLES:
+        for key, values in sorted(getattr(study, table).items()):
+            if isinstance(values, list) and len(values) > 1:
+                others = ", ".join(map(str, values[1:]))
+                yield (
+                    f"{table}.{key} is an axis: profiled is {values[0]}, not {others};"
+                    f" --set {table}.{key}={values[1]} profiles another"
+                )
+
+
+class StageClock:
+    """Seconds per image of each stage, one entry for each time that it ran."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def stage(self, name: str, images: int = 1) -> Iterator[None]:
+        begin = synchronized_seconds(self.device)
+        yield
+        self.seconds[name].append((synchronized_seconds(self.device) - begin) / images)
+
+
+def time_stages(
+    subject: Subject, loading: LoadingName, device: torch.device, seconds: float
+) -> dict[str, Samples]:
+    """Return the seconds per image of every stage, over all images or for about so many seconds."""
+    # Takes what only the first batch costs. Building the cache has read all files into the page cache.
+    load_batch(subject, loading, subject.batches[0], StageClock(device))
+    clock = StageClock(device)
+    end = time.perf_counter() + seconds
+    for indices in progress(subject.batches, len(subject.batches), f"stages of {loading}"):
+        load_batch(subject, loading, indices, clock)
+        if time.perf_counter() > end:
+            break
+    return {name: Samples.of(clock.seconds[name]) for name in STAGES if name in clock.seconds}
+
+
+def load_batch(
+    subject: Subject, loading: LoadingName, indices: Indices, clock: StageClock
+) -> tuple[Tensor, Tensor]:
+    """Load a batch stage by stage; equal to `to_device` of what `gather` returns."""
+    folder, data = Path(subject.config.data.folder), subject.config.data
+    if loading == "decode":
+        loaded = []
+        for index in indices:
+            pair = subject.manifest.pairs[index]
+            with clock.stage("read"):
+                contents = read_pair(folder, pair)
+            with clock.stage("decode"):
+                pixels = decode_pair(folder, pair, *contents)
+            with clock.stage("convert"):
+                converted = convert_pair(folder, data, pair, *pixels)
+            with clock.stage("resize"):
+                loaded.append(fit_pair(data, *converted))
+        with clock.stage("collate", len(indices)):
+            images, masks = collate(loaded)
+    else:
+        with clock.stage("gather", len(indices)):
+            images, masks = subject.cached.gather(indices)
+    if clock.device.type != "cpu":  # on a CPU nothing is transferred: no stage rather than one of 0 seconds
+        with clock.stage("host to device", len(indices)):
+            images, masks = transfer(images, masks, clock.device)
+    with clock.stage("to floats", len(indices)):
+        return to_floats(images, masks, subject.config.training.channels_last)
+
+
+def counts_to_try(subject: Subject, cores: int) -> tuple[list[int], list[str]]:
+    """Return 0, 1, 2, ... up to the cores, in doublings beyond 4, with notes on what is left out.
+
+    Left out is what shared memory has no room for: where it is full, a process dies of a bus error. Batches
+    may fill half of it.
+    """
+    most = min(cores, MOST_PROCESSES)
+    doublings = (2**power for power in range(most.bit_length()))
+    counts = sorted({*range(min(most, EVERY_COUNT_UP_TO) + 1), *doublings, most})
+    batch_bytes = subject.batches.shape[1] * pair_bytes(subject.config.data)
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+    room = int(free // 2 // (batch_bytes * (PREFETCHED_BATCHES + 1)))
+    if counts[-1] <= room:
+        return counts, []
+    note = f"{SHARED_MEMORY} has room for the batches of {room} loader processes: more were not tried"
+    return [count for count in counts if count <= room], [note]
+
+
+def measure_throughput(subject: Subject, counts: Sequence[int], seconds: float) -> list[Throughput]:
+    """Measure each count of loader processes once in every round, with nobody computing.
+
+    The first round is always finished; later measurements only start within `seconds`.
+    """
+    end = time.perf_counter() + seconds
+    window = seconds / (ROUNDS * len(counts))
+    speeds: dict[int, list[float]] = defaultdict(list)
+    for count in progress([*counts] * ROUNDS, ROUNDS * len(counts), "loader processes"):
+        if not speeds[count] or time.perf_counter() + window <= end:
+            speeds[count].append(_images_per_second(subject, count, window))
+    return [Throughput(processes=count, images_per_second=Samples.of(speeds[count])) for count in counts]
+
+
+def _images_per_second(subject: Subject, processes: int, window: float) -> float:
+    # Loader processes deliver in turn: only whole turns of all of them are counted.
+    batches_per_turn = max(1, processes)
+    endless = cycle(subject.batches)
+    stream: Iterator[PackedBatch] = map(subject.source.gather, endless)
+    if processes:
+        stream = Prefetcher(subject.source, processes).batches(endless)
+
+    def take_a_turn() -> None:
+        deque(islice(stream, batches_per_turn), maxlen=0)
+
+    take_a_turn()
+    begin = time.perf_counter()
+    seconds = 0.0
+    turns = 0
+    while seconds < window and not (turns >= ENOUGH_BATCHES and seconds >= ENOUGH_SECONDS):
+        take_a_turn()
+        turns += 1
+        seconds = time.perf_counter() - begin
+    return turns * batches_per_turn * int(subject.batches.shape[1]) / seconds
+
+
+def default_device() -> torch.device:
+    """Return the first GPU that this process sees, or the CPU."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+@contextmanager
+def cores_of_one_worker(count: int) -> Iterator[None]:
+    """Keep all threads of this process, and the processes it starts, on its first `count` cores."""
+    allowed = os.sched_getaffinity(0)
+    threads = torch.get_num_threads()
+    _stay_on(set(sorted(allowed)[:count]))
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        _stay_on(allowed)
+
+
+def _stay_on(cores: set[int]) -> None:
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # the thread has ended meanwhile
+            os.sched_setaffinity(int(task.name), cores)
+
+
+def plain_step(config: RunConfig, device: torch.device) -> Step:
+    """Return the training step of a process that has nobody to average gradients with."""
+    task = load_task(config)
+    model = build_model(task, device, nn.BatchNorm2d).train()
+    return local_step(model, build_optimizer(task, model), task)
+
+
+def time_steps(
+    subject: Subject, step: Step, device: torch.device, choose: Callable[[float], int], seconds: float
+) -> Steps:
+    """Take steps that load in line, then steps with loader processes, each for half of `seconds`.
+
+    `choose` returns the number of loader processes for a step whose computing takes so many seconds.
+    """
+    phases = step_phases(subject, step, device, 0, seconds / 2)
+    in_line = phases.sum(axis=1)
+    data_wait = phases[:, Phase.DATA_WAIT]
+    host_to_device = phases[:, Phase.HOST_TO_DEVICE]
+    compute = Samples.of(in_line - data_wait - host_to_device)
+    processes = choose(compute.median)
+    prefetched = step_phases(subject, step, device, processes, seconds / 2).sum(axis=1)
+    # Loader processes deliver in turn, so that single steps come in bursts: the mean of a turn counts.
+    per_turn = max(1, processes)
+    turns = len(prefetched) // per_turn
+    return Steps(
+        device=device_name(device),
+        threads=torch.get_num_threads(),
+        data_wait=Samples.of(data_wait),
+        host_to_device=Samples.of(host_to_device),
+        compute=compute,
+        in_line=Samples.of(in_line),
+        loader_processes=processes,
+        prefetched=Samples.of(prefetched[: turns * per_turn].reshape(turns, per_turn).mean(axis=1)),
+    )
+
+
+def step_phases(
+    subject: Subject, step: Step, device: torch.device, processes: int, seconds: float
+) -> Seconds:
+    """Return the phases [steps, phases]; the first turn, for which batches may lie ready, is left out."""
+    warm_up_steps = max(1, processes)
+    fewest = warm_up_steps + max(FEWEST_STEPS, processes)
+    most = fewest + MOST_STEPS
+    clock = phase_clock(step.model, steps=1, passes=1, device=device)
+    stream = subject.run_data(device, processes, most).steps(0, clock)
+    end = time.perf_counter() + seconds
+    taken: list[Seconds] = []
+    while len(taken) < fewest or (len(taken) < most and time.perf_counter() < end):
+        clock.begin()
+        begin = synchronized_seconds(device)
+        clock.resume(begin)
+        step.take(next(stream), clock)
+        clock.next_step()
+        taken.append(clock.seconds(synchronized_seconds(device) - begin)[0])
+    clock.close()
+    return np.array(taken[warm_up_steps:])
