@@ -24,10 +24,10 @@ from analysis.findings.fairness_table import fairness_checks
 from analysis.findings.headline import kind_of
 from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.recommendation import recommend
-from analysis.findings.significance import repeats_needed
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.findings.wrapper_comparison import with_framework
+from analysis.stats import repeats_needed
 from analysis.study import Study
 from benchmarks.adaptive import adaptive_lines, by_hand_lines, early_lines
 from benchmarks.simulation import (

@@ -35,7 +35,7 @@ from analysis.arrays import Array
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.summary_json import summary_json
-from analysis.statistics.intervals import share_interval
+from analysis.stats import share_interval
 from benchmarks.records import digest, header_of, result_of
 from benchmarks.scenes import make_run_folder
 from slurm.study_folder import in_launch_order

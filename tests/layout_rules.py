@@ -30,7 +30,7 @@ ORDERS = {
     "analysis": (
         ("arrays", "score", "study", "text", "processes", "restriction"),
         ("facts", "loading"),
-        ("statistics",),
+        ("stats",),
         ("findings",),
         ("budget",),
         ("prediction",),

@@ -11,7 +11,7 @@ import pytest
 from analysis.__main__ import main
 from analysis.compare.contrast import Sample, corrected, unpaired_contrasts
 from analysis.compare.show import COMPARE_COLUMNS
-from analysis.statistics.launches import Launches
+from analysis.stats import Launches
 from tests.compared_studies import OTHER_SPREAD, SPREAD, write_side
 from tests.malformed_records import with_values
 from tests.records import Measured, digest, make_epochs, make_point, make_workers, write_run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from analysis.findings.steadiness import outlying_launches, run_steadiness
-from analysis.statistics.intervals import bounds, coverage, replicates
+from analysis.stats import bounds, coverage, replicates
 from tests.records import Measured, make_epochs, make_point, make_workers, write_run
 from tests.reports import Row, report_of
 from tests.simulated import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.budget.point_facts import PointFacts
-from analysis.statistics.intervals import CONFIDENCE
+from analysis.stats import CONFIDENCE
 from analysis.study import NAN
 
 # Of the point's worker time, and by judgement, as every threshold of the rules for which no measurement is

@@ -15,8 +15,7 @@ import pandas as pd
 
 from analysis.arrays import Array
 from analysis.loading.ping_pongs import hosts_floor_seconds
-from analysis.statistics.intervals import NOT_NEGATIVE, median_intervals
-from analysis.statistics.timed import timed
+from analysis.stats import NOT_NEGATIVE, median_intervals, timed
 from analysis.study import NAN, POINT, Study
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record_lines import Header

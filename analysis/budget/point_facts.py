@@ -1,6 +1,6 @@
 """The facts of one point that the rules of the diagnosis judge: shares, processor, network and straggler.
 
-Of the launches that count for speed (statistics/timed.py).
+Of the launches that count for speed (stats.timed).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,7 @@ import pandas as pd
 from analysis.budget.shares import PARTS, Shares, known_points, run_shares, share_array, shares_of
 from analysis.budget.tables import CONTENDED
 from analysis.facts import share_cores
-from analysis.statistics.intervals import Interval
-from analysis.statistics.launches import launches_of
-from analysis.statistics.timed import timed
+from analysis.stats import Interval, launches_of, timed
 from analysis.study import NAN, POINT, SERIES, Study
 from unet_scaling.study.config import Framework, RunConfig
 from unet_scaling.study.disturbance import DISTURBED_SHARE

@@ -13,8 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.arrays import Array
-from analysis.statistics.intervals import SHARE, Interval, bounds
-from analysis.statistics.launches import Launches
+from analysis.stats import SHARE, Interval, Launches, bounds
 from analysis.study import Study
 
 PARTS = ("data_wait", "compute", "wire", "imbalance", "optimizer", "unequal_work", "rest")

@@ -24,9 +24,7 @@ from analysis.budget.shares import PARTS, known_points, run_shares, share_array,
 from analysis.findings.node_scaling import NONE
 from analysis.findings.pairs import PAIR, paired_logarithms, paired_runs
 from analysis.findings.speedup import NO_BASELINE, PairedLaunches, own_baseline
-from analysis.statistics.intervals import bounds
-from analysis.statistics.launches import Launches, launches_of
-from analysis.statistics.timed import timed
+from analysis.stats import Launches, bounds, launches_of, timed
 from analysis.study import NAMES, NAN, POINT, Study
 from analysis.text import count, percent
 from unet_scaling.study.config import Framework
@@ -48,7 +46,7 @@ def budget_table(study: Study) -> pd.DataFrame:
 
     Columns: BUDGET_COLUMNS. The parts are shares of the point's worker time and sum to `deviation`; a
     negative part takes less time per image than on 1 worker; `contended` is the sum of CONTENDED_PARTS,
-    beside them. Intervals (95 %, see intervals.py) are over
+    beside them. Intervals (95 %, see stats.py) are over
     launches, paired by repeat where both points have the same ones, and need 3. `rest_of_step` is the
     share of a step that no phase explains. What is missing is in `budget_notes`.
     """

@@ -13,7 +13,7 @@ from analysis.budget.causes import (
 )
 from analysis.budget.point_facts import PointFacts
 from analysis.budget.tables import CONTENDED, CONTENDED_PARTS
-from analysis.statistics.intervals import UNKNOWN_INTERVAL
+from analysis.stats import UNKNOWN_INTERVAL
 from analysis.text import percent
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import DISTURBED_SHARE

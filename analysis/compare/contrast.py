@@ -14,16 +14,17 @@ import pandas as pd
 from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array
-from analysis.findings.significance import NORMAL_QUANTILES, holm
-from analysis.statistics.intervals import (
+from analysis.stats import (
     ANY,
     FEWEST_REPEATS,
+    NORMAL_QUANTILES,
     UNKNOWN_INTERVAL,
     Interval,
+    Launches,
     bounds,
+    holm,
     median_intervals,
 )
-from analysis.statistics.launches import Launches
 from analysis.study import NAN
 
 # Means of equal numbers differ by their rounding.

@@ -10,7 +10,7 @@ from analysis.compare.sides import StudySide
 from analysis.findings.asked import asked_at
 from analysis.findings.at_once import Clash, clashes_of
 from analysis.loading.asked import FINAL_FATES
-from analysis.statistics.timed import kept_though_disturbed
+from analysis.stats import kept_though_disturbed
 from analysis.study import Study
 from analysis.text import clean, count
 

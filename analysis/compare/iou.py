@@ -20,8 +20,7 @@ from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH
 from analysis.findings.differences import learning_of, seeds_of
-from analysis.statistics.intervals import FEWEST_REPEATS, Interval
-from analysis.statistics.launches import Launches
+from analysis.stats import FEWEST_REPEATS, Interval, Launches
 from analysis.text import count
 
 REFUSED = "refused"

@@ -11,10 +11,7 @@ from analysis.compare.doubts import doubts_on_speed
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
-from analysis.statistics.blocks import block_deviations
-from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS, coverage
-from analysis.statistics.launches import Launches
-from analysis.statistics.timed import timed
+from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS, Launches, block_deviations, coverage, timed
 from analysis.study import NAN
 
 A_FASTER = "A faster"

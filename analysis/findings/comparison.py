@@ -17,10 +17,16 @@ from analysis.arrays import Array, Integers
 from analysis.findings.check import Check, withholding
 from analysis.findings.doubts import doubts_of
 from analysis.findings.pairs import PAIR, paired_deviations, paired_logarithms, paired_runs, side_by_side
-from analysis.findings.significance import holm_in_families, repeats_needed
-from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS, bounds, coverage
-from analysis.statistics.launches import launches_of
-from analysis.statistics.timed import timed
+from analysis.stats import (
+    FEWEST_REPEATS,
+    RECOMMENDED_REPEATS,
+    bounds,
+    coverage,
+    holm_in_families,
+    launches_of,
+    repeats_needed,
+    timed,
+)
 from analysis.study import NAN, Study
 
 TABLE_SAYS_NO = "the fairness table says no to: "

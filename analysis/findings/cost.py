@@ -13,8 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.score import Score
-from analysis.statistics.intervals import NOT_NEGATIVE, Interval, median_intervals
-from analysis.statistics.timed import timed
+from analysis.stats import NOT_NEGATIVE, Interval, median_intervals, timed
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, Study
 
 CLOCK = "training seconds only: without start, evaluation and checkpoints"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.arrays import Array
 from analysis.findings.headers import COUNTS
-from analysis.statistics.intervals import (
+from analysis.stats import (
     FEWEST_REPEATS,
     RECOMMENDED_REPEATS,
     SHARE,

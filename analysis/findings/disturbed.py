@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.statistics.intervals import FEWEST_REPEATS
-from analysis.statistics.timed import kept_though_disturbed
+from analysis.stats import FEWEST_REPEATS, kept_though_disturbed
 from analysis.study import Study
 
 # A note carries more names than a sentence: each is a launch to repeat.

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 
 import pandas as pd
 
-from analysis.statistics.timed import timed
+from analysis.stats import timed
 from analysis.study import Study
 from analysis.text import Row
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from analysis.statistics.timed import timed
+from analysis.stats import timed
 from analysis.study import GPU_COLUMNS, POINT, Study
 
 _COLUMNS = (*POINT, "repeats", "utilization", "memory_bytes", "power_watts", "joules_per_image")

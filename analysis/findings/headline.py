@@ -22,7 +22,7 @@ from analysis.findings.phrases import (
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.findings.verdict import claim_of, slower_framework
-from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.stats import FEWEST_REPEATS
 from analysis.study import Study
 from analysis.text import capitalised, count, listed, number
 

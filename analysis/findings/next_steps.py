@@ -10,7 +10,7 @@ from analysis.findings.headline import kind_of
 from analysis.findings.recommendation import Recommendation
 from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.findings.submission import submit_command
-from analysis.statistics.intervals import RECOMMENDED_REPEATS
+from analysis.stats import RECOMMENDED_REPEATS
 from analysis.text import listed
 from unet_scaling.study.command_line import LAUNCH_HINT
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array, Integers
-from analysis.statistics.timed import timed
+from analysis.stats import timed
 from analysis.study import POINT, SERIES, Study
 from unet_scaling.study.record_lines import Header
 

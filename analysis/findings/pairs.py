@@ -8,8 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.findings.check import PointPair
-from analysis.statistics.blocks import block_deviations
-from analysis.statistics.timed import counts_for_speed
+from analysis.stats import block_deviations, counts_for_speed
 from analysis.study import COMPARED, Study
 from analysis.text import clean, count, first_of
 

@@ -21,7 +21,7 @@ from analysis.findings.check import PointPair
 from analysis.findings.pairs import PAIR, pair_of, paired_runs, point_name
 from analysis.findings.wrapper_comparison import compare_each, of_compared_pair, with_framework
 from analysis.loading.load import load_study
-from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.stats import FEWEST_REPEATS
 from analysis.study import Study
 from analysis.text import count
 from unet_scaling.study.errors import UserError, run_program

@@ -28,7 +28,7 @@ from analysis.findings.differences import (
     reasons,
     seeds_of,
 )
-from analysis.statistics.intervals import SHARE, Interval, median_intervals
+from analysis.stats import SHARE, Interval, median_intervals
 from analysis.study import POINT, Study
 
 _DIFFERENCE_COLUMNS = ["difference", "difference_low", "difference_high"]

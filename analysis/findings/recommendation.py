@@ -18,7 +18,7 @@ from analysis.findings.candidates import Candidate, CandidateSet, Comparisons, c
 from analysis.findings.evidence import disqualifications, evidence
 from analysis.findings.standing import REPEATS_NEEDED
 from analysis.findings.verdict import slower_framework
-from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.stats import FEWEST_REPEATS
 from analysis.study import COMPARED, POINT, Study
 from analysis.text import Row, count
 from unet_scaling.study.config import Framework

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from analysis.findings.candidates import CandidateSet
-from analysis.statistics.intervals import RECOMMENDED_REPEATS
+from analysis.stats import RECOMMENDED_REPEATS
 from analysis.study import POINT, Study
 from analysis.text import count
 from unet_scaling.study.measurements import STARTUP_COLUMNS

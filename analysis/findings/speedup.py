@@ -8,10 +8,18 @@ import pandas as pd
 
 from analysis.arrays import Array, Integers
 from analysis.findings.node_scaling import NONE, full_nodes, one_node
-from analysis.statistics.blocks import block_deviations
-from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, SHARE, bounds, coverage
-from analysis.statistics.launches import Launches, launches_of
-from analysis.statistics.timed import timed
+from analysis.stats import (
+    CONFIDENCE,
+    FEWEST_REPEATS,
+    SHARE,
+    Launches,
+    add_bounded,
+    block_deviations,
+    bounds,
+    coverage,
+    launches_of,
+    timed,
+)
 from analysis.study import POINT, SERIES, Study
 
 SPEEDUP_COLUMNS = (
@@ -40,9 +48,9 @@ def summarise(study: Study) -> pd.DataFrame:
     throughput over that of the same framework with the same options on 1 worker; `_common` takes the
     faster one of all 1-worker points with the same options instead, and is known only where every
     framework has such a point. Efficiency is speed-up / workers, deviation 1 - efficiency. Intervals
-    (95 %, see intervals.py) need 3 repeats; that of a speed-up is paired where both points have the same
+    (95 %, see stats.py) need 3 repeats; that of a speed-up is paired where both points have the same
     repeats, and carries the baseline's uncertainty either way. Disturbed launches count for speed only where
-    too few others of their point remain (statistics/timed.py), for IoU always. `nodes` is unknown where
+    too few others of their point remain (stats.timed), for IoU always. `nodes` is unknown where
     runs of a point differ in it; `node_` columns are of full nodes (node_scaling.py). What is not known is
     NaN, and `unknown` says why there is no speed-up.
     """
@@ -112,7 +120,7 @@ def _add_iou(points: pd.DataFrame, study: Study) -> None:
     runs = study.runs.reset_index(drop=True)
     launches = launches_of(runs, POINT)
     iou = _values(runs, "iou")
-    _add(points, "iou", launches.medians(iou), *launches.intervals(iou, SHARE))
+    add_bounded(points, "iou", launches.bounded(iou, SHARE))
 
 
 def _add_throughput(points: pd.DataFrame, study: Study, replicated: Array) -> None:

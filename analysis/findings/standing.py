@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.score import Score
-from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import Names
 from analysis.text import Row, bracketed, count, with_interval
 from unet_scaling.study.options import Criteria

@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array, Integers
-from analysis.statistics.blocks import Blocks, epoch_blocks
-from analysis.statistics.intervals import FEWEST_REPEATS, RESAMPLING_SEED
-from analysis.statistics.launches import launches_of
-from analysis.statistics.timed import timed
+from analysis.stats import RESAMPLING_SEED, Blocks, epoch_blocks, launches_of, timed
 from analysis.study import NAMES, NAN, POINT, Study
 from analysis.text import Row, count
 
@@ -140,7 +137,7 @@ def _distances_and_scores(study: Study, runs: pd.DataFrame) -> tuple[Array, Arra
     The deviation is the usual one of the study, or the point's own if it is larger.
     """
     logs = np.log(runs[study.throughput].to_numpy(dtype=np.float64))
-    groups = [members for _, members in launches_of(runs, POINT).of_equal_size(FEWEST_REPEATS)]
+    groups = [members for _, members in launches_of(runs, POINT).of_equal_size()]
     distances = [_distances(logs[members]) for members in groups]
     usual = launch_deviation(distances)
     distance, score = np.full((2, len(runs)), NAN)

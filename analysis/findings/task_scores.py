@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from analysis.statistics.intervals import ANY, SHARE
-from analysis.statistics.launches import launches_of
+from analysis.stats import ANY, SHARE, launches_of
 from analysis.study import POINT, Study
 
 TASK_SCORE_COLUMNS = [*POINT, "score", "judged", "seeds", "value", "value_low", "value_high"]
@@ -23,8 +22,8 @@ def task_scores(study: Study) -> pd.DataFrame:
     rows = runs.groupby(launches.point).first()
     values = runs["value"].to_numpy(dtype=np.float64)
     judged = (rows["score"] == study.score.name).to_numpy()
-    of_any = launches.intervals(values, ANY)
-    of_share = launches.intervals(values, SHARE)
+    of_any = launches.bounded(values, ANY)[1:]
+    of_share = launches.bounded(values, SHARE)[1:]
     low, high = (np.where(judged, *bounds) for bounds in zip(of_share, of_any, strict=True))
     seeds = np.bincount(launches.point, minlength=launches.points)
     found = {"judged": judged, "seeds": seeds, "value": launches.medians(values)}

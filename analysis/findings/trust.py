@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.findings.check import NO, NOT_KNOWN, QUIET, YES, Check, PointPair
 from analysis.findings.steadiness import run_steadiness
 from analysis.findings.tiles import Light, Tile
-from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import Study
 from analysis.text import count, listed
 from unet_scaling.study.run_state import Exclusion

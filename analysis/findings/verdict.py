@@ -12,8 +12,7 @@ from analysis.findings.comparison import FASTER, NO_DIFFERENCE, NOT_ENOUGH, SUGG
 from analysis.findings.doubts import medians_disagree
 from analysis.findings.pairs import PAIR, pair_of
 from analysis.findings.unmatched import unmatched
-from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
-from analysis.statistics.timed import timed
+from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS, timed
 from analysis.study import COMPARED, NAMES, Study
 from analysis.text import Row, bracketed, count
 from unet_scaling.study.config import Framework

@@ -26,7 +26,7 @@ from analysis.findings.pairs import (
     side_by_side,
 )
 from analysis.restriction import NOTHING_LEARNED
-from analysis.statistics.timed import kept_though_disturbed
+from analysis.stats import kept_though_disturbed
 from analysis.study import POINT, Study
 from analysis.text import clean, count, repeats_text
 from unet_scaling.study.disturbance import SHORTEST_JUDGED_SECONDS

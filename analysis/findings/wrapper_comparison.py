@@ -13,8 +13,7 @@ import pandas as pd
 from analysis.findings.comparison import HOROVOD_FASTER, compare
 from analysis.findings.pair_of_frameworks import runs_of_pair
 from analysis.findings.pairs import PAIR, side_by_side
-from analysis.statistics.intervals import RECOMMENDED_REPEATS
-from analysis.statistics.timed import timed
+from analysis.stats import RECOMMENDED_REPEATS, timed
 from analysis.study import COMPARED, NAMES, POINT, Study
 from unet_scaling.study.config import Framework
 

@@ -13,7 +13,7 @@ from analysis.findings.tiles import COST_TITLE, Light, Tile
 from analysis.played.kept import JudgedCount, KeptIou, kept_farthest_first, kinds_of
 from analysis.played.quality import PlayedQuality
 from analysis.score import Score
-from analysis.statistics.intervals import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT
 from analysis.text import Row, capitalised, count, number, unit_of_value, with_interval
 

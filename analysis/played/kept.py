@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.findings.differences import not_learned_words
 from analysis.played.points import LossVerdict, series_rows
-from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.stats import FEWEST_REPEATS
 from analysis.study import Names, Study
 from analysis.text import Row, bracketed, count, listed, series_name
 

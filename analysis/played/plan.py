@@ -17,7 +17,7 @@ from analysis.findings.cost import Target, target_of
 from analysis.played.points import points_of
 from analysis.played.speeds import KnownSpeed, RealSpeeds
 from analysis.score import Score
-from analysis.statistics.intervals import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
+from analysis.stats import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
 
 _BOUNDED = ("epochs_to_target", "seconds_per_epoch", "seconds_to_target", "worker_hours_to_target")

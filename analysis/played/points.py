@@ -26,7 +26,7 @@ from analysis.findings.differences import (
     seeds_of,
 )
 from analysis.findings.quality import against_baseline
-from analysis.statistics.intervals import SHARE, Interval, median_intervals
+from analysis.stats import SHARE, Interval, median_intervals
 from analysis.study import NAN, POINT, SERIES, Study
 from analysis.text import count
 

@@ -14,7 +14,7 @@ from analysis.loading.options import OPERATIONAL, flat_options
 from analysis.prediction.notes import UNSEEN_LINK
 from analysis.prediction.predictor import Predictor
 from analysis.prediction.series import all_series, count_at, why_unpredictable
-from analysis.statistics.intervals import UNKNOWN_INTERVAL, Interval
+from analysis.stats import UNKNOWN_INTERVAL, Interval
 from analysis.study import NAN, POINT, SERIES, Study
 from analysis.text import Row
 from unet_scaling.study.record_lines import Header

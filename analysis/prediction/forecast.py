@@ -18,7 +18,7 @@ from analysis.prediction.predictor import Predictor
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
 from analysis.restriction import restriction_words
-from analysis.statistics.intervals import Interval, median_intervals
+from analysis.stats import Interval, median_intervals
 from analysis.study import SERIES, Study
 from analysis.text import listed
 from unet_scaling.study.code_version import commit

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from analysis.prediction.series import Series
-from analysis.statistics.intervals import FEWEST_REPEATS
+from analysis.stats import FEWEST_REPEATS
 from analysis.text import bracketed
 
 UNSEEN_LINK = "the link between nodes is not among the points fitted"

@@ -10,7 +10,7 @@ from analysis.prediction.notes import UNSEEN_LINK
 from analysis.prediction.scaling_laws import Counts
 from analysis.prediction.series import Series
 from analysis.prediction.step_time import EDGES, StepTime, fit_step_time
-from analysis.statistics.intervals import UNKNOWN_INTERVAL, Interval
+from analysis.stats import UNKNOWN_INTERVAL, Interval
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from analysis.prediction.scaling_laws import Counts, Vector, term_matrix
 from analysis.prediction.series import Series, all_series, count_at, why_unpredictable
 from analysis.prediction.step_time import EDGES, STEP_TERMS, StepTime
 from analysis.processes import parallel_map
-from analysis.statistics.intervals import (
+from analysis.stats import (
     CONFIDENCE,
     FEWEST_REPEATS,
     RESAMPLING_SEED,

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.arrays import Array
 from analysis.loading.forecasts import AVERAGE
-from analysis.statistics.intervals import CONFIDENCE, share_interval
-from analysis.statistics.timed import timed
+from analysis.stats import CONFIDENCE, share_interval, timed
 from analysis.study import NAN, POINT, Study
 from analysis.text import count, number, number_with_interval, percent
 

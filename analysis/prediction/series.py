@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.prediction.scaling_laws import Counts, Vector
-from analysis.statistics.intervals import Interval
-from analysis.statistics.timed import timed
+from analysis.stats import Interval, timed
 from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study
 from analysis.text import count
 

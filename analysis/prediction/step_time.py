@@ -21,7 +21,7 @@ from analysis.prediction.scaling_laws import (
     slowest_of_normals,
     term_matrix,
 )
-from analysis.statistics.intervals import CONFIDENCE, FEWEST_REPEATS, RESAMPLING_SEED, Interval
+from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RESAMPLING_SEED, Interval
 
 # Coefficients are seconds: of one worker's step; of sending all gradients once over a link; what the link
 # between nodes adds to that; of one message; standard deviation of a worker's step.

@@ -10,7 +10,7 @@ from analysis.report.page_columns import of_request, point_keys, speed_columns
 from analysis.report.played_columns import played_meaning, played_short_columns
 from analysis.report.view import Column, number_column
 from analysis.restriction import restriction_words, with_restriction
-from analysis.statistics.intervals import coverage
+from analysis.stats import coverage
 from analysis.study import POINT
 from analysis.text import Row, clean, count, labelled, percent, repeats_text, sentence
 

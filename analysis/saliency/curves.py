@@ -7,7 +7,7 @@ import pandas as pd
 from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array
-from analysis.statistics.intervals import CONFIDENCE
+from analysis.stats import CONFIDENCE
 from analysis.study import Explained, Study
 from unet_scaling.study.saliency import SaliencyScore
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.statistics.intervals import share_interval
+from analysis.stats import share_interval
 from analysis.study import NAN, POINT, Explained, Study
 from unet_scaling.study.saliency import ExplainedImage, Faithfulness, SaliencyScore
 

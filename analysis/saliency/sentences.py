@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analysis.statistics.intervals import SHARE, coverage, median_intervals
+from analysis.stats import SHARE, coverage, median_intervals
 from analysis.study import Study
 from analysis.text import bracketed, count, first_of, labelled, percent
 from unet_scaling.study.texts import score_title

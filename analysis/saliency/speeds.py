@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 
 from analysis.findings.speedup import summarise
-from analysis.statistics.intervals import NOT_NEGATIVE, median_intervals
+from analysis.stats import NOT_NEGATIVE, median_intervals
 from analysis.study import NAN, POINT, Study
 from unet_scaling.study.saliency import Saliency, SaliencyPhases
 

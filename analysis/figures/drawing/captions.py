@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.figures.drawing.inputs import DrawnSeries, Inputs
 from analysis.restriction import restriction_words, with_restriction
-from analysis.statistics.intervals import FEWEST_REPEATS, coverage
+from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.text import chart_interval, chart_number, count, printable, repeats_text
 
 

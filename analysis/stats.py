@@ -1,0 +1,382 @@
+"""Launches, blocks of their epochs, bootstrap intervals of medians, and tests for many comparisons at once.
+
+The unit of replication is the launch, never the epoch. Plain nested resampling (draw launches, then
+blocks within each) counts the noise of the epochs twice, since the launches' own values already differ
+by it: its nominal 95 % covered up to 99.7 % in simulation. Resampling launches alone counts too little:
+its variance is (n - 1) / n of the true one for n launches, and the median of an odd number of them
+takes n values only, which covered 87 % at 7 launches. Both faults vanish when every drawn launch also
+gets a deviation of the second level, weighted 1 / sqrt(n): the missing share of the variance, neither
+more nor less (Davison and Hinkley, Bootstrap Methods, 1997, section 3.8; Hesterberg, What Teachers
+Should Know About the Bootstrap, 2015, section 4.1.2). The deviation is what a bootstrap of the launch's
+blocks says of its epochs, and for the rest of the spread a residual of another launch. It is drawn anew
+for every drawn launch. `python -m benchmarks.coverage` prints how often these intervals hold the truth.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats  # type: ignore[import-untyped]
+
+from analysis.arrays import Array, Integers
+from analysis.study import NAN, POINT, Study
+from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
+
+# The range of 2 launches holds the median in half of all cases: no interval worth the name.
+FEWEST_REPEATS = 3
+# The fewest whose range promises nearly the confidence below (see `coverage`).
+RECOMMENDED_REPEATS = 5
+CONFIDENCE = 0.95
+# 50 replicates lie beyond each end of an interval.
+RESAMPLES = 2000
+RESAMPLING_SEED = 0
+# Resamples drawn at once: the draws depend on it, so it must not depend on the number of points.
+BATCH = 50
+# Fewer epochs leave every epoch a block of its own; more blocks would take memory and say no more: the
+# bootstrap of 20 blocks gives the variance of their mean within a third.
+MOST_BLOCKS = 20
+# One block resampled is itself: no deviation at all.
+_FEWEST_BLOCKS = 2
+# A divisor of RESAMPLES: each realisation of the deviations serves 100 resamples of the launches.
+REALISATIONS = 20
+# The usual convention for the chance to find a difference that is there (Cohen 1988).
+POWER = 0.8
+NORMAL_QUANTILES = float(stats.norm.ppf((1 + CONFIDENCE) / 2) + stats.norm.ppf(POWER))
+
+Interval = tuple[float, float]
+UNKNOWN_INTERVAL: Interval = (NAN, NAN)
+# What a number can be at all. A bootstrap knows no bounds: at them it may reach beyond by a little.
+ANY: Interval = (-math.inf, math.inf)
+NOT_NEGATIVE: Interval = (0.0, math.inf)
+SHARE: Interval = (0.0, 1.0)
+
+
+def coverage(repeats: int) -> float:
+    """Return the confidence that an interval over so many launches can promise for any noise, at most 0.95.
+
+    The range of n launches holds the median of all possible ones with probability 1 - 2^(1-n): 75 % for
+    3, 88 % for 4, 94 % for 5 (David and Nagaraja, Order Statistics, section 7.1). Nothing that is known
+    from so few launches promises more without assuming a shape of the noise.
+    """
+    return float(min(CONFIDENCE, 1 - 2.0 ** (1 - repeats)))
+
+
+def share_interval(some: int, of: int) -> Interval:
+    """Return the exact interval of a share, that of Clopper and Pearson (1934); unknown of none."""
+    if not of:
+        return UNKNOWN_INTERVAL
+    interval = stats.binomtest(some, of).proportion_ci(CONFIDENCE, method="exact")
+    return float(interval.low), float(interval.high)
+
+
+def median_intervals(samples: Sequence[Array], possible: Interval = ANY) -> list[Interval]:
+    """Return the interval of the median of each sample, which holds one number per launch.
+
+    Samples of equal size are bootstrapped together: one by one they would take minutes in a large study.
+    For paired differences, or logarithms of paired ratios, pass one value per pair. No interval reaches
+    beyond what is `possible`. Unknown for fewer than 3 launches, or where a number is not finite.
+    """
+    sizes = [len(sample) for sample in samples]
+    point = np.repeat(np.arange(len(samples)), sizes)
+    launches = Launches(point, len(samples), np.arange(len(point)))
+    _, low, high = launches.bounded(np.concatenate([*samples, []]), possible)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def replicates(values: Array, deviations: Array | None = None, *, stream: int = 0) -> Array:
+    """Return bootstrap replicates of the median over launches, (points, RESAMPLES).
+
+    values      (points, launches), one number per launch
+    deviations  (realisations, points, launches): bootstrapped over a launch's blocks, minus its value
+    stream      points with equally many launches draw the same launches in one stream, so that the
+                replicates of two points may be subtracted as pairs; other streams are independent
+
+    NaN where there are fewer than 3 launches or one of them is unknown. All points are resampled alike, so
+    that a point's interval does not depend on the others.
+    """
+    points, launches = values.shape
+    replicated = np.full((points, RESAMPLES), np.nan)
+    known = np.isfinite(values).all(axis=-1)
+    if launches < FEWEST_REPEATS or not known.any():
+        return replicated
+    given = np.zeros((1, *values.shape)) if deviations is None else deviations
+    random = np.random.default_rng((RESAMPLING_SEED, stream))
+    within, between = _second_level(values[known], given[:, known])
+    parts = [
+        stats.bootstrap(
+            (values[known], realisation, between),
+            _median_of_sum,
+            vectorized=True,
+            axis=-1,
+            n_resamples=RESAMPLES // len(within),
+            batch=BATCH,
+            method="percentile",
+            rng=random,
+        ).bootstrap_distribution
+        for realisation in within
+    ]
+    replicated[known] = np.concatenate(parts, axis=-1)
+    return replicated
+
+
+def _second_level(values: Array, deviations: Array) -> tuple[Array, Array]:
+    """Return deviations of blocks and residuals of launches, scaled to sum to the variance over n."""
+    launches = values.shape[-1]
+    variance = values.var(axis=-1, ddof=1, keepdims=True)
+    of_epochs = (deviations**2).mean(axis=(0, -1))[:, None]
+    # Epochs explain at most what the launches vary by; the residuals carry the rest.
+    share = np.minimum(1.0, _quotient(of_epochs, variance))
+    scale = np.sqrt(_quotient(share * variance, of_epochs))
+    residuals = values - values.mean(axis=-1, keepdims=True)
+    return deviations * (scale / np.sqrt(launches)), residuals * np.sqrt((1 - share) / launches)
+
+
+def _quotient(above: Array, below: Array) -> Array:
+    """Return above / below, 0 where nothing is below."""
+    return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
+
+
+def _median_of_sum(values: Array, within: Array, between: Array, axis: int = -1) -> Array:
+    return np.asarray(np.median(values + within + between, axis=axis), dtype=np.float64)
+
+
+def bounds(replicated: Array, confidence: float = CONFIDENCE) -> tuple[Array, Array]:
+    """Return the bounds of the percentile interval, for each row of replicates; NaN where unknown."""
+    outside = (1 - confidence) / 2
+    low, high = np.quantile(replicated, [outside, 1 - outside], axis=-1)
+    return low, high
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Integers of launches, one or more columns of them, grouped into points.
+
+    point       (launches,) number of the point that each belongs to, counted from 0
+    points      how many points there are
+    repeats     (launches,) repeat of each: launches of one point are taken in this order
+    """
+
+    point: Integers
+    points: int
+    repeats: Integers
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """The number of launches of each point, (points,)."""
+        return np.asarray(np.bincount(self.point, minlength=self.points), dtype=np.int64)
+
+    def medians(self, values: Array) -> Array:
+        """Return the median over each point's launches; NaN where one of them is unknown."""
+        grouped = pd.Series(values).groupby(self.point)
+        medians = grouped.median().where(grouped.count() == grouped.size())
+        return np.asarray(medians.reindex(range(self.points)), dtype=np.float64)
+
+    def bounded(self, values: Array, possible: Interval = ANY) -> Array:
+        """Return median and interval of a number without blocks, (3, points), within what is `possible`."""
+        ends = np.clip(bounds(self.replicates(values)), *possible)
+        return np.array([self.medians(values), *ends], dtype=np.float64)
+
+    def replicates(self, values: Array, deviations: Array | None = None, *, stream: int = 0) -> Array:
+        """Return replicates of the median of these values, (points, RESAMPLES).
+
+        `deviations` (realisations, launches) are those of the launches' blocks, where the values are
+        logarithms of throughput. Leave them out where replicates of two points are to be subtracted:
+        residuals of one repeat cancel as their launches do, deviations do not.
+        """
+        replicated = np.full((self.points, RESAMPLES), np.nan)
+        for points, members in self.of_equal_size():
+            within = None if deviations is None else deviations[:, members]
+            replicated[points] = replicates(values[members], within, stream=stream)
+        return replicated
+
+    def baseline_replicates(
+        self, values: Array, replicated: Array, points: Integers, baseline: Integers
+    ) -> Array:
+        """Return replicates of the baseline of each of these points, as pairs with those of the points.
+
+        `replicated` are those of all points. Where the repeats differ, the baseline is drawn in another
+        stream, so independently.
+        """
+        drawn = replicated[baseline]
+        by_point = pd.Series(self.repeats).groupby(self.point)
+        repeat_sets = pd.factorize(pd.Series([tuple(sorted(repeats)) for _, repeats in by_point]))[0]
+        apart = np.flatnonzero(repeat_sets[points] != repeat_sets[baseline])
+        if len(apart):
+            drawn[apart] = self.replicates(values, stream=1)[baseline[apart]]
+        return drawn
+
+    def of_equal_size(self) -> Sequence[tuple[Integers, Integers]]:
+        """Return points of equally many launches, (points,), and their launches, (points, number).
+
+        Points of fewer than 3 launches are left out.
+        """
+        order = np.lexsort((self.repeats, self.point))
+        first = np.cumsum(self.sizes) - self.sizes
+        enough = [size for size in np.unique(self.sizes) if size >= FEWEST_REPEATS]
+        groups = [(np.flatnonzero(self.sizes == size), size) for size in enough]
+        return [(points, order[first[points][:, None] + np.arange(size)]) for points, size in groups]
+
+
+def launches_of(runs: pd.DataFrame, columns: list[str]) -> Launches:
+    """Return the launches in `runs`; runs that agree in `columns` are one point, in order of appearance."""
+    groups = runs.groupby(columns, sort=False, dropna=False)
+    point = np.asarray(groups.ngroup(), dtype=np.int64)
+    return Launches(point, int(point.max(initial=-1)) + 1, runs["repeat"].to_numpy(dtype=np.int64))
+
+
+def add_bounded(table: pd.DataFrame, name: str, bounded: Iterable[Any]) -> None:
+    """Add the columns `name`, `name`_low and `name`_high: a number and the ends of its interval."""
+    table[name], table[f"{name}_low"], table[f"{name}_high"] = bounded
+
+
+def timed(study: Study) -> Study:
+    """Return the study without disturbed launches, where enough others of their point remain.
+
+    What a launch learned does not depend on its speed: of its IoU the whole study tells.
+    """
+    counted = counts_for_speed(study.runs, study.runs["disturbed"] != "", POINT)
+    return study if counted.all() else replace(study, runs=study.runs[counted])
+
+
+def counts_for_speed(
+    launches: pd.DataFrame, disturbed: "pd.Series[bool]", columns: list[str]
+) -> NDArray[np.bool_]:
+    """Return which launches, or pairs of them, count: all of a group in which too few are undisturbed.
+
+    A group is what agrees in `columns`. An interval needs 3 launches, so fewer are not preferred to more.
+    """
+    groups = [launches[name] for name in columns]
+    quiet = (~disturbed).groupby(groups, sort=False, dropna=False).transform("sum")
+    return np.asarray(~disturbed | (quiet < FEWEST_REPEATS), dtype=np.bool_)
+
+
+def kept_though_disturbed(study: Study) -> pd.DataFrame:
+    """Return the disturbed launches that count for speed all the same."""
+    runs = timed(study).runs
+    return runs[runs["disturbed"] != ""]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Work (images, or epochs in logs that count no images) and seconds of each block of each launch.
+
+    epochs  (launches,) number of epochs in use
+    counts  (launches,) number of blocks: an epoch each, up to MOST_BLOCKS of several epochs each, so that
+            what one epoch passes on to the next stays inside a block
+    work, seconds  (launches, MOST_BLOCKS), 0 beyond `counts`
+    """
+
+    epochs: Integers
+    counts: Integers
+    work: Array
+    seconds: Array
+
+
+def epoch_blocks(study: Study, runs: Sequence[str]) -> Blocks:
+    """Return the blocks of these runs, in their order, without warm-up and stalled epochs."""
+    epochs = study.epochs[~(study.epochs["warmup"].astype(bool) | study.epochs["stalled"].astype(bool))]
+    launch = pd.Index(runs).get_indexer(pd.Index(epochs["run"]))
+    order = np.lexsort((epochs["epoch"].to_numpy(), launch))
+    order = order[launch[order] >= 0]
+    epochs, launch = epochs.iloc[order], launch[order]
+    sizes = np.bincount(launch, minlength=len(runs))
+    counts = np.minimum(sizes, MOST_BLOCKS)
+    position = np.arange(len(launch)) - (np.cumsum(sizes) - sizes)[launch]
+    block = launch * MOST_BLOCKS + position * counts[launch] // sizes[launch]
+
+    def sums(weights: "pd.Series[float]") -> Array:
+        flat = np.bincount(block, weights.to_numpy(dtype=np.float64), minlength=len(runs) * MOST_BLOCKS)
+        return np.asarray(flat, dtype=np.float64).reshape(len(runs), MOST_BLOCKS)
+
+    in_images = study.throughput == "images_per_second"
+    work = epochs["images"] if in_images else pd.Series(1.0, index=epochs.index)
+    return Blocks(sizes, counts, sums(work), sums(epochs["seconds"]))
+
+
+def block_deviations(study: Study, runs: Sequence[str]) -> Array:
+    """Return the logarithm of each launch's throughput over resampled blocks, minus that over all of them.
+
+    (REALISATIONS, launches), in the order of `runs`, which may name a run more than once; zeros for a launch
+    of fewer than 2 epochs, which says nothing about the noise within it.
+    """
+    launch, names = pd.factorize(pd.Index(runs))
+    blocks = epoch_blocks(study, list(names))
+    deviations = np.zeros((REALISATIONS, len(names)))
+    for count in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
+        chosen = np.flatnonzero(blocks.counts == count)
+        work, seconds = blocks.work[chosen, :count], blocks.seconds[chosen, :count]
+        resampled = stats.bootstrap(
+            (work, seconds),
+            _log_throughput,
+            paired=True,
+            vectorized=True,
+            axis=-1,
+            n_resamples=REALISATIONS,
+            batch=1,
+            method="percentile",
+            rng=np.random.default_rng(RESAMPLING_SEED),
+        ).bootstrap_distribution
+        deviations[:, chosen] = resampled.T - _log_throughput(work, seconds)
+    return deviations[:, launch]
+
+
+def _log_throughput(work: Array, seconds: Array, axis: int = -1) -> Array:
+    return np.asarray(np.log(work.sum(axis=axis) / seconds.sum(axis=axis)), dtype=np.float64)
+
+
+def repeats_needed(logarithms: Array) -> float:
+    """Return the repeats with which a difference like the one seen would be significant in 80 % of studies.
+
+    Assumes that the median of the paired logarithms is the true difference, and that their standard
+    deviation s stays: the median of n normal values has the variance pi / 2 * s^2 / n. At least one more
+    than there are; NaN for fewer than 3 pairs or no difference at all.
+    """
+    centre = abs(float(np.median(logarithms))) if len(logarithms) >= FEWEST_REPEATS else 0.0
+    if not centre > 0:
+        return NAN
+    deviation = float(np.std(logarithms, ddof=1))
+    needed = math.pi / 2 * (NORMAL_QUANTILES * deviation / centre) ** 2
+    return float(max(len(logarithms) + 1, math.ceil(needed)))
+
+
+def holm_in_families(
+    tests: pd.DataFrame, family: Sequence[str], significance: float = FIXED_SIGNIFICANCE
+) -> pd.DataFrame:
+    """Return significance, p_adjusted and comparisons of two-sided t-tests (pairs, centre, error), by Holm.
+
+    Tests that agree in the columns `family` are corrected for each other; without columns all are. The
+    probability is 1 where all values are 0, and NaN for fewer than 3 pairs.
+    """
+    error, centre, pairs = (tests[name].to_numpy(dtype=np.float64) for name in ("error", "centre", "pairs"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        probability = np.where(centre == 0, 1.0, 2 * stats.t.sf(np.abs(centre) / error, pairs - 1))
+    probability[pairs < FEWEST_REPEATS] = NAN
+    families = tests.groupby(list(family), sort=False).indices.values() if family else [np.arange(len(tests))]
+    corrected = np.full((3, len(tests)), NAN)
+    for members in families:
+        known = members[np.isfinite(probability[members])]
+        corrected[:, known] = holm(probability[known], significance)
+    return pd.DataFrame(dict(zip(("significance", "p_adjusted", "comparisons"), corrected, strict=True)))
+
+
+def holm(probability: Array, alpha: float = FIXED_SIGNIFICANCE) -> tuple[Array, Array, Array]:
+    """Return the significance of each test's interval, its adjusted probability, and the number of tests.
+
+    By Holm's procedure the k-th smallest of m probabilities is compared with alpha / (m - k + 1), until one
+    is too large; all from there on keep its significance. So an interval excludes "no difference" just
+    where Holm's procedure rejects it.
+    """
+    tests = len(probability)
+    order = np.argsort(probability, kind="stable")
+    ordered, steps = probability[order], tests - np.arange(tests)
+    kept = np.flatnonzero(ordered > alpha / steps)
+    step_kept = steps[kept[0]] if len(kept) else 1
+    significance, adjusted = np.empty((2, tests))
+    significance[order] = alpha / np.maximum(steps, step_kept)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps * ordered))
+    return significance, adjusted, np.full(tests, float(tests))
