@@ -12,9 +12,8 @@ from tests.recorded_scripts import STUDY, records
 from tests.records import write_run
 from unet_scaling import record
 from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT
-from unet_scaling.record.batches import count_samples
-from unet_scaling.record.loop_hooks import NOT_ONE_FORWARD, PASSES_IN_UPDATE
-from unet_scaling.record.script_meter import NO_LENGTH, NO_MODEL, OTHER_LENGTH
+from unet_scaling.record.meter import NO_LENGTH, NO_MODEL, NOT_ONE_FORWARD, OTHER_LENGTH, PASSES_IN_UPDATE
+from unet_scaling.record.recording import count_samples
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import STARTUP_COLUMNS, STEPS_NAME, Startup
 from unet_scaling.study.record import Record, line_with_checksum, read_record

@@ -14,8 +14,7 @@ All workers call all three; docs/recorder.md says what is measured.
 from pathlib import Path
 from typing import Any
 
-from unet_scaling.record.recording import Recording, begin
-from unet_scaling.record.script_run import RunOptions
+from unet_scaling.record.recording import Recording, RunOptions, begin
 
 __all__ = ["Recording", "RunOptions", "begin", "lightning_callback"]
 

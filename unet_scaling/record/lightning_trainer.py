@@ -12,42 +12,22 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from unet_scaling.measure.phases import NO_CLOCK, Clock
-from unet_scaling.record.batches import count_samples
-from unet_scaling.record.recording import Recording, script_group
-from unet_scaling.record.script_meter import MarkedModel
-from unet_scaling.record.script_run import RunArguments, RunOptions
+from unet_scaling.record.meter import MarkedModel, Marks
+from unet_scaling.record.recording import Recording, RunOptions, count_samples, group_of_script
 from unet_scaling.study.measurements import Phase
 
 FRAMEWORK = "lightning"
-
-
-class TrainerMarks:
-    """The marks of one epoch, which the callback makes."""
-
-    def __init__(self) -> None:
-        self.begin(NO_CLOCK)
-
-    def begin(self, clock: Clock) -> "TrainerMarks":
-        """Mark on this clock from now on."""
-        self.clock = clock
-        self.updates = 0
-        return self
-
-    def fault(self, batches: int) -> str:
-        return ""
-
-    def close(self) -> None:
-        self.clock = NO_CLOCK
 
 
 class RecorderCallback(Callback):  # type: ignore[misc]
     """Records each epoch of training; validation within it stops the clock."""
 
     def __init__(self, study: str, scores: Sequence[str], options: RunOptions, logs: str | Path) -> None:
-        self._arguments = RunArguments(study, FRAMEWORK, options)
+        self._study = study
+        self._options = options
         self._logs = Path(logs)
         self._scores = scores
-        self._marks = TrainerMarks()
+        self._marks = Marks(NO_CLOCK)
         self._recording: Recording | None = None
 
     @property
@@ -56,9 +36,13 @@ class RecorderCallback(Callback):  # type: ignore[misc]
         return self._recording
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        marked = MarkedModel(pl_module, self._marks.begin)
-        self._recording = Recording(script_group(FRAMEWORK, pl_module), marked)
-        self._recording.open(self._logs, self._arguments)
+        marked = MarkedModel(pl_module, self._new_marks)
+        self._recording = Recording(group_of_script(FRAMEWORK, pl_module), marked)
+        self._recording.open(self._logs, self._study, FRAMEWORK, self._options)
+
+    def _new_marks(self, clock: Clock) -> Marks:
+        self._marks = Marks(clock)
+        return self._marks
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         batches = trainer.num_training_batches

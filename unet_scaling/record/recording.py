@@ -1,33 +1,55 @@
-"""The recording of one run of a script: its epochs are measured, and worker 0 writes them down."""
+"""The recording of one run of a script: its epochs are measured, and worker 0 writes them down.
 
+No framework is imported here: one that the script does not use may not be installed.
+"""
+
+import hashlib
+import json
 import math
+import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unet_scaling.group import provenance
 from unet_scaling.group.group import Group
-from unet_scaling.record.batches import Item, RecordedBatches, count_samples
-from unet_scaling.record.loop_hooks import LoopHooks
-from unet_scaling.record.script_group import group_of_script
-from unet_scaling.record.script_meter import MarkedModel, ScriptMeter
-from unet_scaling.record.script_run import (
-    SOURCE,
-    RunArguments,
-    RunOptions,
-    introduce_workers,
-    make_run_folder,
-    script_header,
-)
-from unet_scaling.study.config import ALL_FRAMEWORKS
+from unet_scaling.group.horovod_controller import horovod_transport
+from unet_scaling.group.identity import Identity, identify
+from unet_scaling.group.verification import own_facts
+from unet_scaling.record.meter import LoopHooks, MarkedModel, ScriptMeter
+from unet_scaling.study import code_version
+from unet_scaling.study.config import PLAIN_NAME, PLAIN_NAME_WORDS
+from unet_scaling.study.dilation import dilation, is_dilated, link_rate
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import End, RecordLine, WorkerFacts
+from unet_scaling.study.record_lines import End, RecordLine, ScriptHeader, WorkerFacts
+from unet_scaling.study.study_file import STUDY_NAME, list_run_folders
+from unet_scaling.study.validation import validated
+
+RunOptions = Mapping[str, str | bool | int | float]
+Item = TypeVar("Item")
+# By it the run folders are told from those that a submission makes.
+FOLDER_PREFIX = "script"
+SOURCE = "record.begin"
+# By which function each framework makes the group, for the error where none was made.
+MAKES_THE_GROUP = {
+    "pytorch_native": "torch.distributed.init_process_group",
+    "horovod": "horovod.torch.init",
+    "lightning": "Fabric.launch",
+    "accelerate": "Accelerator",
+}
 
 
 def begin(
@@ -51,18 +73,51 @@ def begin(
     marked = None
     if model is not None and optimizer is not None:
         marked = MarkedModel(model, partial(LoopHooks, model, optimizer))
-    recording = Recording(script_group(framework, model), marked)
-    recording.open(Path(logs), RunArguments(study, framework, options or {}))
+    recording = Recording(group_of_script(framework, model), marked)
+    recording.open(Path(logs), study, framework, options or {})
     return recording
 
 
-def script_group(framework: str, model: nn.Module | None) -> Group:
-    """Return the group that the script has made; UserError where the framework is none of those known."""
-    for known in ALL_FRAMEWORKS:
-        if known == framework:
-            return group_of_script(known, model)
-    allowed = ", ".join(ALL_FRAMEWORKS)
-    raise UserError(f"{SOURCE}: framework: found {framework!r}; allowed: {allowed}")
+def group_of_script(framework: str, model: nn.Module | None) -> Group:
+    """Return the group that the script has made in this process; without any, a group of one worker.
+
+    Raises UserError where the framework is none of those known, and where a launcher started several
+    workers, which have no group yet.
+    """
+    if framework not in MAKES_THE_GROUP:
+        allowed = ", ".join(MAKES_THE_GROUP)
+        raise UserError(f"{SOURCE}: framework: found {framework!r}; allowed: {allowed}")
+    device = torch.device("cpu")
+    weight = next(model.parameters(), None) if model is not None else None
+    if weight is not None:
+        device = weight.device
+    elif torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        device = torch.device("cuda", torch.cuda.current_device())
+
+    library: Any = sys.modules.get("horovod.torch" if framework == "horovod" else "torch.distributed")
+    built = library is not None and (framework == "horovod" or library.is_available())
+    joined = built and library.is_initialized()
+    # The rank on its host, 0 for all, serves no purpose here: each worker has its device already.
+    if joined and framework == "horovod":
+        identity = Identity(library.rank(), library.size(), 0, "script")
+        add = partial(library.allreduce_, op=library.Sum)
+        return Group(identity, device, add, horovod_transport(library, identity))
+    if joined:
+
+        def sum_over_workers(tensor: Tensor) -> Tensor:
+            library.all_reduce(tensor)
+            return tensor
+
+        identity = Identity(library.get_rank(), library.get_world_size(), 0, "script")
+        return Group(identity, device, sum_over_workers, {"backend": library.get_backend()})
+    launched = identify(os.environ)
+    # A batch script of Slurm has the variables of its job, without being one of its tasks.
+    if launched.size > 1 and launched.launcher != "Slurm":
+        raise UserError(
+            f"{SOURCE}: {launched.launcher} started {launched.size} workers, but {framework} has no "
+            f"group of them yet; call it after {MAKES_THE_GROUP[framework]}"
+        )
+    return Group(Identity(0, 1, 0, "script"), device, lambda tensor: tensor, {})
 
 
 class Recording:
@@ -79,39 +134,67 @@ class Recording:
         self,
         batches: Iterable[Item],
         steps: int | None = None,
-        samples: Callable[[Item], int] = count_samples,
-    ) -> RecordedBatches[Item]:
+        samples: Callable[[Item], int] | None = None,
+    ) -> "RecordedBatches[Item]":
         """Return the batches of one epoch, to be iterated over instead of the loader, on every worker.
 
         `steps` ends it after so many batches, and tells their number where the loader has no length.
         `samples` counts those of a batch; by default they are the first dimension of its first tensor.
         """
-        return RecordedBatches(self, batches, steps, samples)
+        return RecordedBatches(self, batches, steps, samples or count_samples)
 
     def finish(self, **scores: float) -> None:
         """Complete the record, with scores by their names; a record without this is of a run that failed."""
         self._leave_epoch()
         if self._writer is None:
             return
-        self._write_steps()
-        self._write(End(status="complete", scores=_finite(scores)))
-
-    def open(self, logs: Path, arguments: RunArguments) -> None:
-        """Begin the record in a folder of its own below `logs`; raises what the function `begin` does."""
-        workers = introduce_workers(self._group, arguments)
-        self._group.run_on_all(partial(self._begin_record, logs, arguments, workers))
-
-    def _begin_record(self, logs: Path, arguments: RunArguments, workers: list[WorkerFacts]) -> None:
-        if self._group.rank != 0:
-            return
-        header = script_header(arguments, self._group, workers)
-        self._folder, header = make_run_folder(logs / arguments.study, header)
         try:
-            self._writer = RecordWriter(self._folder / RECORD_NAME)
-            self._writer.write(header)
-        except OSError as error:
-            raise UserError(f"{SOURCE}: the record cannot be written: {error}") from None
-        print(f"recording into {self._folder}", flush=True)
+            content = self._meter.steps_file()
+            if content is not None:
+                write_verified(self._folder / STEPS_NAME, content)
+        except (OSError, ImportError) as problem:
+            self._warn(f"{STEPS_NAME} could not be written: {problem}")
+        numbers = {name: float(score) for name, score in scores.items()}
+        finite = {name: score for name, score in numbers.items() if math.isfinite(score)}
+        self._write(End(status="complete", scores=finite or None))
+
+    def open(self, logs: Path, study: str, framework: str, options: RunOptions) -> None:
+        """Begin the record in a folder of its own below `logs`; raises what the function `begin` does."""
+        workers = self._introduce_workers(study, framework, options)
+
+        def begin_record() -> None:
+            if self._group.rank != 0:
+                return
+            header = script_header(study, framework, options, self._group.transport, workers)
+            self._folder, header = make_run_folder(logs / study, header)
+            try:
+                self._writer = RecordWriter(self._folder / RECORD_NAME)
+                self._writer.write(header)
+            except OSError as error:
+                raise UserError(f"{SOURCE}: the record cannot be written: {error}") from None
+            print(f"recording into {self._folder}", flush=True)
+
+        self._group.run_on_all(begin_record)
+
+    def _introduce_workers(self, study: str, framework: str, options: RunOptions) -> list[WorkerFacts]:
+        """Return the facts of all workers, by rank; UserError on all where they record different runs."""
+        common = {
+            "study": study,
+            "framework": framework,
+            "options": json.dumps(dict(options), sort_keys=True, default=str),
+            "script": own_program()[1] or "",
+        }
+        told = self._group.gather_strings(json.dumps(common))
+        for worker, other in enumerate(map(json.loads, told)):
+            for name, value in json.loads(told[0]).items():
+                if other[name] != value:
+                    found = f"{value!r} on worker 0, {other[name]!r} on worker {worker}"
+                    raise UserError(f"{SOURCE}: {name}: found {found}; call it alike on every worker")
+        facts = own_facts(self._group.identity, self._group.device, provenance.speed_variables())
+        return [
+            WorkerFacts.model_validate_json(text)
+            for text in self._group.gather_strings(facts.model_dump_json())
+        ]
 
     def begin_epoch(self, batches: int | None) -> None:
         """Start the clocks of all workers together, for so many batches; None: not known."""
@@ -163,20 +246,123 @@ class Recording:
             self._writer = None
             self._warn(f"nothing more is recorded: {problem}")
 
-    def _write_steps(self) -> None:
-        try:
-            content = self._meter.steps_file()
-            if content is not None:
-                write_verified(self._folder / STEPS_NAME, content)
-        except (OSError, ImportError) as problem:
-            self._warn(f"{STEPS_NAME} could not be written: {problem}")
-
     def _warn(self, text: str) -> None:
         if self._group.rank == 0:
             print(f"warning: {self._folder}: {text}", file=sys.stderr, flush=True)
 
 
-def _finite(scores: Mapping[str, float]) -> dict[str, float] | None:
-    """Return the scores as numbers, those that are finite; None without any."""
-    numbers = {name: float(score) for name, score in scores.items()}
-    return {name: score for name, score in numbers.items() if math.isfinite(score)} or None
+class RecordedBatches(Generic[Item]):
+    """The batches of a loader, at most `steps` of them; iterating over them is an epoch."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        batches: Iterable[Item],
+        steps: int | None,
+        samples: Callable[[Item], int],
+    ) -> None:
+        self._recording = recording
+        self._batches = batches
+        self._steps = steps
+        self._samples = samples
+
+    def __len__(self) -> int:
+        """Return the number of batches; raises TypeError where the loader does not tell it."""
+        if self._steps is None:
+            return len(self._batches)  # type: ignore[arg-type]
+        with suppress(TypeError):
+            return min(self._steps, len(self._batches))  # type: ignore[arg-type]
+        return self._steps
+
+    def __iter__(self) -> Iterator[Item]:
+        length = None
+        with suppress(TypeError):
+            length = len(self)
+        self._recording.begin_epoch(length)
+        for batch in islice(self._batches, self._steps):
+            self._recording.batch_arrived(self._samples(batch))
+            yield batch
+            self._recording.batch_done()
+        # Not in a finally clause: a worker that leaves its loop early must not wait here for the others.
+        self._recording.end_epoch()
+
+
+def count_samples(batch: object) -> int:
+    """Return the first dimension of the first tensor of a batch; raises UserError where it has none."""
+    for tensor in _tensors(batch):
+        if tensor.ndim:
+            return tensor.shape[0]
+    raise UserError(
+        f"run.epoch: the batch is of type {type(batch).__name__}, in which no tensor tells the samples; give "
+        "samples=, a function that counts those of a batch"
+    )
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:  # noqa: ANN401, whatever a loader gives
+    if isinstance(batch, Tensor):
+        yield batch
+        return
+    parts = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(parts, Sequence | Iterable) and not isinstance(parts, str | bytes):
+        for part in parts:
+            yield from _tensors(part)
+
+
+def script_header(
+    study: str, framework: str, options: RunOptions, transport: Mapping[str, Any], workers: list[WorkerFacts]
+) -> ScriptHeader:
+    """Return the header of the first repeat; UserError where an argument is wrong."""
+    if not re.fullmatch(PLAIN_NAME, study):
+        raise UserError(f"{SOURCE}: study: found {study!r}; allowed: {PLAIN_NAME_WORDS}")
+    script, sha256 = own_program()
+    commit, dirty = code_version.commit(Path(script).parent) if script else (None, None)
+    content = {
+        "framework": framework,
+        "repeat": 1,
+        "script": Path(script).name,
+        "script_sha256": sha256,
+        "options": dict(options),
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "versions": provenance.versions(),
+        "transport": transport,
+        "job": provenance.job(),
+        "dilation": dilation() if is_dilated() else None,
+        "link_rate": link_rate(),
+        "workers": workers,
+    }
+    return validated(ScriptHeader, content, SOURCE)
+
+
+def make_run_folder(study: Path, first: ScriptHeader) -> tuple[Path, ScriptHeader]:
+    """Make the folder of the first repeat that has none below that of the study; return it with its header.
+
+    Raises UserError where the study is one of the project's own runs, and where no folder can be made.
+    """
+    options = [f"{key}={value}" for key, value in first.options.items()]
+    parts = [FOLDER_PREFIX, first.framework, f"w{len(first.workers):02d}", *options]
+    name = re.sub(r"[^A-Za-z0-9.+=_-]+", "_", "-".join(parts))
+    try:
+        study.mkdir(parents=True, exist_ok=True)
+        if (study / STUDY_NAME).exists() or list_run_folders(study):
+            raise UserError(
+                f"{SOURCE}: study: found {study.name!r}, but {study} holds runs that were submitted, with "
+                "which those of another script are not compared; give another name"
+            )
+        for repeat in count(1):
+            folder = study / f"{name}-r{repeat}"
+            with suppress(FileExistsError):
+                folder.mkdir()
+                return folder, first.model_copy(update={"repeat": repeat})
+    except OSError as error:
+        raise UserError(f"{SOURCE}: no run folder can be made in {study}: {error}") from None
+    raise AssertionError("numbers of repeats do not end")
+
+
+def own_program() -> tuple[str, str | None]:
+    """Return path and SHA-256 of the program that runs; empty and None where it was typed."""
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    if path is None or not Path(path).is_file():
+        return "", None
+    return str(Path(path).resolve()), hashlib.sha256(Path(path).read_bytes()).hexdigest()

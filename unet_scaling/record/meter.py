@@ -1,0 +1,229 @@
+"""Measure the epochs of a script: seconds, samples and updates, and its phases where marks give them.
+
+    data wait        until the loader gives a batch
+    host to device   from there until the forward pass
+    forward          of the model alone
+    backward         the loss, and until the last gradient of the worker is ready (measure/phases.py)
+    sync             until the optimizer begins its update: with Horovod, until it has the averages
+    optimizer        the update
+    rest             until the next batch is asked for
+
+What the script does between the backward pass and the update, such as clipping, is part of sync.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from unet_scaling.group.group import Group
+from unet_scaling.measure.epoch_counters import CounterMeter
+from unet_scaling.measure.epoch_meter import NOT_EVERY_GRADIENT, gather_budget
+from unet_scaling.measure.phases import NO_CLOCK, Clock, PhaseClock, phase_clock
+from unet_scaling.measure.step_sample import StepSample
+from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.study.measurements import Phase
+from unet_scaling.study.record_lines import Epoch
+
+NO_MODEL = "record.begin was given no model and optimizer, on which hooks could mark the phases"
+NO_LENGTH = "the loader has no length: give run.epoch the number of batches, steps=..."
+OTHER_LENGTH = "the loader gave another number of batches than its length"
+NOT_ONE_FORWARD = "the model did not have one forward pass with gradients for each batch"
+PASSES_IN_UPDATE = "the optimizer's update ran the passes itself: where sync ends is not known"
+UNEQUAL_WORK = "the workers had unequal numbers of batches or samples"
+# The workers exchange the place of a fault in this list; the last one named stands for all.
+FAULTS = ("", NO_MODEL, NO_LENGTH, OTHER_LENGTH, NOT_ONE_FORWARD, PASSES_IN_UPDATE)
+# Of the sample of single steps, which has to be a sample, but not to be drawn again.
+SAMPLE_SEED = 0
+
+
+class Marks:
+    """The clock on which the phases of one epoch are marked, and the updates counted in it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.updates = 0
+
+    def fault(self, batches: int) -> str:  # noqa: ARG002, whoever marks by hooks has to compare
+        """Return why the phases of so many batches are not those of steps; empty where they are."""
+        return ""
+
+    def close(self) -> None:
+        """Mark nothing more."""
+        self.clock = NO_CLOCK
+
+
+class LoopHooks(Marks):
+    """Marks the phases of a hand-written training loop, by hooks on its model and optimizer."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, clock: Clock) -> None:
+        super().__init__(clock)
+        self._forwards = 0
+        self._depth = 0
+        self._passes_in_update = False
+        # Those of Fabric and Accelerate hold the optimizer that updates, and call no hooks.
+        while isinstance(getattr(optimizer, "optimizer", None), Optimizer):
+            optimizer = optimizer.optimizer  # type: ignore[attr-defined]
+        self._handles = (
+            model.register_forward_pre_hook(self._forward_begins),
+            model.register_forward_hook(self._forward_ends),
+            optimizer.register_step_pre_hook(self._update_begins),
+            optimizer.register_step_post_hook(self._update_ends),
+        )
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def fault(self, batches: int) -> str:
+        if self._passes_in_update:
+            return PASSES_IN_UPDATE
+        return "" if self._forwards == batches else NOT_ONE_FORWARD
+
+    def _forward_begins(self, *_: object) -> None:
+        # A pass without gradients, such as one of a teacher, is part of what comes next.
+        if torch.is_grad_enabled():
+            self._passes_in_update |= self._depth > 0
+            self.clock.mark(Phase.HOST_TO_DEVICE)
+
+    def _forward_ends(self, *_: object) -> None:
+        if torch.is_grad_enabled():
+            self._forwards += 1
+            self.clock.mark(Phase.FORWARD)
+
+    def _update_begins(self, *_: object) -> None:
+        # Horovod's optimizer waits for the averages in its step, and calls that of the wrapped one inside.
+        self._depth += 1
+        self.clock.mark(Phase.SYNC)
+
+    def _update_ends(self, *_: object) -> None:
+        self.clock.mark(Phase.OPTIMIZER)
+        self._depth -= 1
+        if self._depth == 0:
+            self.updates += 1
+
+
+@dataclass(frozen=True)
+class MarkedModel:
+    """The model whose gradients are marked, and what makes the marks of its other phases."""
+
+    model: nn.Module
+    marks: Callable[[Clock], Marks]
+
+
+class ScriptMeter:
+    """Measures one epoch after the other: begin, then arrived and done for every batch, then end.
+
+    begin and end are collective: all workers call them.
+    """
+
+    def __init__(self, group: Group, marked: MarkedModel | None) -> None:
+        self._group = group
+        self._marked = marked
+        self._marks: Marks | None = None
+        self._phases: PhaseClock | None = None
+        self._clock: Clock = NO_CLOCK
+        self._counters = CounterMeter(group, communication=None)
+        self._sample = StepSample(group.size, SAMPLE_SEED) if group.rank == 0 else None
+        self._epochs = 0
+
+    def begin(self, batches: int | None) -> None:
+        """Start the clocks of all workers together, for an epoch of so many batches; None: not known."""
+        self._expected = batches
+        self._batches = 0
+        self._samples = 0
+        self._seconds = 0.0
+        self._clock = NO_CLOCK
+        if self._marked is not None:
+            if batches:
+                if self._phases is None or self._phases.steps != batches:
+                    self._phases = phase_clock(self._marked.model, batches, 1, self._group.device)
+                else:
+                    self._phases.attach()
+                self._phases.begin()
+                self._clock = self._phases
+            self._marks = self._marked.marks(self._clock)
+        self._group.wait_for_all()
+        self._counters.begin()
+        self.resume()
+
+    def arrived(self, samples: int) -> None:
+        """Count a batch that the loader has just given."""
+        if self._batches == self._expected:
+            # More steps than the clock was told: no more phases are marked.
+            self._clock = NO_CLOCK
+            if self._phases and self._marks:
+                self._phases.close()
+                self._marks.clock = NO_CLOCK
+        self._clock.mark(Phase.DATA_WAIT)
+        self._samples += samples
+
+    def done(self) -> None:
+        """End the step of a batch."""
+        self._clock.next_step()
+        self._batches += 1
+
+    def pause(self) -> None:
+        """Stop the clock between two batches, as for an evaluation."""
+        self._seconds += synchronized_seconds(self._group.device) - self._began
+        self._clock.pause()
+
+    def resume(self) -> None:
+        """Continue the clock of this worker."""
+        self._began = synchronized_seconds(self._group.device)
+        self._clock.resume(self._began)
+
+    def close(self) -> None:
+        """Take all hooks off model and optimizer; of an epoch that was left, this is the end."""
+        if self._phases:
+            self._phases.close()
+        if self._marks:
+            self._marks.close()
+
+    def end(self) -> Epoch | None:
+        """Return the epoch, the same on all workers; None where it had no sample."""
+        self.pause()
+        self._counters.end()
+        self.close()
+        updates = self._marks.updates if self._marks else 0
+        own = (self._seconds, self._samples, self._batches, updates, FAULTS.index(self._fault()))
+        seconds, samples, batches, updates_of_all, faults = self._group.gather_array(np.array(own, float)).T
+        if not samples.any():
+            return None
+        no_budget = FAULTS[int(faults.max())]
+        if not no_budget and (len(set(samples)) > 1 or len(set(batches)) > 1):
+            no_budget = UNEQUAL_WORK
+        budget = None
+        if not no_budget:
+            assert self._phases is not None
+            phases = self._phases.seconds(self._seconds)
+            budget = gather_budget(self._group, self._epochs, phases, self._sample)
+        cpu, gpu = self._counters.gather()
+        self._epochs += 1
+        return Epoch(
+            epoch=self._epochs - 1,
+            seconds=float(seconds.max()),
+            worker_seconds=seconds.tolist(),
+            images=int(samples.sum()),
+            steps=int(updates_of_all.max() or batches.max()),
+            loss=None,
+            warmup=self._epochs == 1,
+            budget=budget,
+            no_budget=None if budget else no_budget or NOT_EVERY_GRADIENT,
+            cpu=cpu,
+            gpu=gpu,
+        )
+
+    def _fault(self) -> str:
+        if self._marks is None:
+            return NO_MODEL
+        if self._expected is None:
+            return NO_LENGTH
+        return self._marks.fault(self._batches) if self._batches == self._expected else OTHER_LENGTH
+
+    def steps_file(self) -> bytes | None:
+        """Return the content of steps.parquet on worker 0, None elsewhere."""
+        return self._sample.parquet() if self._sample else None
