@@ -27,8 +27,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from analysis import predict_command
 from analysis.compare import command as compare_command
-from analysis.prediction import command as predict_command
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError, run_program
 from unet_scaling.study.validation import positive

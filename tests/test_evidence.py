@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from analysis.forecast import score_table
 from analysis.loading.fidelity import infidelity
 from analysis.loading.load import load_study
-from analysis.prediction.scoring import score_table
 from analysis.report.assemble import Report, make_report
 from analysis.study import COMPARED, NAMES
 from analysis.text import with_interval

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from analysis.__main__ import main
-from analysis.prediction.scaling_laws import Counts, Vector, term_matrix
-from analysis.prediction.step_time import STEP_TERMS, fit_step_time
+from analysis.arrays import Array
+from analysis.predict import Counts, fit_step_time, step_matrix
 from tests.predicted import BATCH, LATER, STEPS, write_launches
 from tests.records import make_workers, write_run
 from tests.reports import report_of
@@ -31,9 +31,9 @@ def counts_of(workers: Sequence[int]) -> Counts:
     return Counts(np.array(workers, dtype=np.float64), np.full(len(workers), np.nan))
 
 
-def truth(workers: Sequence[int], *terms: float) -> Vector:
+def truth(workers: Sequence[int], *terms: float) -> Array:
     """Seconds of a step: compute, transfer, transfer between nodes, latency, imbalance."""
-    return np.asarray(term_matrix(tuple(STEP_TERMS.values()), counts_of(workers)) @ np.array(terms))
+    return np.asarray(step_matrix(counts_of(workers)) @ np.array(terms))
 
 
 def test_known_terms_are_recovered_and_every_larger_count_checks_every_fit(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_intervals_hold_what_is_measured_in_most_studies(terms: tuple[float, ...
         *fitted, last = (
             np.exp(0.01 * random.standard_normal((5, 5))) * truth((1, 2, 4, 8, 14), *terms)[:, None]
         )
-        low, high = fit_step_time(counts_of((1, 2, 4, 8)), tuple(fitted)).interval(counts_of([14]))
+        low, high = fit_step_time(counts_of((1, 2, 4, 8)), tuple(fitted)).at(counts_of([14])).interval
         held += low <= float(np.median(last)) <= high
     assert held >= 36
 
@@ -138,7 +138,7 @@ def test_throughput_is_positive_however_wild_the_points() -> None:
     for number in range(20):
         launches = tuple(np.exp(random.normal(0, 1.5, 1 + number % 4)) for _ in range(4))
         fitted = fit_step_time(counts_of((1, 2, 4, 8)), launches)
-        low, high = fitted.interval(counts_of([64]))
+        low, high = fitted.at(counts_of([64])).interval
         assert (fitted.terms >= 0).all()
         assert 0 < low < high < np.inf
 

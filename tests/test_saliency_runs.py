@@ -12,8 +12,7 @@ import torch
 
 from analysis.__main__ import main
 from analysis.loading.load import load_study
-from analysis.saliency.findings import saliency_findings
-from analysis.saliency.sentences import CHANCE_SHARE
+from analysis.saliency import CHANCE_SHARE, saliency_findings
 from slurm.local import launch
 from tests.explain_product import LINE_NAME, METHODS, SPLITS
 from tests.studies import give_workers, make_point, make_run, single_config, train

@@ -47,7 +47,7 @@ SUBCOMMANDS = (
     Subcommand("report", "analysis.__main__", "write the report of a study"),
     Subcommand("compare", "analysis.compare.command", "compare two studies"),
     Subcommand(
-        "predict", "analysis.prediction.command", "predict larger worker counts before they are measured"
+        "predict", "analysis.predict_command", "predict larger worker counts before they are measured"
     ),
     Subcommand("explain", "slurm.commands.explain", "explain a key of a study or cluster file"),
     Subcommand("completion", "unet_scaling.completion", "print what lets bash or zsh complete this command"),

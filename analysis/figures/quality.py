@@ -17,7 +17,7 @@ from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.quantity import LABELS_PX
 from analysis.figures.drawing.style import GRID, LINE_STYLES, MUTED
 from analysis.figures.drawing.titles import title_marks
-from analysis.played.kept import kept_farthest_first, kept_ious
+from analysis.played import kept_farthest_first, kept_ious
 from analysis.stats import FEWEST_REPEATS, coverage
 from analysis.text import chart_number, count, printable
 

@@ -28,8 +28,8 @@ from analysis.text import capitalised, count, listed, number
 
 # scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
 # unfair: the frameworks, or 1 worker and more, were not treated alike; played: of played runs, which have an
-# IoU and no speed (analysis/played/answer.py); script: of a script, which nothing is compared with;
-# maps: of runs that tell of saliency maps only (analysis/saliency/answer.py).
+# IoU and no speed (analysis/played_answer.py); script: of a script, which nothing is compared with;
+# maps: of runs that tell of saliency maps only (analysis/saliency.py).
 Kind = Literal["scale", "stay", "undecided", "unfair", "played", "script", "maps"]
 
 

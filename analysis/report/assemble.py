@@ -36,16 +36,14 @@ from analysis.findings.wrapper_comparison import (
     of_compared_pair,
     with_framework,
 )
-from analysis.played.answer import with_played
-from analysis.played.quality import PlayedQuality, played_quality
-from analysis.prediction.extrapolation import Extrapolation, extrapolate
-from analysis.prediction.request import request_table
-from analysis.prediction.request_sentences import request_sentences
-from analysis.prediction.scoring import score_table
+from analysis.forecast import score_table
+from analysis.played import PlayedQuality, played_quality
+from analysis.played_answer import with_played
+from analysis.predict import Extrapolation, extrapolate
 from analysis.processes import parallel_map
+from analysis.request import request_sentences, request_table
 from analysis.restriction import after, restriction_notes, restriction_words
-from analysis.saliency.answer import maps_answer
-from analysis.saliency.findings import SaliencyFindings, saliency_findings
+from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
 from analysis.study import COMPARED, Study
 from analysis.text import labelled, series_name
 

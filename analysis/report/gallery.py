@@ -7,7 +7,7 @@ from typing import Literal
 
 from analysis.report.assemble import Report
 from analysis.report.view import Gallery, GalleryPicture
-from analysis.saliency.faithful import Areas, areas_of
+from analysis.saliency import Areas, areas_of
 from analysis.study import Explained
 from analysis.text import chart_number, clean, count
 from unet_scaling.study.files import read_regular

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from analysis.played.kept import kinds_of
+from analysis.played import kinds_of
 from analysis.report.assemble import Report
 from analysis.report.view import Section
 from analysis.text import count, labelled, listed, sentence

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from analysis.findings.cost import CLOCK
-from analysis.prediction.scoring import score_notes
+from analysis.forecast import score_notes
 from analysis.report import conclusions
 from analysis.report.assemble import Report
 from analysis.report.figure_files import FigureFiles

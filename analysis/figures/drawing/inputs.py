@@ -10,8 +10,8 @@ import pandas as pd
 from analysis.budget.overhead import NO_OVERHEAD, Overhead
 from analysis.figures.drawing.style import FRAMEWORK_STYLES, LINE_STYLES, FrameworkStyle, LineStyle
 from analysis.findings.verdict import Verdict
-from analysis.prediction.scoring import SCORED_COLUMNS
-from analysis.saliency.findings import SaliencyFindings
+from analysis.forecast import SCORED_COLUMNS
+from analysis.saliency import SaliencyFindings
 from analysis.study import NAMES, POINT, SERIES, Study
 from analysis.text import printable
 from unet_scaling.study.config import Framework

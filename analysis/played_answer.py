@@ -10,15 +10,14 @@ from analysis.findings.headline import Kind
 from analysis.findings.next_steps import LEARN_FIRST
 from analysis.findings.submission import submit_command
 from analysis.findings.tiles import COST_TITLE, Light, Tile
-from analysis.played.kept import JudgedCount, KeptIou, kept_farthest_first, kinds_of
-from analysis.played.quality import PlayedQuality
+from analysis.played import KeptIou, PlayedQuality, kept_farthest_first, kinds_of
 from analysis.score import Score
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT
 from analysis.text import Row, capitalised, count, number, unit_of_value, with_interval
 
-NOT_MEASURED = "not measured"
-SECONDS_OF_PLAYED = "played: the seconds are of no real number of workers"
+_NOT_MEASURED = "not measured"
+_SECONDS_OF_PLAYED = "played: the seconds are of no real number of workers"
 
 
 def with_played(answers: Sequence[Answer], quality: PlayedQuality) -> list[Answer]:
@@ -26,13 +25,13 @@ def with_played(answers: Sequence[Answer], quality: PlayedQuality) -> list[Answe
 
     The latter come in the order of how many workers keep the IoU, the most first, and of the IoU there.
     """
-    kept = kept_farthest_first(quality.kept)
+    found = kept_farthest_first(quality.kept)
     joined = [
-        _with_clause(answer, quality, kept[answer.options]) if answer.options in kept else answer
+        _with_clause(answer, quality, found[answer.options]) if answer.options in found else answer
         for answer in answers
     ]
     known = {answer.options for answer in answers}
-    return [*joined, *(_answer(quality, of) for options, of in kept.items() if options not in known)]
+    return [*joined, *(_answer(quality, kept) for options, kept in found.items() if options not in known)]
 
 
 def _with_clause(answer: Answer, quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
@@ -48,30 +47,37 @@ def _with_clause(answer: Answer, quality: PlayedQuality, kept: Sequence[KeptIou]
 def _answer(quality: PlayedQuality, kept: Sequence[KeptIou]) -> Answer:
     """Return the answer of options that only played runs have; of several series the one that keeps least."""
     first = min(kept, key=lambda each: each.workers)
-    found = capitalised(quality.sentences[first.options])
     tiles = (
-        Tile("Speed", NOT_MEASURED, SECONDS_OF_PLAYED, "unknown"),
-        _iou_tile(quality, first),
+        Tile("Speed", _NOT_MEASURED, _SECONDS_OF_PLAYED, "unknown"),
+        _iou_tile(quality.study.score, first),
         _cost_tile(quality, first),
         _trust_tile(kept),
     )
+    line = f"{capitalised(quality.sentences[first.options])}; {kinds_of(kept)}, so without speed"
     kind: Kind = "played" if first.is_decided else "undecided"
-    steps = tuple(_next_steps(quality, first))
-    return Answer(first.options, kind, f"{found}; {kinds_of(kept)}, so without speed", tiles, steps)
+    return Answer(first.options, kind, line, tiles, tuple(_next_steps(quality, first)))
 
 
-def _iou_tile(quality: PlayedQuality, kept: KeptIou) -> Tile:
-    score = quality.study.score
+def _iou_tile(score: Score, kept: KeptIou) -> Tile:
+    light: Light = "caution" if kept.beyond else "good"
+    value = f"kept up to {kept.workers:,}"
     if not kept.is_decided:
+        light = "caution" if kept.counts else "unknown"
         value = "undecided"
-    else:
-        value = f"kept up to {kept.workers:,}" if kept.shown else "not kept"
+    elif not kept.shown:
+        light = "bad"
+        value = "not kept"
+    if kept.not_learned:
+        light = "bad"
     judged = [*kept.shown[-1:], *kept.beyond]
-    undecided = [each for each in judged if each.verdict == "undecided"]
-    reasons = [f"{count(each.workers, 'worker')}: {each.verdict}: {each.row['why']}" for each in undecided]
+    reasons = [
+        f"{count(each.workers, 'worker')}: {each.verdict}: {each.row['why']}"
+        for each in judged
+        if each.verdict == "undecided"
+    ]
     detail = "; ".join(_iou_at(each.row, score) for each in judged[:2])
     detail = detail or f"no {score.title} on more than 1 worker"
-    return Tile(score.heading, value, f"played: {detail}", _iou_light(kept), tuple(reasons))
+    return Tile(score.heading, value, f"played: {detail}", light, tuple(reasons))
 
 
 def _iou_at(row: Row, score: Score) -> str:
@@ -81,54 +87,30 @@ def _iou_at(row: Row, score: Score) -> str:
     return f"{where} {with_interval(row, 'iou', '.3f')} ({row['difference']:+.3f} against 1)"
 
 
-def _iou_light(kept: KeptIou) -> Light:
-    if kept.not_learned:
-        return "bad"
-    if not kept.is_decided:
-        return "caution" if kept.counts else "unknown"
-    if not kept.shown:
-        return "bad"
-    return "caution" if kept.beyond else "good"
-
-
 def _cost_tile(quality: PlayedQuality, kept: KeptIou) -> Tile:
     """Return the time to the target on the most workers that keep the IoU, where real runs give the speed."""
-    row = _planned(quality, kept)
-    if row is None or math.isnan(row["seconds_to_target"]):
-        lacking = f"{SECONDS_OF_PLAYED}; {_epochs(quality, row)}"
-        return Tile(COST_TITLE, NOT_MEASURED, lacking, "unknown")
-    size, unit = unit_of_value(row["seconds_to_target"])
-    value = f"{number(row['seconds_to_target'] / size, '~3')} {unit}"
-    light: Light = "good" if row["speed"] == "measured" else "caution"
-    reasons = (row["why"],) if row["why"] else ()
-    return Tile(COST_TITLE, value, _cost_detail(quality, row), light, reasons)
-
-
-def _cost_detail(quality: PlayedQuality, row: Row) -> str:
-    """Return the epochs, the time and the device-hours to the target IoU, and where the speed is from."""
-    size, unit = unit_of_value(row["seconds_to_target"])
-    time = f"{with_interval(row, 'seconds_to_target', '~3', size)} {unit}"
-    hours = device_words(quality.study).cost_with_interval(_hours(row))
-    where = f"on {count(int(row['workers']), 'worker')}"
-    target = f"{where} {quality.study.score.title} {row['target_iou']:g} after {_epochs(quality, row)}"
-    return f"{target}: {time}, {hours}, by {row['speed']} speed"
-
-
-def _planned(quality: PlayedQuality, kept: KeptIou) -> Row | None:
-    """Return the row of the plan at the most workers that keep the IoU."""
+    title = quality.study.score.title
     point = (kept.options, kept.framework, kept.knobs, kept.workers)
     rows = quality.plan.to_dict("records")
-    return next((row for row in rows if tuple(row[name] for name in POINT) == point), None)
-
-
-def _hours(row: Row) -> Row:
-    return {f"worker_hours{end}": row[f"worker_hours_to_target{end}"] for end in ("", "_low", "_high")}
-
-
-def _epochs(quality: PlayedQuality, row: Row | None) -> str:
-    if row is None or math.isnan(row["epochs_to_target"]):
-        return f"epochs to the target {quality.study.score.title} not known"
-    return f"{with_interval(row, 'epochs_to_target', '.3g')} epochs"
+    row = next((row for row in rows if tuple(row[name] for name in POINT) == point), None)
+    epochs = f"epochs to the target {title} not known"
+    if row is not None and not math.isnan(row["epochs_to_target"]):
+        epochs = f"{with_interval(row, 'epochs_to_target', '.3g')} epochs"
+    if row is None or math.isnan(row["seconds_to_target"]):
+        return Tile(COST_TITLE, _NOT_MEASURED, f"{_SECONDS_OF_PLAYED}; {epochs}", "unknown")
+    size, unit = unit_of_value(row["seconds_to_target"])
+    hours = device_words(quality.study).cost_with_interval({
+        f"worker_hours{end}": row[f"worker_hours_to_target{end}"] for end in ("", "_low", "_high")
+    })  # fmt: skip
+    time = f"{with_interval(row, 'seconds_to_target', '~3', size)} {unit}"
+    reached = f"on {count(kept.workers, 'worker')} {title} {row['target_iou']:g} after {epochs}"
+    return Tile(
+        COST_TITLE,
+        f"{number(row['seconds_to_target'] / size, '~3')} {unit}",
+        f"{reached}: {time}, {hours}, by {row['speed']} speed",
+        "good" if row["speed"] == "measured" else "caution",
+        (row["why"],) if row["why"] else (),
+    )
 
 
 def _trust_tile(kept: Sequence[KeptIou]) -> Tile:
@@ -142,22 +124,18 @@ def _trust_tile(kept: Sequence[KeptIou]) -> Tile:
 
 def _next_steps(quality: PlayedQuality, kept: KeptIou) -> Iterator[str]:
     command = submit_command(quality.study.subject)
+    undecided = [each for each in kept.counts if each.verdict == "undecided"]
     if not kept.baseline_seeds:
         yield f"add 1 to training.plays in the study, then {command}"
     elif kept.not_learned:
         yield LEARN_FIRST
-    elif any(_needs_seeds(each) for each in kept.counts):
+    elif any(each.row["pairs"] < FEWEST_REPEATS for each in undecided):
         yield f"set repeats = {RECOMMENDED_REPEATS} in the study, then {command}"
-    elif any(each.verdict == "undecided" for each in kept.counts):
+    elif undecided:
         yield "more repeats would narrow the intervals"
-    failing = any(each.verdict in ("loss", "diverges") for each in kept.counts)
-    if failing:
+    if any(each.verdict in ("loss", "diverges") for each in kept.counts):
         yield "try training.rate_scaling, training.warmup_epochs or training.epochs as an axis of the study"
     elif kept.shown and not kept.beyond:
         found = f"the largest number tried keeps the {quality.study.score.title}"
         yield f"add more than {kept.workers:,} to training.plays: {found}"
     yield "measure the speed in real runs of a few epochs: this study without training.plays, on real workers"
-
-
-def _needs_seeds(judged: JudgedCount) -> bool:
-    return bool(judged.row["pairs"] < FEWEST_REPEATS and judged.verdict == "undecided")

@@ -16,15 +16,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unet_scaling.study.command_line import CommandLine
+from unet_scaling.study.errors import EXIT_OK, UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write and print the prediction that the command line asks for."""
     options = command_line().parse_args(arguments)
     # Only now: --help and a wrong option need not wait for pandas.
-    from analysis.prediction.program import write_forecast
+    from analysis.forecast import forecast_lines, predict_study
+    from analysis.loading.load import load_study
+    from analysis.loading.prediction_files import PREDICTIONS_FOLDER, write_prediction
 
-    return write_forecast(options.study, options.workers, options.output)
+    study = load_study(options.study)
+    prediction = predict_study(options.study, study, options.workers)
+    target = options.output or options.study / PREDICTIONS_FOLDER
+    try:
+        path = write_prediction(target, prediction)
+    except OSError as error:
+        raise UserError(f"the prediction cannot be written to {target}: {error}; try --output") from None
+    print(*forecast_lines(prediction, study.names), f"\nwritten: {path}", sep="\n")
+    return EXIT_OK
 
 
 def command_line() -> CommandLine:

@@ -1,0 +1,192 @@
+"""Predictions of points that are not measured yet: written to a file, later held against the runs."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Array
+from analysis.loading.forecasts import AVERAGE
+from analysis.loading.prediction_files import (
+    Estimate,
+    PredictedPoint,
+    PredictionFile,
+    prediction_inputs,
+    series_sha256,
+)
+from analysis.predict import Series, StepTime, all_series
+from analysis.restriction import restriction_words
+from analysis.stats import CONFIDENCE, Interval, median_intervals, share_interval, timed
+from analysis.study import NAN, POINT, SERIES, Names, Study
+from analysis.text import count, listed, number, number_with_interval, percent
+from unet_scaling.study.code_version import commit
+from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+
+_FORECAST = [
+    *POINT, "file", "written_utc", "model", "weight", "held_out", "unscored",
+    "predicted", "predicted_low", "predicted_high", "linear", "linear_low", "linear_high",
+]  # fmt: skip
+SCORED_COLUMNS = (
+    *_FORECAST,
+    "measured", "error", "linear_error", "inside", "interval_score", "linear_interval_score", "counted",
+)  # fmt: skip
+
+
+def predict_study(folder: Path, study: Study, workers: Sequence[int]) -> PredictionFile:
+    """Return what the records of a study say of these worker counts.
+
+    Raises UserError where the runs are of scripts, where a count is measured, and where no series has the
+    counts that a model needs.
+    """
+    if study.is_of_scripts:
+        kind = restriction_words(study)
+        raise UserError(f"{study.name} is {kind}: nothing is predicted from it", EXIT_BAD_DATA)
+    measured = sorted({int(each) for each in study.runs["workers"]})
+    held = [str(each) for each in workers if each in measured]
+    if held:
+        raise UserError(
+            f"--for {','.join(held)}: a prediction whose inputs hold the point is none; {study.name} has "
+            f"complete runs on {listed(map(str, measured))} workers; name counts that are not measured yet"
+        )
+    every = all_series(study)
+    known = [series for series in every if not series.why_unpredictable]
+    if not known:
+        reasons = [f"{series.name(study.names)}: {series.why_unpredictable}" for series in every]
+        raise UserError(
+            f"{study.name}: nothing can be predicted: {'; '.join(reasons) or 'it has no usable run'}; run "
+            "more worker counts, 1 among them (the report lists what was left out)",
+            EXIT_BAD_DATA,
+        )
+    # Before anything is computed: a run that starts meanwhile is younger than what was read.
+    written = datetime.now(UTC)
+    head, dirty = commit()
+    fits = [(series, series.fit()) for series in known]
+    return PredictionFile(
+        study=study.name,
+        written_utc=written.isoformat(timespec="seconds"),
+        commit=head,
+        dirty=dirty,
+        unit=study.unit,
+        inputs=prediction_inputs(folder, study),
+        points=[_point(study, series, fitted, each) for series, fitted in fits for each in workers],
+    )
+
+
+def _point(study: Study, series: Series, fitted: StepTime, workers: int) -> PredictedPoint:
+    at = series.counts.at(workers)
+    forecast = fitted.at(at)
+    alike = (study.runs[SERIES] == list(series.key)).all(axis=1)
+    config = study.headers[study.runs.loc[alike, "run"].iloc[0]].config
+    options, _, knobs = series.key
+    # N workers of which each is as fast as one alone, with that one's interval.
+    alone = series.launches[0]
+    (alone_interval,) = median_intervals([alone])
+    linear = series.throughput(at, float(np.median(alone)))
+    return PredictedPoint(
+        framework=config.framework,
+        options=options,
+        knobs=knobs,
+        series_sha256=series_sha256(config),
+        workers=workers,
+        nodes=int(at.nodes[0]),
+        fitted_on=[int(each) for each in fitted.counts.workers],
+        step_seconds=_estimate(forecast.seconds, forecast.interval),
+        throughput=_estimate(
+            series.throughput(at, forecast.seconds), series.throughputs(at, forecast.interval)
+        ),
+        linear=_estimate(linear, series.throughputs(at, alone_interval)),
+        remarks=[*filter(None, [forecast.why]), *series.cautions()],
+    )
+
+
+def _estimate(median: float, interval: Interval) -> Estimate:
+    low, high = (None if np.isnan(end) else float(end) for end in interval)
+    return Estimate(median=median, low=low, high=high)
+
+
+def forecast_lines(prediction: PredictionFile, names: Names) -> Iterator[str]:
+    """Yield what a prediction file says, for the terminal."""
+    for point in prediction.points:
+        name = ", ".join(filter(None, (names[point.framework], point.options, point.knobs)))
+        yield f"{name} on {count(point.workers, 'worker')}, from {', '.join(map(str, point.fitted_on))}:"
+        yield f"  step time   {_with_ends(point.step_seconds)} s"
+        yield f"  throughput  {_with_ends(point.throughput)} {prediction.unit}"
+        yield from (f"  {remark}" for remark in point.remarks)
+
+
+def _with_ends(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.median:.4g} (no interval)"
+    return f"{estimate.median:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]"
+
+
+def score_table(study: Study) -> pd.DataFrame:
+    """Return one row per prediction of a file and model, scored where that is fair.
+
+    `counted` are the averages that the summary is of: of several files on a point the youngest that is older
+    than its runs. An unscored prediction has no measured value, error or score here. Linear scaling without
+    an interval, of too few launches on 1 worker, is a number that is held to be sure.
+    """
+    medians = timed(study).runs.groupby(POINT, sort=False)[study.throughput].median().rename("measured")
+    table = study.forecasts[_FORECAST].merge(medians.reset_index(), on=POINT, how="left")
+    is_fair = table["unscored"] == ""
+    table["measured"] = table["measured"].where(is_fair)
+    columns = ("measured", "predicted", "predicted_low", "predicted_high", "linear")
+    measured, predicted, low, high, linear = (_numbers(table, name) for name in columns)
+    linear_low, linear_high = (
+        np.where(np.isnan(end), linear, end)
+        for end in (_numbers(table, "linear_low"), _numbers(table, "linear_high"))
+    )
+    inside = np.where((low <= measured) & (measured <= high), "yes", "no")
+    averages = table[is_fair & (table["model"] == AVERAGE)].sort_values("written_utc", kind="stable")
+    scored = table.assign(
+        error=predicted / measured - 1,
+        inside=list(np.where(np.isnan(low + measured), "", inside)),
+        interval_score=_interval_score(low, high, measured) / measured,
+        linear_error=linear / measured - 1,
+        linear_interval_score=_interval_score(linear_low, linear_high, measured) / measured,
+        counted=table.index.isin(averages.drop_duplicates(POINT, keep="last").index),
+    )
+    return scored[[*SCORED_COLUMNS]]
+
+
+def _interval_score(low: Array, high: Array, measured: Array) -> Array:
+    """Return the interval score of Gneiting and Raftery (2007), in the unit of the values: less is better.
+
+    It is the width of the interval plus 2 / alpha times what the measured value lies outside of it.
+    """
+    outside = np.maximum(0.0, low - measured) + np.maximum(0.0, measured - high)
+    return np.asarray(high - low + 2 / (1 - CONFIDENCE) * outside)
+
+
+def _numbers(table: pd.DataFrame, name: str) -> Array:
+    return table[name].to_numpy(dtype=np.float64, na_value=NAN)
+
+
+def score_notes(scores: pd.DataFrame) -> Iterator[str]:
+    """Yield how good the predictions were that were written before their runs, and which are not scored."""
+    counted = scores[scores["counted"]]
+    if len(counted):
+        errors = _numbers(counted, "error")
+        linear = np.abs(_numbers(counted, "linear_error"))
+        yield (
+            f"written before the runs, {count(len(counted), 'prediction')}: error "
+            f"{number(errors.mean(), '+.1%')} in the mean, {percent(np.abs(errors).mean())} without the "
+            f"sign, {number(errors[np.abs(errors).argmax()], '+.1%')} at worst; "
+            f"linear scaling (b/N) {percent(linear.mean())} and {percent(linear.max())}"
+        )
+    known = counted[counted["inside"] != ""]
+    if len(known):
+        held = int((known["inside"] == "yes").sum())
+        share = number_with_interval(held / len(known), *share_interval(held, len(known)), ".0%")
+        yield (
+            f"{held} of {len(known)} intervals hold what was measured: {share}, nominal "
+            f"{percent(CONFIDENCE, 0)}; interval score {percent(known['interval_score'].mean())} of the "
+            f"throughput, that of linear scaling {percent(known['linear_interval_score'].mean())}"
+        )
+    averages = scores[scores["model"] == AVERAGE]
+    for (file, why), rows in averages[averages["unscored"] != ""].groupby(["file", "unscored"], sort=False):
+        points = ", ".join(f"{row['framework']} on {row['workers']}" for row in rows.to_dict("records"))
+        yield f"{file}, not scored ({points}): {why}"

@@ -1,0 +1,444 @@
+"""What played runs say: up to how many workers training keeps the IoU of 1 worker.
+
+A played run trains exactly as so many workers (training.plays), on fewer, so both kinds of runs are judged
+alike: by the differences to 1 worker, paired by seed, and the study's margin, as in
+analysis/findings/quality.py. A run that diverged counts: training that diverges for one seed does not
+keep the IoU.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import takewhile
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+
+from analysis.findings.differences import (
+    MarginAnswer,
+    MarginTest,
+    PointSeeds,
+    differences_of,
+    diverged_seeds,
+    evaluated,
+    learning_of,
+    not_learned_words,
+    reasons,
+    seeds_of,
+)
+from analysis.findings.quality import against_baseline
+from analysis.plan import plan_table
+from analysis.stats import FEWEST_REPEATS, SHARE, median_intervals
+from analysis.study import NAN, POINT, SERIES, Names, Study
+from analysis.text import Row, bracketed, count, first_of, listed, series_name, with_interval
+
+RunKind = Literal["real", "played"]
+# From what a recommendation stops at to what it goes on with.
+LossVerdict = Literal["diverges", "loss", "undecided", "no loss", "baseline"]
+PLAYED_COLUMNS = [
+    *POINT, "kind", "seeds", "test_images", "iou", "iou_low", "iou_high", "difference", "difference_low",
+    "difference_high", "pairs", "diverged", "constant_iou", "learned", "margin", "verdict", "best", "why",
+]  # fmt: skip
+VERDICTS: Mapping[MarginAnswer, LossVerdict] = {"yes": "no loss", "no": "loss", "not shown": "undecided"}
+# Medians that differ by less are one value that was summed in another order.
+SAME_IOU = 1e-9
+_DIGITS = ".3f"
+# What is behind the first counts that fail says little more, and more names of options would hide the first.
+_MOST_NAMED = 3
+
+SeriesKey = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class KindPoint:
+    """The IoU of the seeds of one point, from runs of one kind; `series` is options, framework and knobs."""
+
+    kind: RunKind
+    seeds: PointSeeds
+
+    @property
+    def series(self) -> SeriesKey:
+        """Options, framework and knobs."""
+        return self.seeds.options, self.seeds.framework, self.seeds.knobs
+
+
+def played_table(study: Study, points: Sequence[KindPoint]) -> pd.DataFrame:
+    """Return one row per point and kind of run, by series and workers: PLAYED_COLUMNS.
+
+    IoU and `difference` to 1 worker are medians over seeds with their intervals; the runs on 1 worker are
+    those of the same kind, and of the other kind for further seeds. `best`: no other set of options has a
+    higher median at this number of workers. What is not known is NaN.
+    """
+    baselines = [_baseline_of(points, point) for point in points]
+    pairs = [
+        (point.seeds, baseline) if baseline and point.seeds.workers > 1 else None
+        for point, baseline in zip(points, baselines, strict=True)
+    ]
+    differences = differences_of(pairs)
+    intervals = median_intervals([point.seeds.values for point in points], SHARE)
+    learnings = learning_of(baselines, study.criteria.iou_margin)
+    rows = []
+    for point, baseline, difference, (low, high), learning in zip(
+        points, baselines, differences, intervals, learnings, strict=True
+    ):
+        seeds = point.seeds
+        test = against_baseline(learning, seeds, difference)
+        rows.append({
+            **{name: getattr(seeds, name) for name in (*POINT, "test_images", "diverged")},
+            "kind": point.kind,
+            "seeds": len(seeds.ious),
+            "iou": float(np.median(seeds.values)) if seeds.ious else NAN,
+            "iou_low": low,
+            "iou_high": high,
+            "difference": difference.median,
+            "difference_low": difference.interval[0],
+            "difference_high": difference.interval[1],
+            "pairs": difference.pairs,
+            "constant_iou": seeds.constant,
+            "learned": learning.learned,
+            "margin": learning.margin,
+            "verdict": _verdict(seeds, test),
+            "why": "; ".join(_why(study, seeds, baseline, test)),
+        })  # fmt: skip
+    table = pd.DataFrame(rows, columns=PLAYED_COLUMNS)
+    return table.assign(best=_best(table))
+
+
+def points_of(study: Study) -> list[KindPoint]:
+    """Return every point of the played and the real runs, those of which every run diverged among them."""
+    if study.played is None:
+        return []
+    points = [*_of_kind("played", study.played), *_of_kind("real", study)]
+    series = list(dict.fromkeys(point.series for point in points))
+    return sorted(points, key=lambda point: (series.index(point.series), point.seeds.workers, point.kind))
+
+
+def _of_kind(kind: RunKind, study: Study) -> Iterator[KindPoint]:
+    """Yield the points with their IoU by seed: two studies may number their repeats otherwise."""
+    seeds = study.runs.set_index([*POINT, "repeat"])["seed"].to_dict()
+    known = set()
+    for point in seeds_of(study):
+        key = (point.options, point.framework, point.knobs, point.workers)
+        known.add(key)
+        by_seed = {int(seeds[*key, repeat]): iou for repeat, iou in point.ious.items()}
+        yield KindPoint(kind, replace(point, ious=by_seed))
+    lost = study.left_out[study.left_out["state"] == "diverged"]
+    for key_of_lost, runs in lost.groupby(POINT):
+        options, framework, knobs, workers = map(str, key_of_lost)
+        if (options, framework, knobs, int(workers)) not in known:
+            diverged = int(runs["repeat"].nunique())
+            yield KindPoint(kind, PointSeeds(options, framework, knobs, int(workers), {}, NAN, diverged))
+
+
+def _baseline_of(points: Sequence[KindPoint], point: KindPoint) -> PointSeeds | None:
+    """Return 1 worker of the same series: its runs of the same kind, and of the other for further seeds.
+
+    A run that plays 1 worker and one that has it train alike.
+    """
+    alone = [each for each in points if each.series == point.series and each.seeds.workers == 1]
+    own_last = sorted(alone, key=lambda each: each.kind == point.kind)
+    ious = {seed: iou for each in own_last for seed, iou in each.seeds.ious.items()}
+    return replace(own_last[-1].seeds, ious=ious) if ious else None
+
+
+def _verdict(point: PointSeeds, test: MarginTest) -> LossVerdict:
+    if point.diverged:
+        return "diverges"
+    return "baseline" if point.workers == 1 else VERDICTS[test.shown]
+
+
+def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: MarginTest) -> Iterator[str]:
+    """Yield what stands behind the verdict on a point."""
+    if point.workers == 1:
+        yield "what the others are compared with"
+    elif baseline is None:
+        yield "no run on 1 worker to compare with: add 1 to training.plays"
+    elif point.ious:
+        missing = baseline.ious.keys() - point.ious.keys()
+        further = point.ious.keys() - baseline.ious.keys()
+        if missing:
+            yield f"{len(missing)} of {count(len(baseline.ious), 'seed')} of 1 worker missing here"
+        if further:
+            yield f"{len(further)} of {count(len(point.ious), 'seed')} without a run on 1 worker"
+        yield from reasons(study, point, test)
+        return
+    if point.ious:
+        yield evaluated(study, point)
+    yield from diverged_seeds(study, test)
+
+
+def _best(table: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which rows have the highest median IoU of the sets of options with played runs, if they differ.
+
+    A point of which a run diverged is none of them.
+    """
+    played = table.loc[table["kind"] == "played", "options"]
+    iou = table["iou"].where((table["diverged"] == 0) & table["options"].isin(played)).astype(float)
+    rivals = iou.groupby([table[name] for name in ("framework", "knobs", "workers")], sort=False)
+    highest = rivals.transform("max")
+    return (iou >= highest - SAME_IOU) & (highest - rivals.transform("min") > SAME_IOU)
+
+
+@dataclass(frozen=True)
+class JudgedCount:
+    """One number of workers of a series: the verdict on it, and its row of `played_table`.
+
+    Where played and real runs have this number, the verdict is the worse one; but one that is undecided does
+    not count where the other has more seeds in common with 1 worker.
+    """
+
+    workers: int
+    verdict: LossVerdict
+    row: Row
+
+
+@dataclass(frozen=True)
+class KeptIou:
+    """What a series shows: its numbers of workers above 1, in order, and the seeds of 1 worker with an IoU.
+
+    `baseline_diverged` counts runs on 1 worker; `kinds` are those of its runs, "played" or "real".
+    `not_learned` is the row of 1 worker where that learned no more than a constant prediction.
+    """
+
+    options: str
+    framework: str
+    knobs: str
+    counts: tuple[JudgedCount, ...]
+    baseline_seeds: int
+    baseline_diverged: int
+    kinds: tuple[str, ...]
+    not_learned: Row | None = None
+
+    @property
+    def shown(self) -> list[JudgedCount]:
+        """The numbers of workers that keep the IoU, as do all smaller ones."""
+        return list(takewhile(lambda count: count.verdict == "no loss", self.counts))
+
+    @property
+    def workers(self) -> int:
+        """The largest number of workers that keeps the IoU, as do all smaller ones; 1 where none is shown."""
+        return self.shown[-1].workers if self.shown else 1
+
+    @property
+    def beyond(self) -> list[JudgedCount]:
+        """The larger numbers of workers."""
+        return list(self.counts[len(self.shown) :])
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a number above 1 is shown to keep the IoU, or the smallest one not to."""
+        return bool(self.shown) or bool(self.counts and self.counts[0].verdict in ("loss", "diverges"))
+
+    def name(self, names: Names) -> str:
+        """Return the framework with its knobs."""
+        return series_name({"framework": self.framework, "knobs": self.knobs}, names)
+
+
+def kept_ious(table: pd.DataFrame) -> list[KeptIou]:
+    """Return what each series of `played_table` shows, in its order; only of series with a played run."""
+    found = []
+    for (options, framework, knobs), rows in table.groupby(SERIES, sort=False):
+        kinds = tuple(kind for kind in ("played", "real") if (rows["kind"] == kind).any())
+        if "played" not in kinds:
+            continue
+        alone = rows[rows["workers"] == 1]
+        counts = [_judged(of) for _, of in rows[rows["workers"] > 1].groupby("workers")]
+        seeds, diverged = (int(alone[name].max()) if len(alone) else 0 for name in ("seeds", "diverged"))
+        nothing = alone[alone["learned"] == "no"].to_dict("records")
+        series = (str(options), str(framework), str(knobs))
+        found.append(KeptIou(*series, tuple(counts), seeds, diverged, kinds, nothing[0] if nothing else None))
+    return found
+
+
+def _judged(rows: pd.DataFrame) -> JudgedCount:
+    order = get_args(LossVerdict)
+    telling = rows[(rows["verdict"] != "undecided") | (rows["pairs"] == rows["pairs"].max())]
+    worst = min(telling.to_dict("records"), key=lambda row: order.index(row["verdict"]))
+    return JudgedCount(int(worst["workers"]), worst["verdict"], worst)
+
+
+def kept_sentence(kept: KeptIou, study: Study) -> str:
+    """Return "up to 8 workers keep the IoU; 14 lose 0.040 [0.021, 0.058]", or what is undecided."""
+    if not kept.counts:
+        return "undecided: no run trained as more than 1 worker"
+    if kept.not_learned:
+        return f"{not_learned_words(kept.not_learned, study.score.title)}, so no number of workers is judged"
+    if not kept.baseline_seeds and not any(each.verdict == "diverges" for each in kept.counts):
+        return "undecided: no run on 1 worker to compare with"
+    parts = []
+    if kept.shown:
+        most = "" if kept.beyond else f", the most tried (margin {kept.shown[-1].row['margin']:.2g})"
+        parts.append(f"up to {count(kept.workers, 'worker')} keep the {study.score.title}{most}")
+    for each in kept.beyond[:1]:
+        workers = count(each.workers, "worker")
+        if each.verdict == "undecided":
+            start, state = ("from", " on undecided") if kept.shown else ("undecided from", " on")
+            parts.append(f"{start} {workers}{state} ({_undecided(each.row, study)})")
+        elif kept.shown:
+            parts.append(_failing(each, f"{each.workers:,}"))
+        else:
+            parts.append(f"even {_failing(each, workers)}")
+    if kept.baseline_diverged:
+        parts.append(f"even 1 worker diverges for {count(kept.baseline_diverged, 'seed')}")
+    for each in kept.beyond[1:]:
+        if each.verdict == "no loss":
+            parts.append(f"{each.workers:,} keep it")
+        elif each.verdict != "undecided":
+            parts.append(_failing(each, f"{each.workers:,}"))
+    more = len(parts) - _MOST_NAMED
+    return "; ".join([*parts[:_MOST_NAMED], *([f"and {count(more, 'larger number')}"] if more > 0 else [])])
+
+
+def _failing(judged: JudgedCount, workers: str) -> str:
+    row = judged.row
+    if judged.verdict == "diverges":
+        runs = count(row["diverged"] + row["seeds"], "run")
+        return f"training as {workers} diverges ({row['diverged']} of {runs})"
+    interval = bracketed(-row["difference_high"], -row["difference_low"], _DIGITS)
+    return f"{workers} lose {-row['difference']:{_DIGITS}} {interval}"
+
+
+def _undecided(row: Row, study: Study) -> str:
+    if row["pairs"] < FEWEST_REPEATS:
+        return f"{count(row['pairs'], 'seed')} in common with 1 worker, at least {FEWEST_REPEATS} needed"
+    if pd.isna(row["difference"]):
+        return f"the {study.score.title} of a run is not known"
+    interval = bracketed(row["difference_low"], row["difference_high"], f"+{_DIGITS}")
+    return f"difference {row['difference']:+{_DIGITS}} {interval}, margin {row['margin']:.2g}"
+
+
+def kept_farthest_first(kept: Sequence[KeptIou]) -> dict[str, list[KeptIou]]:
+    """Return the findings of each set of options, of most workers that keep the IoU first, then of most IoU.
+
+    Of several series of a set the one that keeps it least far counts.
+    """
+
+    def order(found: tuple[str, list[KeptIou]]) -> tuple[float, float]:
+        first = min(found[1], key=lambda each: each.workers)
+        return -first.workers, -float(first.shown[-1].row["iou"]) if first.shown else 0.0
+
+    sets: dict[str, list[KeptIou]] = {}
+    for each in kept:
+        sets.setdefault(each.options, []).append(each)
+    return dict(sorted(sets.items(), key=order))
+
+
+def kinds_of(kept: Sequence[KeptIou]) -> str:
+    """Return "played", or "played and real": the kinds of the runs behind a finding."""
+    kinds = {kind for each in kept for kind in each.kinds}
+    return listed(kind for kind in ("played", "real") if kind in kinds)
+
+
+def _kept_over_options(kept: Sequence[KeptIou], study: Study) -> str:
+    """Return one line over the answers of several sets of options; empty for one set.
+
+    Of sets that keep the IoU equally far the one of the highest median IoU there is named, by medians alone:
+    that it is better is not shown.
+    """
+    sets = len({each.options for each in kept})
+    title = study.score.title
+    if sets < 2:
+        return ""
+    several = len({each.name(study.names) for each in kept}) > 1
+
+    def name(each: KeptIou) -> str:
+        return f"[{each.options} ({each.name(study.names)})]" if several else f"[{each.options}]"
+
+    most = max(each.workers for each in kept)
+    if most == 1:
+        return f"none of {sets} sets of options is shown to keep the {title} on more than 1 worker"
+    farthest = [each for each in kept if each.workers == most]
+    named = first_of(list(map(name, farthest)), "set", _MOST_NAMED)
+    text = (
+        f"of {sets} sets of options the {title} is kept farthest, up to {count(most, 'worker')}, with {named}"
+    )
+    if len(farthest) > 1:
+        best = max(farthest, key=lambda each: each.shown[-1].row["iou"])
+        highest = with_interval(best.shown[-1].row, "iou", _DIGITS)
+        text += f"; the highest median {title} there is {highest}, with {name(best)}"
+    shorter = [each for each in kept if each.workers < most]
+    following = max((each.workers for each in shorter), default=1)
+    if shorter and following == 1:
+        text += "; no other set is shown to keep it on more than 1 worker"
+    elif shorter:
+        next_sets = [name(each) for each in shorter if each.workers == following]
+        rest = len(shorter) - len(next_sets)
+        text += f"; up to {following:,} with {first_of(next_sets, 'set', _MOST_NAMED)}"
+        text += f"; less far with {count(rest, 'more set')}" if rest else ""
+    return text
+
+
+def _agreement_notes(study: Study, points: Sequence[KindPoint]) -> Iterator[str]:
+    """Yield by how much the IoU of played and real runs of equal workers and seed differs at most."""
+    real = {
+        (*point.series, point.seeds.workers): point.seeds.ious for point in points if point.kind == "real"
+    }
+    apart = [
+        (abs(iou - other[seed]), point.seeds.workers)
+        for point in points
+        if point.kind == "played" and (other := real.get((*point.series, point.seeds.workers)))
+        for seed, iou in point.seeds.ious.items()
+        if seed in other and not np.isnan(iou - other[seed])
+    ]
+    if not apart or study.played is None:
+        return
+    cores, real_cores = (
+        " and ".join(sorted(set(each.runs["cores_per_worker"]))) for each in (study.played, study)
+    )
+    if cores != real_cores and set(study.runs["devices"]) == {"cpu"}:
+        # On other threads sums are added in another order.
+        yield f"played runs had {cores} cores per worker, real ones {real_cores}: no seeds are comparable"
+    difference, workers = max(apart)
+    found = f"the largest difference of their {study.score.title} is {difference:.4f}"
+    largest = f"{found}, on {count(workers, 'worker')} ({count(len(apart), 'pair')} of one seed)"
+    if difference <= study.criteria.iou_margin:
+        yield f"played and real runs agree: {largest}"
+    else:
+        yield (
+            f"played and real runs do not agree: {largest}, above the margin of "
+            f"{study.criteria.iou_margin:g}; what is said of played runs may not hold for real ones"
+        )
+
+
+@dataclass(frozen=True)
+class PlayedQuality:
+    """Tables and findings of the played runs; all are empty where a study has none."""
+
+    study: Study
+    points: pd.DataFrame
+    plan: pd.DataFrame
+    notes: Sequence[str]
+
+    @cached_property
+    def kept(self) -> list[KeptIou]:
+        """Up to how many workers each series keeps the IoU."""
+        return kept_ious(self.points)
+
+    @cached_property
+    def sentences(self) -> dict[str, str]:
+        """The finding of each set of options: one for all series where they agree, else one of each."""
+        sentences = {}
+        for options in dict.fromkeys(each.options for each in self.kept):
+            of = [each for each in self.kept if each.options == options]
+            found = {each.name(self.study.names): kept_sentence(each, self.study) for each in of}
+            agree = len(set(found.values())) == 1
+            parts = [*found.values()][:1] if agree else [f"{name}: {text}" for name, text in found.items()]
+            sentences[options] = "; ".join(parts)
+        return sentences
+
+    @property
+    def compared_options(self) -> str:
+        """Which set of options keeps the IoU up to the most workers; empty for one set."""
+        return _kept_over_options(self.kept, self.study)
+
+
+def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
+    """Return what the played runs of a study say; `summary` is the table of `speedup.summarise`."""
+    points = points_of(study)
+    diverged: dict[tuple[object, ...], int] = {}
+    for point in points:
+        key = (*point.series, point.seeds.workers)
+        diverged[key] = diverged.get(key, 0) + point.seeds.diverged
+    plan = plan_table(study, summary, diverged)
+    return PlayedQuality(study, played_table(study, points), plan, list(_agreement_notes(study, points)))

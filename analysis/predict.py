@@ -1,0 +1,458 @@
+"""Step time and throughput at worker counts that were not measured, with intervals, and how wrong they were.
+
+The time of a step is a sum of terms: computing, an all-reduce, waiting for the slowest worker. Where logs
+have no steps, a step is the work of one worker's epoch. docs/prediction.md explains terms, intervals and
+errors.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import optimize, stats  # type: ignore[import-untyped]
+
+from analysis.arrays import Array, Integers
+from analysis.processes import parallel_map
+from analysis.stats import (
+    CONFIDENCE,
+    FEWEST_REPEATS,
+    RESAMPLING_SEED,
+    UNKNOWN_INTERVAL,
+    Interval,
+    timed,
+)
+from analysis.study import NAN, SECONDS_PER_HOUR, SERIES, Names, Study
+from analysis.text import bracketed, count
+
+# Two points and compute alone leave nothing to tell transfer from anything else.
+FEWEST_COUNTS = 3
+# 999 values leave 1000 ranks for a further one: 2.5 % are 25 of them (Davison and Hinkley 1997).
+DRAWS = 999
+EDGES = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
+# Relative. No clock and no model agree better; it keeps one lucky fit from getting all the weight.
+SMALLEST_MISFIT = 1e-3
+# Relative. A misfit of a factor e tells nothing any more; the bound keeps the numbers finite.
+LARGEST_NOISE = 1.0
+# Handing fewer series to a process at a time costs more than it saves.
+SERIES_AT_ONCE = 10
+UNSEEN_LINK = "the link between nodes is not among the points fitted"
+_SPLIT = (*SERIES, "fitted_on", "workers")
+PREDICTION_COLUMNS = (
+    *_SPLIT, "predicted", "predicted_low", "predicted_high", "measured", "error", "held_out", "why",
+)  # fmt: skip
+
+_Cells = dict[str, Any]
+# Places of the terms used in STEP_TERMS.
+_Terms = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Worker counts, [k], and the number of hosts of each, [k], NaN where not known."""
+
+    workers: Array
+    nodes: Array
+
+    def __getitem__(self, chosen: slice) -> "Counts":
+        return Counts(self.workers[chosen], self.nodes[chosen])
+
+    def __str__(self) -> str:
+        return f"{self.workers[0]:.0f}-{self.workers[-1]:.0f}"
+
+    def at(self, workers: int) -> "Counts":
+        """Return so many workers on as many nodes as they fill, if filled as these are; one if these are."""
+        nodes = 1.0
+        if not (self.nodes == 1).all():
+            nodes = float(np.ceil(workers / np.max(self.workers / self.nodes)))
+        return Counts(np.array([float(workers)]), np.array([nodes]))
+
+
+def ring_bytes(at: Counts) -> Array:
+    """Return what a ring all-reduce sends over each link, in gradients: 2 (N - 1) / N."""
+    return 2 * (at.workers - 1) / at.workers
+
+
+@functools.cache
+def _largest_of_normals(number: int) -> float:
+    """Return the expected maximum of so many independent standard normals; 0 of one."""
+    return float(stats.order_statistic(stats.Normal(), n=number, r=number).mean()) if number > 1 else 0.0
+
+
+# Growth with the workers. Coefficients are seconds: of one worker's step; of sending all gradients once over
+# a link; what the link between nodes adds to that; of one message; standard deviation of a worker's step.
+STEP_TERMS: Mapping[str, Callable[[Counts], Array]] = {
+    "compute": lambda at: np.ones_like(at.workers),
+    "transfer": ring_bytes,
+    "transfer_between_nodes": lambda at: np.where(at.nodes > 1, ring_bytes(at), 0.0),
+    "latency": lambda at: 2 * (at.workers - 1),
+    "imbalance": lambda at: np.array([_largest_of_normals(int(number)) for number in at.workers]),
+}
+TERM_COLUMNS = tuple(f"{term}{end}" for term in STEP_TERMS for end in ("", "_low", "_high"))
+FIT_COLUMNS = (
+    *SERIES, "fitted_on", *TERM_COLUMNS, "held_out_error", "last_efficiency_error", "held_out_points",
+)  # fmt: skip
+
+
+def step_matrix(at: Counts) -> Array:
+    """Return every step term at every count, [k, terms]."""
+    return np.stack([term(at) for term in STEP_TERMS.values()], axis=1)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds of a step at one count, and draws of what may be measured, [DRAWS]; `why` says why of none."""
+
+    seconds: float
+    draws: Array
+    why: str = ""
+
+    @property
+    def interval(self) -> Interval:
+        """The 95 % interval of the seconds that would be measured; unknown without draws."""
+        if not len(self.draws):
+            return UNKNOWN_INTERVAL
+        low, high = np.quantile(self.draws, EDGES)
+        return min(float(low), self.seconds), max(float(high), self.seconds)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The step-time model fitted to the points of some counts.
+
+    known   the terms that these points can tell from the others, by their place in STEP_TERMS
+    terms   coefficients of STEP_TERMS, [terms]
+    drawn   the same for every resampling, [DRAWS, terms]
+    noise   logarithm of measured over modelled seconds for every resampling, [DRAWS]
+    """
+
+    counts: Counts
+    known: _Terms
+    terms: Array
+    drawn: Array
+    noise: Array
+
+    def at(self, at: Counts) -> Forecast:
+        """Return what the model says of one count; no interval where it uses a link that no point has."""
+        (row,) = step_matrix(at)
+        seconds = float(row @ self.terms)
+        if (self.counts.nodes == 1).all() and at.nodes[0] > 1:
+            return Forecast(seconds, np.empty(0), UNSEEN_LINK)
+        return Forecast(seconds, np.asarray((self.drawn @ row) * np.exp(self.noise)))
+
+
+@dataclass(frozen=True)
+class _Design:
+    """One choice of step terms, fitted: the terms used and the coefficients of all, [terms].
+
+    `weight` is its share in the prediction, `misfit` the relative standard deviation of the points around it,
+    `freedom` the number of points less that of terms.
+    """
+
+    columns: _Terms
+    coefficients: Array
+    weight: float
+    misfit: float
+    freedom: int
+
+
+def fit_step_time(counts: Counts, launches: Sequence[Array]) -> StepTime:
+    """Return the model fitted to the median seconds of each count, and fitted again to resampled ones.
+
+    `launches`: seconds per step of every launch, one array for each count. A resampling draws launches
+    of every count, a design, and the deviation of every point from that design: normal, with the
+    design's misfit less what the launches explain of it, and the uncertainty that few points leave in
+    a misfit (its square over a chi-square variate). Designs are drawn by the square root of their
+    weights: among few points the best design is partly luck, and drawn by the weights themselves the
+    intervals held too few simulated truths. Needs 3 counts.
+    """
+    random = np.random.default_rng(RESAMPLING_SEED)
+    matrix = step_matrix(counts)
+    # Terms of communication that are not 0 and not equal to an earlier one at all points.
+    first = np.unique(matrix, axis=1, return_index=True)[1]
+    known = (0, *sorted(int(column) for column in first if column > 0 and matrix[:, column].any()))
+    designs = _fit_designs(matrix, known, np.array([np.median(times) for times in launches]))
+    weights = np.array([design.weight for design in designs])
+
+    medians = np.stack([_resampled_medians(times, random) for times in launches], axis=1)
+    repeated = all(len(times) >= FEWEST_REPEATS for times in launches)
+    variance = float(np.var(np.log(medians), axis=0).mean()) if repeated else 0.0
+    # Each design exactly as often as its chance says.
+    shares = np.cumsum(np.sqrt(weights) / np.sqrt(weights).sum())
+    chosen = np.minimum(np.searchsorted(shares, (np.arange(DRAWS) + 0.5) / DRAWS), len(designs) - 1)
+    freedom = np.array([design.freedom for design in designs], dtype=np.float64)
+    misfit = np.array([design.misfit for design in designs])
+    unexplained = np.sqrt(np.maximum(0.0, misfit**2 - variance))
+    scales = unexplained * np.sqrt(freedom / random.chisquare(freedom, (DRAWS, len(designs))))
+    scale = np.minimum(scales, LARGEST_NOISE)[np.arange(DRAWS), chosen]
+    times = medians * np.exp(scale[:, None] * random.standard_normal(medians.shape))
+    return StepTime(
+        counts=counts,
+        known=known,
+        terms=np.asarray(sum(design.weight * design.coefficients for design in designs)),
+        drawn=_refit(matrix, times, [design.columns for design in designs], chosen),
+        noise=np.sqrt(scale**2 + variance) * random.standard_normal(DRAWS),
+    )
+
+
+def _resampled_medians(times: Array, random: np.random.Generator) -> Array:
+    """Return medians of launches drawn anew, [DRAWS]; always their median where they are too few."""
+    if len(times) < FEWEST_REPEATS:
+        return np.full(DRAWS, np.median(times))
+    return np.asarray(np.median(random.choice(times, (DRAWS, len(times))), axis=1))
+
+
+def _fit_designs(matrix: Array, known: _Terms, seconds: Array) -> list[_Design]:
+    """Return every design with fewer terms than points whose terms are all needed, with its Akaike weight.
+
+    Each is the least squares of the relative errors without negative coefficients. The weight is
+    exp(-AIC / 2) = exp(-terms) / misfit^k (Burnham and Anderson 2002): a term must earn its place, and where
+    the points cannot tell two designs apart both count. A design of which a term comes out as 0 is a smaller
+    design and left out. Needs 2 points.
+    """
+    points = len(seconds)
+    designs = []
+    for columns in _subsets(known, points - 1):
+        relative = matrix[:, columns] / seconds[:, None]
+        found = optimize.nnls(relative, np.ones(points))[0]
+        if not (found > 0).all():
+            continue
+        coefficients = np.zeros(matrix.shape[1])
+        coefficients[list(columns)] = found
+        squares = float(np.sum((matrix @ coefficients / seconds - 1) ** 2))
+        seen = np.hypot(np.sqrt(squares / points), SMALLEST_MISFIT)
+        weight = float(np.exp(-len(columns)) * (SMALLEST_MISFIT / seen) ** points)
+        freedom = points - len(columns)
+        designs.append(_Design(columns, coefficients, weight, float(np.sqrt(squares / freedom)), freedom))
+    total = sum(design.weight for design in designs)
+    return [replace(design, weight=design.weight / total) for design in designs]
+
+
+def _subsets(columns: _Terms, most: int) -> list[_Terms]:
+    """Return the first column with each selection of the others, at most so many in all."""
+    sizes = range(min(most, len(columns)))
+    return [(columns[0], *more) for size in sizes for more in combinations(columns[1:], size)]
+
+
+def _refit(matrix: Array, times: Array, designs: Sequence[_Terms], chosen: Integers) -> Array:
+    """Return the coefficients, [draws, terms], none negative, of the design chosen for each draw.
+
+    `times`: seconds, [draws, k]. Least squares of the errors relative to the mean of the draws. Exact, and
+    for many draws some ten times as fast as one nnls each: the best fit without negative coefficients is the
+    ordinary best fit of the terms it uses, so every subset of terms is fitted to all draws at once, and the
+    best allowed one is taken.
+    """
+    tried = sorted({part for design in designs for part in _subsets(design, len(design))})
+    weight = 1 / times.mean(axis=0)
+    weighted, relative = matrix * weight[:, None], times * weight
+    coefficients = np.zeros((len(tried), len(times), matrix.shape[1]))
+    squares = np.empty((len(tried), len(times)))
+    for place, columns in enumerate(tried):
+        used = weighted[:, columns]
+        found = relative @ np.linalg.pinv(used).T
+        errors = np.sum((found @ used.T - relative) ** 2, axis=1)
+        coefficients[place][:, columns] = found
+        squares[place] = np.where((found >= 0).all(axis=1), errors, np.inf)
+    allowed = np.array([[set(columns) <= set(design) for design in designs] for columns in tried])
+    best = np.where(allowed[:, chosen], squares, np.inf).argmin(axis=0)
+    return np.asarray(coefficients[best, np.arange(len(times))])
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one series, smallest count first.
+
+    launches  seconds per step of every launch of each count
+    work      throughput = workers x work / seconds per step
+    measured  median throughput of each count
+    """
+
+    key: tuple[str, ...]
+    counts: Counts
+    launches: tuple[Array, ...]
+    work: float
+    measured: Array
+
+    @property
+    def medians(self) -> Array:
+        """Median seconds per step of each count."""
+        return np.array([np.median(times) for times in self.launches])
+
+    def fit(self, size: int | None = None) -> StepTime:
+        """Return the model fitted to so many of the smallest counts, or to all."""
+        return fit_step_time(self.counts[:size], self.launches[:size])
+
+    def throughput(self, at: Counts, seconds: float) -> float:
+        """Return the throughput of steps of so many seconds, at one count."""
+        return float(at.workers[0]) * self.work / float(seconds)
+
+    def throughputs(self, at: Counts, seconds: Interval) -> Interval:
+        """Return the interval of the throughput of steps whose seconds have this interval, at one count."""
+        shortest, longest = seconds
+        return self.throughput(at, longest), self.throughput(at, shortest)
+
+    def name(self, names: Names) -> str:
+        """Return "native DDP, precision=bf16"."""
+        options, framework, knobs = self.key
+        name = next(name for known, name in names.items() if known == framework)
+        return ", ".join(part for part in (name, options, knobs) if part)
+
+    @property
+    def why_unpredictable(self) -> str:
+        """Why it cannot be predicted; empty where it can."""
+        workers = self.counts.workers
+        if 1 not in workers:
+            return "no run on 1 worker"
+        if len(workers) < FEWEST_COUNTS:
+            return f"{count(len(workers), 'worker count')}, at least {FEWEST_COUNTS} needed"
+        return ""
+
+    def cautions(self) -> Iterator[str]:
+        """Yield what to know of each prediction of this series."""
+        if (self.counts.nodes == 1).all():
+            yield f"{UNSEEN_LINK}: what is expected holds within one node only"
+        if min(map(len, self.launches)) < FEWEST_REPEATS:
+            few = f"a point has fewer than {FEWEST_REPEATS} launches"
+            yield f"{few}: the intervals carry no launch-to-launch variation, only the misfit of the model"
+
+
+def all_series(study: Study) -> list[Series]:
+    """Return the series of a study, from the launches that count for speed."""
+    return [
+        _series(tuple(map(str, key)), runs.sort_values("workers", kind="stable"), study.throughput)
+        for key, runs in timed(study).runs.groupby(SERIES, sort=False)
+    ]
+
+
+def _series(key: tuple[str, ...], runs: pd.DataFrame, throughput: str) -> Series:
+    runs = runs.assign(measured=runs[throughput].astype(float))
+    if runs["step_seconds"].isna().any():
+        runs = runs.assign(times=runs["workers"] / runs["measured"] * SECONDS_PER_HOUR)
+        work = SECONDS_PER_HOUR
+    else:
+        runs = runs.assign(times=runs["step_seconds"])
+        # Equal batches: in records the images per step and worker do not depend on the worker count.
+        work = float((runs["images_per_epoch"] / runs["steps_per_epoch"] / runs["workers"]).median())
+    counts = runs.groupby("workers")
+    return Series(
+        key=key,
+        counts=Counts(
+            np.array(list(counts.groups), dtype=np.float64), counts["nodes"].median().to_numpy(float)
+        ),
+        launches=tuple(times.to_numpy(float) for _, times in counts["times"]),
+        work=work,
+        measured=counts["measured"].median().to_numpy(float),
+    )
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """All predictions of a study.
+
+    predictions  one row for each prediction that the points allow: PREDICTION_COLUMNS. A series with a
+                 1-worker point and at least 3 counts is fitted on its 3, 4, ... smallest counts
+                 (`fitted_on`: "1-4"), and throughput (the study's own unit) is predicted at every larger
+                 count that was measured (`held_out`; `error` = predicted / measured - 1). Fitted on all
+                 counts, it is predicted at twice the largest, where `measured` and `error` are NaN. Nothing
+                 measured beyond `fitted_on` goes into a prediction. `why` says why an interval is NaN.
+    fits         the model fitted on all counts of each series that can be predicted, one row each:
+                 FIT_COLUMNS. Each of STEP_TERMS is in seconds, NaN where the points cannot tell it from the
+                 others; `held_out_error` is the median absolute error at held-out counts, NaN without any,
+                 `held_out_points` how many; `last_efficiency_error` is that of taking the efficiency at the
+                 largest count fitted for all larger ones.
+    notes        for each series how far predictions were off and what is expected beyond, or why there
+                 are none
+    """
+
+    predictions: pd.DataFrame
+    fits: pd.DataFrame
+    notes: tuple[str, ...]
+
+
+def extrapolate(study: Study) -> Extrapolation:
+    """Return all predictions of a study, every model fitted only once."""
+    every = all_series(study)
+    known = [series for series in every if not series.why_unpredictable]
+    results = parallel_map(_of_series, known, chunk=SERIES_AT_ONCE)
+    found = {series.key: result for series, result in zip(known, results, strict=True)}
+    rows = [row for predictions, _ in found.values() for row in predictions]
+    fits = [fit for _, fit in found.values()]
+    notes = []
+    for series in every:
+        if series.key in found:
+            sentences = [*_prediction_notes(*found[series.key], study.unit), *series.cautions()]
+        else:
+            sentences = [f"no prediction: {series.why_unpredictable}"]
+        notes += [f"{series.name(study.names)}: {sentence}" for sentence in sentences]
+    return Extrapolation(
+        pd.DataFrame(rows, columns=list(PREDICTION_COLUMNS)),
+        pd.DataFrame(fits, columns=list(FIT_COLUMNS)),
+        tuple(notes),
+    )
+
+
+def _of_series(series: Series) -> tuple[list[_Cells], _Cells]:
+    """Return the predictions of a series, the last one beyond its counts, and its row of fits."""
+    checks = []
+    kept_errors = []
+    for size in range(FEWEST_COUNTS, len(series.launches)):
+        fitted = series.fit(size)
+        for place in range(size, len(series.launches)):
+            at, measured = series.counts[place : place + 1], float(series.measured[place])
+            checks.append(_prediction(series, fitted, at, measured))
+            kept_errors.append(series.throughput(at, series.medians[size - 1]) / measured - 1)
+    fitted = series.fit()
+    beyond = series.counts.at(2 * int(series.counts.workers[-1]))
+    values = np.vstack([fitted.terms, np.quantile(fitted.drawn, EDGES, axis=0)])
+    values[:, [place for place in range(len(STEP_TERMS)) if place not in fitted.known]] = NAN
+    errors = [_median_size([row["error"] for row in checks]), _median_size(kept_errors)]
+    fit = (*series.key, str(fitted.counts), *values.T.ravel(), *errors, len(checks))
+    rows = [*checks, _prediction(series, fitted, beyond, NAN)]
+    return rows, dict(zip(FIT_COLUMNS, fit, strict=True))
+
+
+def _median_size(errors: Sequence[float]) -> float:
+    """Return the median error without its sign, of those that are known; NaN of none."""
+    return float(pd.Series(errors, dtype=float).abs().median())
+
+
+def _prediction(series: Series, fitted: StepTime, at: Counts, measured: float) -> _Cells:
+    forecast = fitted.at(at)
+    predicted = series.throughput(at, forecast.seconds)
+    low, high = series.throughputs(at, forecast.interval)
+    split = (*series.key, str(fitted.counts), int(at.workers[0]))
+    return dict(zip(_SPLIT, split, strict=True)) | {
+        "predicted": predicted,
+        "predicted_low": low,
+        "predicted_high": high,
+        "measured": measured,
+        "error": predicted / measured - 1,
+        "held_out": not np.isnan(measured),
+        "why": forecast.why,
+    }
+
+
+def _prediction_notes(rows: Sequence[_Cells], fit: _Cells, unit: str) -> Iterator[str]:
+    """Yield how far predictions of a series were off, and what is expected beyond its counts."""
+    *checks, beyond = rows
+    if checks:
+        farthest = [row for row in checks if row["fitted_on"] == checks[0]["fitted_on"]][-1]
+        typical, without_model = 100 * fit["held_out_error"], 100 * fit["last_efficiency_error"]
+        yield (
+            f"fitted on {farthest['fitted_on']}, the error at {farthest['workers']} is "
+            f"{100 * farthest['error']:+.1f} %; the median error of all {len(checks)} such checks is "
+            f"{typical:.1f} %"
+        )
+        remark = "" if typical < without_model else ": here the model predicts no better"
+        yield (
+            "keeping the efficiency of the largest count fitted, without a model, gives in the same checks "
+            f"a median error of {without_model:.1f} %{remark}"
+        )
+    interval = bracketed(beyond["predicted_low"], beyond["predicted_high"], ".3g")
+    yield (
+        f"fitted on {beyond['fitted_on']}, {beyond['workers']} workers are expected to reach "
+        f"{beyond['predicted']:.3g} {unit} {interval}"
+    )

@@ -1,1 +1,0 @@
-"""Throughput at larger worker counts, fitted on the smaller ones, and how wrong that was."""
