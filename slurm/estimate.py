@@ -1,269 +1,237 @@
-"""Estimate how long runs take, from earlier runs or a probe: pure functions of what these measured."""
+"""Estimate how long runs take, by complete runs of the same points or else by a probe, and what they cost."""
 
-from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from statistics import median
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
 from typing import NamedTuple
 
-from unet_scaling.study.config import RunConfig
+from slurm.cluster import Cluster, geometry
+from slurm.preflight import limit_node_hours, limit_text
+from unet_scaling.data.enough_images import count_test_images
+from unet_scaling.data.manifest import read_manifest
+from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
+from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import STARTUP_COLUMNS
+from unet_scaling.study.probed import Probed
 from unet_scaling.study.record import Record
-from unet_scaling.study.record_lines import Epoch, Evaluation
-from unet_scaling.study.saliency import Saliency
+from unet_scaling.study.run_state import RecordedRun
 from unet_scaling.study.texts import count, duration
 
+# Of steps, after the one that warms up: half a minute of waiting in all.
+PROBE_SECONDS = 20
+# A pass that only evaluates spares the backward pass, which computes twice what the forward pass does.
+EVALUATION_SPEED = 3.0
+# Of a worker in a group, as a share of that of the probe: below it, no worker count is worth its workers.
+SLOWEST_SPEED = 0.5
 
-@dataclass(frozen=True)
-class Range:
-    """The expected value of an estimate, between the lowest and the highest that are likely."""
+
+class KnownSeconds:
+    """The seconds that complete runs took, by point."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[float]] = {}
+
+    def learn(self, run: RecordedRun) -> None:
+        """Note how long a run took; one that is not complete tells nothing."""
+        if run.record and run.state.is_complete:
+            self._known.setdefault(point_of(run.config), []).append(recorded_seconds(run.record))
+
+    def of_point(self, config: RunConfig) -> float | None:
+        """Return the median seconds of the complete runs of this point; None where there are none."""
+        seconds = self._known.get(point_of(config))
+        return median(seconds) if seconds else None
+
+    def foreseen(self, configs: Iterable[RunConfig], otherwise: float | None = None) -> float | None:
+        """Return the seconds that these runs will take together; None where nothing is known.
+
+        A run whose point has no complete one takes the mean of the points that have, or else `otherwise`.
+        """
+        if self._known:
+            otherwise = mean(map(median, self._known.values()))
+        seconds = [self.of_point(config) or otherwise for config in configs]
+        known = [value for value in seconds if value is not None]
+        return sum(known) if len(known) == len(seconds) else None
+
+
+def recorded_seconds(record: Record) -> float:
+    """Return the seconds of a run from the start of its processes, by its record."""
+    startup: Iterable[Sequence[float]] = (
+        [getattr(record.startup, column) for column in STARTUP_COLUMNS] if record.startup else []
+    )
+    trained = sum(epoch.seconds for epoch in record.epochs)
+    evaluated = sum(result.seconds for result in record.results)
+    made = record.saliency
+    explained = made.seconds + made.check_seconds if made else 0.0
+    return sum(max(seconds) for seconds in startup) + trained + evaluated + explained
+
+
+def point_of(config: RunConfig) -> str:
+    """Return what all repeats of a point share: the name of its runs without the repeat."""
+    return config.run.removesuffix(f"-r{config.repeat}")
+
+
+class Range(NamedTuple):
+    """The least and the most seconds that are likely."""
 
     low: float
-    expected: float
     high: float
 
-    def __add__(self, other: "Range") -> "Range":
-        return Range(self.low + other.low, self.expected + other.expected, self.high + other.high)
-
-    def __mul__(self, other: "Range") -> "Range":
-        return Range(self.low * other.low, self.expected * other.expected, self.high * other.high)
-
-    def times(self, factor: float) -> "Range":
-        return self * Range(factor, factor, factor)
-
-
-NOTHING = Range(0.0, 0.0, 0.0)
-# Launches of one point differ by 2 to 5 % on a quiet machine, and by more on one that others use.
-AT_THE_SAME_POINT = Range(0.9, 1.0, 1.1)
-# The speed of a worker in a larger group, as a share of that in the measured one. Below a half no worker
-# count is worth its workers; the efficiency floor of studies is 0.7.
-IN_A_LARGER_GROUP = Range(0.5, 0.75, 1.0)
-IN_A_SMALLER_GROUP = Range(1.0, 1.0, 2.0)
-# The speed with a framework of which nothing was measured, as a share of that of another, or of none.
-WITH_ANOTHER_FRAMEWORK = Range(0.5, 1.0, 1.25)
-# The start of a run in terms of that of a probe, which decodes fewer images and joins no group.
-STARTUP_AFTER_A_PROBE = Range(0.5, 1.0, 2.0)
-
 
 @dataclass(frozen=True)
-class Images:
-    """The number of images that a run trains on in a pass, and evaluates."""
-
-    train: int
-    test: int
-
-
-@dataclass(frozen=True)
-class MeasuredRun:
-    """The speeds of one run: pixels per second of all its workers. `framework` is None for a probe.
-
-    `explained_per_second`: of the images with a saliency map; None where it made none, or not all at once.
-    """
+class ProbedSpeed:
+    """What one worker without a framework did on this machine: pixels per second, and seconds to start."""
 
     config: RunConfig
-    framework: str | None
-    workers: int
-    trained_per_second: float
-    evaluated_per_second: float
+    pixels_per_second: float
     startup_seconds: float
-    explained_per_second: float | None = None
-
-
-class MeasuredPoint(NamedTuple):
-    """What runs of about one speed share, besides the network."""
-
-    framework: str | None
-    options: tuple[object, ...]
-    workers: int
-
-
-@dataclass(frozen=True)
-class Basis:
-    """The runs that an estimate is made from, and what they are called."""
-
-    runs: tuple[MeasuredRun, ...]
     source: str
 
-    @cached_property
-    def points(self) -> Mapping[Hashable, Mapping["MeasuredPoint", list[MeasuredRun]]]:
-        """Return the runs by network and point, and once more those with maps by their options, too."""
-        found: defaultdict[Hashable, defaultdict[MeasuredPoint, list[MeasuredRun]]]
-        found = defaultdict(lambda: defaultdict(list))
-        for run in self.runs:
-            point = MeasuredPoint(run.framework, _speed_options(run.config), run.workers)
-            found[run.config.model][point].append(run)
-            if run.explained_per_second:
-                found[run.config.model, _maps_of(run.config)][point].append(run)
-        return found
 
+def run_probe(study: StudyConfig, cores: int, on_gpus: bool = False) -> ProbedSpeed:
+    """Time some steps of the study's first configuration on this machine, in a process of its own.
 
-def measured_run(record: Record) -> MeasuredRun | None:
-    """Return the speeds of a complete run; None for one that trained or evaluated nothing."""
-    header = record.header
-    if header is None or not record.complete or not record.epochs or not record.results:
-        return None
-    config = header.config
-    return MeasuredRun(
-        config=config,
-        framework=config.framework,
-        workers=config.workers,
-        trained_per_second=_pixels_per_second(config, _timed(record.epochs)),
-        evaluated_per_second=_pixels_per_second(config, record.results),
-        startup_seconds=_startup_seconds(record),
-        explained_per_second=_explained_per_second(config, record.saliency),
+    `on_gpus`: the runs will have GPUs, which this machine may lack; the estimate says so then.
+    Raises UserError with its words where it cannot, such as for images that were never checked.
+    """
+    begin = time.monotonic()
+    cores = min(cores, len(os.sched_getaffinity(0)))
+    command = [sys.executable, "-m", "unet_scaling.profile.probe", str(PROBE_SECONDS), str(cores)]
+    done = subprocess.run(
+        command, cwd=PROJECT, input=study.model_dump_json(), capture_output=True, text=True, check=False
     )
+    if done.returncode:
+        raise UserError(f"--probe: {done.stderr.strip().removeprefix('error: ')}", done.returncode)
+    found = Probed.model_validate_json(done.stdout)
+    return probed_speed(study.configs()[0], found, time.monotonic() - begin, on_gpus)
 
 
-def _explained_per_second(config: RunConfig, made: Saliency | None) -> float | None:
-    """Return the speed of maps with their checks, of a run that made all of its own in one attempt."""
-    if made is None or made.maps == 0 or made.maps_made_here < made.maps:
-        return None
-    return made.maps * pixels_per_image(config) / (made.seconds + made.check_seconds)
-
-
-def _timed(epochs: Sequence[Epoch]) -> Sequence[Epoch]:
-    """Return the epochs after the warm-up, or all where there are no others."""
-    return [epoch for epoch in epochs if not epoch.warmup] or epochs
-
-
-def _pixels_per_second(config: RunConfig, parts: Sequence[Epoch] | Sequence[Evaluation]) -> float:
-    images = sum(part.images for part in parts)
-    return images * pixels_per_image(config) / sum(part.seconds for part in parts)
-
-
-def _startup_seconds(record: Record) -> float:
-    if record.startup is None:
-        return 0.0
-    parts: list[list[float]] = [getattr(record.startup, column) for column in STARTUP_COLUMNS]
-    return sum(map(max, parts))
+def probed_speed(config: RunConfig, probed: Probed, process_seconds: float, on_gpus: bool) -> ProbedSpeed:
+    """Return the speed of a probe; what its process did besides its steps stands for a run's start."""
+    source = (
+        f"a probe of {count(len(probed.step_seconds), 'step')} on this machine "
+        f"({probed.device}, {count(probed.cores, 'core')})"
+    )
+    if on_gpus and probed.device == "cpu":
+        source += " without the GPUs that will make the runs faster"
+    pixels = probed.images_per_step * pixels_per_image(config)
+    started = process_seconds - sum(probed.step_seconds)
+    return ProbedSpeed(config, pixels / median(probed.step_seconds), started, source)
 
 
 def pixels_per_image(config: RunConfig) -> int:
     return config.data.image_height * config.data.image_width
 
 
-def estimable(configs: Sequence[RunConfig], basis: Basis) -> bool:
-    """Return whether the basis has runs of the networks of all these.
+@dataclass(frozen=True)
+class TimeEstimate:
+    """What is known of the time of runs: complete ones of their points, and perhaps a probe."""
 
-    Emulated ones compute none.
-    """
-    return all(config.model in basis.points and not config.is_emulated for config in configs)
+    known: KnownSeconds
+    probe: ProbedSpeed | None = None
+    _images: dict[tuple[Path, float], tuple[int, int] | None] = field(default_factory=dict)
 
+    def seconds(self, config: RunConfig) -> Range | None:
+        """Return the seconds of a run from the start of its processes; None where nothing tells them."""
+        recorded = self.known.of_point(config)
+        if recorded is not None:
+            return Range(recorded, recorded)
+        if self.probe is None or self.probe.config.model != config.model or _computes_otherwise(config):
+            return None
+        images = self._images_of(config)
+        if images is None:
+            return None
+        train, test = images
+        every = config.training.evaluate_every
+        evaluations = 1 + (max(0, config.training.epochs - 1) // every if every else 0)
+        passes = train * config.data.passes_per_epoch * config.training.epochs
+        work = (passes + test * evaluations / EVALUATION_SPEED) * pixels_per_image(config)
+        fastest = work / (self.probe.pixels_per_second * config.workers)
+        start = self.probe.startup_seconds
+        return Range(start + fastest, start + fastest / SLOWEST_SPEED)
 
-def estimable_with_maps(configs: Sequence[RunConfig], basis: Basis) -> bool:
-    """Return whether it also has runs with the saliency maps of those that make some."""
-    return all(_usable(config) in basis.points for config in configs)
+    def _images_of(self, config: RunConfig) -> tuple[int, int] | None:
+        """Return how many images it trains on and evaluates, by the manifest; None where there is none."""
+        key = (config.data.manifest_path, config.data.test_share)
+        if key not in self._images:
+            try:
+                total = len(read_manifest(config.data.manifest_path).pairs)
+            except UserError:
+                self._images[key] = None
+            else:
+                test = count_test_images(total, config.data.test_share)
+                self._images[key] = total - test, test
+        return self._images[key]
 
+    def text(self, configs: Sequence[RunConfig]) -> str:
+        """Return how long these runs take one after the other, and what tells it."""
+        ranges = [each for each in map(self.seconds, configs) if each is not None]
+        if not ranges:
+            why = f"no run of these points is complete{self._cure(configs)}"
+            return f"how long that takes is not known: {why}"
+        low = sum(each.low for each in ranges)
+        high = sum(each.high for each in ranges)
+        about = duration(low) if low == high else f"{duration(low)} to {duration(high)}"
+        measured = sum(self.known.of_point(config) is not None for config in configs)
+        sources = ["the complete runs of the same points"] if measured else []
+        sources += [self.probe.source] if self.probe and len(ranges) > measured else []
+        text = f"{count(len(ranges), 'run')}: about {about} by {' and '.join(sources)}"
+        missing = len(configs) - len(ranges)
+        if missing:
+            text += f"; not known for {missing} more, whose points have none{self._cure(configs)}"
+        return text
 
-def measures_all(configs: Sequence[RunConfig], basis: Basis) -> bool:
-    """Return whether every framework, worker count and set of options of these runs was measured."""
-    measured = {(run.framework, run.workers, _speed_options(run.config)) for run in basis.runs}
-    return all((each.framework, each.workers, _speed_options(each)) in measured for each in configs)
-
-
-def run_seconds(config: RunConfig, basis: Basis, images: Images) -> Range:
-    """Return how long a run takes from the start of its processes.
-
-    Uses the runs of the nearest worker count, of the same framework and options where there are any.
-    Raises KeyError where the basis has no run of this network, or none with such maps.
-    """
-    runs = _nearest(config, basis.points[_usable(config)])
-    passes = config.data.passes_per_epoch * config.training.epochs
-    trained = _work_seconds(config, runs, images.train * passes, [run.trained_per_second for run in runs])
-    evaluations = images.test * _evaluations(config)
-    evaluated = _work_seconds(config, runs, evaluations, [run.evaluated_per_second for run in runs])
-    return _start(runs) + trained + evaluated + _explained(config, runs, images.test)
-
-
-def _explained(config: RunConfig, runs: Sequence[MeasuredRun], test_images: int) -> Range:
-    """Return the seconds of saliency maps and their checks, as if every image had a map."""
-    if not config.is_explained:
-        return NOTHING
-    rates = [run.explained_per_second for run in runs if run.explained_per_second]
-    return _work_seconds(config, runs, min(test_images, config.saliency.images or test_images), rates)
-
-
-def _start(runs: Sequence[MeasuredRun]) -> Range:
-    """Return the seconds of a run before its first epoch."""
-    seconds = [run.startup_seconds for run in runs]
-    likeness = STARTUP_AFTER_A_PROBE if runs[0].framework is None else AT_THE_SAME_POINT
-    return Range(min(seconds), median(seconds), max(seconds)) * likeness
-
-
-def _evaluations(config: RunConfig) -> int:
-    every = config.training.evaluate_every
-    return 1 + (max(0, config.training.epochs - 1) // every if every else 0)
-
-
-def _work_seconds(
-    config: RunConfig, runs: Sequence[MeasuredRun], images: int, rates: Sequence[float]
-) -> Range:
-    """Return the seconds for so many images, at the pixels per second of these runs of one worker count."""
-    speed = _worker_speed(config, runs[0])
-    work = images * pixels_per_image(config) * runs[0].workers / config.workers
-    return Range(
-        work / (max(rates) * speed.high),
-        work / (median(rates) * speed.expected),
-        work / (min(rates) * speed.low),
-    )
-
-
-def _worker_speed(config: RunConfig, run: MeasuredRun) -> Range:
-    """Return the speed of a worker as a share of that in the measured run."""
-    framework = AT_THE_SAME_POINT if run.framework == config.framework else WITH_ANOTHER_FRAMEWORK
-    if config.workers == run.workers:
-        return framework
-    return framework * (IN_A_LARGER_GROUP if config.workers > run.workers else IN_A_SMALLER_GROUP)
+    def _cure(self, configs: Sequence[RunConfig]) -> str:
+        """Return what would tell the time of runs without complete ones, as the end of a sentence."""
+        if any(map(_computes_otherwise, configs)):
+            return "; a probe cannot tell it of a task, emulated workers or saliency maps"
+        if self.probe is None:
+            return "; --probe estimates it"
+        return "; a probe tells it of one network (model.width, model.depth) and of checked images"
 
 
-def _usable(config: RunConfig) -> Hashable:
-    """Return the key of the runs of the same network; for a run that makes saliency maps, with such maps."""
-    return (config.model, _maps_of(config)) if config.is_explained else config.model
+def _computes_otherwise(config: RunConfig) -> bool:
+    """Return whether a run does not train the network of the probe, or more than that."""
+    return config.has_own_task or config.is_emulated or config.is_explained
 
 
-def _maps_of(config: RunConfig) -> str:
-    """Return the options that decide the seconds of an image's map and of its checks."""
-    return config.saliency.model_dump_json(exclude={"images", "seed", "split"})
+@dataclass(frozen=True)
+class Cost:
+    """Node-hours that runs may take at most, and what is to be said about them."""
+
+    node_hours: float
+    text: str
 
 
-def _nearest(config: RunConfig, points: Mapping[MeasuredPoint, list[MeasuredRun]]) -> list[MeasuredRun]:
-    """Return the runs of the point most like this run's: by framework, then options, then workers."""
-    own = MeasuredPoint(config.framework, _speed_options(config), config.workers)
-    if own in points:
-        return points[own]
-
-    def distance(point: MeasuredPoint) -> tuple[bool, bool, float]:
-        apart = max(point.workers, own.workers) / min(point.workers, own.workers)
-        return point.framework != own.framework, point.options != own.options, apart
-
-    return points[min(points, key=distance)]
-
-
-def _speed_options(config: RunConfig) -> tuple[object, ...]:
-    """Return the options that decide the seconds of an image, besides its size and the network."""
-    training = config.training
-    return (
-        training.batch_per_worker, config.passes_per_step, training.precision, training.compile,
-        training.channels_last, training.gradient_compression, training.cores_per_worker,
-        config.data.loading, config.data.loader_workers, getattr(config, config.framework),
-    )  # fmt: skip
+def cluster_cost(
+    cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool, estimate: TimeEstimate
+) -> Cost:
+    """Return what these runs cost: the upper end of the estimate, or what their limit allows."""
+    at_most = limit_text(cluster, configs, one_allocation)
+    seconds = [each for config in configs if (each := estimate.seconds(config)) is not None]
+    if not configs or len(seconds) < len(configs):
+        return Cost(limit_node_hours(cluster, configs, one_allocation), at_most)
+    nodes = [geometry(cluster, config.workers).nodes for config in configs]
+    held = [max(nodes)] * len(nodes) if one_allocation else nodes
+    low = sum(share * each.low for share, each in zip(held, seconds, strict=True)) / 3600
+    high = sum(share * each.high for share, each in zip(held, seconds, strict=True)) / 3600
+    about = f"{high:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
+    lines = [f"about {about} node-hours; {estimate.text(configs)}", at_most]
+    longest = sum(each.high for each in seconds) if one_allocation else max(each.high for each in seconds)
+    if longest + cluster.stop_seconds > cluster.limit_seconds:
+        what = "the job" if one_allocation else "the longest run"
+        lines.append(f"{what} may take {duration(longest)}; it goes on after its limit of {cluster.time}")
+    return Cost(high, "\n".join(lines))
 
 
-def source_text(configs: Sequence[RunConfig], basis: Basis) -> str:
-    """Return what an estimate was made from, and how far from what was measured it reaches."""
-    measured = sorted({run.workers for run in basis.runs})
-    scaled = sorted({config.workers for config in configs}.difference(measured))
-    text = f"by {basis.source} on {_workers(measured)}"
-    return f"{text}; scaled to {_workers(scaled)}" if scaled else text
-
-
-def _workers(counts: Sequence[int]) -> str:
-    return f"{', '.join(map(str, counts))} {'worker' if counts == [1] else 'workers'}"
-
-
-def time_text(configs: Sequence[RunConfig], seconds: Range, basis: Basis) -> str:
-    """Return how long these runs take one after the other."""
-    limits = f"{duration(seconds.low)} to {duration(seconds.high)}"
-    source = source_text(configs, basis)
-    return f"{count(len(configs), 'run')}: about {duration(seconds.expected)} ({limits}), {source}"
+def require_within(budget_hours: float | None, cost: Cost) -> None:
+    """Raise UserError where the runs may cost more than the budget."""
+    if budget_hours is not None and cost.node_hours > budget_hours:
+        raise UserError(
+            f"--budget {budget_hours:g}: these runs may take {cost.node_hours:.3g} node-hours; nothing was "
+            "submitted. Use fewer repeats, worker counts or epochs, or --probe for a closer estimate"
+        )

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.disturbed import disturbed_reason, is_to_be_repeated, set_disturbed_aside
-from slurm.known_seconds import KnownSeconds
+from slurm.estimate import KnownSeconds
 from slurm.local_plan import cores_per_worker, prepare_ready, take_over
 from slurm.local_progress import StudyProgress
 from slurm.more_repeats import add_repeats, next_block, note_changed_request

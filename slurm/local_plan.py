@@ -1,7 +1,7 @@
 """Plan a launch on this machine, and refuse it where jobs of Slurm run or images are not checked."""
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -9,9 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from slurm.disturbed import is_to_be_repeated
-from slurm.estimate import Basis
-from slurm.estimate_basis import basis_of_runs
-from slurm.known_seconds import KnownSeconds
+from slurm.estimate import KnownSeconds
 from slurm.preflight import check_inputs
 from slurm.states import judged
 from slurm.study_folder import StudyFolder, in_launch_order
@@ -36,7 +34,6 @@ class LocalPlan:
     runs: int
     wanted: list[RunConfig]
     known: KnownSeconds
-    basis: Basis | None
 
     def show(self, console: Console) -> None:
         cores = cores_per_worker(self.folder.study, len(os.sched_getaffinity(0)))
@@ -61,16 +58,11 @@ def local_plan(
     require_ready(folder, configs)
     wanted = {config.run: config for config in configs}
     known = KnownSeconds()
-
-    def runs() -> Iterator[RecordedRun]:
-        for run in folder.all_recorded(configs):
-            known.learn(run)
-            if not _is_wanted(run, console, repeat_disturbed, force):
-                wanted.pop(run.config.run, None)
-            yield run
-
-    basis = basis_of_runs(folder.path, runs())
-    return LocalPlan(folder, len(configs), list(wanted.values()), known, basis)
+    for run in folder.all_recorded(configs):
+        known.learn(run)
+        if not _is_wanted(run, console, repeat_disturbed, force):
+            wanted.pop(run.config.run, None)
+    return LocalPlan(folder, len(configs), list(wanted.values()), known)
 
 
 def cores_per_worker(study: StudyConfig, cores: int) -> int:

@@ -12,7 +12,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from slurm.known_seconds import KnownSeconds
+from slurm.estimate import KnownSeconds
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.record import RECORD_NAME
 from unet_scaling.study.texts import duration

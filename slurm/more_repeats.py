@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from slurm.known_seconds import point_of
+from slurm.estimate import point_of
 from slurm.study_folder import StudyFolder, in_launch_order, with_added_repeats
 from unet_scaling.study.config import PROJECT, StudyConfig
 from unet_scaling.study.errors import UserError

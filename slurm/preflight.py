@@ -128,7 +128,7 @@ def refused_shapes(slurm: Slurm, scripts: dict[int, Path]) -> dict[int, str]:
     return refused
 
 
-def estimate(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
+def limit_text(cluster: Cluster, configs: Sequence[RunConfig], one_allocation: bool) -> str:
     """Return what these runs can cost at most, as text: their time limit on all their nodes."""
     hours = limit_node_hours(cluster, configs, one_allocation)
     kind = "1 job for all runs" if one_allocation else f"{len(configs)} jobs"

@@ -10,10 +10,9 @@ from slurm.attempts import may_be_tried_again
 from slurm.batch import SCRIPT_NAME, BatchJob, write_script
 from slurm.cancellation import Cancellation
 from slurm.cluster import Cluster, geometry
-from slurm.cost import cluster_cost, require_within
 from slurm.disturbed import is_to_be_repeated
 from slurm.doctor import require_sound_launch
-from slurm.estimate import Basis
+from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, cluster_cost, require_within
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
 from slurm.render import Places, allocation_script, job_script
@@ -53,7 +52,7 @@ class Submitter:
     repeat_disturbed: bool = False
     more_repeats: int = 0
     limit_wait_seconds: float = 3600.0
-    basis: Basis | None = None
+    probe: ProbedSpeed | None = None
     budget_node_hours: float | None = None
 
     def dry_run(self) -> None:
@@ -172,7 +171,10 @@ class Submitter:
 
     def _require_affordable(self, configs: Sequence[RunConfig]) -> None:
         """Print what these runs cost; raise UserError where that may be more than the budget."""
-        cost = cluster_cost(self.cluster, configs, self.one_allocation, self.basis)
+        known = KnownSeconds()
+        for run in self.folder.all_recorded(self.folder.study.configs()):
+            known.learn(run)
+        cost = cluster_cost(self.cluster, configs, self.one_allocation, TimeEstimate(known, self.probe))
         self._print(cost.text)
         require_within(self.budget_node_hours, cost)
 

@@ -36,7 +36,7 @@ def test_new_writes_nothing_into_the_folder_of_the_images(
     folder = make_folder(tmp_path / "data", count=6)
     before = sorted(path.name for path in folder.rglob("*"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["unet-scaling new", "mine", "--data", str(folder), "--yes"])
+    monkeypatch.setattr(sys, "argv", ["unet-scaling new", "mine", "--data", str(folder)])
     new.main()
     assert sorted(path.name for path in folder.rglob("*")) == before
     study = read_study(tmp_path / "mine.toml")
@@ -49,7 +49,7 @@ def test_a_mistake_that_new_refuses_is_mended_by_the_next_command(
 ) -> None:
     """The manifest that the first left is that of these images, and serves."""
     folder = make_folder(tmp_path / "data", count=6)
-    asked = ["unet-scaling new", "mine", "--data", str(folder), "--into", str(tmp_path), "--yes"]
+    asked = ["unet-scaling new", "mine", "--data", str(folder), "--into", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*asked, "--epochs", "1"])
     with pytest.raises(UserError, match="--epochs"):
         new.main()

@@ -119,9 +119,6 @@ def test_a_dry_run_estimates_from_complete_runs_of_the_same_points(done: tuple[P
     assert re.search(r"about \d+ (s|min) by the complete runs of the same points\n", more.stdout)
     wider = submit(study, logs, "--dry-run", "--set", "workers=[1]", "--set", "frameworks=['horovod']")
     assert "1 run, 0 would start" in wider.stdout
-    other = submit(study, logs, "--dry-run", "--name", "other", "--estimate-from", "tiny")
-    assert "4 runs: about " in other.stdout
-    assert "not known" not in other.stdout
     assert contents(logs) == before
 
 

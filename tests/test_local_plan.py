@@ -29,8 +29,7 @@ def study(tmp_path: Path) -> Path:
 def complete_runs(study: Path, name: str, workers: tuple[int, ...]) -> None:
     for config in read_study(study, name=name).configs():
         if config.workers in workers:
-            folder = make_run(study.parent / name / config.run, config)
-            write_record(folder, config)
+            write_record(make_run(study.parent / name / config.run, config), config)
 
 
 def dry_run(study: Path, printed: pytest.CaptureFixture[str], *options: str) -> str:
@@ -59,18 +58,17 @@ def test_a_played_worker_has_the_cores_of_a_real_one(
     assert cores_per_worker(read_study(path), cores) == each
 
 
-def test_complete_runs_of_all_points_say_the_time_beside_an_estimate_that_is_asked_for(
+def test_the_time_is_that_of_complete_runs_of_the_same_points(
     study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    complete_runs(study, "tiny", (1, 2))
-    complete_runs(study, "other", (1,))
-    again = ("--set", "repeats=2")
-    printed = dry_run(study, capsys, *again)
-    assert BY_COMPLETE_RUNS in printed
-    assert "4 runs: " not in printed
-    printed = dry_run(study, capsys, *again, "--estimate-from", "other")
-    assert BY_COMPLETE_RUNS in printed
-    assert "4 runs: about " in printed
+    assert "not known: no run of these points is complete; --probe estimates it" in dry_run(study, capsys)
+    complete_runs(study, "tiny", (1,))
+    printed = dry_run(study, capsys, "--set", "repeats=2")
+    assert f"2 runs: about {BY_COMPLETE_RUNS}; not known for 4 more, whose points have none" in re.sub(
+        "about .*? by", "about by", printed
+    )
+    complete_runs(study, "tiny", (2,))
+    assert "not known" not in dry_run(study, capsys, "--set", "repeats=2")
 
 
 @pytest.mark.parametrize(

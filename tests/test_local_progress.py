@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.known_seconds import KnownSeconds, recorded_seconds
+from slurm.estimate import KnownSeconds, recorded_seconds
 from slurm.local_progress import RecordTail, StudyProgress
 from tests.records import write_record
 from tests.studies import make_point

@@ -8,10 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from slurm import preflight
-from slurm.cost import local_time
 from slurm.disturbed import set_disturbed_aside
-from slurm.estimate import Basis, Images, measured_run, run_seconds
-from slurm.known_seconds import recorded_seconds
+from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, recorded_seconds
 from tests.records import digest, make_epochs, make_header, make_point, make_result
 from tests.saliency_records import write_explained
 from unet_scaling.study.config import RunConfig
@@ -159,32 +157,15 @@ def test_a_study_with_maps_needs_the_package(monkeypatch: pytest.MonkeyPatch) ->
     assert "no-such-package, which is not installed; run environment/install.sh --with xaitk" in said
 
 
-def estimated(record: Record) -> Basis:
-    found = measured_run(record)
-    assert found is not None
-    return Basis((found,), "one run")
-
-
-def test_an_estimate_counts_the_seconds_of_maps_by_their_images(tmp_path: Path) -> None:
+def test_the_seconds_of_maps_count_and_a_probe_does_not_tell_them(tmp_path: Path) -> None:
     run = write_explained(tmp_path)
-    config = read_config(config_path(run))
     record = read_record(run / "run.jsonl")
     assert record.saliency is not None
     made = record.saliency.seconds + record.saliency.check_seconds
     assert recorded_seconds(record) == pytest.approx(made + recorded_seconds(replace(record, saliency=None)))
-
-    def seconds(**changes: object) -> float:
-        chosen = config.model_copy(update={"saliency": config.saliency.model_copy(update=changes)})
-        return run_seconds(chosen, estimated(record), Images(train=48, test=12)).expected
-
-    a_map = made / record.saliency.maps
-    assert seconds() == pytest.approx(seconds(method="off") + 12 * a_map)
-    assert seconds(images=3) == pytest.approx(seconds(method="off") + 3 * a_map)
-    # Of other options, or of a run that made some of its maps before, nothing is known.
-    more = config.model_copy(update={"saliency": config.saliency.model_copy(update={"masks": 500})})
-    resumed = replace(record, saliency=record.saliency.model_copy(update={"maps_made_here": 1}))
-    for chosen, basis in ((more, record), (config, resumed)):
-        assert "not estimated: saliency maps" in local_time([chosen], estimated(basis))
+    config = read_config(config_path(run))
+    probe = ProbedSpeed(config, 1e6, 1.0, "a probe")
+    assert "saliency maps" in TimeEstimate(KnownSeconds(), probe).text([config])
 
 
 def test_a_run_made_anew_keeps_its_maps_under_the_name_of_its_record(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
 from analysis.loading.load import load_study
 from slurm.commands import new
-from slurm.known_seconds import KnownSeconds
+from slurm.estimate import KnownSeconds, TimeEstimate
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
 from tests.own_task_records import as_own_task
@@ -257,7 +257,7 @@ def test_criteria_may_be_named_for_any_score(tmp_path: Path) -> None:
 
 def test_no_tool_of_the_built_in_task_is_offered(tmp_path: Path) -> None:
     """The probe times steps of the built-in network, the profiler its images."""
-    assert "--probe" not in KnownSeconds().foreseen_text([points_config(tmp_path)]).text
+    assert "--probe" not in TimeEstimate(KnownSeconds()).text([points_config(tmp_path)])
     with pytest.raises(UserError, match=r"^task\.file: "), open_subject(read_study(write_study(tmp_path)), 8):
         pass
     for repeat in (1, 2, 3):

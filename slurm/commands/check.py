@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurm.cluster import Cluster, prologue_path, read_cluster
 from slurm.commands.options import add_study
-from slurm.preflight import check_inputs, data_folders, estimate, require_throughput
+from slurm.preflight import check_inputs, data_folders, limit_text, require_throughput
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.command_line import CommandLine
@@ -116,4 +116,4 @@ def verify_in_processes(config: RunConfig) -> None:
 def _fits(cluster: Cluster, configs: list[RunConfig]) -> str:
     """Return what the study would cost there at most; raises UserError where a worker count does not fit."""
     prologue_path(cluster)
-    return estimate(cluster, configs, one_allocation=False)
+    return limit_text(cluster, configs, one_allocation=False)

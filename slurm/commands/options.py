@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.estimate import Basis
-from slurm.estimate_basis import PROBE_SECONDS, basis_of_folder, basis_of_other, basis_of_probe
+from slurm.estimate import PROBE_SECONDS
 from slurm.preflight import require_known, require_throughput
 from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from unet_scaling.study.command_line import CommandLine
@@ -70,19 +69,10 @@ def add_launch(parser: CommandLine) -> None:
     )
     parser.add_argument("--name", help="folder below logs/ (default: the study's name)")
     add_logs(parser)
-    _add_estimate(parser)
-
-
-def _add_estimate(parser: CommandLine) -> None:
-    """Add what the time of the runs is estimated from, besides complete runs of the study itself."""
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--estimate-from", metavar="STUDY", help="estimate the time from another study's runs"
-    )
-    source.add_argument(
+    parser.add_argument(
         "--probe",
         action="store_true",
-        help=f"estimate the time from {PROBE_SECONDS} s of steps on this machine",
+        help=f"estimate the time of points without runs from {PROBE_SECONDS} s of steps on this machine",
     )
 
 
@@ -164,17 +154,6 @@ def study_folder(arguments: argparse.Namespace, console: Console) -> StudyFolder
     if folder.study.name != study.name:
         console.print(f"{folder.path} was renamed: its runs go on as those of study {folder.study.name}")
     return folder
-
-
-def estimate_basis(
-    arguments: argparse.Namespace, folder: StudyFolder, cores: int, on_gpus: bool = False
-) -> Basis | None:
-    """Return what to estimate from: what the command line names, or else complete runs of the study."""
-    if arguments.probe:
-        return basis_of_probe(folder.study, cores, on_gpus)
-    if arguments.estimate_from:
-        return basis_of_other(arguments.estimate_from, arguments.logs)
-    return basis_of_folder(folder.path)
 
 
 def new_console() -> Console:

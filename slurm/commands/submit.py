@@ -15,10 +15,10 @@ from slurm.commands.options import (
     add_launch,
     add_queue,
     add_study,
-    estimate_basis,
     new_console,
     study_folder,
 )
+from slurm.estimate import run_probe
 from slurm.render import Places
 from slurm.status import REFRESH_SECONDS, StatusRow, show_status, study_rows
 from slurm.submit import LaterError, Submitter
@@ -70,6 +70,9 @@ def _submitter(arguments: argparse.Namespace) -> Submitter:
     console = new_console()
     folder = study_folder(arguments, console)
     cluster = read_cluster(arguments.cluster)
+    probe = None
+    if arguments.probe:
+        probe = run_probe(folder.study, cluster.cores_per_worker, on_gpus=bool(cluster.gres))
     return Submitter(
         folder=folder,
         cluster=cluster,
@@ -80,7 +83,7 @@ def _submitter(arguments: argparse.Namespace) -> Submitter:
         force=tuple(arguments.force),
         repeat_disturbed=arguments.repeat_disturbed,
         more_repeats=arguments.more_repeats,
-        basis=estimate_basis(arguments, folder, cluster.cores_per_worker, on_gpus=bool(cluster.gres)),
+        probe=probe,
         budget_node_hours=arguments.budget,
     )
 
