@@ -4,17 +4,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from analysis.findings.answer import Answer
-from analysis.findings.device_words import device_words
-from analysis.findings.headline import Kind
-from analysis.findings.next_steps import LEARN_FIRST
+from analysis.findings.answer import COST_TITLE, LEARN_FIRST, Answer
+from analysis.findings.decide import Kind
 from analysis.findings.submission import submit_command
-from analysis.findings.tiles import COST_TITLE, Light, Tile
+from analysis.findings.trust import Light, Tile
 from analysis.played import KeptIou, PlayedQuality, kept_farthest_first, kinds_of
 from analysis.score import Score
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import POINT
 from analysis.text import Row, capitalised, count, number, unit_of_value, with_interval
+from analysis.words import cost, device_of
 
 _NOT_MEASURED = "not measured"
 _SECONDS_OF_PLAYED = "played: the seconds are of no real number of workers"
@@ -99,9 +98,11 @@ def _cost_tile(quality: PlayedQuality, kept: KeptIou) -> Tile:
     if row is None or math.isnan(row["seconds_to_target"]):
         return Tile(COST_TITLE, _NOT_MEASURED, f"{_SECONDS_OF_PLAYED}; {epochs}", "unknown")
     size, unit = unit_of_value(row["seconds_to_target"])
-    hours = device_words(quality.study).cost_with_interval({
-        f"worker_hours{end}": row[f"worker_hours_to_target{end}"] for end in ("", "_low", "_high")
-    })  # fmt: skip
+    hours = cost(
+        {f"worker_hours{end}": row[f"worker_hours_to_target{end}"] for end in ("", "_low", "_high")},
+        device_of(quality.study),
+        bounded=True,
+    )
     time = f"{with_interval(row, 'seconds_to_target', '~3', size)} {unit}"
     reached = f"on {count(kept.workers, 'worker')} {title} {row['target_iou']:g} after {epochs}"
     return Tile(

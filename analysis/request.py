@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.findings.standing import least_efficiency
+from analysis.findings.decide import least_efficiency
 from analysis.predict import EDGES, SERIES_AT_ONCE, STEP_TERMS, Forecast, Series, all_series, step_matrix
 from analysis.processes import parallel_map
 from analysis.restriction import after, restriction_words

@@ -17,9 +17,9 @@ import pandas as pd
 from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array
-from analysis.findings.answer import Answer
+from analysis.findings.answer import COST_TITLE, Answer
 from analysis.findings.speedup import summarise
-from analysis.findings.tiles import COST_TITLE, Tile
+from analysis.findings.trust import Tile
 from analysis.stats import (
     CONFIDENCE,
     NOT_NEGATIVE,

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from analysis.findings.comparison import FASTER, SUGGESTED, compare, withhold
 from analysis.findings.cost import cost_table
+from analysis.findings.decide import recommend
 from analysis.findings.fairness_table import fairness_checks
-from analysis.findings.headline import kind_of
 from analysis.findings.quality import iou_between_frameworks, iou_table
-from analysis.findings.recommendation import recommend
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.findings.wrapper_comparison import with_framework
@@ -209,7 +208,7 @@ def simulated_answers(cell: NullCell, studies: int, repeats: int) -> pd.DataFram
         for table in (compare(study, family=["options"]), iou_between_frameworks(study))
     )
     found = recommend(study, summarise(study), compared, iou_table(study), between, cost_table(study))
-    return pd.DataFrame([{"kind": kind_of(each), "framework": each.framework} for each in found])
+    return pd.DataFrame([{"kind": each.kind, "framework": each.framework} for each in found])
 
 
 def answer_lines(studies: int) -> Iterator[str]:

@@ -30,7 +30,7 @@ ORDERS = {
     "analysis": (
         ("arrays", "score", "study", "text", "processes", "restriction"),
         ("facts", "loading"),
-        ("stats",),
+        ("stats", "words"),
         ("findings",),
         ("budget",),
         ("predict", "forecast", "request", "predict_command"),

@@ -12,7 +12,7 @@ from analysis.compare.throughput import A_FASTER, B_FASTER
 from analysis.figures.catalogue import labelled_panels, labelled_sheet
 from analysis.figures.drawing.study_forest import MOST_FOREST_ROWS, study_alternative, study_panels
 from analysis.figures.drawing.svg import image, inline_svg
-from analysis.findings.tiles import Light
+from analysis.findings.trust import Light
 from analysis.report.templates import rendered
 from analysis.report.view import Drawing
 from analysis.restriction import with_restriction

@@ -1,16 +1,39 @@
-"""The answer of a study: for each set of options a headline, four tiles, and what to do next."""
+"""The answer of a study: for each set of options a headline, four tiles, and what to do next.
 
+Nothing is decided here but lights: decide.py has the decisions, and analysis/templates the words.
+"""
+
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
-from analysis.findings.device_words import DeviceWords, device_words
-from analysis.findings.headline import Kind, headline, kind_of
-from analysis.findings.next_steps import next_steps
-from analysis.findings.option_sets import best_set
-from analysis.findings.recommendation import Recommendation
-from analysis.findings.tiles import Tile, cost_tile, iou_tile, speed_tile
-from analysis.findings.trust import Trust
+import pandas as pd
+
+from analysis.findings.check import NO, Check
+from analysis.findings.comparison import SUGGESTED
+from analysis.findings.cost import CLOCK
+from analysis.findings.decide import (
+    MOST_EFFICIENCY,
+    Candidate,
+    Kind,
+    Recommendation,
+    best_of,
+    slower_framework,
+)
+from analysis.findings.repeats import more_repeats, repeats_for_intervals
+from analysis.findings.submission import submit_command
+from analysis.findings.trust import Light, Tile, Trust
+from analysis.loading.options import is_knob
+from analysis.restriction import NOT_PROVEN_EQUAL, after, not_learned, restriction_words
+from analysis.study import Study
+from analysis.text import Row, capitalised, count
+from analysis.words import device_of, lines
+from unet_scaling.study.command_line import LAUNCH_HINT
+
+COST_TITLE = "Time and cost"
+# Where 1 worker scores no more than a constant prediction.
+LEARN_FIRST = "let 1 worker learn first: look at its masks and predictions, training.learning_rate and epochs"
 
 
 @dataclass(frozen=True)
@@ -25,29 +48,192 @@ class Answer:
 
 
 def answers_of(recommendations: Sequence[Recommendation], trust: Trust) -> list[Answer]:
-    """Return one answer for each set of options: the best set first, then the most decided.
-
-    Nothing is decided here: `recommendations` and the checks of the same study are put in words.
-    """
-    best = best_set(recommendations)
-    ordered = sorted(recommendations, key=lambda advice: (advice is not best, _rank(advice)))
-    return [_answer(advice, trust, device_words(trust.study)) for advice in ordered]
+    """Return one answer for each set of options: the best set first, then the most decided."""
+    best = best_of(recommendations)
+    kinds = get_args(Kind)
+    ordered = sorted(recommendations, key=lambda advice: (advice is not best, kinds.index(advice.kind)))
+    return [_answer(advice, trust) for advice in ordered]
 
 
-def _rank(advice: Recommendation) -> int:
-    return get_args(Kind).index(kind_of(advice))
+def compared_options(recommendations: Sequence[Recommendation]) -> str:
+    """Return one line over the answers of a study with several sets of options; empty for one set."""
+    if len(recommendations) < 2:
+        return ""
+    study = recommendations[0].candidates.study
+    best = best_of(recommendations)
+    (line,) = lines(
+        "options",
+        sets=len(recommendations),
+        differing=[axis.partition(".")[2] for axis in study.axes if not is_knob(axis)],
+        kinds=sorted({advice.kind for advice in recommendations}),
+        best=best,
+        study=study,
+        points=recommendations[0].candidates,
+        device=device_of(study),
+    )
+    return line
 
 
-def _answer(advice: Recommendation, trust: Trust, words: DeviceWords) -> Answer:
+def _answer(advice: Recommendation, trust: Trust) -> Answer:
+    study = trust.study
+    context = {"advice": advice, "points": advice.candidates, "study": study, "device": device_of(study)}
+    line = _headline(advice, context)
+    # An unfair comparison names what speaks against it, and claims nothing.
+    line = line if advice.kind == "unfair" else trust.qualified(line, advice.options)
+    subject = advice.subject
+    best = advice.chosen[0] if advice.chosen else subject
     tiles = (
-        speed_tile(advice, words),
-        iou_tile(advice, words),
-        cost_tile(advice, words),
+        _tile("speed", "Speed", subject, _speed_light(advice, subject), context),
+        _tile("iou", study.score.heading, subject, _iou_light(study, subject), context),
+        _tile("cost", COST_TITLE, best, _cost_light(best), context),
         trust.tile(advice.options),
     )
-    steps = tuple(next_steps(advice, trust.checks))
-    kind = kind_of(advice)
-    line = headline(advice, words)
-    # An unfair comparison names what speaks against it, and claims nothing.
-    line = line if kind == "unfair" else trust.qualified(line, advice.options)
-    return Answer(advice.options, kind, line, tiles, steps)
+    return Answer(advice.options, advice.kind, line, tiles, tuple(_next_steps(advice, trust.checks, context)))
+
+
+def _tile(name: str, title: str, point: Candidate, light: Light, context: dict[str, object]) -> Tile:
+    value, detail, *reasons = lines("tiles", tile=name, point=point, CLOCK=CLOCK, **context)
+    return Tile(title, value, detail, light, tuple(reasons))
+
+
+def _speed_light(advice: Recommendation, point: Candidate) -> Light:
+    floor = advice.candidates.study.criteria.efficiency_floor
+    low = point.row["efficiency_common_low"]
+    if math.isnan(low) or point.workers == 1:
+        return "unknown"
+    if point.row["efficiency_common_high"] < floor:
+        return "bad"
+    return "caution" if advice.doubts or low > MOST_EFFICIENCY or low < floor else "good"
+
+
+def _iou_light(study: Study, point: Candidate) -> Light:
+    row = point.row
+    if not study.provenance_known:
+        return "unknown"
+    if point.criterion == "other_iou" or row["diverged"] or row["learned"] == "no":
+        return "bad"
+    if row["non_inferior"] == "baseline" or math.isnan(row["difference"]):
+        return "unknown"
+    lights: dict[str, Light] = {"yes": "good", "no": "bad"}
+    return lights.get(row["non_inferior"], "caution")
+
+
+def _cost_light(best: Candidate) -> Light:
+    if math.isnan(best.row["training_seconds"]):
+        return "unknown"
+    return "good" if best.row["pareto"] and best.row["learned"] != "no" else "caution"
+
+
+def _headline(advice: Recommendation, context: dict[str, object]) -> str:
+    points = advice.candidates
+    study = points.study
+    device = device_of(study)
+    best = advice.subject
+    others = points.others(best)
+    compared = [(other, points.comparison(best, other)) for other in others]
+    slower = [(other, row) for other, row in compared if row and slower_framework(row) == other.framework]
+    faster = [each for each in points.larger if each.row["throughput"] > best.row["throughput"]]
+    serious = ("diverged", "iou", "other_iou")
+    passed_over = (
+        each
+        for each in faster
+        if each.workers > best.workers and (each.standing == "undecided" or each.criterion in serious)
+    )
+    lost = [(series, workers) for series, workers, _ in points.lost if workers > (advice.workers or 0)]
+    parts = lines(
+        "headline",
+        nothing_learned=_nothing_learned(advice, context),
+        beside=[pair for pair in compared if pair not in slower],
+        suggested=[row["pairs"] for _, row in slower if row["outcome"] in SUGGESTED],
+        unmeasured=_unmeasured(advice, device) if not others else "",
+        passed_over=next(passed_over, None),
+        asks_for_1=_asks_for(study, "workers", 1),
+        more=more_repeats(study, repeats_for_intervals(points)),
+        lost=[f"{count(workers, device)} with {series}" for series, workers in lost[:2]],
+        **context,
+    )
+    return "; ".join(parts)
+
+
+def _nothing_learned(advice: Recommendation, context: dict[str, object]) -> list[str]:
+    """Return that 1 worker learned nothing, of each series or of all alike."""
+    alone = [point for point in advice.candidates.candidates if point.workers == 1]
+    found = {point.series: lines("not_learned", row=point.row, **context) for point in alone}
+    texts = {" ".join(text) for text in found.values()}
+    if len(texts) == 1:
+        return [capitalised(text) for text in texts if text]
+    return [f"{series}: {text[0]}" for series, text in found.items() if text]
+
+
+def _unmeasured(advice: Recommendation, device: str) -> str:
+    """Return the other framework, and where it has no usable run, where the study asks for it."""
+    points = advice.candidates
+    best = advice.subject
+    framework, other = next(each for each in points.study.names.items() if each[0] != best.framework)
+    if not _asks_for(points.study, "framework", framework):
+        return ""
+    is_elsewhere = any(point.framework != best.framework for point in points.candidates)
+    return f"{other} has no usable run" + (f" on {count(best.workers, device)}" if is_elsewhere else "")
+
+
+def _asks_for(study: Study, column: str, value: object) -> bool:
+    """Return whether the study file asks for such runs; where that is not known, it does."""
+    return study.asked is None or value in set(study.asked[column])
+
+
+def _next_steps(advice: Recommendation, checks: Sequence[Check], context: dict[str, object]) -> list[str]:
+    points = advice.candidates
+    study = points.study
+    missing = repeats_for_intervals(points)
+    # Twice the repeats help where an interval of efficiency or IoU holds the study's limit.
+    undecided = [point for point in points.larger if point.standing == "undecided"]
+    bounded = {point.criterion for point in undecided if not math.isnan(point.row["difference"])}
+    would_decide = advice.workers is None and bounded & {"efficiency", "iou"}
+    return lines(
+        "next",
+        command=submit_command(study) if study.provenance_known else "",
+        unmet=dict.fromkeys(check.check for check in checks if check.mark == NO),
+        missing=missing,
+        time=more_repeats(study, missing),
+        doubled=2 * points.most_repeats,
+        more=more_repeats(study, points.most_repeats) if would_decide and advice.kind != "stay" else "",
+        LAUNCH_HINT=LAUNCH_HINT,
+        LEARN_FIRST=LEARN_FIRST,
+        **context,
+    )
+
+
+def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
+    """Return the answers with what the runs are before each headline; unchanged without a restriction."""
+    words = restriction_words(study)
+    if not words:
+        return list(answers)
+    value = "not recorded" if study.is_of_scripts else "not emulated"
+    without = {
+        title: Tile(title, value, not_learned(study), "unknown")
+        for title in (study.score.heading, COST_TITLE)
+    }
+    return [
+        replace(
+            answer,
+            headline=after(words, answer.headline),
+            tiles=tuple(without.get(tile.title, tile) for tile in answer.tiles),
+        )
+        for answer in answers
+    ]
+
+
+def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
+    """Return for each arm, whose options name its script, how fast it was, and that nothing is concluded.
+
+    `points` are those of `speedup.summarise`.
+    """
+    answers = []
+    for options, table in points.groupby("options", sort=False):
+        rows: Sequence[Row] = table.sort_values("workers").to_dict("records")
+        headline, value, detail, trusted, step = lines("script", study=study, rows=rows)
+        unknown = (Tile(title, "", "", "unknown") for title in (study.score.heading, COST_TITLE))
+        speed = Tile("Speed", value, detail, "unknown")
+        trust = Tile("Trust", NOT_PROVEN_EQUAL, trusted, "caution")
+        answers.append(Answer(str(options), "script", headline, (speed, *unknown, trust), (step,)))
+    return answers

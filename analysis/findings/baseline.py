@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.check import Check, no, not_known, yes
+from analysis.findings.decide import compared_framework
 from analysis.findings.machines import are_on_one_machine, clocks_differ, host_names, with_clocks
 from analysis.findings.order import start_times
 from analysis.findings.pairs import first_points
-from analysis.findings.verdict import compared_framework
 from analysis.study import NAMES, SERIES, Study
 from analysis.text import count, listed
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analysis.findings.candidates import CandidateSet
+from analysis.findings.decide import CandidateSet
 from analysis.stats import RECOMMENDED_REPEATS
 from analysis.study import POINT, Study
 from analysis.text import count

@@ -10,25 +10,22 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
-from analysis.findings.answer import Answer, answers_of
+from analysis.findings.answer import Answer, answers_of, as_restricted, compared_options, script_answers
 from analysis.findings.baseline import ONE_WORKER, check_one_worker
 from analysis.findings.check import BASELINE, NO, Check
 from analysis.findings.comparison import withhold
 from analysis.findings.cost import cost_table, target_of
+from analysis.findings.decide import Recommendation, recommend
 from analysis.findings.disturbed import disturbed_notes
 from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
-from analysis.findings.leaving_horovod import wrapper_verdicts
-from analysis.findings.option_sets import compared_options
 from analysis.findings.precision import width_notes
 from analysis.findings.quality import iou_between_frameworks, iou_table
-from analysis.findings.recommendation import Recommendation, recommend
-from analysis.findings.restricted_answer import as_restricted, script_answers
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.task_scores import task_scores
 from analysis.findings.trust import Trust
-from analysis.findings.verdict import Verdict, verdicts
+from analysis.findings.verdict import Verdict, verdicts, wrapper_verdicts
 from analysis.findings.wrapper_comparison import (
     beside_native,
     compare_each,
@@ -130,7 +127,7 @@ class Report:
         """Return which framework is faster, one sentence for each pair of series; none of scripts."""
         if self.study.is_of_scripts:
             return []
-        found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.wrappers, self.study.score)]
+        found = [*verdicts(self.study, self.comparisons), *wrapper_verdicts(self.study, self.wrappers)]
         words = restriction_words(self.study)
         return [replace(verdict, sentence=after(words, self._qualified(verdict))) for verdict in found]
 

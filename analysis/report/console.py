@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.findings.answer import Answer
-from analysis.findings.headline import Kind
+from analysis.findings.decide import Kind
 from analysis.report.assemble import Report
 from analysis.report.page_columns import speed_columns
 from analysis.report.played_columns import played_short_columns

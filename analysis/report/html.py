@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.findings.answer import Answer
-from analysis.findings.headline import Kind
-from analysis.findings.tiles import Light, Tile
+from analysis.findings.decide import Kind
+from analysis.findings.trust import Light, Tile
 from analysis.report.assemble import Report
 from analysis.report.conclusions import comparison_conclusion
 from analysis.report.figure_files import MAIN, FigureFiles
@@ -66,7 +66,7 @@ class ShownTile:
 
 @dataclass(frozen=True)
 class ShownAnswer:
-    """An answer as the page shows it; `evidence` are the recommendation and verdicts that it rests on."""
+    """An answer as the page shows it; `evidence` are the verdicts of its options."""
 
     options: str
     kind: Kind
@@ -151,10 +151,7 @@ def _shown_tile(tile: Tile) -> ShownTile:
 
 
 def _evidence(report: Report, options: str) -> Iterable[str]:
-    """Yield the evidence of the recommendation and the verdicts for these options."""
-    for advice in report.recommendations:
-        if advice.options == options:
-            yield from map(sentence, advice.why)
+    """Yield the verdicts for these options."""
     for verdict in report.verdicts:
         if verdict.options == options:
             yield sentence(f"[{verdict.knobs}] {verdict.sentence}" if verdict.knobs else verdict.sentence)

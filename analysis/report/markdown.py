@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.findings.recommendation import Recommendation
-from analysis.findings.tiles import Tile
+from analysis.findings.decide import Recommendation
+from analysis.findings.trust import Tile
 from analysis.report.assemble import Report
 from analysis.report.page_columns import of_request, point_keys, speed_columns
 from analysis.report.played_columns import played_meaning, played_short_columns

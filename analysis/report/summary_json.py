@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.findings.recommendation import Recommendation
+from analysis.findings.decide import Recommendation
 from analysis.report.assemble import Report
 from analysis.report.provenance import origins
 from analysis.report.tables import TABLES
@@ -17,7 +17,7 @@ from analysis.study import Study
 from analysis.text import clean
 
 # Counted up when a key is removed, renamed or changes its meaning; new keys may come at any time.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # More than any measurement has, and the same on every processor: as in the CSV files.
 _SIGNIFICANT_DIGITS = 10
 _SALIENCY_LISTED = {"points": "saliency.csv", "faithfulness": "saliency_faithfulness.csv"}
@@ -66,7 +66,7 @@ def _subject(study: Study) -> Mapping[str, object]:
 def _recommendation(advice: Recommendation, report: Report) -> Mapping[str, object]:
     """Return what is recommended; its sentence is the headline of the same options."""
     headlines = {answer.options: answer.headline for answer in report.answers}
-    known = {name: getattr(advice, name) for name in ("options", "framework", "workers", "why")}
+    known = {name: getattr(advice, name) for name in ("options", "framework", "workers")}
     return {**known, "sentence": headlines[advice.options]}
 
 

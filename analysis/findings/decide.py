@@ -1,0 +1,391 @@
+"""What to train with, as values: how every point stands, which one to choose, and the kind of answer.
+
+A point qualifies where the interval of its efficiency, against the common best 1-worker point, lies above the
+study's floor, its IoU is not inferior to 1 worker, and none of its runs diverged. Of those the one of largest
+throughput is chosen. A point that evidence speaks against is excluded; one that evidence is missing for is
+undecided. 1 worker always qualifies against itself: "stay" is the answer only where every larger count is
+excluded, since missing evidence is no reason to train on 1 worker. It names no framework: there is nothing to
+average on 1 worker. A framework is named alone only where the comparison at that count calls the others
+slower, or suggests it, or where a loss of IoU speaks against them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.findings.check import QUIET
+from analysis.findings.comparison import FASTER, SUGGESTED, TABLE_SAYS_NO
+from analysis.findings.doubts import OTHERS_TOOK
+from analysis.stats import FEWEST_REPEATS
+from analysis.study import COMPARED, POINT, Study
+from analysis.text import Row
+from unet_scaling.study.config import Framework
+from unet_scaling.study.options import Criteria
+
+Standing = Literal["qualifies", "excluded", "undecided"]
+# What a point does not meet, or is not shown to; "other_iou": the other framework has a better IoU there.
+Criterion = Literal[
+    "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline", "not_learned"
+]
+# scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
+# unfair: the frameworks, or 1 worker and more, were not treated alike; played: of played runs, which have an
+# IoU and no speed (analysis/played_answer.py); script: of a script, which nothing is compared with;
+# maps: of runs that tell of saliency maps only (analysis/saliency.py).
+Kind = Literal["scale", "stay", "undecided", "unfair", "played", "script", "maps"]
+# N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
+MOST_EFFICIENCY = 1.005
+
+# Of one set of options: rows of `comparison.compare` by workers, knobs of native DDP, framework compared with
+# it, and knobs of that.
+Comparisons = Mapping[tuple[int, str, Framework, str], Row]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point with its row of all tables, how it stands, and the criterion that decides it.
+
+    `floor` is that of its efficiency; `better` the row of the IoU between frameworks in which another one is
+    better by more than the margin, if there is one.
+    """
+
+    row: Row
+    name: str
+    standing: Standing
+    criterion: Criterion
+    floor: float
+    better: Row | None
+
+    @property
+    def framework(self) -> Framework:
+        framework: Framework = self.row["framework"]
+        return framework
+
+    @property
+    def workers(self) -> int:
+        return int(self.row["workers"])
+
+    @property
+    def series(self) -> str:
+        """The framework, and its knobs where they vary."""
+        return self.name + (f" ({self.row['knobs']})" if self.row["knobs"] else "")
+
+
+@dataclass(frozen=True)
+class CandidateSet:
+    """All candidates of one set of options, the largest throughput first.
+
+    `missing` names the frameworks without a point on 1 worker; `slow` is the row of the most efficiency
+    where that is more than there can be, so that the runs on 1 worker were slowed; `lost` has series,
+    workers and diverged runs of the points of which no run can be used.
+    """
+
+    study: Study
+    candidates: Sequence[Candidate]
+    comparisons: Comparisons
+    missing: Sequence[str]
+    slow: Row | None
+    lost: Sequence[tuple[str, int, int]]
+
+    @property
+    def larger(self) -> list[Candidate]:
+        """Those of more than 1 worker."""
+        return [candidate for candidate in self.candidates if candidate.workers > 1]
+
+    @property
+    def largest(self) -> list[Candidate]:
+        """The point of each series on its most workers, by the names of the series."""
+        found = {point.series: point for point in sorted(self.candidates, key=lambda point: point.workers)}
+        return [found[series] for series in sorted(found)]
+
+    @property
+    def most_workers(self) -> int:
+        """Largest worker count of them."""
+        return max(candidate.workers for candidate in self.candidates)
+
+    @property
+    def most_repeats(self) -> int:
+        """Repeats of the point that has the most."""
+        return max(int(candidate.row["repeats"]) for candidate in self.candidates)
+
+    def others(self, best: Candidate) -> list[Candidate]:
+        """Return the points of other frameworks on as many workers."""
+        same = [candidate for candidate in self.candidates if candidate.workers == best.workers]
+        return [candidate for candidate in same if candidate.framework != best.framework]
+
+    def alone(self, point: Candidate) -> Candidate | None:
+        """Return the point of the same series on 1 worker."""
+        same = (one for one in self.candidates if one.workers == 1 and one.series == point.series)
+        return next(same, None)
+
+    def comparison(self, one: Candidate, other: Candidate) -> Row | None:
+        """Return the comparison of two frameworks' points; None where none is native, or not as large."""
+        native, wrapped = (one, other) if one.framework == COMPARED[0] else (other, one)
+        if one.workers != other.workers or native.framework != COMPARED[0]:
+            return None
+        key = one.workers, native.row["knobs"], wrapped.framework, wrapped.row["knobs"]
+        return self.comparisons.get(key)
+
+    @property
+    def compared(self) -> list[Row]:
+        """The comparisons at the largest worker count of both; of several frameworks, the compared pair."""
+        every = self.comparisons.values()
+        rows = [row for row in every if compared_framework(row) == COMPARED[1]] or list(every)
+        most = max((row["workers"] for row in rows), default=0)
+        return [row for row in rows if row["workers"] == most]
+
+    def is_doubted(self, point: Candidate) -> bool:
+        """Return whether the speed of a point against 1 worker may be wrong."""
+        rows = [row for row in self.comparisons.values() if row["workers"] in (1, point.workers)]
+        impossible = point.row["efficiency_common_low"] > MOST_EFFICIENCY
+        unknown = math.isnan(point.row["speedup_common_low"])
+        return bool(impossible or unknown or any(row["doubts"] for row in rows))
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to train with, of the runs that have these options.
+
+    `workers` is None where nothing can be recommended; `framework` also where none is shown to be faster, and
+    on 1 worker. `chosen` are the points named, `unsettled` those of other frameworks on as many workers that
+    do not qualify, but are not shown to be slower either; `doubts` what speaks against the comparison of
+    the frameworks.
+    """
+
+    options: str
+    framework: Framework | None
+    workers: int | None
+    candidates: CandidateSet
+    chosen: tuple[Candidate, ...] = ()
+    unsettled: tuple[Candidate, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """What it comes to."""
+        if (self.doubts and not self.is_only_disturbed) or self.impossible:
+            return "unfair"
+        if self.workers is None or self.is_only_disturbed:
+            return "undecided"
+        return "stay" if self.workers == 1 else "scale"
+
+    @property
+    def is_only_disturbed(self) -> bool:
+        """Whether all that speaks against a comparison is a machine that was not quiet."""
+        facts = [fact for doubt in self.doubts for fact in doubt.removeprefix("on 1 worker ").split("; ")]
+        return bool(facts) and all(
+            fact == TABLE_SAYS_NO + QUIET or fact.startswith(OTHERS_TOOK) for fact in facts
+        )
+
+    @property
+    def impossible(self) -> bool:
+        """Whether a point cannot be judged since the runs on 1 worker were too slow."""
+        return any(point.criterion == "slow_baseline" for point in self.candidates.larger)
+
+    @property
+    def subject(self) -> Candidate:
+        """The point that tiles are about: the one chosen, or the fastest on more than 1 worker.
+
+        Where nothing is recommended it is the fastest that may still qualify, which the headline names.
+        """
+        if self.workers != 1 and self.chosen:
+            return self.chosen[0]
+        larger = self.candidates.larger
+        undecided = [point for point in larger if point.standing == "undecided" and self.workers is None]
+        return (undecided or larger or self.candidates.candidates)[0]
+
+
+def recommend(
+    study: Study,
+    points: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    iou: pd.DataFrame,
+    between: pd.DataFrame,
+    cost: pd.DataFrame,
+    baseline_doubt: str = "",
+) -> list[Recommendation]:
+    """Return one recommendation for each set of options, in the order of the points.
+
+    `points` are those of `speedup.summarise`, `iou` of `quality.iou_table`, `cost` of `cost.cost_table`;
+    `comparisons` of `comparison.compare` and `between` of `quality.iou_between_frameworks`, both with the
+    framework compared (`wrapper_comparison.with_framework`). `baseline_doubt` says what speaks against the
+    runs on 1 worker as the baseline of the others.
+    """
+    table = points
+    for more in (iou.rename(columns={"why": "iou_why"}), cost):
+        table = table.merge(more[[*POINT, *more.columns.difference(points.columns, sort=False)]], on=POINT)
+    compared: dict[object, dict[tuple[int, str, Framework, str], Row]] = {}
+    for row in comparisons.to_dict("records"):
+        key = row["workers"], row["native_knobs"], compared_framework(row), row["horovod_knobs"]
+        compared.setdefault(row["options"], {})[key] = row
+    return [
+        _recommendation(
+            str(options), _candidates(study, group, between, compared.get(options, {})), baseline_doubt
+        )
+        for options, group in table.groupby("options", sort=False)
+    ]
+
+
+def compared_framework(row: Row) -> Framework:
+    """Return what a row compares native DDP with: Horovod, unless it names a further framework."""
+    framework: Framework = row.get("framework", COMPARED[1])
+    return framework
+
+
+def slower_framework(row: Row) -> Framework | None:
+    """Return the framework that a comparison calls slower, or suggests to be; None where it says neither."""
+    if row["outcome"] not in (*FASTER, *SUGGESTED):
+        return None
+    return compared_framework(row) if row["ratio_low"] > 1 else COMPARED[0]
+
+
+def least_efficiency(workers: int, criteria: Criteria) -> float:
+    """Return the floor of efficiency at so many workers: the study's, and never less than the speed of 1."""
+    return max(criteria.efficiency_floor, 1 / workers) if workers > 1 else criteria.efficiency_floor
+
+
+def _candidates(
+    study: Study, points: pd.DataFrame, between: pd.DataFrame, comparisons: Comparisons
+) -> CandidateSet:
+    rows: Sequence[Row] = points.sort_values("throughput", ascending=False, kind="stable").to_dict("records")
+    with_one = {row["framework"] for row in rows if row["workers"] == 1}
+    used = {row["framework"] for row in rows}
+    missing = [name for framework, name in study.names.items() if framework in used - with_one]
+    worst = max(points.to_dict("records"), key=lambda row: np.nan_to_num(row["efficiency_common_low"]))
+    slow = worst if worst["efficiency_common_low"] > MOST_EFFICIENCY else None
+    candidates = [_judged(study, row, between, has_baseline=not missing, slow=slow) for row in rows]
+    return CandidateSet(study, candidates, comparisons, missing, slow, _lost(study, rows))
+
+
+def _judged(
+    study: Study, row: Row, between: pd.DataFrame, *, has_baseline: bool, slow: Row | None
+) -> Candidate:
+    """Return how a point stands and why; evidence against it goes before missing evidence."""
+    floor = least_efficiency(int(row["workers"]), study.criteria)
+    low, high = row["efficiency_common_low"], row["efficiency_common_high"]
+    better = _better(row, between)
+    is_several = row["workers"] > 1
+    rules: Sequence[tuple[bool, Standing, Criterion]] = (
+        (bool(row["diverged"]), "excluded", "diverged"),
+        (row["non_inferior"] == "no", "excluded", "iou"),
+        (high < floor, "excluded", "efficiency"),
+        (better is not None, "excluded", "other_iou"),
+        (row["learned"] == "no" and is_several, "undecided", "not_learned"),
+        (row["repeats"] < FEWEST_REPEATS, "undecided", "repeats"),
+        (not has_baseline, "undecided", "no_baseline"),
+        (math.isnan(low), "undecided", "repeats"),
+        (slow is not None and is_several, "undecided", "slow_baseline"),
+        (low < floor, "undecided", "efficiency"),
+        (row["non_inferior"] == "not shown", "undecided", "iou"),
+        (True, "qualifies", ""),
+    )
+    standing, criterion = next((standing, criterion) for applies, standing, criterion in rules if applies)
+    return Candidate(row, study.names[row["framework"]], standing, criterion, floor, better)
+
+
+def _better(row: Row, between: pd.DataFrame) -> Row | None:
+    """Return the comparison in which a framework has a better IoU at this point, by more than the margin.
+
+    `difference`, with its bounds, is that of this point to the other, and `framework` the other.
+    """
+    is_native = row["framework"] == COMPARED[0]
+    own = {"options": row["options"], "workers": row["workers"]}
+    own |= (
+        {"native_knobs": row["knobs"]}
+        if is_native
+        else {"horovod_knobs": row["knobs"], "framework": row["framework"]}
+    )
+    sign = 1 if is_native else -1
+    for found in between[(between[[*own]] == [*own.values()]).all(axis=1)].to_dict("records"):
+        low, high = sorted(sign * found[name] for name in ("difference_low", "difference_high"))
+        if high < -found["margin"] and found["equal_within_margin"] == "no":
+            signed = {
+                "difference": sign * found["difference"],
+                "difference_low": low,
+                "difference_high": high,
+            }
+            return found | signed | {"framework": found["framework"] if is_native else COMPARED[0]}
+    return None
+
+
+def _lost(study: Study, rows: Sequence[Row]) -> list[tuple[str, int, int]]:
+    left_out = study.left_out
+    lost = left_out[(left_out["state"] == "diverged") & (left_out["options"] == rows[0]["options"])]
+    usable = {(row["framework"], row["knobs"], row["workers"]) for row in rows}
+    runs = Counter(zip(lost["framework"], lost["knobs"], lost["workers"], strict=True))
+    return [
+        (study.names[framework] + (f" ({knobs})" if knobs else ""), workers, number)
+        for (framework, knobs, workers), number in runs.items()
+        if (framework, knobs, workers) not in usable
+    ]
+
+
+def _recommendation(options: str, candidates: CandidateSet, baseline_doubt: str) -> Recommendation:
+    best = next((point for point in candidates.candidates if point.standing == "qualifies"), None)
+    if best is None or best.workers == 1:
+        return _without_larger(options, best, candidates, baseline_doubt)
+    alike = [other for other in candidates.others(best) if _is_as_good(best, other, candidates)]
+    return Recommendation(
+        options,
+        None if alike else best.framework,
+        best.workers,
+        candidates,
+        (best, *(other for other in alike if other.standing == "qualifies")),
+        tuple(other for other in alike if other.standing != "qualifies"),
+        _doubts(best, candidates.comparisons, baseline_doubt),
+    )
+
+
+def _is_as_good(best: Candidate, other: Candidate, candidates: CandidateSet) -> bool:
+    """Return whether a point on as many workers is neither shown to be slower, nor worse by its IoU."""
+    is_worse = other.standing == "excluded" and other.criterion != "efficiency"
+    if is_worse or other.criterion == "not_learned":
+        return False
+    row = candidates.comparison(best, other)
+    return row is None or slower_framework(row) != other.framework
+
+
+def _without_larger(
+    options: str, best: Candidate | None, candidates: CandidateSet, baseline_doubt: str
+) -> Recommendation:
+    larger = candidates.larger
+    if best and larger and all(point.standing == "excluded" for point in larger):
+        # A doubt about the baseline concerns this answer where an efficiency is the reason.
+        by_speed = any(point.criterion == "efficiency" for point in larger)
+        against = (baseline_doubt,) if baseline_doubt and by_speed else ()
+        return Recommendation(options, None, 1, candidates, (best,), doubts=against)
+    doubts = _doubts((larger or candidates.candidates)[0], candidates.comparisons, "")
+    return Recommendation(options, None, None, candidates, doubts=doubts)
+
+
+def _doubts(best: Candidate, comparisons: Comparisons, baseline_doubt: str) -> tuple[str, ...]:
+    """Return what speaks against the runs on as many workers, and against their baseline."""
+    found = {}
+    for (workers, native_knobs, framework, knobs), row in comparisons.items():
+        of_other = (framework, knobs) == (best.framework, best.row["knobs"])
+        is_about = native_knobs == best.row["knobs"] if best.framework == COMPARED[0] else of_other
+        if workers in (1, best.workers) and is_about and row["doubts"]:
+            found[str(row["doubts"])] = workers
+    doubts = [text if workers > 1 else f"on 1 worker {text}" for text, workers in found.items()]
+    return (*doubts, *filter(None, [baseline_doubt]))
+
+
+def best_of(recommendations: Sequence[Recommendation]) -> Recommendation | None:
+    """Return the set whose point is faster than that of every other, by whole intervals, at no lower IoU."""
+    if not all(advice.chosen for advice in recommendations):
+        return None
+    for advice in recommendations:
+        others = [other.chosen[0].row for other in recommendations if other is not advice]
+        if all(_beats(advice.chosen[0].row, other) for other in others):
+            return advice
+    return None
+
+
+def _beats(row: Row, other: Row) -> bool:
+    faster = row["throughput_low"] > other["throughput_high"]
+    margin = min(row["margin"], other["margin"])
+    return bool(faster and row["learned"] != "no" and row["iou_low"] > other["iou_high"] - margin)

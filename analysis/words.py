@@ -1,0 +1,105 @@
+"""Say findings in words: the templates of analysis/templates, a sentence a line."""
+
+import math
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from analysis.stats import CONFIDENCE, FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.study import NAMES, Study
+from analysis.text import (
+    Row,
+    bracketed,
+    capitalised,
+    clean,
+    count,
+    first_of,
+    interval_of,
+    listed,
+    number,
+    percent,
+    unit_of_value,
+    with_interval,
+)
+
+# From so many hours on a cost reads best in this unit: its name, and how many make an hour.
+UNITS_HOURS = ((2.0, "hours", 1), (2 / 60, "minutes", 60), (0.0, "seconds", 3600))
+
+
+def lines(template: str, **values: object) -> list[str]:
+    """Return what a template says, a sentence a line, clean; an unknown name raises."""
+    text = _environment().get_template(f"{template}.jinja").render(**values)
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+def device_of(study: Study) -> str:
+    """Return what a worker is called: "GPU" where the header of every used run names one for each worker."""
+    devices = [worker.device for header in study.headers.values() for worker in header.workers]
+    return "GPU" if devices and "cpu" not in devices else "worker"
+
+
+def cost(row: Row, device: str, *, bounded: bool = False) -> str:
+    """Return what one training costs, `bounded` with its interval: "12.3 [12.1, 12.4] GPU-hours"."""
+    hours = row["worker_hours"]
+    known = (unit for unit in UNITS_HOURS if hours >= unit[0])
+    _, unit, of_hour = next(known, UNITS_HOURS[0])
+    shown = (
+        with_interval(row, "worker_hours", "~3", 1 / of_hour) if bounded else number(hours * of_hour, "~3")
+    )
+    return f"{shown} {device}-{unit}"
+
+
+def _duration(row: Row, column: str, *, bounded: bool = False) -> str:
+    """Return a duration of a row in the unit that reads best, `bounded` with its interval: "2.5 min"."""
+    size, unit = unit_of_value(row[column])
+    shown = with_interval(row, column, "~3", size) if bounded else number(row[column] / size, "~3")
+    return f"{shown} {unit}"
+
+
+def _signed(difference: float) -> str:
+    """Return a difference of IoU with its sign, "-0.002"; "±0.000" where it rounds to that."""
+    text = number(difference, "+.3f")
+    return "±0.000" if text in ("+0.000", "-0.000") else text
+
+
+def _percent_faster(ratio: float) -> float:
+    """Return by how many per cent the faster one of two is faster."""
+    return 100 * math.expm1(abs(math.log(ratio)))
+
+
+@cache
+def _environment() -> Environment:
+    # Plain texts; what shows them as HTML or Markdown escapes them.
+    environment = Environment(  # noqa: S701
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        undefined=StrictUndefined,
+        # A foreign text stays on its line.
+        finalize=clean,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "bracketed": lambda ends, form: bracketed(ends[0], ends[1], form),
+        "capitalised": capitalised,
+        "cost": cost,
+        "count": lambda number_of, thing: count(int(number_of), thing),
+        "duration": _duration,
+        "faster": _percent_faster,
+        "first_of": first_of,
+        "interval": interval_of,
+        "listed": listed,
+        "number": number,
+        "percent": percent,
+        "shown": with_interval,
+        "signed": _signed,
+        "times": lambda speedup: f"{number(speedup, '~2')}x",
+    }
+    environment.tests["nan"] = lambda value: value != value
+    environment.globals |= {
+        "NAMES": NAMES,
+        "FEWEST": FEWEST_REPEATS,
+        "RECOMMENDED": RECOMMENDED_REPEATS,
+        "CONFIDENCE": CONFIDENCE,
+    }
+    return environment
