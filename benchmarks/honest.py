@@ -34,7 +34,7 @@ import numpy as np
 from analysis.arrays import Array
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
-from analysis.report.summary_json import summary_json
+from analysis.report.exports import summary_json
 from analysis.stats import share_interval
 from benchmarks.records import digest, header_of, result_of
 from benchmarks.scenes import make_run_folder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
-from analysis.report.summary_json import summary_json
+from analysis.report.exports import summary_json
 from analysis.study import Study
 from tests.reports import Compared
 from tests.tampering import rows_of

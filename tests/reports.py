@@ -22,10 +22,9 @@ from analysis.loading.epoch_work import epoch_work
 from analysis.loading.load import load_study
 from analysis.loading.reference import load_reference
 from analysis.report.assemble import Report, make_report
-from analysis.report.exports import export_files
+from analysis.report.columns import TABLES, table_files
+from analysis.report.exports import export_files, summary_json
 from analysis.report.figure_files import FigureFiles
-from analysis.report.summary_json import summary_json
-from analysis.report.tables import TABLES, table_files
 from analysis.study import Study
 from unet_scaling.study.options import Criteria
 

@@ -11,8 +11,8 @@ from torch import nn
 from analysis.figures.catalogue import FIGURES
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
+from analysis.report.exports import latex_escaped, summary_latex
 from analysis.report.figure_files import inputs_of
-from analysis.report.latex import latex_escaped, summary_latex
 from analysis.report.markdown import summary_markdown
 from analysis.restriction import restriction_words
 from slurm.preflight import check_inputs

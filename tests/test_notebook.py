@@ -8,7 +8,7 @@ import pytest
 
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report
-from analysis.report.tables import table_files
+from analysis.report.columns import table_files
 from analysis.study import Study
 from tests.report_studies import write_study
 from unet_scaling.study.config import PROJECT

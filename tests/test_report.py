@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 import analysis.loading.load
 from analysis.__main__ import main
 from analysis.findings.speedup import SPEEDUP_COLUMNS
-from analysis.report.columns import PAGE, with_column_lists
-from analysis.report.latex import latex_escaped
-from analysis.report.tables import TABLES
+from analysis.report.column_lists import PAGE, with_column_lists
+from analysis.report.columns import TABLES
+from analysis.report.exports import latex_escaped
 from analysis.report.watch import Watched
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
@@ -228,7 +228,7 @@ def test_many_runs_are_read_by_several_processes_with_the_same_tables(
 
 
 def test_the_documentation_lists_the_columns_of_every_table_and_every_key(tmp_path: Path) -> None:
-    """After a change of a table: python -m analysis.report.columns --write."""
+    """After a change of a table: python -m analysis.report.column_lists --write."""
     assert PAGE.read_text() == with_column_lists(PAGE.read_text())
     found = report_of(write_study(tmp_path, (1, 2), 3))
     internal = {"throughput", "throughput_low", "throughput_high"}  # one of the two units of summary.csv

@@ -22,8 +22,8 @@ from analysis.compare.page import comparison_page, forest_files
 from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES
 from analysis.report.markdown import TEXT, escaped
 from analysis.report.markdown import table as markdown_table
-from analysis.report.table import as_csv
-from analysis.report.view import Cell, Grid
+from analysis.report.tables import as_csv
+from analysis.report.view import Column, Grid
 from analysis.text import clean, sentence
 
 # Column -> its description: the columns of compare.csv, which docs/compare.md lists.
@@ -103,9 +103,9 @@ def _list_part(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _markdown_grid(grid: Grid) -> str:
-    rules = ["--:" if heading.kind == "number" else TEXT for heading in grid.headings]
+    rules = ["--:" if column.kind == "number" else TEXT for column in grid.columns]
     rows = [map(str, row) for row in grid.rows]
-    table = markdown_table([heading.text for heading in grid.headings], rules, rows)
+    table = markdown_table([column.heading for column in grid.columns], rules, rows)
     return f"{table}\n\n{grid.more}" if grid.more else table
 
 
@@ -144,17 +144,17 @@ def _print_cut(console: Console, lines: Sequence[str], style: str = "") -> None:
         console.print(f"  and {len(lines) - MOST_LINES:,} more in compare.md", markup=False)
 
 
-def _add_column(table: ConsoleTable, heading: Cell) -> None:
-    number = heading.kind == "number"
-    table.add_column(heading.text, justify="right" if number else "left", no_wrap=number)
+def _add_column(table: ConsoleTable, column: Column) -> None:
+    number = column.kind == "number"
+    table.add_column(column.heading, justify="right" if number else "left", no_wrap=number)
 
 
 def _console_table(grid: Grid, left_out: Sequence[str] = ()) -> ConsoleTable:
     """Return a table without some columns: the console has no room for outcomes, which the answers tell."""
-    shown = [heading.text not in left_out for heading in grid.headings]
+    shown = [column.heading not in left_out for column in grid.columns]
     table = ConsoleTable(box=box.SIMPLE_HEAD)
-    for heading in compress(grid.headings, shown):
-        _add_column(table, heading)
+    for column in compress(grid.columns, shown):
+        _add_column(table, column)
     for row in grid.rows[:MOST_CONSOLE_ROWS]:
         table.add_row(*(escape(str(cell)) for cell in compress(row, shown)))
     if len(grid.rows) > MOST_CONSOLE_ROWS:

@@ -1,69 +1,580 @@
-"""Write the column lists of docs/columns.md, and the names that no score may have, from the list of tables.
+"""All tables of a report, a line for each column: of its file, of docs/columns.md and of the page."""
 
-python -m analysis.report.columns           print the lists
-python -m analysis.report.columns --write   write both, the lists between their marks in docs/columns.md
-"""
+import numpy as np
+import pandas as pd
 
-import sys
-from collections.abc import Iterator
-from pathlib import PurePath
+from analysis.budget.diagnosis import diagnosis_table
+from analysis.budget.tables import MOST_REST
+from analysis.loading.forecasts import AVERAGE
+from analysis.loading.ping_pongs import pair_table
+from analysis.report.assemble import Report
+from analysis.report.tables import Table
+from analysis.report.view import Grid
+from analysis.study import NAN, POINT
+from analysis.text import Row, clean, percent
 
-from analysis.figures.catalogue import FIGURES
-from analysis.report.table import Table, column_names
-from analysis.report.tables import TABLES
-from analysis.score import BUILT_IN_COLUMNS, BUILT_IN_SCORE, ENDS, TAKEN_NAMES_FILE
-from unet_scaling.study.config import PROJECT
-
-PAGE = PROJECT / "docs" / "columns.md"
-BEGIN = "<!-- tables: written by python -m analysis.report.columns --write -->\n"
-END = "<!-- end of tables -->\n"
-# Of summary.json, compare.csv, and files that are no tables.
-FURTHER_NAMES = (
-    "answers", "application", "checks", "compare", "criteria", "doubts", "launches", "launches_needed",
-    "notes", "only_in", "points", "provenance", "recommendations", "report", "schema_version", "seeds_paired",
-    "study", "throughput", "throughput_unit", "verdicts",
+_RUN_COLUMNS = (
+    "run", "framework", "workers", "repeat", "seed", "options", "knobs", "images_per_epoch",
+    "steps_per_epoch", "loss", "iou", "dice", "test_images", "scores",
 )  # fmt: skip
+_POINT = """
+        options, framework, knobs, workers | the point | | point"""
+_PAIR = """
+        options, native_knobs, horovod_knobs, workers | what is compared
+        (native_knobs) | | native DDP with | text
+        (horovod_knobs) | | Horovod with | text
+        (workers) | | workers | ,.0f"""
+_OVERHEAD = """
+        data_wait ± | until a batch is where it is used, host to device included | data wait | +z.1% ±
+        compute ± | forward and backward | compute | +z.1% ±
+        wire ± | the smallest sync of each step | wire | +z.1% ±
+        imbalance ± | waiting for a slower worker, in a step or at the end of an epoch | imbalance | +z.1% ±
+        optimizer ± | | optimizer | +z.1% ±
+        unequal_work ± | 0 where the images prove equal work; else the row is not there
+        rest ± | what no phase explains | rest | +z.1% ±"""
+_MAP_SHARES = """
+        masks_share, forward_share, weighting_share, sum_share, files_share, other_share | of the workers'
+            time: making masks, masked images and forward passes, adding up masks by their scores, sums over
+            the workers with the wait for the slowest, writing maps, the rest; together 1"""
 
 
-def column_lists() -> str:
-    """Return the columns of every table as Markdown."""
-    return "\n".join(map(_column_list, TABLES))
+def _losses(report: Report) -> pd.DataFrame:
+    losses = report.study.runs.groupby(POINT, sort=False)["loss"]
+    return losses.agg(median="median", smallest="min", largest="max").reset_index()
 
 
-def _column_list(table: Table) -> str:
-    about = [table.about, ""] if table.about else []
-    rows = [f"| {_code(key)} | {meaning} |".replace("|  |", "| |") for key, meaning in table.columns.items()]
-    return "\n".join([f"### `{table.file}`", "", *about, "| column | meaning |", "|---|---|", *rows, ""])
+def _repeats_of_undecided(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
+    decided = table["outcome"].str.endswith("faster")
+    return table.assign(repeats_needed=table["repeats_needed"].mask(decided))
 
 
-def _code(key: str) -> str:
-    return ", ".join(f"`{name}`" for name in column_names(key))
+def _with_deviation(report: Report, table: pd.DataFrame) -> pd.DataFrame:
+    """Return diagnoses with 1 - efficiency at their point."""
+    names = [*POINT, "deviation", "deviation_low", "deviation_high"]
+    return table.merge(report.overhead.budget[names], on=POINT, how="left")
 
 
-def taken_names() -> str:
-    """Return the names of columns, files, figures and keys besides those named for the score, one a line."""
-    taken = {ENDS.sub("", name) for name in _names() if BUILT_IN_SCORE not in name.split("_")}
-    return "".join(f"{name}\n" for name in sorted(taken - BUILT_IN_COLUMNS))
+def _with_reasons(report: Report, table: pd.DataFrame) -> pd.DataFrame:
+    """Return what stands against "not inferior", without what the other columns and the lead say."""
+    shared = shared_reasons(report)
+    rows = table.to_dict("records")
+    reasons = ["; ".join(each for each in _reasons(row) if each not in shared) for row in rows]
+    unclear = table["non_inferior"].isin(("no", "not shown"))
+    return _without_zeros(table).assign(why_not=np.where(unclear, reasons, ""))
 
 
-def _names() -> Iterator[str]:
-    for table in TABLES:
-        yield from (*table.names, PurePath(table.file).stem)
-    yield from (*FIGURES, *FURTHER_NAMES)
+def shared_reasons(report: Report) -> tuple[str, ...]:
+    """Return what stands behind every answer alike, such as the confidence level and the test images."""
+    rows = report.iou[report.iou["workers"] > 1].to_dict("records")
+    reasons = list(map(_reasons, rows)) or [[]]
+    return tuple(each for each in reasons[0] if all(each in others for others in reasons))
 
 
-def with_column_lists(page: str) -> str:
-    """Return the page with the column lists of today between its marks; raise ValueError without marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{PAGE} lacks the line {BEGIN!r} or {END!r}")
-    return f"{before}{BEGIN}\n{column_lists()}\n{END}{after}"
+def _reasons(row: Row) -> list[str]:
+    """Return the reasons of a row; the difference has its own column."""
+    return [each for each in clean(row["why"]).split("; ") if not each.startswith("difference ")]
 
 
-if __name__ == "__main__":
-    if "--write" in sys.argv:
-        PAGE.write_text(with_column_lists(PAGE.read_text()))
-        TAKEN_NAMES_FILE.write_text(taken_names())
-    else:
-        print(column_lists())
+def _without_zeros(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose column of diverged runs is empty where none did."""
+    return table if table["diverged"].any() else table.assign(diverged=NAN)
+
+
+def _played_points(_report: Report, table: pd.DataFrame) -> pd.DataFrame:
+    unclear = table["verdict"].isin(("loss", "undecided", "diverges"))
+    return _without_zeros(table).assign(why_not=table["why"].where(unclear, ""))
+
+
+def _played_runs(report: Report) -> pd.DataFrame:
+    """Return one row per played run, without the columns of time, which say nothing."""
+    played = report.study.played
+    names = list(_RUN_COLUMNS)
+    return pd.DataFrame(columns=names) if played is None else played.runs[[*names, *played.axes]]
+
+
+# fmt: off
+TABLES = (
+    Table("summary.csv", lambda report: report.points, """
+        framework, workers | of the point | | point
+        repeats | launches that count for speed: disturbed ones only where fewer than 3 others remain
+            | repeats | ,.0f
+        (throughput) | | {unit} | ~4 ± switched
+        images_per_second | images over seconds of the slowest worker after warm-up; median over runs
+        speedup ± | throughput over that of the same series on 1 worker | speed-up | .2f ± switched
+        efficiency | speed-up / workers | efficiency | .1% ± switched
+        deviation | 1 - efficiency | deviation | z.1% ± switched
+        iou ± | over the whole test set, median over seeds
+        images_per_second_low, images_per_second_high |
+        epochs_per_second |
+        efficiency_low, efficiency_high, deviation_low, deviation_high |
+        speedup_common ± | throughput over that of the faster framework on 1 worker
+        efficiency_common ± | the same, divided by the workers
+            | efficiency against the best 1-worker point | .1% ± switched
+        images_per_epoch | of all workers together
+        seconds_per_epoch | median of the epochs after the warm-up
+        nodes | distinct hosts of a run
+        node_speedup ± | of full nodes: throughput over that of the same series on 1 full node
+        node_efficiency ± | the same, divided by the nodes: what is lost between nodes alone
+            | efficiency against 1 full node | .1% ± switched
+        unknown | why a number of this row is not known
+        options, knobs |
+        """,
+        "One row per point.", "points", "Throughput and scaling of every point", leads=True),
+    Table("runs.csv", lambda report: report.study.runs, """
+        run | name of its folder or log | run | run
+        framework, workers, repeat, seed, options, knobs | what was run | | point
+        (repeat) | | repeat | ,.0f
+        (throughput) | | {unit} | ~4
+        images_per_second, epochs_per_second | sums over sums; without warm-up and stalled epochs
+        epochs_used | how many these are
+        seconds_per_epoch | their median
+        images_per_epoch, steps_per_epoch | their means; steps of the optimizer
+        step_seconds | seconds over steps
+        loss | of the last epoch | loss | ~4
+        iou, dice | of the last evaluation | {score} | .4f
+        test_images | images that it evaluated
+        training_seconds | of all epochs, warm-up included | training, {time} | ~3 time
+        hosts, nodes | names of the hosts, and how many
+        devices, cores_per_worker | the distinct values of the workers
+        started_utc | a label; no duration is computed from it | started (UTC) | text
+        peak_memory_bytes | the most main memory that any of its workers ever had
+        busy_share | share of its time that went to other processes, of the worker that lost most
+        disturbed | why the launch counts as disturbed by other programs or a stall; else empty
+            | disturbed | text
+        stalls | its stalled epochs, which count for no speed, and stalled steps | stalls | text
+        dilation | how many times its virtual cluster was slowed; 1 on a machine at speed
+        link_rate | of the links of that cluster, before they were slowed; empty where not limited
+        emulated_by | the profile by which its workers waited instead of computing; else empty
+        scores | by name: those that a script reported at its end, or all of a task that has several; else
+            empty | scores | text
+        """,
+        "One row per run that is used.", "runs", "Every run that is used",
+        lambda report, runs: runs.assign(throughput=runs[report.study.throughput])),
+    Table("epochs.parquet", lambda report: report.study.epochs, """
+        run, epoch | epochs count from 0
+        seconds | of the slowest worker
+        fastest_worker_seconds | of the fastest
+        images, steps | of all workers; of the optimizer
+        loss, learning_rate | mean over the images; of the whole epoch
+        warmup | true: not used for timing
+        stalled | true: far longer than the run's other epochs, not used for timing either
+        """,
+        "One row per epoch of each run, warm-up included. A Parquet file: `pandas.read_parquet`."),
+    Table("evaluations.csv", lambda report: report.study.evaluations, """
+        run, epochs | epochs trained before it
+        training_seconds | of these epochs
+        images | evaluated
+        true_positive, false_positive, false_negative, true_negative | pixels of the whole test set
+        iou, dice | of these counts
+        image_iou | mean of the images' own IoU, over those that have one
+        seconds | that the evaluation took
+        weights_sha256 | of the weights: equal where two runs learned exactly the same
+        """,
+        "One row per evaluation of each run."),
+    Table("comparison.csv", lambda report: report.comparisons, _PAIR + """
+        pairs | repeats that both have | pairs | ,.0f
+        ratio ± | throughput of native DDP / Horovod, paired by repeat; the interval excludes 1 only where
+            that holds for all comparisons of the study together
+            | throughput {short_native} / {short_horovod} | .3f ±
+        confidence | of all these intervals together; above 0.95 where repeats were added after a look
+        coverage | actual confidence level of the interval over so few pairs | actual confidence level | .0%
+        p_adjusted, comparisons | probability by chance, corrected by Holm for so many comparisons
+        ratio_of_medians | ratio of the medians over all launches, as `summary.csv` has them
+        outcome | native DDP faster, Horovod faster, suggests either (3 or 4 pairs), no significant
+            difference, withheld, or not enough repeats | outcome | text
+        doubts | why nothing may be claimed: facts of the fairness table, or medians that name the other
+            framework
+        repeats_needed | repeats that resolve this difference at 80 % power, if the variation stays
+            | repeats needed (80 % power) | ,.0f
+        """,
+        "Native DDP against Horovod at every worker count that both have.", "against",
+        "{native} against {horovod} at every worker count that both have", _repeats_of_undecided),
+    Table("frameworks.csv", lambda report: report.wrappers, """
+        framework | compared with native DDP
+        (framework) | | framework | framework
+        (native_knobs) | | native DDP with | text
+        options, native_knobs, knobs, workers | of both; the knobs are of native DDP and of the other
+        (workers) | | workers | ,.0f
+        pairs | repeats that both have | pairs | ,.0f
+        ratio ± | throughput of native DDP / that of the framework, as in `comparison.csv`
+            | throughput native DDP / framework | .3f ±
+        confidence | of all these intervals together; above 0.95 where repeats were added after a look
+        coverage | actual confidence level of the interval over so few pairs
+        p_adjusted, comparisons | probability by chance, corrected by Holm for so many comparisons
+        outcome | as in `comparison.csv`
+        doubts | why nothing may be claimed
+        step_ms | step of native DDP; median over its runs | step of native DDP, ms | .1f
+        cost_ms ± | what a step of the framework takes longer: step_ms x (ratio - 1)
+            | more per step, ms | +.2f ±
+        costs | `within 1%` where the whole interval, over 5 repeats or more, is within so much of a step;
+            else not shown | costs | text
+        (outcome) | | outcome | text
+        same_weights | pairs that trained exactly the same weights; empty where none was evaluated
+            | same weights | text
+        difference ± | IoU of native DDP minus that of the framework
+        equal_within_margin | yes, no, or not shown | {score} equal within margin | badge
+        """,
+        "Every framework against native DDP, in studies that have more than native DDP and Horovod.",
+        "frameworks", "What each framework costs at your step length, against native DDP", needs_rows=True),
+    Table("diagnosis.csv", lambda report: diagnosis_table(report.diagnoses), """
+        rule | its name
+        (finding) | | cause | text
+        options, framework, knobs, workers | the point | | point
+        at_stake ± | share of the workers' time that it is about | share of the workers' time | .1% ±
+        (deviation) | | 1 - efficiency there | z.1% ±
+        finding, evidence, try_next | what is so, the numbers that show it, the knob or study to try
+        (evidence) | | evidence | text
+        (try_next) | | what to try | text
+        """,
+        "One row per finding, most at stake first.", "budget",
+        "Causes of the lost efficiency, most at stake first", _with_deviation, leads=True),
+    Table("budget.csv", lambda report: report.overhead.budget, _POINT + """
+        repeats | launches that are used
+        deviation ± | 1 - efficiency: the sum of the parts | 1 - efficiency | z.1% ±
+        """ + _OVERHEAD + """
+        contended ± | data_wait and compute together, no further part: what competing threads slow
+        rest_of_step | share of a step that no phase explains
+        """,
+        "1 - efficiency in parts that sum to it; shares of the workers' time ([budget.md](budget.md)). "
+        "Points without an overhead budget have no row.", "budget", "1 - efficiency in parts"),
+    Table("difference.csv", lambda report: report.overhead.differences, _PAIR + """
+        pairs | repeats that both have
+        difference ± | ratio of throughputs, native DDP / Horovod, less 1: the sum of the parts
+            | Horovod's time above DDP's | +z.1% ±
+        """ + _OVERHEAD,
+        "What Horovod needs more time for than native DDP, in shares of native DDP's time per image. "
+        "Negative: less.", "budget",
+        "What Horovod needs more time for than native DDP, in shares of native DDP's time per {sample}"),
+    Table("network.csv", lambda report: report.overhead.network, _POINT + """
+        repeats | launches that are used
+        gradient_bytes | of one step, float32
+        wire_seconds ± | of one step, measured | wire of a step, ms | ~3 ms ±
+        floor_seconds ± | one message of all gradients over the probed network | one message, ms | ~3 ms ±
+        (hosts_floor_seconds) | | of MPI between hosts, ms | ~3 ms
+        latency_seconds ± | of a message without content | latency, ms | ~3 ms ±
+        bytes_per_second ± | of the largest message that was timed | bandwidth, MB/s | ~3 MB ±
+        hosts_floor_seconds | what MPI alone needs between the run's hosts, by ping-pongs, if any
+        (gradient_bytes) | | bytes of gradients | ,.0f
+        """,
+        "", "budget",
+        "Wire of a step, and one message of all gradients over the probed network: its floor, unless "
+        "backward hides a part of it; a warning stands below where rest exceeds "
+        f"{percent(MOST_REST, 0)} of a step"),
+    Table("ping_pong.csv", lambda report: report.study.ping_pongs, """
+        measured_for | the folder of the run or allocation before which it was measured
+        host, other_host | the pair, by name | host | text
+        (other_host) | | and | text
+        medium | `network`, or `shared memory` where both are one host | over | text
+        latency_seconds | half of there and back, of 1 byte | latency, ms | ~3 ms
+        bytes_per_second | of the largest message | bandwidth, MB/s | ~3 MB
+        (measurements) | | times measured | ,.0f
+        """,
+        "One row per pair of hosts and job (`ping_pong = true` in the cluster file), empty without.",
+        "budget", "MPI between two hosts, one message at a time, before the runs",
+        lambda _report, table: pair_table(table)),
+    Table("iou.csv", lambda report: report.iou, _POINT + """
+        seeds | runs with their own seed | seeds | ,.0f
+        test_images | images evaluated in each
+        iou ± | | {score} | .4f ±
+        difference ± | to the same series on 1 worker, paired by repeat | difference to 1 worker | +.4f ±
+        pairs | repeats that both have
+        (non_inferior) | | not inferior | badge
+        diverged | runs of the point that diverged | diverged | ,.0f
+        constant_iou | what the best constant prediction scores: the share of foreground; empty where the
+            counts do not tell
+        learned | whether 1 worker of the series scores more than that, by its whole interval and
+            `iou_margin`: yes, no, or not known
+        margin | the one used: at most 10 % of what 1 worker learned beyond a constant prediction
+        non_inferior | baseline, yes, no, or not shown
+        why | what stands behind the answer
+        (why_not) | | why not | text
+        """,
+        "", "iou", "{score} of every point against the same framework on 1 worker", _with_reasons),
+    Table("task_scores.csv", lambda report: report.task_scores, _POINT + """
+        score | its name, as the task gives it | score | text
+        judged | true: the first one, by which the study is decided; the others have no margin
+        seeds | runs with their own seed | seeds | ,.0f
+        value ± | of the last evaluation, median over seeds | median | ~4 ±
+        """,
+        "Every score of a task that has more than one ([your_model.md](your_model.md)). The intervals are "
+        "not corrected for the number of scores, and nothing is concluded from those that are not judged.",
+        "iou", "further scores of the task: they have no margin, and nothing is decided by them",
+        lambda _report, table: table[~table["judged"].astype(bool)], needs_rows=True),
+    Table("evaluation_scores.csv", lambda report: report.study.subject.scores, """
+        run, epochs | epochs trained before it
+        score | its name, as the task gives it
+        value | of this evaluation
+        """,
+        "One row per evaluation and score of each run, where a task has more than one.", needs_rows=True),
+    Table("iou_between_frameworks.csv", lambda report: report.iou_between, _PAIR + """
+        pairs | repeats that both have | pairs | ,.0f
+        difference ± | IoU of native DDP minus that of Horovod
+            | difference {short_native} - {short_horovod} | +.4f ±
+        margin | the one used, as in iou.csv, here of the better of the two
+        equal_within_margin | yes, no, or not shown | equal within the margin | badge
+        why | what stands behind the answer
+        """,
+        "", "iou", "{score} of {native} against {horovod}"),
+    Table("played.csv", lambda report: report.played.points, _POINT + """
+        kind | played: one worker trained as so many; real: so many workers trained | runs | text
+        seeds | runs with their own seed | seeds | ,.0f
+        test_images | images evaluated in each
+        iou ± | median over seeds | {score} | .4f ±
+        difference ± | to 1 worker of the same series, paired by seed | difference to 1 worker | +.4f ±
+        (verdict) | | verdict | badge
+        pairs | seeds that both have
+        diverged | runs of the point that diverged | diverged | ,.0f
+        constant_iou, learned, margin | as in iou.csv
+        verdict | baseline; no loss or loss: the whole interval lies above or below minus the margin;
+            diverges: a run did; else undecided
+        best | true: the highest median of all sets of options at this number of workers | highest here | mark
+        why | what stands behind the verdict
+        (why_not) | | why not | text
+        """,
+        "Where a study has played runs (`training.plays`, [plan_quality.md](plan_quality.md)): the IoU of "
+        "played and of real runs at every number of workers; else no row.", "played",
+        "{score} of played and real runs at every number of workers", _played_points),
+    Table("plan.csv", lambda report: report.played.plan, _POINT + """
+        target_iou | as in `cost.csv` | {score} to reach | .2f
+        runs, runs_to_target | played and real runs, and how many of them reach it
+        (runs_to_target) | | runs that reach it | ,.0f
+        epochs_to_target ± | until the first evaluation that reaches it | epochs to it | ~3 ±
+        seconds_per_epoch ± | images of an epoch over the throughput of real runs, without warm-up
+            | epoch, s | ~3 ±
+        (speed) | | speed | text
+        seconds_to_target ± | their product; its bounds are the products of their bounds
+            | time to it, {time} | ~3 time ±
+        worker_hours_to_target ± | workers times these hours | worker-hours to it | ~3 ±
+        speed | measured by real runs on as many workers, predicted from real runs on others, or empty
+        why | what is not known, and why
+        """,
+        "Time to the target IoU for every series with played runs. No second of a played run is in it.",
+        "played", "Time and worker-hours to the target {score}"),
+    Table("played_runs.csv", _played_runs, """
+        run, framework | | run | run
+        workers | as which it trained (`training.plays`)
+        (framework) | | | point
+        repeat, seed, options, knobs | what was run | repeat | ,.0f
+        images_per_epoch, steps_per_epoch | as on so many workers
+        loss | of the last epoch | loss | ~4
+        iou, dice | of the last evaluation | {score} | .4f
+        test_images | images that it evaluated
+        scores | all of a task that has several, by name; else empty
+        """,
+        "One row per played run. Its times stay in its record: they are of no real number of workers.",
+        "played-runs", "Played runs"),
+    Table("cost.csv", lambda report: report.cost, _POINT + """
+        nodes | distinct hosts of a run | nodes | ,.0f
+        training_seconds ± | all epochs; without start, evaluation and checkpoints
+            | training, {time} | ~3 time ±
+        worker_hours ± | workers times these hours | worker-{hours} | ~3 hours ±
+        node_hours ± | hosts times these hours | node-{hours} | ~3 hours
+        worker_hours_per_epoch, node_hours_per_epoch | epochs after the warm-up
+        target_iou | the study's `target_iou`, or what every run on 1 worker reaches, less the margin
+        seconds_to_target ± | until the first evaluation that reaches it
+            | time to the {score}, {time} | ~3 time ±
+        worker_hours_to_target ± | | worker-{hours} to it | ~3 hours
+        node_hours_to_target ± |
+        runs_to_target | how many runs reached it | runs that reached it | ,.0f
+        pareto | no other point with these options is as fast and as cheap | in the Pareto set | mark
+        pareto_of | which time and cost the Pareto set is of
+        """,
+        "", "cost", "Time and cost of every point"),
+    Table("gpu.csv", lambda report: report.gpus, _POINT + """
+        repeats | launches that are used
+        utilization | share of the driver's last sample before the end of an epoch in which the GPU was busy;
+            mean over epochs and GPUs | GPU load | .0%
+        memory_bytes | in use at the end of an epoch, by the fullest GPU | memory of the fullest, GB | ~3 GB
+        power_watts | of one GPU at the end of an epoch | power of one, W | ~3
+        joules_per_image | energy of all GPUs over the images, from the devices' counters
+            | energy, J / {sample} | ~3
+        """,
+        "GPUs of the points that recorded them, medians over launches of the epochs in use; else no row.",
+        "cost", "GPUs of every point"),
+    Table("request.csv", lambda report: report.request, _POINT + """
+        source | measured, or predicted: up to twice the largest count measured | | text
+        step_seconds ± | of one step; older logs without `--images`: of the work of a worker's epoch
+            | step, s | ~3 ±
+        efficiency ± | speed-up over 1 worker of the series / workers | efficiency | .2f ±
+        worker_hours ± | of one training, every epoch as fast as those after the warm-up; empty of emulated
+            runs | worker-hours | ~3 ±
+        coverage | confidence of the interval of the efficiency: of a measured one by the fewest launches
+            behind it, of a predicted one nominal
+        largest_term | of the sum of terms, the one that takes most of what linear scaling would save
+            | most is lost to | text
+        largest_term_share | its share of that
+        why | what the interval lacks
+        """,
+        "What to know before asking for nodes.", "request",
+        "Step time, efficiency and cost of counts measured and predicted"),
+    Table("predictions.csv", lambda report: report.predictions, """
+        options, framework, knobs | the series | | point
+        fitted_on | smallest and largest worker count of the fit | fitted on workers | text
+        workers | predicted for
+        predicted ± | throughput, in images / s (older logs without `--images`: epochs / h)
+            | predicted, {unit} | ~4 ±
+        measured | the same, measured; empty beyond the data | measured | ~4
+        error | predicted / measured - 1 | error | +.1%
+        held_out | true: measured, but not seen by the fit
+        why | what the interval lacks
+        """,
+        "", "prediction",
+        "Predicted throughput, with its error at every larger worker count that was held out",
+        # How well a fit meets its own points says little.
+        lambda _report, table: table[table["held_out"] | table["measured"].isna()]),
+    Table("prediction_scores.csv", lambda report: report.scores, _POINT + """
+        file | in `predictions/` of the study's folder
+        written_utc | when it was written | written (UTC) | text
+        model | average; files of older code name the models that they averaged as well
+        weight | of the model in the average
+        held_out | worker counts at which the skill of several models was seen
+        unscored | why it is not held against the runs; empty where it is
+        predicted ± | throughput | predicted, {unit} | ~4 ±
+        linear ± | throughput of as many workers that are each as fast as one: b/N
+        measured | throughput, median over the runs | measured | ~4
+        error, linear_error | predicted / measured - 1 | error | +.1%
+        inside | yes: the interval holds what was measured | interval holds | text
+        interval_score, linear_interval_score | width of the interval + 40 times what lies outside, over the
+            throughput measured | interval score | .1%
+        (linear_interval_score) | | of b/N | .1%
+        (unscored) | | not scored because | text
+        counted | true: the summary is of it; of several files the youngest older than the runs
+        """,
+        "Predictions of `unet-scaling predict`, written before the runs, against what these measured.",
+        "prediction", "Predictions written before the runs, against what these measured",
+        lambda _report, table: table[table["model"] == AVERAGE]),
+    Table("fits.csv", lambda report: report.extrapolation.fits, """
+        options, framework, knobs, fitted_on | the series
+        compute ± | of a step on 1 worker
+        transfer ± | of all gradients over the link inside a node
+        transfer_between_nodes ± | of all gradients over the link between nodes
+        latency ± | of one message
+        imbalance ± | variation of a worker's step
+        held_out_error | median absolute error at the held-out counts
+        last_efficiency_error | the same, had the efficiency of the largest count fitted been kept
+        held_out_points | how many these are
+        """,
+        "The model of [prediction.md](prediction.md), fitted on all worker counts of a series. Terms are "
+        "in seconds."),
+    Table("saliency.csv", lambda report: report.saliency.points, _POINT + """
+        repeats | launches that count for speed, as in summary.csv; resumed ones do not | repeats | ,.0f
+        split | what the workers shared out: images or masks | split | text
+        method, masks, images | how images are perturbed, masks of each image, images to explain
+        (masks) | | masks | ,.0f
+        maps | images that have one; median over runs
+        maps_per_second ± | maps over seconds of the slowest worker; median over runs | maps / s | ~3 ±
+        speedup ± | over that of the same series on 1 worker | speed-up | .2f ±
+        efficiency ± | speed-up / workers | efficiency | .1% ±
+        worker_seconds_per_map ± | workers / maps_per_second; median over runs
+        masks_seconds, forward_seconds, weighting_seconds, sum_seconds, files_seconds, other_seconds | its
+            parts, by their shares
+        """ + _MAP_SHARES + """
+        (forward_share) | | forward | .0%
+        (masks_share) | | masks | .0%
+        (weighting_share) | | weighting | .0%
+        (sum_share) | | sum | .0%
+        (files_share) | | files | .0%
+        (other_share) | | other | .0%
+        peak_bytes | the most main memory that any worker of any run ever had | peak memory, MiB | ,.0f MiB
+        unknown | why a number of this row is not known
+        """,
+        "Where a study makes saliency maps ([saliency.md](saliency.md)): one row per point; else no file.",
+        "saliency", "Saliency maps per second", leads=True, needs_rows=True),
+    Table("saliency_runs.csv", lambda report: report.saliency.runs, """
+        run, options, framework, knobs, workers, repeat | what was run
+        split, method, masks, images | as in saliency.csv
+        maps, maps_made_here | images that have one; how many the last attempt made
+        seconds | of the slowest worker
+        maps_per_second | empty where `untimed` says why
+        """ + _MAP_SHARES + """
+        peak_bytes | the most main memory that any worker ever had
+        check_seconds | for overlays, curves and untrained maps, after the clock
+        epochs | trained before
+        weights_sha256 | of the weights that are explained
+        untimed | why the run has no speed: resumed, or no map at all
+        """,
+        "One row per run with saliency maps.", needs_rows=True),
+    Table("saliency_faithfulness.csv", lambda report: report.saliency.faithful, """
+        run, options, framework, knobs, workers, repeat | what was run | run | run
+        score | of a prediction: foreground_probability or iou | score | text
+        images | with deletion and insertion curves | images | ,.0f
+        deletion_area, random_deletion_area, insertion_area, random_insertion_area | areas under the curves in
+            the map's order and in random order, means over the images
+        deletion_better, deletion_share ± | images whose deletion area is smaller than that of random order by
+            0.01 at least; their share, with its exact interval (Clopper and Pearson)
+        (deletion_share) | | deletion better than random | .0% ±
+        insertion_better, insertion_share ± | images whose insertion area is larger by 0.01 at least
+        (insertion_share) | | insertion better than random | .0% ±
+        untrained_images, untrained_maps | explained with freshly drawn weights, too; how many of them have a
+            map then
+        (untrained_maps) | | images with fresh weights | ,.0f
+        untrained_better, untrained_share ± | deletion as above, of these maps and weights
+        (untrained_share) | | deletion better, fresh weights | .0% ±
+        untrained_correlation | size of Spearman's correlation of both maps, median over these images
+            | rank correlation with fresh weights | .2f
+        weights_sha256 | of the weights that are explained
+        """,
+        "One row per run and score whose manifest has curves.", "saliency",
+        "How faithful the maps of each set of weights are",
+        # Other runs with these weights have the same maps.
+        lambda _report, table: table.drop_duplicates(["weights_sha256", "score"]), needs_rows=True),
+    Table("saliency_curves.csv", lambda report: report.saliency.curves, """
+        options, score, kind | which curve: deletion or insertion
+        pixel_share | of the pixels deleted or inserted
+        images, trainings | of which it is the mean; runs of equal weights count once
+        own ± | score in the map's order, with a 95 % t interval over the images
+        random ± | score in random order
+        """,
+        "The deletion and insertion curves of the page.", needs_rows=True),
+    Table("saliency_images.csv", lambda report: report.saliency.images, """
+        run, image, position, score | which map; positions count from 0 in the test set
+        map_sha256 | of the file with the maps of all scores
+        no_map | why there is none
+        deletion_area, random_deletion_area, insertion_area, random_insertion_area | as in
+            saliency_faithfulness.csv, of this image
+        """,
+        "One row per run, image and score.", needs_rows=True),
+    Table("fairness.csv", lambda report: report.fairness, """
+        check | what should be equal in the runs compared; rows that compare native DDP with another framework
+            than Horovod end with its name | requirement | text
+        mark | yes, no, or not known | met | badge
+        fact | what the records say | fact | text
+        withholds | true: neither framework is called faster where the fact says
+        """,
+        "", "fairness", "What is equal in the runs compared"),
+    Table("left_out.csv", lambda report: report.study.all_left_out, """
+        run | name of its folder or log | run | run
+        state | as in `unet-scaling status`: waiting, failed, resumable, diverged, invalid; of complete runs:
+            no throughput, refused, or invalid where the record contradicts itself or a dilated cluster was
+            not slowed as it should be | state | text
+        reason | with file and line, or the fact and both values | reason | text
+        framework, workers, repeat | where known
+        options, knobs | as in the other tables, where the point is known
+        """,
+        "", "left-out", "Runs left out"),
+)
+# Of the page alone.
+LOSSES = Table("runs.csv", _losses, """
+        (framework) | | | point
+        (median) | | median | ~4
+        (smallest) | | smallest | ~4
+        (largest) | | largest | ~4
+        """,
+    "", "loss", "Loss of the last epoch, over the runs of each point")
+# fmt: on
+
+
+def table_files(report: Report) -> dict[str, bytes]:
+    """Return the contents of the table files, by file name."""
+    return {table.name(report): table.content(report) for table in TABLES if table.is_made(report)}
+
+
+def grids(report: Report, section: str) -> tuple[Grid, ...]:
+    """Return the tables that a section of the page shows."""
+    own = [table for table in (*TABLES, LOSSES) if table.section == section]
+    return tuple(table.grid(report) for table in own if table.is_made(report))
+
+
+def table_of(file: str) -> Table:
+    """Return the table that is written to this file."""
+    return next(table for table in TABLES if table.file == file)

@@ -11,8 +11,7 @@ from rich.table import Table
 from analysis.findings.answer import Answer
 from analysis.findings.decide import Kind
 from analysis.report.assemble import Report
-from analysis.report.page_columns import speed_columns
-from analysis.report.played_columns import played_short_columns
+from analysis.report.exports import played_short_columns, speed_columns
 from analysis.report.view import Column, number_column
 from analysis.study import Study
 from analysis.text import Row, clean, labelled

@@ -1,15 +1,16 @@
 """The files of a report, each written whole or not at all."""
 
 from pathlib import Path
+from urllib.parse import quote
 
 from analysis.report.assemble import Report
+from analysis.report.columns import table_files
 from analysis.report.exports import export_files
-from analysis.report.figure_files import FigureFiles, draw_figures
+from analysis.report.figure_files import draw_figures
 from analysis.report.html import page
-from analysis.report.links import RunLinks, run_links
 from analysis.report.markdown import summary_markdown
 from analysis.report.reproduction import study_file
-from analysis.report.tables import table_files
+from analysis.text import clean
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
@@ -31,27 +32,31 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; give --output {folder.resolve()}")
     figures = draw_figures(report)
-    contents = _contents(report, figures, run_links(report, folder))
+    key = report.study.score.key
+    contents = table_files(report) | export_files(report)
+    for name, drawn in figures.drawn.items():
+        contents |= {f"{key(name)}.svg": drawn.svg, f"{key(name)}.png": drawn.png}
+    contents |= study_file(report.study.subject) | {"summary.md": summary_markdown(report).encode()}
+    contents[PAGE_NAME] = page(report, figures, run_links(report, folder)).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         write_atomically(folder / name, content, READABLE)
     (folder / "application.md").unlink(missing_ok=True)  # of earlier versions
-    for name in (*map(report.study.score.key, figures.missing), *FORMER_FIGURES):
+    for name in (*map(key, figures.missing), *FORMER_FIGURES):
         for kind in ("svg", "png"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     return [folder / name for name in contents]
 
 
-def _contents(report: Report, figures: FigureFiles, links: RunLinks) -> dict[str, bytes]:
-    contents = table_files(report) | export_files(report)
-    for name, drawn in figures.drawn.items():
-        file = report.study.score.key(name)
-        contents |= {f"{file}.svg": drawn.svg, f"{file}.png": drawn.png}
-    return (
-        contents
-        | study_file(report.study.subject)
-        | {
-            "summary.md": summary_markdown(report).encode(),
-            PAGE_NAME: page(report, figures, links).encode(),
-        }
-    )
+def run_links(report: Report, folder: Path) -> dict[str, str]:
+    """Return the link of each run, used or left out, that lies beside the report's folder, by its name."""
+    study = report.study
+    tables = [study.runs, study.all_left_out]
+    tables += [part.runs for part in (study.played, study.maps_only) if part is not None]
+    parent = folder.resolve().parent
+    links = {}
+    for name in sorted({name for table in tables for name in table["run"]}):
+        path = parent / name
+        if path.is_dir() or path.is_file():
+            links[clean(name)] = f"../{quote(name, safe='')}{'/' if path.is_dir() else ''}"
+    return links

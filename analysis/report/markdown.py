@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from analysis.findings.decide import Recommendation
 from analysis.findings.trust import Tile
 from analysis.report.assemble import Report
-from analysis.report.page_columns import of_request, point_keys, speed_columns
-from analysis.report.played_columns import played_meaning, played_short_columns
+from analysis.report.exports import of_request, played_meaning, played_short_columns, speed_columns
+from analysis.report.tables import point_keys
 from analysis.report.view import Column, number_column
 from analysis.restriction import restriction_words, with_restriction
 from analysis.stats import coverage

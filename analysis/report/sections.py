@@ -7,11 +7,10 @@ from analysis.findings.cost import CLOCK
 from analysis.forecast import score_notes
 from analysis.report import conclusions
 from analysis.report.assemble import Report
+from analysis.report.columns import grids, shared_reasons
 from analysis.report.figure_files import FigureFiles
-from analysis.report.iou_columns import shared_reasons
 from analysis.report.played_section import played_runs_section, played_section
 from analysis.report.saliency_section import saliency_section
-from analysis.report.tables import grids
 from analysis.report.view import Section
 from analysis.text import clean, count, listed, sentence
 

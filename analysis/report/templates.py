@@ -1,11 +1,13 @@
 """The templates of the pages: they escape every text, and share the style sheet."""
 
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+
+from analysis.text import capitalised, clean, count, sentence
 
 INTERVAL = re.compile(r"\[([-+\d.,%]+), ([-+\d.,%]+)\]")
 
@@ -25,11 +27,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["drawn"] = Markup
-    environment.filters["unbroken"] = _unbroken
+    # No line ends inside an interval.
+    unbroken = partial(INTERVAL.sub, "[\\1,\N{NO-BREAK SPACE}\\2]")
+    named = {"capitalised": capitalised, "clean": clean, "count": count, "sentence": sentence}
+    environment.filters |= named | {"drawn": Markup, "unbroken": unbroken}
     return environment
-
-
-def _unbroken(text: str) -> str:
-    """Return a text in which no line ends inside an interval."""
-    return INTERVAL.sub("[\\1,\N{NO-BREAK SPACE}\\2]", text)

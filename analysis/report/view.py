@@ -1,42 +1,36 @@
 """Parts of the page as plain values: sections, tables of cells, figures. The template renders them."""
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 
 import pandas as pd
 
 from analysis.study import Names
-from analysis.text import UNKNOWN, Row, clean, count, interval_of, number, series_name
+from analysis.text import UNKNOWN, Row, clean, interval_of, number, series_name
 
 # A page of more rows is slow to open, and nobody reads them there.
 _MOST_ROWS = 200
-# Two rows of a wide page; more of one figure would hide what comes after it.
-_MOST_PANELS = 4
-_EMPTY = ("", UNKNOWN)
 BADGES = {
     "yes": "yes",
+    "no loss": "yes",
     "no": "no",
+    "loss": "no",
+    "diverges": "no",
     "not shown": "unknown",
     "not known": "unknown",
+    "undecided": "unknown",
     "baseline": "baseline",
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, the interval beside it, and its kind: text, number, run, a framework, or a badge.
-
-    `choice` is the number of the quantity that it belongs to, from 1 on, in a table that shows one of
-    several; 0 where it is always shown.
-    """
+    """One cell: its text, its interval, and its kind: text, number, run, a framework, or that of a badge."""
 
     text: str
     interval: str = ""
     kind: str = "text"
-    choice: int = 0
 
     def __str__(self) -> str:
         return f"{self.text} {self.interval}".rstrip()
@@ -44,10 +38,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a shown table: its heading, and its cell for a row of the data.
-
-    Of the `switched` columns of a table the page shows the one that its reader chooses.
-    """
+    """A shown column: its heading, and its cell for a row; of the `switched` ones the reader chooses one."""
 
     heading: str
     cell: Callable[[Row], Cell]
@@ -56,22 +47,19 @@ class Column:
 
 
 GridRow = tuple[Cell, ...]
-# Options, and the rows that have them.
-GridGroup = tuple[str, tuple[GridRow, ...]]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of the page: caption, headings with their kind, rows, its file, and a line on rows cut.
+    """A table of the page: its columns, and its rows under the options that they have in common.
 
-    `groups` are the rows under the options that they have in common, in order. `leads`: it stands before
-    the figures of its section.
+    `more` is a line on rows cut. `leads`: it stands before the figures of its section.
     """
 
     name: str
     caption: str
-    headings: tuple[Cell, ...]
-    groups: tuple[GridGroup, ...]
+    columns: tuple[Column, ...]
+    groups: tuple[tuple[str, tuple[GridRow, ...]], ...]
     file: str
     more: str = ""
     leads: bool = False
@@ -82,10 +70,10 @@ class Grid:
         return tuple(row for _, rows in self.groups for row in rows)
 
     @property
-    def choices(self) -> tuple[str, ...]:
-        """Return the quantities of which the reader chooses one; none where there is nothing to choose."""
-        headings = tuple(heading.text for heading in self.headings if heading.choice)
-        return headings if len(headings) > 1 else ()
+    def choices(self) -> list[str]:
+        """Return the headings of which the reader chooses one; none where there is nothing to choose."""
+        headings = [column.heading for column in self.columns if column.switched]
+        return headings if len(headings) > 1 else []
 
 
 @dataclass(frozen=True)
@@ -98,21 +86,6 @@ class Drawing:
     name: str
     panels: tuple[str, ...]
     caption: str
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """Return the panels that are shown without a click."""
-        return self.panels[:_MOST_PANELS]
-
-    @property
-    def folded(self) -> tuple[str, ...]:
-        """Return the panels that are folded."""
-        return self.panels[_MOST_PANELS:]
-
-    @property
-    def folded_line(self) -> str:
-        """Return how many panels are folded."""
-        return count(len(self.folded), "more panel")
 
 
 @dataclass(frozen=True)
@@ -130,11 +103,6 @@ class Gallery:
 
     caption: str
     rows: tuple[tuple[str, tuple[GalleryPicture, ...]], ...]
-
-    @property
-    def width(self) -> int:
-        """Return how many pictures the longest row has."""
-        return max(len(pictures) for _, pictures in self.rows)
 
 
 @dataclass(frozen=True)
@@ -159,20 +127,24 @@ class Section:
     @property
     def is_empty(self) -> bool:
         """Return whether it has no evidence: the page then gives it one line."""
-        return not (self.drawings or self.remarks or any(grid.rows for grid in self.grids))
+        return not (self.drawings or self.remarks or any(grid.groups for grid in self.grids))
 
 
-def text_column(heading: str, name: str) -> Column:
-    return Column(heading, lambda row: Cell(_known(row[name])), "text")
+def text_column(heading: str, name: str, kind: str = "text") -> Column:
+    """Return a column of texts; of kind `run` each is a link to its folder where the page knows it.
 
+    Of kind `badge` answers such as yes and no have the colours of the style sheet; of kind `mark` a row has
+    "yes" where the value is true, else nothing.
+    """
 
-def integer_column(heading: str, name: str) -> Column:
-    return number_column(heading, name, ",.0f", bounded=False)
+    def cell(row: Row) -> Cell:
+        value = row[name]
+        if kind == "mark":
+            return Cell("yes", kind="yes") if value else Cell("")
+        text = clean(value) if pd.notna(value) and value != "" else UNKNOWN
+        return Cell(text, kind=BADGES.get(text, "text") if kind == "badge" else kind)
 
-
-def run_column(heading: str, name: str) -> Column:
-    """Return a column of runs, each a link to its folder where the page knows it."""
-    return Column(heading, lambda row: Cell(_known(row[name]), kind="run"), "text")
+    return Column(heading, cell, "text")
 
 
 def number_column(
@@ -188,11 +160,9 @@ def number_column(
     return Column(heading, cell, switched=switched)
 
 
-def badge_column(heading: str, name: str) -> Column:
-    """Return a column of answers such as yes and no, coloured by the style sheet."""
-    return Column(
-        heading, lambda row: Cell(_known(row[name]), kind=BADGES.get(str(row[name]), "text")), "text"
-    )
+def integer_column(heading: str, name: str) -> Column:
+    """Return a column of counts."""
+    return number_column(heading, name, ",.0f", bounded=False)
 
 
 def framework_column(names: Names) -> Column:
@@ -201,65 +171,23 @@ def framework_column(names: Names) -> Column:
 
 
 def make_grid(
-    name: str, caption: str, table: pd.DataFrame, columns: Sequence[Column], file: str = ""
+    name: str, caption: str, table: pd.DataFrame, columns: Sequence[Column], file: str, leads: bool = False
 ) -> Grid:
     """Return a table of the page, without empty columns and without rows beyond the first 200.
 
     Rows that are sorted by their options stand under them; else the options are a column.
     """
-    shown = table.iloc[:_MOST_ROWS]
-    labels = _group_labels(shown)
-    if labels is None:
+    rows = table.iloc[:_MOST_ROWS].to_dict("records")
+    labels = [clean(row.get("options", "")) for row in rows]
+    if len(set(labels)) < len([*groupby(labels)]):
+        labels = [""] * len(rows)
         columns = [text_column("options", "options"), *columns]
-    headings, cells = _transposed(_numbered(_filled_columns(shown, columns)))
-    groups = _grouped(labels or [""] * len(shown), zip(*cells, strict=True))
-    return Grid(name, caption, headings, groups, file, _cut(len(table), file))
-
-
-def _transposed(
-    columns: Iterable[tuple[Cell, Sequence[Cell]]],
-) -> tuple[tuple[Cell, ...], list[Sequence[Cell]]]:
-    """Return the headings, and the cells of each column."""
-    filled = list(columns)
-    return tuple(heading for heading, _ in filled), [cells for _, cells in filled]
-
-
-def _group_labels(table: pd.DataFrame) -> list[str] | None:
-    """Return the options of each row, empty where the table has none; None where they are not sorted."""
-    labels = list(map(clean, table["options"])) if "options" in table else [""] * len(table)
-    return labels if len(set(labels)) == len([*groupby(labels)]) else None
-
-
-def _grouped(labels: Sequence[str], rows: Iterable[GridRow]) -> tuple[GridGroup, ...]:
-    labelled_rows = zip(labels, rows, strict=True)
-    return tuple((label, tuple(row for _, row in of)) for label, of in groupby(labelled_rows, itemgetter(0)))
-
-
-def _filled_columns(
-    table: pd.DataFrame, columns: Sequence[Column]
-) -> Iterator[tuple[Column, Sequence[Cell]]]:
-    """Yield the cells of each column that is not empty."""
-    rows = table.to_dict("records")
-    for column in columns:
-        cells = [column.cell(row) for row in rows]
-        if any(cell.text not in _EMPTY for cell in cells):
-            yield column, cells
-
-
-def _numbered(
-    filled: Iterable[tuple[Column, Sequence[Cell]]],
-) -> Iterator[tuple[Cell, Sequence[Cell]]]:
-    """Yield heading and cells of each column, with its number among those of which one is shown."""
-    numbers = itertools.count(1)
-    for column, cells in filled:
-        choice = next(numbers) if column.switched else 0
-        heading = Cell(column.heading, kind=column.kind, choice=choice)
-        yield heading, [replace(cell, choice=choice) for cell in cells]
-
-
-def _cut(rows: int, file: str) -> str:
-    return f"The first {_MOST_ROWS} of {rows:,} rows; all are in {file}." if rows > _MOST_ROWS else ""
-
-
-def _known(value: object) -> str:
-    return clean(value) if pd.notna(value) and value != "" else UNKNOWN  # type: ignore[call-overload]
+    cells = {column: [column.cell(row) for row in rows] for column in columns}
+    filled = [column for column in columns if any(cell.text not in ("", UNKNOWN) for cell in cells[column])]
+    groups: dict[str, list[GridRow]] = {}
+    for number_of_row, label in enumerate(labels):
+        groups.setdefault(label, []).append(tuple(cells[column][number_of_row] for column in filled))
+    is_cut = len(table) > len(rows)
+    more = f"The first {_MOST_ROWS} of {len(table):,} rows; all are in {file}." if is_cut else ""
+    shown = tuple((label, tuple(own)) for label, own in groups.items())
+    return Grid(name, caption, tuple(filled), shown, file, more, leads)
