@@ -1,9 +1,10 @@
-"""Print the state of a run by its record, and requeue its job: the last line of a job script.
+"""Decide what follows a run that has ended: a requeue, another attempt, or a launch of a disturbed one again.
 
   python -m slurm.after_run RUN_FOLDER [--requeue]
 
-Ends with 0 for a complete run, 70 for a diverged one, 75 for one that stopped in order and is not
-started again from here (slurm/submission.sh will), and 1 for a failed one.
+is the last line of a job script: it prints the state of the run by its record. It ends with 0 for a complete
+run, 70 for a diverged one, 75 for one that stopped in order and is not started again from here, and 1 for a
+failed one.
 """
 
 import argparse
@@ -11,9 +12,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from slurm.attempts import may_be_tried_again
+from rich.console import Console
+
 from slurm.scheduler import Slurm, UnreachableError
-from slurm.submissions import Submission, read_submission
+from slurm.states import read_submission
+from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.errors import (
     EXIT_BUG,
     EXIT_DIVERGED,
@@ -22,34 +25,26 @@ from unet_scaling.study.errors import (
     UserError,
     run_program,
 )
-from unet_scaling.study.run_state import State, run_state
+from unet_scaling.study.record import (
+    DISTURBED_RECORDS,
+    RECORD_NAME,
+    Record,
+    attempt_records,
+    disturbed_records,
+    read_record,
+    set_launch_aside,
+)
+from unet_scaling.study.run_state import RecordedRun, State, run_state
 
 EXIT_CODES: dict[State, int] = {"complete": EXIT_OK, "diverged": EXIT_DIVERGED, "resumable": EXIT_RESUME}
+# Not one, as a node or a file server may fail twice in a row.
+MOST_FRUITLESS = 3
+MOST_ATTEMPTS = 50
+# A machine that stays busy disturbs each further launch as well: then more of them only cost time.
+MOST_DISTURBED = 2
 
 
 def main() -> int:
-    arguments = _arguments()
-    state = run_state(arguments.run_folder)
-    code = EXIT_CODES.get(state.state, EXIT_BUG)
-    _print(f"run {arguments.run_folder.name}: {state.state} {state.reason}".rstrip())
-    # An attempt that dies before it opens its record leaves the one before: Slurm's count has it too.
-    starts = int(os.environ.get("SLURM_RESTART_COUNT") or 0) + 1
-    if code == EXIT_RESUME and arguments.requeue:
-        submission = _submission(arguments.run_folder)
-        if may_be_tried_again(arguments.run_folder, starts, submission.earlier if submission else 0):
-            kept = tuple(submission.keep_variables) if submission else ()
-            _print(_requeue(Slurm(keep=kept), os.environ.get("SLURM_JOB_ID", "")))
-    return code
-
-
-def _submission(folder: Path) -> Submission | None:
-    try:
-        return read_submission(folder)
-    except UserError:  # a damaged file is no reason not to start the run again
-        return None
-
-
-def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m slurm.after_run",
         description=__doc__,
@@ -57,7 +52,29 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("run_folder", type=Path)
     parser.add_argument("--requeue", action="store_true", help="ask Slurm to start this very job again")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    folder: Path = arguments.run_folder
+    state = run_state(folder)
+    code = EXIT_CODES.get(state.state, EXIT_BUG)
+    _print(f"run {folder.name}: {state.state} {state.reason}".rstrip())
+    if code != EXIT_RESUME or not arguments.requeue:
+        return code
+    try:
+        submission = read_submission(folder)
+    except UserError:  # a damaged file is no reason not to start the run again
+        submission = None
+    # An attempt that dies before it opens its record leaves the one before: Slurm's count has it too.
+    starts = int(os.environ.get("SLURM_RESTART_COUNT") or 0) + 1
+    if may_be_tried_again(folder, starts, submission.earlier if submission else 0):
+        slurm = Slurm(keep=tuple(submission.keep_variables) if submission else ())
+        job = os.environ.get("SLURM_JOB_ID", "")
+        try:
+            slurm.requeue(job)  # a few times where Slurm is away
+        except (UserError, UnreachableError) as error:  # a site may not allow it
+            _print(f"not requeued: {error}")
+        else:
+            _print(f"job {job} is requeued")
+    return code
 
 
 def _print(text: str) -> None:
@@ -66,13 +83,66 @@ def _print(text: str) -> None:
         print(text, flush=True)
 
 
-def _requeue(slurm: Slurm, job: str) -> str:
-    """Ask for the job to start again, a few times where Slurm is away; return the outcome."""
-    try:
-        slurm.requeue(job)
-    except (UserError, UnreachableError) as error:  # a site may not allow it
-        return f"not requeued: {error}"
-    return f"job {job} is requeued"
+def may_be_tried_again(folder: Path, submissions: int = 0, earlier: int = 0) -> bool:
+    """Return whether another attempt makes sense; `submissions` counts those that may have left no record.
+
+    The first `earlier` attempts of the folder belong to a launch before, and do not count.
+    """
+    gains = gained(folder, earlier)
+    attempts = max(submissions, len(gains))
+    return attempts < MOST_ATTEMPTS and attempts - sum(gains) < MOST_FRUITLESS
+
+
+def gained(folder: Path, earlier: int = 0) -> list[bool]:
+    """Return for each attempt that left a record, in order, whether it got further than all before it."""
+    gains = []
+    furthest = (0, 0, 0)
+    for path in [*attempt_records(folder), folder / RECORD_NAME][earlier:]:
+        if path.exists():
+            reached = _reached(read_record(path))
+            gains.append(reached > furthest)
+            furthest = max(furthest, reached)
+    return gains
+
+
+def _reached(record: Record) -> tuple[int, int, int]:
+    """Return (epoch, step, step of the saliency maps) up to which an attempt is known to have come."""
+    recorded = (len(record.epochs), 0, 0)
+    if record.end is None or record.end.position is None:
+        return recorded
+    return max(recorded, (*record.end.position, record.end.explained or 0))
+
+
+def disturbed_reason(run: RecordedRun) -> str:
+    """Return why a complete run counts as disturbed; empty where it does not, or is not complete.
+
+    One whose epochs all follow a start or a resume counts: each warms up, and none is timed. Not one that
+    plays workers: no second of it counts, and its IoU does not depend on other programs.
+    """
+    if run.config.is_played or run.record is None or not run.record.complete:
+        return ""
+    if run.record.epochs and all(epoch.warmup for epoch in run.record.epochs):
+        return "interrupted so often that each epoch warms up, and none is timed"
+    return disturbance(run.record).reason
+
+
+def is_to_be_repeated(run: RecordedRun, console: Console) -> bool:
+    """Return whether a disturbed run is launched again; print why, or that it was often enough."""
+    reason = disturbed_reason(run)
+    if not reason:
+        return False
+    repeated = len(disturbed_records(run.folder)) < MOST_DISTURBED
+    if repeated:
+        outcome = f"launched again; its record is kept as {DISTURBED_RECORDS}"
+    else:
+        outcome = "disturbed again and again; it stays as it is, and the report says so"
+    console.print(f"{run.config.run}: {reason}; {outcome}", markup=False)
+    return repeated
+
+
+def set_disturbed_aside(folder: Path) -> Path:
+    """Keep record and maps of a disturbed launch under a name that says so; its run is launched again."""
+    return set_launch_aside(folder, f"disturbed{len(disturbed_records(folder)) + 1}")
 
 
 if __name__ == "__main__":

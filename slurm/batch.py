@@ -7,11 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from slurm.after_run import set_disturbed_aside
 from slurm.cancellation import Cancellation
-from slurm.disturbed import set_disturbed_aside
 from slurm.scheduler import LimitError, RejectedError, Slurm
-from slurm.states import RunStatus
-from slurm.submissions import Submission, SubmissionStatus, write_submission
+from slurm.states import RunStatus, Submission, SubmissionStatus, write_submission
 from unet_scaling.study.files import open_to_append, write_atomically
 from unet_scaling.study.record import RECORD_NAME, earlier_attempts, set_launch_aside, take_launch_back
 from unet_scaling.study.retry import retry

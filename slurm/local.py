@@ -13,20 +13,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
-from slurm.disturbed import disturbed_reason, is_to_be_repeated, set_disturbed_aside
+from slurm.after_run import disturbed_reason, is_to_be_repeated, set_disturbed_aside
 from slurm.estimate import KnownSeconds
 from slurm.local_plan import cores_per_worker, prepare_ready, take_over
 from slurm.local_progress import StudyProgress
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
-from slurm.mpi import launch_environment, mpiexec_program
-from slurm.quiet import say_whether_quiet
-from slurm.stopping import (
+from slurm.processes import (
     WORKER_SIGNAL,
     StopRequest,
     descendants,
     kill_below,
+    launch_environment,
+    mpiexec_program,
+    say_whether_quiet,
     stop_requests,
     worker_processes,
 )
@@ -101,8 +103,8 @@ def _why_not_started(mpiexec: int) -> str:
     """Return what mpiexec does instead of starting workers: often it waits for srun or ssh."""
     names = []
     for process in descendants(mpiexec):
-        with suppress(OSError):  # it has ended meanwhile
-            names.append(Path(f"/proc/{process}/comm").read_text().strip())
+        with suppress(psutil.Error):  # it has ended meanwhile
+            names.append(process.name())
     program = mpiexec_program()
     return (
         f"{program} started no worker in {WORKER_START_SECONDS:.0f} s; it waits for "

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.disturbed import is_to_be_repeated
+from slurm.after_run import is_to_be_repeated
 from slurm.estimate import KnownSeconds
 from slurm.preflight import check_inputs
-from slurm.states import judged
+from slurm.states import judged, study_submissions
 from slurm.study_folder import StudyFolder, in_launch_order
-from slurm.submissions import study_submissions
 from unet_scaling.data.enough_images import count_test_images, require_enough_images
 from unet_scaling.data.manifest import read_manifest
 from unet_scaling.study.command_line import PASTED

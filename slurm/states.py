@@ -1,9 +1,13 @@
-"""Judge what has become of a run by what Slurm says and what its record says, taken together."""
+"""The newest submission of a run (job.json), and its state by what Slurm and its record say together."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+from uuid import uuid4
+
+from pydantic import Field
 
 from slurm.scheduler import (
     GONE,
@@ -14,12 +18,17 @@ from slurm.scheduler import (
     UnreachableError,
     is_over,
 )
-from slurm.submissions import Submission, base_of
 from unet_scaling.run.run_claim import trains_on_this_machine
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.run_state import RecordedRun, RunState, recorded_run
+from unet_scaling.study.study_file import JOB_NAME
+from unet_scaling.study.texts import short_digest
+from unet_scaling.study.validation import StrictModel, validated
 
+# "asking": Slurm's answer is not known, so that the job may exist. "limited": Slurm had no room for it.
+SubmissionStatus = Literal["asking", "queued", "rejected", "limited"]
 WAITING_STATES = (
     "PENDING", "CONFIGURING", "EXPEDITING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
     "SPECIAL_EXIT", "RESV_DEL_HOLD",
@@ -29,6 +38,69 @@ RUNNING_STATES = (
 )  # fmt: skip
 # No request of sbatch waits so long in a controller: MessageTimeout is 10 s, at large sites up to 100 s.
 LATEST_JOB_SECONDS = 180.0
+
+
+class Submission(StrictModel):
+    """The content of the file; `token` is the name of the job, `attempts` counts jobs that may have started.
+
+    `earlier`: how many attempts of the folder belong to launches before, which a forced start left behind.
+    `shared` is that of a job that runs several runs, one after the other.
+    """
+
+    token: str
+    attempts: int
+    status: SubmissionStatus
+    job: str | None = None
+    reason: str = ""
+    shared: bool = False
+    earlier: int = 0
+    asked_at: float = 0.0
+    cluster_name: str | None = None
+    keep_variables: list[str] = Field([])
+
+    @property
+    def slurm(self) -> Slurm:
+        """Return the Slurm that was asked."""
+        return Slurm(self.cluster_name, tuple(self.keep_variables))
+
+
+def new_token(label: str, folder: Path) -> str:
+    """Return a job name that no other job ever has; those of a run differ in the last part."""
+    return f"{label}.{short_digest(str(folder.resolve()))}.{uuid4().hex[:12]}"
+
+
+def base_of(token: str) -> str:
+    """Return what the names of all jobs of one run have in common."""
+    return token.rpartition(".")[0]
+
+
+def read_submission(folder: Path) -> Submission | None:
+    """Return the newest submission of a run; None where it was never submitted. Raises UserError."""
+    path = folder / JOB_NAME
+    try:
+        return validated(Submission, read_json_with_checksum(path), str(path))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}; rename it after checking squeue") from None
+
+
+def write_submission(folder: Path, submission: Submission | None) -> None:
+    """Write the newest submission of a run; None makes it one that was never submitted."""
+    if submission is None:
+        (folder / JOB_NAME).unlink(missing_ok=True)
+    else:
+        write_json_with_checksum(folder / JOB_NAME, submission.model_dump(mode="json"))
+
+
+def study_submissions(study: Path) -> dict[Path, Submission | None]:
+    """Return the newest submission of each run folder that has one, by name."""
+    return read_submissions(path.parent for path in sorted(study.glob(f"*/{JOB_NAME}")))
+
+
+def read_submissions(folders: Iterable[Path]) -> dict[Path, Submission | None]:
+    """Return the newest submission of each run folder."""
+    return {folder: read_submission(folder) for folder in folders}
 
 
 @dataclass(frozen=True)
@@ -185,40 +257,27 @@ def combine(recorded: RunState, submission: Submission | None, job: JobState | N
         # A run of a shared allocation may be over while the job goes on.
         over = submission.shared and recorded.state in ("complete", "diverged")
         return recorded if over else RunState("running")
-    if job.state == GONE:
-        return _forgotten(recorded, submission)
+    if job.state == GONE:  # Slurm forgets a job minutes after its end; then the record alone tells
+        if recorded.state not in ("waiting", "failed") or recorded.reason:
+            return recorded
+        named = f"job {submission.job}" if submission.job else f"a job {submission.token}"
+        return RunState("lost", f"Slurm does not know {named}, and it left no record")
     if not is_over(job.state):
         word = job.reason if job.state == UNCLEAR else f"Slurm says {job.state} of job {job.job}"
         return recorded if recorded.is_complete else RunState("unknown", word)
     if recorded.is_complete and not submission.shared and job.state != "COMPLETED":
         reason = f"the record is complete, but Slurm says {job.state} of job {submission.job}"
         return RunState("invalid", reason)
-    return _after_job(recorded, job)
-
-
-def _forgotten(recorded: RunState, submission: Submission) -> RunState:
-    """Slurm forgets a job minutes after its end; then the record alone tells, if there is one."""
-    if recorded.state in ("waiting", "failed") and not recorded.reason:
-        job = f"job {submission.job}" if submission.job else f"a job {submission.token}"
-        return RunState("lost", f"Slurm does not know {job}, and it left no record")
-    return recorded
-
-
-def _after_job(recorded: RunState, job: JobState) -> RunState:
     if recorded.state in ("complete", "diverged", "invalid"):
         return recorded
-    if recorded.state == "resumable" and job.state != "CANCELLED":
+    if job.state == "CANCELLED":
+        stopped = recorded.reason if recorded.state == "resumable" else ""
+        return RunState("cancelled", "; ".join(filter(None, (job.reason, stopped))))
+    if recorded.state == "resumable":
         return recorded
     in_words = f"{job.state} {job.reason}".strip()
     if job.state in INTERRUPTED_STATES:
         return RunState("resumable", in_words)
     if job.state == "OUT_OF_MEMORY":
         return RunState("failed", f"out of memory; {recorded.reason}".rstrip("; "))
-    if job.state == "CANCELLED":
-        return _cancelled(recorded, job)
     return RunState("failed", recorded.reason or f"{in_words}; see output.log")
-
-
-def _cancelled(recorded: RunState, job: JobState) -> RunState:
-    stopped = recorded.reason if recorded.state == "resumable" else ""
-    return RunState("cancelled", "; ".join(filter(None, (job.reason, stopped))))

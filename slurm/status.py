@@ -15,9 +15,8 @@ from rich.text import Text
 
 from slurm.cancellation import mark_cancelled
 from slurm.scheduler import GONE, UNCLEAR, UnreachableError, is_over
-from slurm.states import RunStatus, judged, study_statuses
+from slurm.states import RunStatus, Submission, judged, read_submissions, study_statuses, study_submissions
 from slurm.study_lock import is_at_work
-from slurm.submissions import Submission, read_submissions, study_submissions
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.record_lines import Epoch

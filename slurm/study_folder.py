@@ -13,9 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.states import judged
+from slurm.states import judged, read_submission
 from slurm.study_lock import locked
-from slurm.submissions import read_submission
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import write_json_with_checksum

@@ -6,20 +6,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from slurm.attempts import may_be_tried_again
+from slurm.after_run import is_to_be_repeated, may_be_tried_again
 from slurm.batch import SCRIPT_NAME, BatchJob, write_script
 from slurm.cancellation import Cancellation
 from slurm.cluster import Cluster, geometry
-from slurm.disturbed import is_to_be_repeated
 from slurm.doctor import require_sound_launch
 from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, cluster_cost, require_within
 from slurm.more_repeats import add_repeats, next_block, note_changed_request
 from slurm.preflight import check_before_submission, refused_shapes, unverified_inputs
 from slurm.render import Places, allocation_script, job_script
 from slurm.scheduler import LimitError, RejectedError, UnreachableError
-from slurm.states import RunStatus, study_statuses
+from slurm.states import RunStatus, new_token, read_submissions, study_statuses, write_submission
 from slurm.study_folder import StudyFolder, in_launch_order, open_study_folder
-from slurm.submissions import new_token, read_submissions, write_submission
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_RESUME, EXIT_USAGE, UserError
 from unet_scaling.study.run_state import ACTIVE, SUBMITTABLE

@@ -16,7 +16,7 @@ import slurm.states
 import slurm.status
 import unet_scaling.study.retry
 from slurm.scheduler import CALL_SECONDS, Printed
-from slurm.submissions import base_of
+from slurm.states import base_of
 
 # Whose time is the clock's.
 TIMED = (

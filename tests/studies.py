@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from slurm.local import launch
-from slurm.mpi import launch_environment
+from slurm.processes import launch_environment
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.manifest import write_manifest
 from unet_scaling.study.config import PROJECT, RunConfig

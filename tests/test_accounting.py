@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm.scheduler import GONE, JobState, Slurm
-from slurm.states import KnownJobs, combine
-from slurm.submissions import Submission
+from slurm.states import KnownJobs, Submission, combine
 from tests.cluster import VirtualCluster, assert_ok, bring_up, wait_until
 from unet_scaling.study.run_state import RunState
 

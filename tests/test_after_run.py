@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.attempts import MOST_FRUITLESS, gained, may_be_tried_again
+from slurm.after_run import MOST_FRUITLESS, gained, may_be_tried_again
 from tests.records import make_header, make_point, write_run
 from unet_scaling.run.failure import reporting_errors
 from unet_scaling.study.config import PROJECT

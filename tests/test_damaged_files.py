@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm.states import Submission, read_submission, write_submission
 from slurm.study_folder import StudyFolder
-from slurm.submissions import Submission, read_submission, write_submission
 from tests.faults import READ_BACK
 from tests.records import write_run
 from tests.studies import make_images, make_point

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.mpi import launch_environment, mpiexec_program
+from slurm.processes import launch_environment, mpiexec_program
 from tests.machine import needs_a_core_each
 from unet_scaling.doctor.findings import (
     Findings,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from slurm.mpi import launch_environment
+from slurm.processes import launch_environment
 from tests.faults import STEPS, Fault, attempt, checkpoints, fault_point, steps_done, trained
 from tests.faulty import PAUSE_SECONDS, SLOW_IMAGE_SECONDS, SLOW_IMAGES
 from tests.wrappers import framework_parameter

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from slurm.after_run import is_to_be_repeated
 from slurm.commands import new
-from slurm.disturbed import is_to_be_repeated
 from slurm.local_plan import require_ready
 from slurm.study_folder import open_study_folder
 from tests.data_folders import make_folder

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from slurm.local_progress import RecordTail
+from slurm.processes import SAME_REQUEST_SECONDS, descendants, worker_processes
 from slurm.status import study_rows
-from slurm.stopping import SAME_REQUEST_SECONDS, descendants, worker_processes
 from tests.cluster import wait_until
 from tests.studies import TINY_STUDY
 from unet_scaling.study.command_line import PASTED
@@ -82,7 +82,7 @@ def test_a_second_ctrl_c_ends_all_workers_at_once(tmp_path: Path, images: Path) 
         workers = worker_processes(process.pid, command)
         assert len(workers) == 2
         for worker in workers:
-            os.kill(worker, signal.SIGSTOP)  # they will never reach a safe point
+            worker.suspend()  # they will never reach a safe point
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         while "stopping" not in (line := process.stdout.readline()):
@@ -90,4 +90,4 @@ def test_a_second_ctrl_c_ends_all_workers_at_once(tmp_path: Path, images: Path) 
         time.sleep(2 * SAME_REQUEST_SECONDS)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
-    wait_until(lambda: not any(Path("/proc", str(each)).exists() for each in below), "their end", 30)
+    wait_until(lambda: not any(each.is_running() for each in below), "their end", 30)

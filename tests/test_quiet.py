@@ -12,11 +12,11 @@ from rich.console import Console
 
 import slurm.local
 import slurm.local_plan
-import slurm.quiet
-from slurm.disturbed import MOST_DISTURBED, disturbed_reason, is_to_be_repeated, set_disturbed_aside
+import slurm.processes
+from slurm.after_run import MOST_DISTURBED, disturbed_reason, is_to_be_repeated, set_disturbed_aside
 from slurm.local import run_study
 from slurm.local_plan import local_plan
-from slurm.quiet import say_whether_quiet
+from slurm.processes import say_whether_quiet
 from slurm.study_folder import StudyFolder
 from tests.budgets import Steps, write_budget_run
 from tests.records import Measured, write_record
@@ -37,7 +37,7 @@ STUDY = {
 
 def said(monkeypatch: pytest.MonkeyPatch, used: float) -> str:
     counted = iter([100.0, 100.0 + used])
-    monkeypatch.setattr(slurm.quiet, "busy_seconds", lambda cores: next(counted) * len(cores))
+    monkeypatch.setattr(slurm.processes, "busy_seconds", lambda cores: next(counted) * len(cores))
     text = io.StringIO()
     say_whether_quiet(Console(file=text, width=400), seconds=0.2)
     return text.getvalue()
@@ -47,7 +47,7 @@ def test_a_busy_machine_is_said_with_its_busiest_programs_and_not_their_argument
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     command = [sys.executable, "-c", "while True: pass", "--password=hidden"]
-    monkeypatch.setattr(slurm.quiet, "MOST_NAMED_PROCESSES", 10_000)
+    monkeypatch.setattr(slurm.processes, "MOST_NAMED_PROCESSES", 10_000)
     with subprocess.Popen(command) as program:
         try:
             text = said(monkeypatch, 1.0)

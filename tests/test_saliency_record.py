@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from slurm import preflight
-from slurm.disturbed import set_disturbed_aside
+from slurm.after_run import set_disturbed_aside
 from slurm.estimate import KnownSeconds, ProbedSpeed, TimeEstimate, recorded_seconds
 from tests.records import digest, make_epochs, make_header, make_point, make_result
 from tests.saliency_records import write_explained

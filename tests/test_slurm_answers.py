@@ -17,8 +17,7 @@ from slurm.scheduler import (
     read_queue,
     read_shown,
 )
-from slurm.states import combine
-from slurm.submissions import Submission
+from slurm.states import Submission, combine
 from unet_scaling.study.run_state import SUBMITTABLE, RunState
 
 HEADER = "JOBID|STATE|REASON|NAME|."

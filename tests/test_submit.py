@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-import slurm.attempts
+import slurm.after_run
 import slurm.commands.submit
 import slurm.scheduler
 from slurm.cancellation import CancelledError, mark_cancelled, next_cancellation
@@ -24,9 +24,9 @@ from slurm.cluster import Cluster
 from slurm.local_plan import require_ready, take_over
 from slurm.render import Places
 from slurm.scheduler import LimitError, Printed, Slurm, UnreachableError
+from slurm.states import read_submission
 from slurm.status import cancel_study, show_status, status_table, study_rows
 from slurm.study_folder import StudyFolder
-from slurm.submissions import read_submission
 from slurm.submit import Submitter
 from tests.cluster import wait_until
 from tests.peer_slurm import TIMED, Clock, PeerSlurm
@@ -133,7 +133,7 @@ def test_each_run_is_submitted_once_again_after_a_lost_node_and_never_once_compl
 
 
 def test_runs_beyond_the_budget_are_not_submitted(submitter: Submitter, site: Site) -> None:
-    with pytest.raises(UserError, match=r"may take 1 node-hours, the budget is 0\.9; nothing was submitted"):
+    with pytest.raises(UserError, match=r"may take 1 node-hours; nothing was submitted"):
         replace(submitter, budget_node_hours=0.9).submit()
     assert not site.jobs
     assert replace(submitter, budget_node_hours=1.0).submit() == 4
@@ -152,12 +152,12 @@ def test_a_complete_record_of_a_failed_job_is_not_run_again_unless_forced(
 
 
 def test_attempts_are_capped_and_a_forced_run_has_all_of_them_again(submitter: Submitter, site: Site) -> None:
-    for _ in range(slurm.attempts.MOST_FRUITLESS):
+    for _ in range(slurm.after_run.MOST_FRUITLESS):
         assert submitter.submit() == 4
         site.set_all("FAILED")
     assert submitter.submit() == 0
     assert replace(submitter, force=(RUN,)).submit() == 1
-    for left in range(1, slurm.attempts.MOST_FRUITLESS):
+    for left in range(1, slurm.after_run.MOST_FRUITLESS):
         site.set_all("FAILED")
         note = read_submission(submitter.folder.path / RUN)
         assert note

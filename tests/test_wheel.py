@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.mpi import mpiexec_program
+from slurm.processes import mpiexec_program
 from tests.studies import TINY_STUDY, make_images
 from unet_scaling.interpreter import CODE_FOLDER
 from unet_scaling.study.errors import UserError

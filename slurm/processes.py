@@ -1,0 +1,216 @@
+"""Processes of a study on this machine: how mpiexec starts, how workers stop, who else computes.
+
+The workers run in a session of their own, so that the terminal's Ctrl-C reaches this process alone: the first
+lets the workers save, a second one ends them at once.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+
+import psutil
+from rich.console import Console
+
+from unet_scaling.group.allocator import KEEP_MEMORY
+from unet_scaling.group.identity import FIRST_PORT, IDENTITY_VARIABLES, PORTS
+from unet_scaling.measure.cpu_counters import busy_seconds
+from unet_scaling.study.disturbance import DISTURBED_SHARE
+from unet_scaling.study.errors import UserError
+
+# mpiexec must not bind processes itself: the workers take their cores, the same way under every MPI. It forks
+# them on this host: from a shell that belongs to a job it would call srun, which waits for cores for ever.
+MPI_ENVIRONMENT = {
+    "HYDRA_LAUNCHER": "fork",
+    "I_MPI_HYDRA_BOOTSTRAP": "fork",
+    "I_MPI_PIN": "0",
+    "PRTE_MCA_plm": "ssh",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_plm": "isolated",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+# How variables begin that say on which hosts to start, and how: of resource managers and of launchers.
+# What tunes an MPI (FI_, UCX_, OMPI_MCA_btl, I_MPI_FABRICS) stays.
+PLACE_VARIABLES = (
+    "SLURM", "SRUN_", "SALLOC_", "SBATCH_", "PBS_", "LSB_", "LSF_", "SGE_", "PE_HOSTFILE", "OAR_",
+    "COBALT_", "FLUX_", "LOADL_", "HYDRA_", "MPIEXEC_", "I_MPI_HYDRA_", "I_MPI_PERHOST", "I_MPI_JOB_",
+    "I_MPI_PMI", "OMPI_MCA_plm", "OMPI_MCA_ras", "OMPI_MCA_rmaps", "PRTE_",
+)  # fmt: skip
+# Also the end of the terminal's connection.
+STOP_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Unlike SIGTERM, it leaves workers that still load their images as long as they need to reach a safe point.
+WORKER_SIGNAL = signal.SIGUSR2
+# `timeout` signals a process and then its group: two signals, one request.
+SAME_REQUEST_SECONDS = 0.3
+# The counters advance in ticks of 10 ms: 2 s show a share of 5 % on one core as 10 ticks.
+OBSERVED_SECONDS = 2.0
+# The warning names them in one line.
+MOST_NAMED_PROCESSES = 3
+
+
+def mpiexec_program() -> str:
+    """Return the mpiexec beside this Python, or else that of the path. Raises UserError where none is."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    program = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if program is None:
+        raise UserError(
+            "mpiexec not found; environment/install.sh brings one, or load your site's MPI module"
+        )
+    return program
+
+
+def launch_environment() -> dict[str, str]:
+    """Return the environment of mpiexec and its workers on this host, with a free port for their rendezvous.
+
+    Left out is what this shell holds of a job, a step or another launch.
+    """
+    foreign = (*IDENTITY_VARIABLES, *PLACE_VARIABLES)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    return KEEP_MEMORY | own | MPI_ENVIRONMENT | _where_intel_mpi_is() | rendezvous
+
+
+def _where_intel_mpi_is() -> dict[str, str]:
+    """Return what a site's module would set: the Intel MPI of the package index does not find itself."""
+    try:
+        metadata.version("impi-rt")
+    except metadata.PackageNotFoundError:
+        return {}
+    libraries = [f"{sys.prefix}/lib", *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {"I_MPI_ROOT": sys.prefix, "LD_LIBRARY_PATH": ":".join(libraries)}
+
+
+def _free_port() -> int:
+    """Return a port below the ephemeral range on which nothing listens now."""
+    for offset in range(PORTS):
+        port = FIRST_PORT + (os.getpid() + offset) % PORTS
+        with socket.socket() as candidate:
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise UserError(f"no free port between {FIRST_PORT} and {FIRST_PORT + PORTS}")
+
+
+class StopRequest:
+    """Whether the user asked to stop, and which workers have been told so."""
+
+    def __init__(self) -> None:
+        self.received = False
+        self._received_at = 0.0
+        self._told: set[int] = set()
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal: note the first one, and raise KeyboardInterrupt at the second."""
+        if not self.received:
+            self._received_at = time.monotonic()
+        elif time.monotonic() - self._received_at > SAME_REQUEST_SECONDS:
+            raise KeyboardInterrupt
+        self.received = True
+
+    def pass_on(self, mpiexec: int, command: Sequence[str]) -> None:
+        """Tell each worker of this mpiexec once, as soon as it is ready to be told."""
+        for worker in worker_processes(mpiexec, command):
+            if worker.pid not in self._told and _catches(worker.pid, WORKER_SIGNAL):
+                with suppress(psutil.NoSuchProcess):
+                    worker.send_signal(WORKER_SIGNAL)
+                self._told.add(worker.pid)
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Yield the request to stop; signals that were ignored, as under nohup, stay so."""
+    request = StopRequest()
+    before = {number: signal.getsignal(number) for number in STOP_REQUESTS}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, request.note)
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def descendants(process: int) -> list[psutil.Process]:
+    """Return all processes below this one; none where it has ended."""
+    try:
+        return list(psutil.Process(process).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def worker_processes(mpiexec: int, command: Sequence[str]) -> list[psutil.Process]:
+    """Return the workers below mpiexec; what a worker forked has its command line, but is none."""
+    workers: dict[int, psutil.Process] = {}
+    for process in descendants(mpiexec):  # parents come first
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if process.ppid() not in workers and process.cmdline() == list(command):
+                workers[process.pid] = process
+    return list(workers.values())
+
+
+def kill_below(mpiexec: int) -> None:
+    """End everything below mpiexec at once."""
+    for process in descendants(mpiexec):
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _catches(process: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for this signal; without one, the signal would end it."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        caught = next(line for line in lines if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def say_whether_quiet(console: Console, seconds: float = OBSERVED_SECONDS) -> None:
+    """Watch the cores that this process may use, and print which share of them others use."""
+    cores = os.sched_getaffinity(0)
+    processes = _processor_seconds()
+    busy_before = busy_seconds(cores)
+    begin = time.monotonic()
+    time.sleep(seconds)
+    busy_after = busy_seconds(cores)
+    watched = time.monotonic() - begin
+    if busy_before is None or busy_after is None:
+        return
+    share = min(1.0, (busy_after - busy_before) / (len(cores) * watched))
+    text = f"{100 * share:.0f} % of {len(cores)} cores used by others"
+    if share < DISTURBED_SHARE:
+        console.print(f"the machine is quiet: {text}")
+        return
+    used = [
+        ((after - processes.get(pid, (name, 0.0))[1]) / watched, f"{name} (process {pid})")
+        for pid, (name, after) in _processor_seconds().items()
+    ]
+    busiest = sorted((each for each in used if each[0] >= DISTURBED_SHARE), reverse=True)
+    named = [f"{name} {100 * share:.0f} % of a core" for share, name in busiest[:MOST_NAMED_PROCESSES]]
+    who = ", ".join(named) or "none of this machine's processes: its host may be busy"
+    advice = "what is measured now may be disturbed"
+    console.print(f"the machine is not quiet: {text} ({who}); {advice}", style="yellow", markup=False)
+
+
+def _processor_seconds() -> dict[int, tuple[str, float]]:
+    """Return name and CPU seconds of each other process; not its arguments, which may hold secrets."""
+    found = {}
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        times = process.info["cpu_times"]
+        if times and process.pid != os.getpid():
+            found[process.pid] = process.info["name"], times.user + times.system
+    return found
