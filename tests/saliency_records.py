@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from tests.records import digest, make_epochs, make_header, make_point, make_result
-from unet_scaling.explain.overlay import overlay_png
+from unet_scaling.explain.checks import overlay_png
 from unet_scaling.study.config import Framework
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
 from unet_scaling.study.record_lines import End

@@ -16,13 +16,9 @@ from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.slidingwindow import
 
 from tests.studies import make_point
 from unet_scaling.data.image_data import ImageData
-from unet_scaling.explain.blackbox import CleanImage, clean_image
-from unet_scaling.explain.map_files import MapFiles
-from unet_scaling.explain.maps import MapMaker
-from unet_scaling.explain.masks import MaskStore
-from unet_scaling.explain.network import explained_network
-from unet_scaling.explain.perturbers import mask_chunks, method_of
-from unet_scaling.explain.weighting import Weighting
+from unet_scaling.explain.maps import MapFiles, MapMaker
+from unet_scaling.explain.masks import MaskStore, Weighting, mask_chunks, method_of
+from unet_scaling.explain.network import CleanImage, clean_image, explained_network
 from unet_scaling.group.group import single_worker
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig

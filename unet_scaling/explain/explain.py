@@ -16,7 +16,7 @@ def explain(task: Task, model: nn.Module, data: RunData, group: Group, record: R
     """
     if task.config.is_explained:
         group.run_on_all(_require_package)
-        from unet_scaling.explain.explained_run import explain_run  # with xaitk, which few runs need
+        from unet_scaling.explain.run import explain_run  # with xaitk, which few runs need
 
         explain_run(task.config, model, data, group, record)
 

@@ -3,32 +3,180 @@
 Masks pass through the network in fixed batches, since a batch's rounding may depend on its size. A number is
 computed by one worker and summed with the zeros of all others, which changes no bit of it; and each sum over
 the masks is one worker's, in the order of the masks.
+
+Each file is written once, whole or not at all, with its SHA-256 beside it. What an earlier attempt finished
+stays, as long as it is of the same weights, images and options.
 """
 
-from collections.abc import Callable, Sequence
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unet_scaling.data.image_data import ImageData
 from unet_scaling.data.manifest import read_manifest
-from unet_scaling.explain.blackbox import CleanImage, Doubles, NotFiniteError, clean_image
-from unet_scaling.explain.map_files import MapFiles
-from unet_scaling.explain.masks import MaskStore
-from unet_scaling.explain.network import ExplainedNetwork
-from unet_scaling.explain.phase_seconds import PhaseSeconds
-from unet_scaling.explain.weighting import Weighting
+from unet_scaling.explain.network import CleanImage, Doubles, ExplainedNetwork, NotFiniteError, clean_image
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
+from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.errors import UserError
+from unet_scaling.study.errors import EXIT_BUG, UserError
+from unet_scaling.study.files import read_verified, remove_unfinished, write_atomically, write_verified
 from unet_scaling.study.progress import progress
-from unet_scaling.study.saliency import SCORES
+from unet_scaling.study.saliency import (
+    SALIENCY_FOLDER,
+    SALIENCY_MANIFEST_NAME,
+    SALIENCY_ORIGIN_NAME,
+    SCORES,
+    ExplainedImage,
+    SaliencyFile,
+    SaliencyManifest,
+    SaliencyPhases,
+)
 
+if TYPE_CHECKING:  # they import xaitk, which need not be installed to read maps
+    from unet_scaling.explain.masks import MaskStore, Weighting
+
+MAPS_FOLDER = "maps"
+PICTURES_FOLDER = "overlays"
+ENTRIES_FOLDER = "entries"
 # Takes how many images all workers are done with.
 AfterEach = Callable[[int], None]
+
+
+class PhaseSeconds:
+    """Seconds of a worker by phase, from the moment it is made; what no phase covers is other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._seconds = {name: 0.0 for name in SaliencyPhases.model_fields if name != "other"}
+        self._began = synchronized_seconds(device)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what runs inside as this phase; phases do not overlap. KeyError for a name that is none."""
+        began = synchronized_seconds(self._device)
+        yield
+        self._seconds[name] += synchronized_seconds(self._device) - began
+
+    def stop(self) -> SaliencyPhases:
+        """Return the seconds of all phases until now."""
+        total = synchronized_seconds(self._device) - self._began
+        other = max(0.0, total - sum(self._seconds.values()))
+        return SaliencyPhases(**self._seconds, other=other)
+
+
+class MapFiles:
+    """The folder `saliency` of a run folder. What writes raises UserError (1) where that fails."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.folder = run_folder / SALIENCY_FOLDER
+
+    def prepare(self, origin: dict[str, Any]) -> None:
+        """Make the folders, and remove what is unfinished or of another origin. Called on one worker."""
+        text = json.dumps(origin, sort_keys=True)
+        with _or_stop(self.folder):
+            for name in (MAPS_FOLDER, PICTURES_FOLDER, ENTRIES_FOLDER):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+                remove_unfinished(self.folder / name, "*")
+            remove_unfinished(self.folder, "*")
+            named = self.folder / SALIENCY_ORIGIN_NAME
+            if not named.exists() or named.read_text() != text:
+                for name in (MAPS_FOLDER, ENTRIES_FOLDER):
+                    for path in (self.folder / name).iterdir():
+                        path.unlink()
+                write_atomically(named, text)
+
+    def has_map(self, position: int, shape: tuple[int, ...]) -> bool:
+        """Return whether the map of a test image is there, whole and as it was written."""
+        try:
+            return self.read_map(position).shape == shape
+        except (OSError, ValueError):
+            return False
+
+    def is_mapped(self, position: int) -> bool:
+        """Return whether the map of a test image was written, by whichever worker."""
+        return self._map_path(position).exists()
+
+    def read_map(self, position: int) -> NDArray[np.float32]:
+        """Return the map of a test image, float32 [scores, height, width]. Raises OSError and ValueError."""
+        content = io.BytesIO(read_verified(self._map_path(position)))
+        saliency: NDArray[np.float32] = np.load(content, allow_pickle=False)
+        return saliency
+
+    def write_map(self, position: int, saliency: NDArray[np.float64]) -> None:
+        """Write the map of a test image in float32."""
+        file = io.BytesIO()
+        np.save(file, saliency.astype(np.float32))
+        path = self._map_path(position)
+        with _or_stop(path):
+            write_verified(path, file.getvalue())
+
+    def map_file(self, position: int) -> SaliencyFile:
+        """Return how the manifest names the map of a test image."""
+        return self._file(self._map_path(position))
+
+    def write_picture(self, position: int, name: str, png: bytes) -> SaliencyFile:
+        """Write a picture of a test image; return how the manifest names it."""
+        path = self.folder / PICTURES_FOLDER / f"{position:05d}_{name}.png"
+        with _or_stop(path):
+            write_atomically(path, png)
+        return self._file(path)
+
+    def write_entry(self, entry: ExplainedImage) -> None:
+        """Write what is known of a test image, for a later attempt."""
+        path = self._entry_path(entry.position)
+        with _or_stop(path):
+            write_verified(path, entry.model_dump_json().encode())
+
+    def read_entry(self, position: int) -> ExplainedImage | None:
+        """Return what an earlier attempt found out, where its files are still as it left them."""
+        try:
+            entry = ExplainedImage.model_validate_json(read_verified(self._entry_path(position)))
+            named = [*entry.pictures.values(), *entry.overlays.values(), *([entry.map] if entry.map else [])]
+            is_current = all(self._file(self.folder / file.file) == file for file in named)
+        except (OSError, ValueError):
+            return None
+        is_mapped = entry.map is not None
+        return entry if is_current and is_mapped == self.is_mapped(position) else None
+
+    def write_manifest(self, manifest: SaliencyManifest) -> str:
+        """Write the manifest; return its SHA-256."""
+        content = manifest.model_dump_json(indent=1).encode() + b"\n"
+        path = self.folder / SALIENCY_MANIFEST_NAME
+        with _or_stop(path):
+            write_atomically(path, content)
+        return hashlib.sha256(content).hexdigest()
+
+    def _entry_path(self, position: int) -> Path:
+        return self.folder / ENTRIES_FOLDER / f"{position:05d}.json"
+
+    def _map_path(self, position: int) -> Path:
+        return self.folder / MAPS_FOLDER / f"{position:05d}.npy"
+
+    def _file(self, path: Path) -> SaliencyFile:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return SaliencyFile(file=path.relative_to(self.folder).as_posix(), sha256=digest)
+
+
+@contextmanager
+def _or_stop(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path} could not be written, the run stops: {error.strerror or error}; make room and start the "
+            "run again: it goes on with the maps that are missing",
+            EXIT_BUG,
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -38,8 +186,8 @@ class MapMaker:
     config: RunConfig
     network: ExplainedNetwork
     data: ImageData
-    masks: MaskStore
-    weighting: Weighting
+    masks: "MaskStore"
+    weighting: "Weighting"
     files: MapFiles
 
     def clean(self, position: int) -> CleanImage:
@@ -59,7 +207,10 @@ class MapMaker:
 
     def saliency(self, clean: CleanImage) -> Doubles:
         """Return the map of an image, float64 [scores, height, width], made by this worker alone."""
-        perturbed = self.scores(clean, 0, 1)
+        return self.weighed(clean, self.scores(clean, 0, 1))
+
+    def weighed(self, clean: CleanImage, perturbed: Doubles) -> Doubles:
+        """Return the map of an image from the scores [masks, scores] of all masked ones."""
         return self.weighting.finish(self.weighting.sum_rows(iter(self.masks), clean.reference, perturbed))
 
     def scores(self, clean: CleanImage, first: int, apart: int) -> Doubles:
@@ -91,8 +242,8 @@ def make_maps(
     """
     group = maker.data.group
     if split == "images":
-        turns = [partial(_make_alone, maker, position, clock) for position in maker.own(positions)]
-        take_turns(group, turns, "saliency", after_each)
+        own = maker.own(positions)
+        take_turns(group, own, lambda position: _make_alone(maker, position, clock), "saliency", after_each)
     else:
         images = progress(positions, len(positions), "saliency", group.rank == 0)
         for done, position in enumerate(images, 1):
@@ -100,28 +251,30 @@ def make_maps(
             after_each(done)
 
 
-def take_turns(group: Group, turns: Sequence[Callable[[], None]], title: str, after_each: AfterEach) -> None:
-    """Take this worker's turns; all workers call `after_each` equally often, with the turns of all so far.
+def take_turns(
+    group: Group, own: Sequence[int], turn: Callable[[int], None], title: str, after_each: AfterEach
+) -> None:
+    """Call `turn` for each of this worker's images; all workers call `after_each` equally often.
 
-    A worker on which one raises UserError takes no more of them, since the others may wait for it. After
-    the last round all raise alike.
+    It takes the turns of all workers so far. A worker on which a turn raises UserError takes no more of
+    them, since the others may wait for it. After the last round all raise alike.
     """
-    counts = group.gather_numbers(len(turns))
+    counts = group.gather_numbers(len(own))
     rounds = int(max(counts))
     problem: UserError | None = None
     for number in progress(range(rounds), rounds, title, group.rank == 0):
         try:
-            if problem is None and number < len(turns):
-                turns[number]()
+            if problem is None and number < len(own):
+                turn(own[number])
         except UserError as error:
             problem = error
         after_each(int(sum(min(count, number + 1) for count in counts)))
-    group.run_on_all(partial(_raise, problem))
 
+    def raise_own_problem() -> None:
+        if problem is not None:
+            raise problem
 
-def _raise(problem: UserError | None) -> None:
-    if problem is not None:
-        raise problem
+    group.run_on_all(raise_own_problem)
 
 
 def _make_alone(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
@@ -131,62 +284,46 @@ def _make_alone(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
             return
         perturbed = maker.scores(clean, 0, 1)
     with clock.phase("weighting"):
-        sums = maker.weighting.sum_rows(iter(maker.masks), clean.reference, perturbed)
-        saliency = maker.weighting.finish(sums)
+        saliency = maker.weighed(clean, perturbed)
     with clock.phase("files"):
         maker.files.write_map(position, saliency)
 
 
 def _make_together(maker: MapMaker, position: int, clock: PhaseSeconds) -> None:
+    group = maker.data.group
+
+    def sum_over_workers(own: Doubles) -> Doubles:
+        with clock.phase("sum"), blocking:
+            total: Doubles = group.sum_over_workers(torch.from_numpy(own).to(group.device)).cpu().numpy()
+        return total
+
     with clock.phase("forward"):
-        clean = _clean_if_finite(maker, position)
-        own_scores = _own_scores(maker, clean)
+        clean: CleanImage | None = None
+        own_scores = np.zeros((maker.masks.count, len(SCORES)))
+        try:
+            clean = maker.clean(position)
+            if not clean.is_empty:
+                own_scores = maker.scores(clean, group.rank, group.size)
+        except NotFiniteError:
+            pass
         flags = np.repeat([[clean is None], [clean is not None and clean.is_empty]], len(SCORES), axis=1)
-    with clock.phase("sum"):
-        # Workers on unlike devices may differ: what one calls empty or not finite, all do.
-        *perturbed, not_finite, empty = _sum(maker, np.vstack([own_scores, flags]))
+    # Workers on unlike devices may differ: what one calls empty or not finite, all do.
+    *perturbed, not_finite, empty = sum_over_workers(np.vstack([own_scores, flags]))
     if clean is None or not_finite.any():
         raise maker.not_finite(position)
     if empty.any():
         return
     with clock.phase("weighting"):
-        own_rows = _own_rows(maker, clean.reference, np.array(perturbed))
-    with clock.phase("sum"):
-        sums = _sum(maker, own_rows)
+        # The rows of the map that are this worker's, and zeros elsewhere.
+        height = maker.masks.height
+        top, bottom = (height * rank // group.size for rank in (group.rank, group.rank + 1))
+        rows = maker.masks.rows(top, bottom)
+        own_rows = maker.weighting.sum_rows(rows, clean.reference, np.array(perturbed))
+        own_sums = np.zeros((len(own_rows), height, maker.masks.width))
+        own_sums[:, top:bottom] = own_rows
+    sums = sum_over_workers(own_sums)
     if maker.own([position]):
         with clock.phase("weighting"):
             saliency = maker.weighting.finish(sums)
         with clock.phase("files"):
             maker.files.write_map(position, saliency)
-
-
-def _clean_if_finite(maker: MapMaker, position: int) -> CleanImage | None:
-    try:
-        return maker.clean(position)
-    except NotFiniteError:
-        return None
-
-
-def _own_scores(maker: MapMaker, clean: CleanImage | None) -> Doubles:
-    """Return [masks, scores] with those of this worker's batches, and zeros elsewhere."""
-    if clean is None or clean.is_empty:
-        return np.zeros((maker.masks.count, len(SCORES)))
-    return maker.scores(clean, maker.data.group.rank, maker.data.group.size)
-
-
-def _own_rows(maker: MapMaker, reference: Doubles, perturbed: Doubles) -> Doubles:
-    """Return the weighted sums [planes, height, width] in the rows of this worker, and zeros elsewhere."""
-    group = maker.data.group
-    height = maker.masks.height
-    top, bottom = (height * rank // group.size for rank in (group.rank, group.rank + 1))
-    own = maker.weighting.sum_rows(maker.masks.rows(top, bottom), reference, perturbed)
-    sums = np.zeros((len(own), height, maker.masks.width))
-    sums[:, top:bottom] = own
-    return sums
-
-
-def _sum(maker: MapMaker, own: Doubles) -> Doubles:
-    group = maker.data.group
-    with blocking:
-        total: Doubles = group.sum_over_workers(torch.from_numpy(own).to(group.device)).cpu().numpy()
-    return total

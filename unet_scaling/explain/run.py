@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,15 +10,10 @@ from torch import nn
 
 from unet_scaling.data.image_data import ImageData
 from unet_scaling.data.run_data import RunData
-from unet_scaling.explain.blackbox import Doubles
 from unet_scaling.explain.checks import MapChecks, trial_of
-from unet_scaling.explain.map_files import MapFiles
-from unet_scaling.explain.maps import MapMaker, image_names, make_maps, take_turns
-from unet_scaling.explain.masks import MaskStore
+from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps, take_turns
+from unet_scaling.explain.masks import MaskStore, Weighting, mask_chunks, method_of
 from unet_scaling.explain.network import ARITHMETIC, explained_network
-from unet_scaling.explain.perturbers import Method, mask_chunks, method_of
-from unet_scaling.explain.phase_seconds import PhaseSeconds
-from unet_scaling.explain.weighting import Weighting
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.group import Group
 from unet_scaling.measure.cpu_counters import peak_memory_bytes
@@ -34,8 +28,6 @@ from unet_scaling.study.saliency import (
     SaliencyManifest,
     SaliencyPhases,
 )
-
-PHASE_NAMES = tuple(SaliencyPhases.model_fields)
 
 
 def explain_run(config: RunConfig, model: nn.Module, data: RunData, group: Group, record: Recorder) -> None:
@@ -58,87 +50,75 @@ class ExplainedRun:
         self._data = data
         self._group = group
         self._record = record
-        self._method: Method = method_of(config.saliency)
+        self._method = method_of(config.saliency)
         self._files = MapFiles(record.folder)
         self._weights_sha256 = weights_sha256(model)
         self._positions = range(min(config.saliency.images or data.test_images, data.test_images))
+        self._split = config.saliency.split
+        if self._split == "auto":
+            self._split = "masks" if len(self._positions) < group.size else "images"
 
     def explain(self) -> None:
         """Take all steps, in their order; worker 0 writes manifest and record."""
+        assert self._split != "auto"
+        group = self._group
         missing = self._missing()
         maker, phases = self._make(missing)
-        peaks = self._group.gather_numbers(peak_memory_bytes())
-        began = synchronized_seconds(self._group.device)
+        peaks = group.gather_numbers(peak_memory_bytes())
+        began = synchronized_seconds(group.device)
         images = self._check(maker)
-        check_seconds = self._group.gather_numbers(synchronized_seconds(self._group.device) - began)
-        manifest_sha256 = self._group.gather_strings(self._write_manifest(images))[0]
+        check_seconds = group.gather_numbers(synchronized_seconds(group.device) - began)
+        digest = self._write_manifest(images) if group.rank == 0 else ""
+        mapped = {image.position for image in images if image.map}
         self._record.explained(
             Saliency(
-                manifest_sha256=manifest_sha256,
+                epochs=len(self._record.epochs),
+                weights_sha256=self._weights_sha256,
+                manifest_sha256=group.gather_strings(digest)[0],
+                split=self._split,
                 configuration=json.loads(json.dumps(self._method.configuration())),
+                images=len(self._positions),
+                maps=len(mapped),
+                maps_made_here=len(mapped & set(missing)),
                 masks=maker.masks.count,
                 seconds=max(each.total() for each in phases),
                 worker_seconds=[each.total() for each in phases],
                 phases=phases,
                 peak_bytes=[int(peak) for peak in peaks],
                 check_seconds=max(check_seconds),
-                **self._counts({image.position for image in images if image.map}, missing),
             )
         )
 
-    def _counts(self, maps: set[int], missing: Sequence[int]) -> dict[str, Any]:
-        return {
-            "epochs": len(self._record.epochs),
-            "weights_sha256": self._weights_sha256,
-            "split": self._split(),
-            "images": len(self._positions),
-            "maps": len(maps),
-            "maps_made_here": len(maps & set(missing)),
-        }
-
-    def _split(self) -> Literal["images", "masks"]:
-        split = self._config.saliency.split
-        if split == "auto":
-            return "masks" if len(self._positions) < self._group.size else "images"
-        return split
-
     def _missing(self) -> list[int]:
         """Return the test images without a whole map of these weights, the same on every worker."""
-        digests = self._group.gather_strings(self._weights_sha256)
+        group = self._group
+        digests = group.gather_strings(self._weights_sha256)
         assert len(set(digests)) == 1, f"workers have different weights: {digests}"
-        self._group.run_on_all(self._prepare)
-        is_there = self._group.gather_array(self._found()).sum(axis=0)
-        return [position for position in self._positions if not is_there[position]]
-
-    def _found(self) -> Doubles:
-        """Return 1 for each image of this worker that has its map already, and 0 for all others."""
-        data = self._config.data
-        shape = (len(SCORES), data.image_height, data.image_width)
-        found = np.zeros(len(self._positions))
-        for position in self._positions[self._group.rank :: self._group.size]:
-            found[position] = self._files.has_map(position, shape)
-        return found
-
-    def _prepare(self) -> None:
-        if self._group.rank == 0:
-            self._files.prepare(self._origin())
-
-    def _origin(self) -> dict[str, Any]:
-        return {
+        origin = {
             "config_sha256": self._config.digest(),
             "weights_sha256": self._weights_sha256,
             "manifest_sha256": self._data.manifest_sha256,
             "configuration": self._method.configuration(),
             "arithmetic": ARITHMETIC,
         }
+        group.run_on_all(lambda: self._files.prepare(origin) if group.rank == 0 else None)
+        shape = (len(SCORES), self._config.data.image_height, self._config.data.image_width)
+        found = np.zeros(len(self._positions))
+        for position in self._positions[group.rank :: group.size]:
+            found[position] = self._files.has_map(position, shape)
+        is_there = group.gather_array(found).sum(axis=0)
+        return [position for position in self._positions if not is_there[position]]
 
     def _make(self, missing: Sequence[int]) -> tuple[MapMaker, list[SaliencyPhases]]:
         """Make the missing maps; return what makes them, and the seconds of all workers."""
+        height, width = self._config.data.image_height, self._config.data.image_width
         network = explained_network(self._model, self._config)
         self._group.wait_for_all()
         clock = PhaseSeconds(self._group.device)
         with clock.phase("masks"):
-            masks = self._group.run_on_all(self._masks)
+            masks = self._group.run_on_all(
+                lambda: MaskStore(mask_chunks(self._method.perturber, height, width))
+            )
         # What lasts is there now; where nothing was trained, no step has asked for this yet.
         keep_memory()
         weighting = Weighting(self._method.generator)
@@ -146,16 +126,9 @@ class ExplainedRun:
         if missing:
             self._record.begin_explaining()
             before = len(self._positions) - len(missing)
-            make_maps(maker, missing, self._split(), clock, partial(self._visit_safe_point, before))
-        return maker, self._of_all(clock.stop())
-
-    def _of_all(self, own: SaliencyPhases) -> list[SaliencyPhases]:
-        rows = self._group.gather_array(np.array([getattr(own, name) for name in PHASE_NAMES]))
-        return [SaliencyPhases(**dict(zip(PHASE_NAMES, row, strict=True))) for row in rows.tolist()]
-
-    def _masks(self) -> MaskStore:
-        data = self._config.data
-        return MaskStore(mask_chunks(self._method.perturber, data.image_height, data.image_width))
+            make_maps(maker, missing, self._split, clock, partial(self._visit_safe_point, before))
+        told = self._group.gather_strings(clock.stop().model_dump_json())
+        return maker, [SaliencyPhases.model_validate_json(text) for text in told]
 
     def _check(self, maker: MapMaker) -> list[ExplainedImage]:
         """Return the manifest's entries of all images, on every worker."""
@@ -166,10 +139,9 @@ class ExplainedRun:
         def check(position: int) -> None:
             own.append(checks.image(position, names[position]).model_dump_json())
 
-        turns = [partial(check, position) for position in maker.own(self._positions)]
         self._record.begin_explaining()
         after_each = partial(self._visit_safe_point, len(self._positions))
-        take_turns(self._group, turns, "checks", after_each)
+        take_turns(self._group, maker.own(self._positions), check, "checks", after_each)
         texts = self._group.gather_strings("\n".join(own))
         entries = [ExplainedImage.model_validate_json(line) for text in texts for line in text.splitlines()]
         return sorted(entries, key=lambda entry: entry.position)
@@ -178,9 +150,6 @@ class ExplainedRun:
         self._record.visit_safe_point(before + done)
 
     def _write_manifest(self, images: list[ExplainedImage]) -> str:
-        """Write the manifest on worker 0; return its SHA-256 there, nothing elsewhere."""
-        if self._group.rank:
-            return ""
         manifest = SaliencyManifest(
             method=self._config.saliency.method,
             weights_sha256=self._weights_sha256,
