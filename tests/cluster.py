@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.virtual.prerequisites import missing_prerequisite
+from slurm.virtual.services import missing_prerequisite
 from unet_scaling.study.config import PROJECT
 
 PROGRAM = PROJECT / "slurm" / "virtual_cluster"

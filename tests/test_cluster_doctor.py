@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm.cluster import read_cluster
-from slurm.virtual.network import burst_bytes
+from slurm.virtual.hosts import burst_bytes
 from tests.cluster import Done, VirtualCluster, assert_ok, bring_up
 from tests.studies import make_images
 from unet_scaling.study.config import PROJECT

@@ -14,9 +14,9 @@ import pytest
 from analysis.loading.fidelity import LARGEST_EXCESS_FACTOR, infidelity
 from analysis.loading.load import load_study
 from analysis.loading.remarks import remarks
+from slurm.virtual.cluster import prepare_quotas, remove_groups
+from slurm.virtual.cluster import quota_folder as group_of
 from slurm.virtual.plan import Plan, load
-from slurm.virtual.quota import prepare_quotas, remove_groups
-from slurm.virtual.quota import quota_folder as group_of
 from tests.budgets import write_budget_run
 from tests.cluster import bring_up
 from tests.machine import quiet_machine

@@ -13,7 +13,7 @@ from analysis.budget.network_floor import gradient_bytes, network_table
 from analysis.budget.tables import MOST_REST, budget_table
 from analysis.loading.load import load_study
 from analysis.study import Study
-from slurm.virtual.network import burst_bytes
+from slurm.virtual.hosts import burst_bytes
 from tests import slow_host
 from tests.cluster import VirtualCluster, bring_up
 from tests.machine import needs_a_core_each, skip_where_disturbed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm.virtual.hosts import RECORD_AND_BECOME
 from slurm.virtual.plan import Plan, load, save
-from slurm.virtual.processes import RECORD_AND_BECOME
 from tests.cluster import (
     FOLDER_PREFIX,
     FOLDERS,

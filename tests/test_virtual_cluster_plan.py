@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.virtual import arguments, configuration, prerequisites, processes, quota
-from slurm.virtual.plan import Plan, load, save
+from slurm.virtual import cluster, hosts, services
+from slurm.virtual.plan import Plan, command_line, load, plan_of, save, slurm_conf, task_prolog
 from tests.cluster import PROGRAM
 from unet_scaling.study.control_groups import ProcessorHierarchy
 from unet_scaling.study.errors import UserError
@@ -53,14 +53,14 @@ def test_slurm_conf_is_written_from_the_plan_and_the_user_has_the_last_word() ->
         settings=(("slurmdtimeout", "99"), ("MinJobAge", "10")),
         network=3,
     )
-    assert configuration.slurm_conf(plan) == SLURM_CONF
+    assert slurm_conf(plan) == SLURM_CONF
 
 
 def test_tasks_of_a_slowed_cluster_are_told_so_by_slurm_itself() -> None:
     plan = Plan(STATE, dilation=14, link_rate="10gbit")
-    assert "TaskProlog=/run/somewhere/task_prolog\n" in configuration.slurm_conf(plan)
-    assert "KillWait=420\n" in configuration.slurm_conf(plan)
-    text = configuration.task_prolog({"UNET_SCALING_DILATION": "14", "OTHER": "a b"})
+    assert "TaskProlog=/run/somewhere/task_prolog\n" in slurm_conf(plan)
+    assert "KillWait=420\n" in slurm_conf(plan)
+    text = task_prolog({"UNET_SCALING_DILATION": "14", "OTHER": "a b"})
     told = subprocess.run(["sh", "-c", text], capture_output=True, text=True).stdout
     assert told == "export UNET_SCALING_DILATION=14\nexport OTHER=a b\n"
 
@@ -70,23 +70,23 @@ def test_a_machine_without_control_groups_gets_no_slowed_cluster(monkeypatch: py
         "unet_scaling.study.control_groups.processor_hierarchy.__defaults__", (Path("/none"),)
     )
     with pytest.raises(UserError, match="no control groups with the controller 'cpu' are mounted here"):
-        quota.prepare_quotas(Plan(STATE, dilation=4))
+        cluster.prepare_quotas(Plan(STATE, dilation=4))
 
 
 def test_a_slowed_cluster_leaves_no_group_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hierarchy = ProcessorHierarchy(1, tmp_path)
-    monkeypatch.setattr(quota, "processor_hierarchy", lambda: hierarchy)
-    folder = quota.quota_folder(Plan(STATE), hierarchy)
+    monkeypatch.setattr(cluster, "processor_hierarchy", lambda: hierarchy)
+    folder = cluster.quota_folder(Plan(STATE), hierarchy)
     (folder / "worker0.1").mkdir(parents=True)
-    quota.remove_groups(STATE)
+    cluster.remove_groups(STATE)
     assert not folder.exists()
-    quota.remove_groups(STATE)
+    cluster.remove_groups(STATE)
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     given = ["up", "--state-dir", str(tmp_path), "--hosts", "3", "--partition", "a", "--set", "MinJobAge=10"]
     given += ["--dilate", "14"]
-    plan = arguments.plan_of(arguments.command_line().parse_args(given))
+    plan = plan_of(command_line().parse_args(given))
     assert plan == Plan(tmp_path, hosts=3, partitions=("a",), settings=(("MinJobAge", "10"),), dilation=14)
     save(plan)
     assert load(tmp_path) == plan
@@ -113,7 +113,7 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
 )
 def test_values_that_slurm_conf_cannot_hold_are_refused(wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        arguments.command_line().parse_args(["up", *wrong])
+        command_line().parse_args(["up", *wrong])
     assert ended.value.code == 2
 
 
@@ -139,16 +139,16 @@ def test_a_process_id_given_to_another_process_does_not_count(tmp_path: Path) ->
     record = tmp_path / "record"
     line = Path("/proc/self/stat").read_text()
     record.write_text(line)
-    assert processes.running(record) == os.getpid()
+    assert hosts.running(record) == os.getpid()
     start = line.rpartition(")")[2].split()[19]
     record.write_text(line.replace(f" {start} ", f" {int(start) - 1} "))
-    assert processes.running(record) is None
-    assert processes.running(tmp_path / "nothing") is None
+    assert hosts.running(record) is None
+    assert hosts.running(tmp_path / "nothing") is None
 
 
 def test_missing_programs_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(prerequisites, "SYSTEM_FOLDERS", "/nowhere")
-    reason = str(prerequisites.missing_prerequisite(accounting=True))
+    monkeypatch.setattr(services, "SYSTEM_FOLDERS", "/nowhere")
+    reason = str(services.missing_prerequisite(accounting=True))
     assert "iproute2 mariadb-server mount munge slurm-wlm slurmdbd util-linux" in reason
     assert "`slurm/virtual_cluster up --accounting --install`" in reason

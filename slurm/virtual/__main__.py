@@ -1,13 +1,13 @@
-"""Entry point of slurm/virtual_cluster: one function per command."""
+"""Entry point of slurm/virtual_cluster."""
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from slurm.virtual import arguments, cluster, namespaces, prerequisites
-from slurm.virtual.plan import Plan, command, load
+from slurm.virtual import cluster, services
+from slurm.virtual.hosts import enter
+from slurm.virtual.plan import Plan, command, command_line, load, plan_of
 from unet_scaling.study.errors import UserError, run_program
 
 # slurm/virtual_cluster puts it first into PYTHONPATH, so that this package is found.
@@ -16,29 +16,33 @@ STATUS_HEADINGS = ("HOST", "ADDRESS", "PROCESS", "SLURM SAYS")
 
 
 def main() -> None:
-    given = arguments.command_line().parse_args()
+    given = command_line().parse_args()
     os.umask(0o022)  # users other than root submit as well
     if given.verb == "up":
-        bring_up(given)
-    elif given.verb == "down":
-        take_down(given.state_dir)
+        plan = plan_of(given)
+        if given.install:
+            services.install(plan.accounting)
+        cluster.up(plan)
+        print(f"{plan.hosts} nodes are idle. Use them from this shell:")
+        print(f'  eval "$({command("env", plan.state)})"')
+        print(f"  sinfo; srun -N{plan.hosts} hostname; sbatch ...\nand take them down with:")
+        print(f"  {command('down', plan.state)}")
+        return
+    if given.verb == "down":
+        was_up = cluster.down(given.state_dir)
+        print("the cluster is down" if was_up else f"{given.state_dir}: nothing is up here")
+        return
+    plan = load(given.state_dir)
+    if given.verb == "env":
+        print(f"export SLURM_CONF={plan.slurm_conf}")
+    elif given.verb == "status":
+        print_status(plan)
+    elif given.verb == "stop":
+        cluster.stop(plan, given.host)
+    elif given.verb == "start":
+        cluster.start(plan, given.host)
     else:
-        COMMANDS_OF_A_CLUSTER[given.verb](load(given.state_dir), given)
-
-
-def bring_up(given: argparse.Namespace) -> None:
-    plan = arguments.plan_of(given)
-    if given.install:
-        prerequisites.install(plan.accounting)
-    cluster.up(plan)
-    print(f'{plan.hosts} nodes are idle. Use them from this shell:\n  eval "$({command("env", plan.state)})"')
-    print(f"  sinfo; srun -N{plan.hosts} hostname; sbatch ...\nand take them down with:")
-    print(f"  {command('down', plan.state)}")
-
-
-def take_down(state: Path) -> None:
-    was_up = cluster.down(state)
-    print("the cluster is down" if was_up else f"{state}: nothing is up here")
+        execute(plan, given)
 
 
 def print_status(plan: Plan) -> None:
@@ -54,27 +58,16 @@ def execute(plan: Plan, given: argparse.Namespace) -> None:
     words = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not words:
         raise UserError(f"exec {given.host}: no command given; give one: exec {given.host} -- hostname")
-    enter = namespaces.enter(plan, plan.host(given.host).name)
-    environment = {**caller_environment(), "SLURM_CONF": str(plan.slurm_conf)}
+    inside = enter(plan, plan.host(given.host).name)
+    # The caller's environment, as it was before slurm/virtual_cluster changed PYTHONPATH.
+    environment = os.environ | {"SLURM_CONF": str(plan.slurm_conf)}
+    first, _, rest = environment.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == ENTRY_FOLDER:
+        environment["PYTHONPATH"] = rest
+    if not environment.get("PYTHONPATH"):
+        environment.pop("PYTHONPATH", None)
     sys.stdout.flush()
-    os.execvpe(enter[0], [*enter, "env", f"--chdir={Path.cwd()}", *words], environment)  # noqa: S606
-
-
-def caller_environment() -> dict[str, str]:
-    """Return this process's environment as it was before slurm/virtual_cluster changed PYTHONPATH."""
-    variables = dict(os.environ)
-    first, _, rest = variables.pop("PYTHONPATH", "").partition(os.pathsep)
-    path = rest if first == ENTRY_FOLDER else os.environ.get("PYTHONPATH", "")
-    return {**variables, "PYTHONPATH": path} if path else variables
-
-
-COMMANDS_OF_A_CLUSTER: dict[str, Callable[[Plan, argparse.Namespace], None]] = {
-    "status": lambda plan, _: print_status(plan),
-    "env": lambda plan, _: print(f"export SLURM_CONF={plan.slurm_conf}"),
-    "exec": execute,
-    "stop": lambda plan, given: cluster.stop(plan, given.host),
-    "start": lambda plan, given: cluster.start(plan, given.host),
-}
+    os.execvpe(inside[0], [*inside, "env", f"--chdir={Path.cwd()}", *words], environment)  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -1,15 +1,40 @@
-"""Plan of a virtual cluster: its hosts, their addresses and the files of its state folder."""
+"""Plan of a virtual cluster: the options of `up`, its hosts and files, and Slurm's configuration as text."""
 
+import argparse
 import json
+import re
+import shlex
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 
+from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.texts import short_digest
 
 DEFAULT_STATE = Path("/run/virtual_cluster")
+DEVICE_FOLDER = "gpus"
 # Addresses of the last part of 10.77.x.y that are left for nodes.
 MOST_HOSTS = 200
+# Of one core: the kernel gives at least a millisecond of a processor, in at most a second.
+LARGEST_DILATION_FACTOR = 1000
+# A requeued job waits until its credential expires: this long, instead of Slurm's two minutes.
+CREDENTIAL_SECONDS = 15
+# Slurm's own time from SIGTERM to SIGKILL, in which slowed workers save their state.
+KILL_WAIT_SECONDS = 30
+# What a node claims to have; nothing enforces it.
+MEMORY_MEGABYTES = 64000
+PURPOSES = {
+    "up": "bring the cluster up and wait until every node is idle",
+    "down": "take it down, also after a crash; nothing is left behind",
+    "status": "one line per host",
+    "env": "print what makes sbatch, squeue, sinfo and srun of this shell talk to it",
+    "stop": "cut the power of a node; of controller or database terminate the daemon only",
+    "start": "start what was stopped, and wait until Slurm uses it",
+    "exec": "run a command inside a host, such as: exec node1 -- hostname",
+}
 
 
 @dataclass(frozen=True)
@@ -38,11 +63,6 @@ class Plan:
     @property
     def is_dilated(self) -> bool:
         return self.dilation > 1
-
-    @property
-    def has_variables(self) -> bool:
-        """Return whether tasks are told how this cluster differs from its machine."""
-        return self.is_dilated or self.link_rate is not None
 
     @property
     def nodes(self) -> list[Host]:
@@ -88,10 +108,6 @@ class Plan:
     def hosts_file(self) -> Path:
         return self.state / "hosts"
 
-    @property
-    def subnet(self) -> str:
-        return f"{self.address(0)}/24"
-
     def address(self, number: int) -> str:
         return f"10.77.{self.network}.{number}"
 
@@ -128,17 +144,206 @@ def load(state: Path) -> Plan:
         raise UserError(
             f"{state}: no virtual cluster is up here; start one with: {command('up', state)}"
         ) from None
-    return Plan(
-        **{
-            **content,
-            "state": Path(content["state"]),
-            "partitions": tuple(content["partitions"]),
-            "settings": tuple((key, value) for key, value in content["settings"]),
-        }
-    )
+    content["state"] = Path(content["state"])
+    content["partitions"] = tuple(content["partitions"])
+    content["settings"] = tuple((key, value) for key, value in content["settings"])
+    return Plan(**content)
 
 
 def command(verb: str, state: Path, host: str = "") -> str:
     """Return the command line that does `verb` to the cluster in `state`, for messages."""
     folder = [] if state == DEFAULT_STATE else ["--state-dir", str(state)]
     return " ".join(["slurm/virtual_cluster", verb, *folder, *([host] if host else [])])
+
+
+def command_line() -> CommandLine:
+    """Return the parser of the command line; `verb` holds the command."""
+    parser = CommandLine(
+        "slurm/virtual_cluster",
+        "A real Slurm of several hosts on one Linux machine, to rehearse studies on. Needs root.",
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    # slurm.conf knows no quoting and a socket's path is short, so the folder's name is kept plain and short.
+    folder = _matching(r"/[A-Za-z0-9._/+-]{1,80}", "a path of at most 80 letters, digits and . _ / + -")
+    for verb, purpose in PURPOSES.items():
+        sub = verbs.add_parser(verb, help=purpose, description=purpose)
+        sub.add_argument(
+            "--state-dir",
+            type=lambda text: Path(folder(str(Path(text).resolve()))),
+            default=DEFAULT_STATE,
+            metavar="DIR",
+            help="its files (%(default)s)",
+        )
+        if verb == "up":
+            _add_options(sub)
+        if verb in ("stop", "start", "exec"):
+            sub.add_argument("host", help="node1, node2, ..., controller or database")
+        if verb == "exec":
+            sub.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    return parser
+
+
+def _add_options(up: argparse.ArgumentParser) -> None:
+    rate = _matching(r"[1-9][0-9]*(\.[0-9]+)?(k|m|g)?bit", "a rate such as 1gbit or 200mbit")
+    name = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, . _ -")
+    setting = _matching(r"[A-Za-z]+=[^\s#]+", "KEY=VALUE without blanks")
+    slowed = "slow cores, links and time-outs K-fold, so that many workers fit on few cores (1: not slowed)"
+    for option, metavar, kind, default, purpose in (
+        ("--hosts", "N", _between(int, 1, MOST_HOSTS), Plan.hosts, "number of nodes (%(default)s)"),
+        (
+            "--gpus-per-host", "N", _between(int, 0, 64), Plan.gpus_per_host,
+            "GPUs that each node offers (%(default)s)",
+        ),
+        (
+            "--cores-per-host", "N", _between(int, 1, 1024), Plan.cores_per_host,
+            "cores that each node claims to have (%(default)s)",
+        ),
+        ("--link-rate", "RATE", rate, None, "of every node, both ways, before it is slowed (not limited)"),
+        ("--dilate", "K", _between(float, 1, LARGEST_DILATION_FACTOR), Plan.dilation, slowed),
+    ):  # fmt: skip
+        up.add_argument(option, type=kind, default=default, metavar=metavar, help=purpose)
+    for option, metavar, checked, purpose in (
+        ("--partition", "NAME", name, "repeatable; first is default (virtual)"),
+        ("--set", "KEY=VALUE", setting, "a line of slurm.conf, such as MinJobAge=10; repeatable"),
+    ):
+        up.add_argument(option, type=checked, action="append", default=[], metavar=metavar, help=purpose)
+    for flag, purpose in (
+        ("--accounting", "with a database of its own, so that sacct works"),
+        ("--install", "install missing Debian packages first"),
+    ):
+        up.add_argument(flag, action="store_true", help=purpose)
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """Return the cluster that `up` was asked for."""
+    return Plan(
+        state=arguments.state_dir,
+        hosts=arguments.hosts,
+        gpus_per_host=arguments.gpus_per_host,
+        cores_per_host=arguments.cores_per_host,
+        link_rate=arguments.link_rate,
+        partitions=tuple(arguments.partition) or Plan.partitions,
+        accounting=arguments.accounting,
+        settings=tuple((key, value) for key, _, value in (text.partition("=") for text in arguments.set)),
+        dilation=arguments.dilate,
+    )
+
+
+def _between(kind: type[int] | type[float], low: int, high: int) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            found = kind(text)
+        except ValueError:
+            found = low - 1
+        if not low <= found <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}")
+        return found
+
+    return number
+
+
+def _matching(form: str, meaning: str) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        if not re.fullmatch(form, text):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {meaning}")
+        return text
+
+    return checked
+
+
+def slurm_conf(plan: Plan) -> str:
+    """Return the text of slurm.conf; what the user set with --set replaces a default of the same name.
+
+    No process is confined and the hardware given is trusted: any geometry fits on a laptop.
+    """
+    values: dict[str, object] = {
+        "ClusterName": "virtual",
+        "SlurmctldHost": f"{plan.controller.name}({plan.controller.address})",
+        "SlurmUser": "root",
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={plan.munge_socket},cred_expire={CREDENTIAL_SECONDS}",
+        "StateSaveLocation": plan.state / "controller",
+        "SlurmdSpoolDir": plan.state / "spool" / "%n",
+        "SlurmctldPidFile": plan.state / "slurmctld.pid",
+        "SlurmdPidFile": plan.state / "%n.pid",
+        "SlurmctldLogFile": plan.log("controller"),
+        "SlurmdLogFile": plan.log("%n"),
+        "MailProg": "/bin/true",
+        **({"TaskProlog": plan.task_prolog} if plan.is_dilated or plan.link_rate else {}),
+        "ProctrackType": "proctrack/pgid",
+        "TaskPlugin": "task/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "SlurmdParameters": "config_overrides",
+        "MpiDefault": "none",
+        "ReturnToService": 2,
+        "SlurmdTimeout": 15,
+        **({"KillWait": ceil(KILL_WAIT_SECONDS * plan.dilation)} if plan.is_dilated else {}),
+        **({"GresTypes": "gpu"} if plan.gpus_per_host else {}),
+    }
+    if plan.accounting:
+        values |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": plan.database.address,
+            "AccountingStoragePass": plan.munge_socket,  # despite its name: where munge listens
+            "AccountingStorageTRES": "gres/gpu",
+        }
+    known = {key.lower(): key for key in values}
+    for key, value in plan.settings:
+        values[known.get(key.lower(), key)] = value
+    nodes = _node_range(plan)
+    gpus = f" Gres=gpu:{plan.gpus_per_host}" if plan.gpus_per_host else ""
+    lines = [f"{key}={value}" for key, value in values.items()]
+    lines.append(
+        f"NodeName={nodes} NodeAddr={nodes.replace('node', f'10.77.{plan.network}.')} Boards=1"
+        f" SocketsPerBoard=1 CoresPerSocket={plan.cores_per_host} ThreadsPerCore=1"
+        f" RealMemory={MEMORY_MEGABYTES}{gpus}"
+    )
+    for number, name in enumerate(plan.partitions):
+        default = "" if number else " Default=YES"
+        lines.append(f"PartitionName={name}{default} Nodes=ALL MaxTime=INFINITE State=UP")
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(plan: Plan) -> str:
+    """Return the text of gres.conf: null devices stand for the GPUs."""
+    if not plan.gpus_per_host:
+        return ""
+    names = f"gpu[0-{plan.gpus_per_host - 1}]" if plan.gpus_per_host > 1 else "gpu0"
+    return f"NodeName={_node_range(plan)} Name=gpu File={plan.state}/{DEVICE_FOLDER}/{names}\n"
+
+
+def _node_range(plan: Plan) -> str:
+    return f"node[1-{plan.hosts}]" if plan.hosts > 1 else "node1"
+
+
+def slurmdbd_conf(plan: Plan) -> str:
+    """Return the text of slurmdbd.conf; the database listens inside the host `database` only."""
+    values = {
+        "DbdHost": plan.database.name,
+        "DbdAddr": plan.database.address,
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={plan.munge_socket}",
+        "SlurmUser": "root",
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "127.0.0.1",
+        "StorageUser": "slurm",
+        "StorageLoc": "slurm_accounting",
+        "LogFile": plan.log("slurmdbd"),
+        "PidFile": plan.state / "slurmdbd.pid",
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def task_prolog(variables: Mapping[str, str]) -> str:
+    """Return the text of the script by which Slurm sets these variables for every task of a job."""
+    lines = [f"echo {shlex.quote(f'export {name}={value}')}" for name, value in variables.items()]
+    return "\n".join(["#!/bin/sh", *lines]) + "\n"
+
+
+def hosts_table(plan: Plan) -> str:
+    """Return the text of /etc/hosts inside every host; the caller's machine is known by its own name, too."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    lines += [f"{host.address} {host.name}" for host in plan.inner_hosts]
+    lines.append(f"{plan.login.address} {plan.login.name} {socket.gethostname()}")
+    return "\n".join(lines) + "\n"
