@@ -47,7 +47,7 @@ MOST_BRIGHTER_FACTOR = 4.0
 MOST_OPAQUE_SHARE = 0.8
 
 Reals = NDArray[np.floating]
-Picture = NDArray[np.uint8]
+PictureBytes = NDArray[np.uint8]
 # Takes masks [n, height, width], true where a pixel is kept, and returns [n, scores]; it fills the others.
 ScoreMasks = Callable[[NDArray[np.bool_]], Reals]
 
@@ -130,9 +130,9 @@ class MapChecks:
         return explained_network(untrained(self.trained, config.seed), config)
 
 
-def _bytes(image: torch.Tensor) -> Picture:
+def _bytes(image: torch.Tensor) -> PictureBytes:
     """Return the first of float images [1, channels, height, width], [height, width, channels]."""
-    pixels: Picture = (image[0] * 255).round().to("cpu", torch.uint8).permute(1, 2, 0).numpy()
+    pixels: PictureBytes = (image[0] * 255).round().to("cpu", torch.uint8).permute(1, 2, 0).numpy()
     return pixels
 
 
@@ -239,7 +239,7 @@ def _scores_along(places: NDArray[np.int64], score_masks: ScoreMasks, trial: Tri
     return np.concatenate([score_masks(some) for some in masks()]).reshape(2, len(counts), -1)
 
 
-def overlay_png(image: Picture, saliency: Reals) -> bytes:
+def overlay_png(image: PictureBytes, saliency: Reals) -> bytes:
     """Return a PNG of an image [height, width, 1 or 3], grey, with its map [height, width] in colour over it.
 
     Pixels whose hiding raises the score have no colour. Colours are of shares of the map's own maximum: two
@@ -255,14 +255,14 @@ def overlay_png(image: Picture, saliency: Reals) -> bytes:
     return picture_png(np.rint((1 - opacity) * grey + opacity * colours).astype(np.uint8))
 
 
-def brighter(image: Picture) -> Picture:
+def brighter(image: PictureBytes) -> PictureBytes:
     """Return an image so bright that a dark one can be made out beside the colours of a map."""
     factor = min(WHITE / max(int(image.max()), 1), MOST_BRIGHTER_FACTOR)
-    bright: Picture = np.rint(image * factor).astype(np.uint8)
+    bright: PictureBytes = np.rint(image * factor).astype(np.uint8)
     return bright
 
 
-def picture_png(pixels: Picture) -> bytes:
+def picture_png(pixels: PictureBytes) -> bytes:
     """Return a PNG of pixels [height, width, 1 or 3]."""
     file = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(file, "png")
