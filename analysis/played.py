@@ -2,7 +2,7 @@
 
 A played run trains exactly as so many workers (training.plays), on fewer, so both kinds of runs are judged
 alike: by the differences to 1 worker, paired by seed, and the study's margin, as in
-analysis/findings/quality.py. A run that diverged counts: training that diverges for one seed does not
+analysis/iou.py. A run that diverged counts: training that diverges for one seed does not
 keep the IoU.
 """
 
@@ -15,10 +15,11 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
-from analysis.findings.differences import (
+from analysis.iou import (
     MarginAnswer,
     MarginTest,
     PointSeeds,
+    against_baseline,
     differences_of,
     diverged_seeds,
     evaluated,
@@ -27,7 +28,6 @@ from analysis.findings.differences import (
     reasons,
     seeds_of,
 )
-from analysis.findings.quality import against_baseline
 from analysis.plan import plan_table
 from analysis.stats import FEWEST_REPEATS, SHARE, median_intervals
 from analysis.study import NAN, POINT, SERIES, Names, Study

@@ -24,7 +24,7 @@ NAMES: Names = {
     "lightning": "Lightning Fabric",
     "accelerate": "Accelerate",
 }
-# The comparison of every report; findings/wrapper_comparison.py has further frameworks against native DDP.
+# The comparison of every report; contrast.py has further frameworks against native DDP.
 COMPARED: tuple[Framework, Framework] = ("pytorch_native", "horovod")
 _SHORT_NAMES: Names = {**NAMES, "pytorch_native": "DDP", "lightning": "Fabric"}
 # What one curve has in common, and what one point of it.

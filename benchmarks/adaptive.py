@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.findings.comparison import FASTER, SUGGESTED, compare
+from analysis.contrast import FASTER, SUGGESTED, compare
 from analysis.findings.precision import half_widths
 from analysis.study import Study
 from benchmarks.simulation import SIMULATION_SEED, Noise, simulate

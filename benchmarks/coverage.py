@@ -18,14 +18,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.findings.comparison import FASTER, SUGGESTED, compare, withhold
+from analysis.checks import fairness_checks
+from analysis.contrast import FASTER, SUGGESTED, compare, withhold
 from analysis.findings.cost import cost_table
 from analysis.findings.decide import recommend
-from analysis.findings.fairness_table import fairness_checks
-from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.speedup import summarise
 from analysis.findings.steadiness import outlying_launches, run_steadiness
-from analysis.findings.wrapper_comparison import with_framework
+from analysis.iou import iou_between_frameworks, iou_table
 from analysis.stats import repeats_needed
 from analysis.study import Study
 from benchmarks.adaptive import adaptive_lines, by_hand_lines, early_lines
@@ -203,10 +202,7 @@ def simulated_answers(cell: NullCell, studies: int, repeats: int) -> pd.DataFram
     by_seed = 0.8 + 0.01 * np.sin(study.runs["repeat"].to_numpy(dtype=np.float64))
     noise = np.random.default_rng(SIMULATION_SEED).normal(0, 0.002, len(by_seed))
     study = replace(study, runs=study.runs.assign(iou=by_seed + noise, test_images=100.0))
-    compared, between = (
-        with_framework(table, study)
-        for table in (compare(study, family=["options"]), iou_between_frameworks(study))
-    )
+    compared, between = compare(study, family=["options"]), iou_between_frameworks(study)
     found = recommend(study, summarise(study), compared, iou_table(study), between, cost_table(study))
     return pd.DataFrame([{"kind": each.kind, "framework": each.framework} for each in found])
 

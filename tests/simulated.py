@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.findings.comparison import FASTER, SUGGESTED, compare, withhold
-from analysis.findings.fairness_table import fairness_checks
+from analysis.checks import fairness_checks
+from analysis.contrast import FASTER, SUGGESTED, compare, withhold
 from analysis.findings.speedup import summarise
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
 from unet_scaling.study.config import FRAMEWORKS, Framework

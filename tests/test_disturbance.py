@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.findings.comparison import compare
-from analysis.findings.fairness_table import fairness_checks
-from analysis.findings.quality import iou_table
+from analysis.checks import fairness_checks
+from analysis.contrast import compare
 from analysis.findings.speedup import summarise
+from analysis.iou import iou_table
 from analysis.loading.load import load_study
 from tests.budgets import Steps, write_budget_run
 from tests.evidence import evidence

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.__main__ import main
-from analysis.findings.fairness_table import fairness_checks, fairness_table
+from analysis.checks import fairness_checks, fairness_table
 from analysis.loading.load import load_study
 from analysis.study import Study
 from tests.attacks import in_epochs

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from analysis.findings.comparison import compare
+from analysis.contrast import compare
 from analysis.findings.precision import half_widths, widest
 from analysis.loading.load import load_study
 from analysis.report.assemble import make_report

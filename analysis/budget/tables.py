@@ -21,11 +21,12 @@ import pandas as pd
 
 from analysis.arrays import Array, Integers
 from analysis.budget.shares import PARTS, known_points, run_shares, share_array, shares_of
+from analysis.contrast import paired_logarithms
 from analysis.findings.node_scaling import NONE
-from analysis.findings.pairs import PAIR, paired_logarithms, paired_runs
 from analysis.findings.speedup import NO_BASELINE, PairedLaunches, own_baseline
+from analysis.pairs import PAIR, paired_runs
 from analysis.stats import Launches, bounds, launches_of, timed
-from analysis.study import NAMES, NAN, POINT, Study
+from analysis.study import COMPARED, NAMES, NAN, POINT, Study
 from analysis.text import count, percent
 from unet_scaling.study.config import Framework
 
@@ -146,8 +147,9 @@ def _known_runs(study: Study) -> tuple[pd.DataFrame, Array]:
 def _known_pairs(study: Study) -> tuple[pd.DataFrame, tuple[Array, Array]]:
     """Return the pairs of runs, and the shares of their native and their Horovod runs, (parts, pairs)."""
     pairs = paired_runs(study)
+    pairs = pairs[pairs["framework"] == COMPARED[1]].reset_index(drop=True)
     shares = run_shares(study).set_index("run")
-    native, horovod = (share_array(shares.reindex(pairs[f"run_{name}"])) for name in ("native", "horovod"))
+    native, horovod = (share_array(shares.reindex(pairs[f"run_{name}"])) for name in ("native", "other"))
     if pairs.empty:
         return pairs, (native, horovod)
     launches = launches_of(pairs, PAIR)

@@ -8,8 +8,8 @@ import pandas as pd
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudySide
 from analysis.findings.asked import asked_at
-from analysis.findings.at_once import Clash, clashes_of
 from analysis.loading.asked import FINAL_FATES
+from analysis.machines import Clash, clashes_of
 from analysis.stats import kept_though_disturbed
 from analysis.study import Study
 from analysis.text import clean, count

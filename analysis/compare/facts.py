@@ -7,9 +7,9 @@ from typing import Literal
 from analysis.compare.matching import Matching, PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
 from analysis.facts import FACTS, FactGroup, setting_facts, values_of, version_facts
-from analysis.findings.headers import COUNTS
-from analysis.findings.machines import clocks_differ, with_clocks
+from analysis.iou import COUNTS
 from analysis.loading.options import flat_options, shown
+from analysis.machines import clocks_differ, with_clocks
 from analysis.score import Score
 from analysis.text import clean, first_of
 from unet_scaling.study.record_lines import Header

@@ -7,7 +7,7 @@ from analysis.compare.assemble import StudyComparison
 from analysis.compare.iou import A_HIGHER, B_HIGHER, NEITHER_LEARNED
 from analysis.compare.sentences import compared_point, percent_faster
 from analysis.compare.throughput import A_FASTER, B_FASTER
-from analysis.findings.comparison import NO_DIFFERENCE
+from analysis.contrast import NO_DIFFERENCE
 from analysis.restriction import after
 from analysis.score import Score
 from analysis.text import Row, count, number

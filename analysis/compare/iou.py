@@ -18,8 +18,8 @@ from analysis.compare.contrast import (
 from analysis.compare.facts import why_no_difference
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
-from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH
-from analysis.findings.differences import learning_of, seeds_of
+from analysis.contrast import NO_DIFFERENCE, NOT_ENOUGH
+from analysis.iou import learning_of, seeds_of
 from analysis.stats import FEWEST_REPEATS, Interval, Launches
 from analysis.text import count
 

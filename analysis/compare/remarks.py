@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from analysis.checks import disturbed_notes
 from analysis.compare.facts import ComparedFact
 from analysis.compare.sides import StudySide
-from analysis.findings.disturbed import disturbed_notes
-from analysis.findings.order import start_times
+from analysis.machines import start_times
 from analysis.text import count
 from unet_scaling.study.command_line import PASTED
 

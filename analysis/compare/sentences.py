@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.compare.iou import A_HIGHER, B_HIGHER, NEITHER_LEARNED, REFUSED
 from analysis.compare.sides import StudySide
 from analysis.compare.throughput import A_FASTER, B_FASTER, SUGGESTIONS
-from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
+from analysis.contrast import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
 from analysis.study import NAMES
 from analysis.text import Row, bracketed, count, interval, listed, number, series_name

@@ -10,7 +10,7 @@ from analysis.compare.contrast import Contrast, Sample, corrected, unpaired_cont
 from analysis.compare.doubts import doubts_on_speed
 from analysis.compare.matching import PointMatch
 from analysis.compare.sides import StudyPoint, StudySide
-from analysis.findings.comparison import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
+from analysis.contrast import NO_DIFFERENCE, NOT_ENOUGH, WITHHELD
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS, Launches, block_deviations, coverage, timed
 from analysis.study import NAN
 

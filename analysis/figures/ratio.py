@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.drawing.axes import logarithmic
 from analysis.figures.drawing.captions import alternative_text, caption_text, interval_text, on_workers
 from analysis.figures.drawing.forest import (
@@ -21,7 +22,6 @@ from analysis.figures.drawing.inputs import Inputs
 from analysis.figures.drawing.layout import Panel
 from analysis.figures.drawing.style import FRAMEWORK_STYLES, MUTED, text_width
 from analysis.figures.drawing.titles import title_marks
-from analysis.findings.comparison import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.study import COMPARED
 from analysis.text import Row, chart_number
 

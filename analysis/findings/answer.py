@@ -10,8 +10,7 @@ from typing import get_args
 
 import pandas as pd
 
-from analysis.findings.check import NO, Check
-from analysis.findings.comparison import SUGGESTED
+from analysis.contrast import SUGGESTED
 from analysis.findings.cost import CLOCK
 from analysis.findings.decide import (
     MOST_EFFICIENCY,
@@ -25,6 +24,7 @@ from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.findings.submission import submit_command
 from analysis.findings.trust import Light, Tile, Trust
 from analysis.loading.options import is_knob
+from analysis.pairs import NO, Check
 from analysis.restriction import NOT_PROVEN_EQUAL, after, not_learned, restriction_words
 from analysis.study import Study
 from analysis.text import Row, capitalised, count

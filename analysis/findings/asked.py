@@ -6,8 +6,18 @@ from collections.abc import Iterable
 import pandas as pd
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.findings.check import Check, PointPair, no, not_known, withhold_claims, yes
-from analysis.findings.pairs import first_points, point_name, sides
+from analysis.pairs import (
+    Check,
+    PointPair,
+    first_points,
+    names_of_pair,
+    no,
+    not_known,
+    point_name,
+    sides,
+    withhold_claims,
+    yes,
+)
 from analysis.study import ABSENT, IS_READ, NAMES, NOT_ASKED, Study
 from analysis.text import clean, count, listed
 from unet_scaling.study.repeats import FIXED_SIGNIFICANCE
@@ -34,7 +44,9 @@ def check_asked(study: Study) -> Check:
     pairs = {pair: [asked_at(asked, side["run"]) for side in both] for pair, both in sides(study.runs)}
     short = [fact for pair, arms in pairs.items() if (fact := _short(study, pair, arms))]
     facts = [f"repeats read of those asked for: {first_points(short)}"] if short else []
-    chosen = {pair: fact for pair, arms in pairs.items() if (fact := _chosen(study, arms))}
+    chosen = {
+        pair: fact for pair, arms in pairs.items() if (fact := _chosen(names_of_pair(study, pair), arms))
+    }
     facts += [f"{point_name(pair)} {fact}" for pair, fact in list(chosen.items())[:1]]
     read = asked[asked["fate"].isin([IS_READ, NOT_ASKED])]
     absent = asked[~asked["point"].isin(read["point"])].drop_duplicates("point")
@@ -65,16 +77,16 @@ def _short(study: Study, pair: PointPair, arms: list[pd.DataFrame]) -> str:
     if all(set(found) <= {IS_READ} for found in fates):
         return ""
     parts = []
-    for name, found in zip(study.compared_names, fates, strict=True):
+    for name, found in zip(names_of_pair(study, pair), fates, strict=True):
         asked = found.total() - found[NOT_ASKED]
         others = [f"{number} {fate}" for fate, number in found.items() if fate != IS_READ]
         parts.append(f"{found[IS_READ]} of {asked} of {name}{f' ({listed(others)})' if others else ''}")
     return f"{point_name(pair)} {listed(parts)}"
 
 
-def _chosen(study: Study, arms: list[pd.DataFrame]) -> str:
+def _chosen(names: tuple[str, str], arms: list[pd.DataFrame]) -> str:
     """Return how launches of a point could be chosen by their results; nothing where they could not."""
-    for name, arm in zip(study.compared_names, arms, strict=True):
+    for name, arm in zip(names, arms, strict=True):
         last = arm.loc[arm["fate"] == IS_READ, "repeat"].max()
         gaps = arm.loc[(arm["fate"] == ABSENT) & (arm["repeat"] < last), "repeat"]
         if len(gaps):
@@ -89,6 +101,6 @@ def _chosen(study: Study, arms: list[pd.DataFrame]) -> str:
         return ""
     both = [
         f"{arm['replaced'].sum()} launches of {name} ({number} of them not disturbed)"
-        for name, arm, number in zip(study.compared_names, arms, quiet, strict=True)
+        for name, arm, number in zip(names, arms, quiet, strict=True)
     ]
     return f"{listed(both)} were made again: the better one of each may stand"

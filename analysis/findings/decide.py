@@ -18,9 +18,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from analysis.findings.check import QUIET
-from analysis.findings.comparison import FASTER, SUGGESTED, TABLE_SAYS_NO
-from analysis.findings.doubts import OTHERS_TOOK
+from analysis.contrast import FASTER, OTHERS_TOOK, SUGGESTED, TABLE_SAYS_NO
+from analysis.pairs import QUIET
 from analysis.stats import FEWEST_REPEATS
 from analysis.study import COMPARED, POINT, Study
 from analysis.text import Row
@@ -40,7 +39,7 @@ Kind = Literal["scale", "stay", "undecided", "unfair", "played", "script", "maps
 # N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
 MOST_EFFICIENCY = 1.005
 
-# Of one set of options: rows of `comparison.compare` by workers, knobs of native DDP, framework compared with
+# Of one set of options: rows of `contrast.compare` by workers, knobs of native DDP, framework compared with
 # it, and knobs of that.
 Comparisons = Mapping[tuple[int, str, Framework, str], Row]
 
@@ -210,9 +209,9 @@ def recommend(
 ) -> list[Recommendation]:
     """Return one recommendation for each set of options, in the order of the points.
 
-    `points` are those of `speedup.summarise`, `iou` of `quality.iou_table`, `cost` of `cost.cost_table`;
-    `comparisons` of `comparison.compare` and `between` of `quality.iou_between_frameworks`, both with the
-    framework compared (`wrapper_comparison.with_framework`). `baseline_doubt` says what speaks against the
+    `points` are those of `speedup.summarise`, `iou` of `iou.iou_table`, `cost` of `cost.cost_table`;
+    `comparisons` of `contrast.compare` and `between` of `iou.iou_between_frameworks`, both with the
+    framework compared. `baseline_doubt` says what speaks against the
     runs on 1 worker as the baseline of the others.
     """
     table = points

@@ -17,10 +17,9 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
-from analysis.findings.check import PointPair
-from analysis.findings.pairs import PAIR, pair_of, paired_runs, point_name
-from analysis.findings.wrapper_comparison import compare_each, of_compared_pair, with_framework
+from analysis.contrast import compare, of_compared_pair
 from analysis.loading.load import load_study
+from analysis.pairs import KEY, PAIR, PointPair, pair_of, paired_runs, point_name
 from analysis.stats import FEWEST_REPEATS
 from analysis.study import Study
 from analysis.text import count
@@ -43,7 +42,7 @@ def main() -> None:
         raise UserError(f'{folder}: repeats: found a number; only "until 3 %" asks for a width')
     study = load_study(folder)
     # Those of the report: corrected for all comparisons of the study, with further frameworks too.
-    comparisons = of_compared_pair(with_framework(compare_each(study), study))
+    comparisons = of_compared_pair(compare(study))
     print(json.dumps(asdict(decide(study, comparisons, recorded.until))))
 
 
@@ -98,7 +97,7 @@ def _without_interval(study: Study, pair: PointPair | None, until: Precision, wh
     """Return that another repeat follows only where the newest one can be compared, as the next can then."""
     newest = _newest_repeat(study)
     pairs = paired_runs(study)
-    repeats = pairs.loc[(pairs[PAIR] == pair).all(axis="columns"), "repeat"].tolist() if pair else []
+    repeats = pairs.loc[(pairs[KEY] == pair).all(axis="columns"), "repeat"].tolist() if pair else []
     if pair:
         why += (
             f" {point_name(pair)}: {len(repeats)} of its repeats can be compared, {FEWEST_REPEATS} are needed"

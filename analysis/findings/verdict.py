@@ -6,11 +6,9 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.findings.check import PointPair
-from analysis.findings.comparison import NOT_ENOUGH
-from analysis.findings.doubts import medians_disagree
-from analysis.findings.pairs import PAIR, pair_of
+from analysis.contrast import NOT_ENOUGH, medians_disagree
 from analysis.loading.options import is_knob
+from analysis.pairs import PAIR, PointPair, pair_of
 from analysis.stats import timed
 from analysis.study import COMPARED, NAMES, Study
 from analysis.text import Row
@@ -42,7 +40,7 @@ class Verdict:
 def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
     """Yield one verdict for each set of options, and for each pair of knob settings within it.
 
-    It is about the largest worker count that both have, the last of `pair`; `comparisons` (see comparison.py)
+    It is about the largest worker count that both have, the last of `pair`; `comparisons` (see contrast.py)
     has them all. On further frameworks `wrapper_verdicts` has the verdicts.
     """
     series = PAIR[:-1]
@@ -109,7 +107,7 @@ def _unmatched(study: Study, runs: pd.DataFrame, missing: Framework) -> str:
 def wrapper_verdicts(study: Study, table: pd.DataFrame) -> Iterator[Verdict]:
     """Yield one verdict for each series compared with native DDP, at the most workers with enough repeats.
 
-    `table` is `wrapper_comparison.each_against_native`; without rows there is none.
+    `table` is `contrast.each_against_native`; without rows there is none.
     """
     decided = table[table["outcome"] != NOT_ENOUGH].sort_values("workers", kind="stable")
     for row in decided.groupby(_SERIES, sort=False).tail(1).to_dict("records"):

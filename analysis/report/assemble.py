@@ -10,30 +10,21 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.overhead import Overhead
 from analysis.budget.tables import budget_notes, budget_table, difference_table
+from analysis.checks import disturbed_notes, fairness_checks, fairness_table
+from analysis.contrast import compare, each_against_native, of_compared_pair, withhold
 from analysis.findings.answer import Answer, answers_of, as_restricted, compared_options, script_answers
-from analysis.findings.baseline import ONE_WORKER, check_one_worker
-from analysis.findings.check import BASELINE, NO, Check
-from analysis.findings.comparison import withhold
 from analysis.findings.cost import cost_table, target_of
 from analysis.findings.decide import Recommendation, recommend
-from analysis.findings.disturbed import disturbed_notes
-from analysis.findings.fairness_table import fairness_checks, fairness_table
 from analysis.findings.gpu import gpu_table
 from analysis.findings.precision import width_notes
-from analysis.findings.quality import iou_between_frameworks, iou_table
 from analysis.findings.speedup import interval_notes, summarise, unequal_work
 from analysis.findings.steadiness import outlier_notes, steadiness_notes
-from analysis.findings.task_scores import task_scores
 from analysis.findings.trust import Trust
 from analysis.findings.verdict import Verdict, verdicts, wrapper_verdicts
-from analysis.findings.wrapper_comparison import (
-    beside_native,
-    compare_each,
-    each_against_native,
-    of_compared_pair,
-    with_framework,
-)
 from analysis.forecast import score_table
+from analysis.iou import iou_between_frameworks, iou_table, task_scores
+from analysis.machines import ONE_WORKER, check_one_worker
+from analysis.pairs import BASELINE, NO, Check
 from analysis.played import PlayedQuality, played_quality
 from analysis.played_answer import with_played
 from analysis.predict import Extrapolation, extrapolate
@@ -203,12 +194,11 @@ class Report:
 def make_report(study: Study) -> Report:
     """Return the report of a study. Pure: nothing is read or written."""
     # None of these depends on another: a large study keeps several processors busy.
-    makers = (summarise, compare_each, iou_table, cost_table, _iou_of_each)
+    makers = (summarise, compare, iou_table, cost_table, iou_between_frameworks)
     chunk = 1 if len(study.runs) >= MANY_RUNS else len(makers)
     points, compared, iou, cost, between = parallel_map(partial(_made, study), makers, chunk=chunk)
     checks = [*fairness_checks(study), *_checks_of_one_worker(study, compared)]
-    every = withhold(compared, fairness_checks(beside_native(study)) if study.wrappers else checks)
-    arms = with_framework(every, study)
+    arms = withhold(compared, checks)
     return Report(
         study=study,
         points=points,
@@ -221,24 +211,19 @@ def make_report(study: Study) -> Report:
         ),
         played=played_quality(study, points),
         arms=arms,
-        arms_iou=with_framework(between, study),
-        wrappers=each_against_native(study, every, between),
+        arms_iou=between,
+        wrappers=each_against_native(study, arms, between),
         saliency=saliency_findings(study),
     )
 
 
 def _checks_of_one_worker(study: Study, compared: pd.DataFrame) -> Iterator[Check]:
     """Yield a check of each framework against native DDP on 1 worker."""
-    named = with_framework(compared, study)
     for framework in (COMPARED[1], *study.wrappers):
-        rows = named[named["framework"] == framework]
+        rows = compared[compared["framework"] == framework]
         if len(rows):
             other = None if framework == COMPARED[1] else framework
             yield replace(check_one_worker(rows), check=ONE_WORKER, framework=other)
-
-
-def _iou_of_each(study: Study) -> pd.DataFrame:
-    return iou_between_frameworks(beside_native(study))
 
 
 def _made(study: Study, make: Callable[[Study], pd.DataFrame]) -> pd.DataFrame:

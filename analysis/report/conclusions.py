@@ -5,8 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.findings.comparison import NATIVE_FASTER
-from analysis.findings.wrapper_comparison import COSTS_NOTHING
+from analysis.contrast import COSTS_NOTHING, NATIVE_FASTER
 from analysis.report.assemble import Report
 from analysis.study import NAMES, SERIES
 from analysis.text import (

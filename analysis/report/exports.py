@@ -120,7 +120,11 @@ def summary_json(report: Report) -> str:
         "provenance": {origin.name: origin.values for origin in origins(study.subject)},
         "answers": [dataclasses.asdict(answer) for answer in report.answers],
         "recommendations": recommendations,
-        "verdicts": [dataclasses.asdict(verdict) for verdict in report.verdicts],
+        # Of the key of a comparison, options, knobs of both and workers: a verdict with one is on Horovod.
+        "verdicts": [
+            dataclasses.asdict(verdict) | {"pair": verdict.pair and verdict.pair[:4]}
+            for verdict in report.verdicts
+        ],
         **{key(name): _rows(report, file) for name, file in _LISTED.items()},
     }
     maps = report.saliency

@@ -1,0 +1,373 @@
+"""IoU on more workers: against 1 worker of the same framework, and native DDP against every other framework.
+
+Both are questions about differences of IoU paired by repeat: the launches of a repeat share seed, initial
+weights and test images. A point is not inferior where the whole interval of the median difference lies
+above -margin, and inferior where it lies below -margin; two frameworks are equal within the margin where it
+lies inside (-margin, margin). A difference that is "not significant" answers neither, so everything else is
+"not shown" (the interval form of a non-inferiority test and of two one-sided tests of equivalence:
+Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657). Few seeds promise less than the nominal interval, and
+`why` says how much. Scores that a constant prediction reaches answer neither, and the margin is at most a
+share of what was learned beyond it.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.arrays import Array
+from analysis.pairs import KEY
+from analysis.stats import (
+    ANY,
+    FEWEST_REPEATS,
+    RECOMMENDED_REPEATS,
+    SHARE,
+    UNKNOWN_INTERVAL,
+    Interval,
+    coverage,
+    launches_of,
+    median_intervals,
+)
+from analysis.study import COMPARED, NAMES, NAN, POINT, Study
+from analysis.text import Row, bracketed, count, number, with_interval
+from unet_scaling.study.config import Framework
+
+MarginAnswer = Literal["yes", "no", "not shown"]
+Learned = Literal["yes", "no", "not known"]
+COUNTS = ["true_positive", "false_positive", "false_negative", "true_negative"]
+# A constant prediction is to training what the placebo is to a drug: no margin may give away more than this
+# share of what was gained over it. A score that is 0.1 above the constant keeps the usual margin of 0.01.
+MARGIN_SHARE = 0.1
+_DIFFERENCE_COLUMNS = ["difference", "difference_low", "difference_high"]
+_IOU_COLUMNS = [
+    *POINT, "seeds", "test_images", "iou", "iou_low", "iou_high", *_DIFFERENCE_COLUMNS, "pairs", "diverged",
+    "constant_iou", "learned", "margin", "non_inferior", "why",
+]  # fmt: skip
+_BETWEEN_COLUMNS = [*KEY, "pairs", *_DIFFERENCE_COLUMNS, "margin", "equal_within_margin", "why"]
+TASK_SCORE_COLUMNS = [*POINT, "score", "judged", "seeds", "value", "value_low", "value_high"]
+
+
+@dataclass(frozen=True)
+class PointSeeds:
+    """The IoU of each repeat of one point, how many images it is of, and how many of its runs diverged.
+
+    `constant` is the score of the best constant prediction; NaN where it is not known.
+    """
+
+    options: str
+    framework: str
+    knobs: str
+    workers: int
+    ious: Mapping[int, float]
+    test_images: float
+    diverged: int
+    constant: float = NAN
+
+    @property
+    def values(self) -> Array:
+        """IoU of its runs."""
+        return np.array(list(self.ious.values()), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What was learned: a score, its lower bound, and that of the best constant prediction; NaN: not known.
+
+    `least` is the margin of the study: a gain that it calls negligible is none.
+    """
+
+    least: float
+    score: float = NAN
+    low: float = NAN
+    constant: float = NAN
+
+    @property
+    def learned(self) -> Learned:
+        """Whether the score, with its interval, lies above that of a constant prediction by the margin."""
+        low = self.score if math.isnan(self.low) else self.low
+        if math.isnan(low) or math.isnan(self.constant):
+            return "not known"
+        return "yes" if low > self.constant + self.least else "no"
+
+    @property
+    def margin(self) -> float:
+        """The margin of the study, or MARGIN_SHARE of what was learned where that is less."""
+        gain = self.score - self.constant
+        return min(self.least, MARGIN_SHARE * gain) if self.learned == "yes" else self.least
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paired differences of IoU: their number, median and its interval."""
+
+    pairs: int = 0
+    median: float = NAN
+    interval: Interval = UNKNOWN_INTERVAL
+
+    @property
+    def cells(self) -> dict[str, float]:
+        """The columns of every table that has the difference."""
+        low, high = self.interval
+        values = (self.median, low, high)
+        return {"pairs": self.pairs, **dict(zip(_DIFFERENCE_COLUMNS, values, strict=True))}
+
+
+@dataclass(frozen=True)
+class MarginTest:
+    """Answer of the differences to a question with the margin of what was learned.
+
+    `diverged` counts the diverged runs of each owner.
+    """
+
+    difference: Difference
+    answer: MarginAnswer
+    learning: Learning
+    diverged: Mapping[str, int]
+
+    @property
+    def shown(self) -> MarginAnswer:
+        """The answer; diverged runs have no IoU, so the others alone cannot show that nothing is lost.
+
+        Where nothing was learned, nothing can be lost or kept.
+        """
+        diverged = self.answer == "yes" and any(self.diverged.values())
+        return "not shown" if diverged or self.learning.learned == "no" else self.answer
+
+
+def iou_table(study: Study) -> pd.DataFrame:
+    """Return one row per point, in the order of the study's runs.
+
+    IoU and differences are shares from 0 to 1, medians over seeds with 95 % intervals (the confidence that
+    few seeds allow stands in `why`). `difference` is IoU minus that on 1 worker, paired by repeat; `pairs`
+    counts the repeats that both have, `diverged` the point's diverged runs, of which one forbids a "yes".
+    `constant_iou` is what the best constant prediction scores, `learned` ("yes", "no", "not known") whether
+    1 worker of the series scores more, `margin` the one used. `non_inferior` is "baseline", "yes", "no" or
+    "not shown". What is not known is NaN.
+    """
+    points = seeds_of(study)
+    of_one = {_series(point): point for point in points if point.workers == 1}
+    baselines = [of_one.get(_series(point)) for point in points]
+    differences = differences_of([
+        (point, baseline) if baseline and point.workers != 1 and study.provenance_known else None
+        for point, baseline in zip(points, baselines, strict=True)
+    ])  # fmt: skip
+    intervals = median_intervals([point.values for point in points], SHARE)
+    learning = learning_of(baselines, study.criteria.iou_margin)
+    rows = []
+    for point, baseline, difference, interval, learned in zip(
+        points, baselines, differences, intervals, learning, strict=True
+    ):
+        test = against_baseline(learned, point, difference)
+        rows.append({
+            **{name: getattr(point, name) for name in (*POINT, "test_images", "diverged")},
+            **difference.cells,
+            "seeds": len(point.ious),
+            "iou": float(np.median(point.values)),
+            "iou_low": interval[0],
+            "iou_high": interval[1],
+            "constant_iou": point.constant,
+            "learned": learned.learned,
+            "margin": learned.margin,
+            "non_inferior": "baseline" if point.workers == 1 else test.shown,
+            "why": "; ".join(_why(study, point, baseline, test)),
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=_IOU_COLUMNS)
+
+
+def _series(point: PointSeeds) -> tuple[str, str, str]:
+    return point.options, point.framework, point.knobs
+
+
+def _why(study: Study, point: PointSeeds, baseline: PointSeeds | None, test: MarginTest) -> Iterator[str]:
+    """Yield what stands behind the answer for a point."""
+    if point.workers == 1:
+        yield "what the others are compared with"
+    elif baseline is None and study.provenance_known:
+        yield "no run on 1 worker to compare with: run this series on 1 worker"
+    else:
+        yield from reasons(study, point, test)
+        return
+    yield evaluated(study, point)
+    yield from diverged_seeds(study, test)
+
+
+def iou_between_frameworks(study: Study) -> pd.DataFrame:
+    """Return one row per framework, options, knobs and worker count that native DDP has too.
+
+    The difference is IoU of native DDP minus that of the other framework, paired by repeat, with the margin
+    of the study. `equal_within_margin` is "yes", "no" or "not shown".
+    """
+    points = seeds_of(study)
+    native = [point for point in points if point.framework == COMPARED[0]]
+    pairs = [
+        (point, other)
+        for framework in dict.fromkeys(point.framework for point in points)
+        for point in native
+        for other in points
+        if other.framework == framework != COMPARED[0]
+        and (other.options, other.workers) == (point.options, point.workers)
+    ]
+    differences = differences_of([pair if study.provenance_known else None for pair in pairs])
+    better = [max(pair, key=lambda point: np.median(point.values)) for pair in pairs]
+    learning = learning_of(better, study.criteria.iou_margin)
+    rows = []
+    for (point, other), difference, learned in zip(pairs, differences, learning, strict=True):
+        low, high = difference.interval
+        margin = learned.margin
+        inside = -margin < low and high < margin
+        outside = low > margin or high < -margin
+        answer: MarginAnswer = "yes" if inside else "no" if outside else "not shown"
+        framework: Framework = other.framework  # type: ignore[assignment]
+        diverged = {NAMES[COMPARED[0]]: point.diverged, NAMES[framework]: other.diverged}
+        test = MarginTest(difference, answer, learned, diverged)
+        rows.append({
+            **difference.cells,
+            "options": point.options,
+            "native_knobs": point.knobs,
+            "horovod_knobs": other.knobs,
+            "workers": point.workers,
+            "framework": framework,
+            "margin": margin,
+            "equal_within_margin": test.shown,
+            "why": "; ".join(reasons(study, point, test)),
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=_BETWEEN_COLUMNS)
+
+
+def learning_of(points: Sequence[PointSeeds | None], least: float) -> list[Learning]:
+    """Return what was learned at each point; nothing is known of None."""
+    intervals = median_intervals([np.array([]) if point is None else point.values for point in points], SHARE)
+    return [
+        Learning(least, float(np.median(point.values)), low, point.constant)
+        if point and point.ious
+        else Learning(least)
+        for point, (low, _) in zip(points, intervals, strict=True)
+    ]
+
+
+def against_baseline(learning: Learning, point: PointSeeds, difference: Difference) -> MarginTest:
+    """Return whether a point, by its difference to 1 worker, is not inferior to what that learned."""
+    low, high = difference.interval
+    margin = learning.margin
+    answer: MarginAnswer = "yes" if low > -margin else "no" if high < -margin else "not shown"
+    return MarginTest(difference, answer, learning, {"this point": point.diverged})
+
+
+def seeds_of(study: Study) -> list[PointSeeds]:
+    """Return every point with the IoU of its repeats, in the order of the study's runs."""
+    lost = study.left_out[study.left_out["state"] == "diverged"]
+    diverged = {point: set(runs["repeat"]) for point, runs in lost.groupby(POINT)}
+    runs = study.runs.assign(constant=study.runs["run"].map(_constant_scores(study)).astype(float))
+    points = []
+    groups: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(POINT, sort=False)))
+    for key, own in groups.items():
+        options, framework, knobs, workers = key
+        ious = dict(zip(own["repeat"].tolist(), own["iou"].astype(float).tolist(), strict=True))
+        images = float(own["test_images"].iloc[-1])
+        without_iou = len(diverged.get(key, set()) - ious.keys())
+        constant = float(own["constant"].median())
+        point = (str(options), str(framework), str(knobs), int(workers))
+        points.append(PointSeeds(*point, ious, images, without_iou, constant))
+    return points
+
+
+def _constant_scores(study: Study) -> "pd.Series[float]":
+    """Return by run what the best constant prediction scores on its test set, NaN where no count tells it.
+
+    The IoU of "all foreground" is the share of foreground, that of "all background" 0. The counts of a task
+    of its own do not say which answer is the most frequent.
+    """
+    last = study.evaluations.drop_duplicates("run", keep="last").set_index("run")[COUNTS].astype(float)
+    return (last["true_positive"] + last["false_negative"]) / last.sum(axis="columns", skipna=False)
+
+
+def differences_of(pairs: Sequence[tuple[PointSeeds, PointSeeds] | None]) -> list[Difference]:
+    """Return IoU of the first point of each pair minus that of the second, in the repeats that both have."""
+    samples = []
+    for pair in pairs:
+        first, second = (pair[0].ious, pair[1].ious) if pair else ({}, {})
+        common = [first[repeat] - second[repeat] for repeat in first if repeat in second]
+        samples.append(np.array(common, dtype=np.float64))
+    intervals = median_intervals(samples)
+    return [
+        Difference(len(values), float(np.median(values)) if len(values) else NAN, interval)
+        for values, interval in zip(samples, intervals, strict=True)
+    ]
+
+
+def not_learned_words(row: Row, title: str) -> str:
+    """Return that 1 worker learned nothing, from its row of the table of IoU; empty where it learned."""
+    if row["learned"] != "no":
+        return ""
+    nothing = row["iou"] <= row["constant_iou"] + row["margin"]
+    found = "nothing was learned" if nothing else "it is not shown that anything was learned"
+    score = f"{title} {with_interval(row, 'iou', '.3f')} on 1 worker"
+    return f"{found}: {score}, a constant prediction scores {number(row['constant_iou'], '.3f')}"
+
+
+def reasons(study: Study, point: PointSeeds, test: MarginTest) -> Iterator[str]:
+    """Yield the evidence about a point, in phrases: numbers, images evaluated, diverged runs."""
+    if study.provenance_known:
+        yield from _evidence(study, test)
+    yield evaluated(study, point)
+    yield from diverged_seeds(study, test)
+
+
+def _evidence(study: Study, test: MarginTest) -> Iterator[str]:
+    difference, learning = test.difference, test.learning
+    if difference.pairs < FEWEST_REPEATS:
+        have = f"{count(difference.pairs, 'repeat')} in common"
+        yield f"{have}: at least {FEWEST_REPEATS} are needed, {RECOMMENDED_REPEATS} recommended"
+        return
+    if math.isnan(difference.median):
+        yield f"the {study.score.title} of a run is not known: its counts give none"
+        return
+    margin = f"{learning.margin:g}"
+    if learning.margin != learning.least:
+        gain = learning.score - learning.constant
+        margin = f"{learning.margin:.2g} ({MARGIN_SHARE:.0%} of what was learned, {gain:.2g})"
+    yield f"difference {difference.median:+.4f} {bracketed(*difference.interval, '+.4f')}, margin {margin}"
+    yield f"{100 * coverage(difference.pairs):.0f} % interval over {difference.pairs} seeds"
+    if learning.learned == "no":
+        yield "1 worker learned no more than a constant prediction, so nothing can be lost or kept"
+    elif learning.learned == "not known":
+        yield "what a constant prediction scores is not known"
+
+
+def evaluated(study: Study, point: PointSeeds) -> str:
+    """Return on how many images the IoU was computed, or that this is not known."""
+    images = point.test_images
+    known = f"{images:.0f} test {study.score.samples}, {study.iou_scope}"
+    return "test images unknown" if math.isnan(images) else known
+
+
+def diverged_seeds(study: Study, test: MarginTest) -> Iterator[str]:
+    """Yield how many runs diverged, and of what."""
+    for owner, runs in test.diverged.items():
+        if runs:
+            yield f"{count(runs, 'run')} of {owner} diverged, so no {study.score.title} for that seed"
+
+
+def task_scores(study: Study) -> pd.DataFrame:
+    """Return one row per point and score, of the last evaluation, for a task of several: TASK_SCORE_COLUMNS.
+
+    `value` is the median over the runs, with its interval; NaN where a run has none. Only the first score is
+    judged.
+    """
+    scores = study.scores.assign(run=study.scores["run"].astype(str))
+    last = scores[scores["epochs"] == scores.groupby("run")["epochs"].transform("max")]
+    runs = study.runs[["run", "repeat", *POINT]].merge(last[["run", "score", "value"]], on="run")
+    if runs.empty:
+        return pd.DataFrame(columns=TASK_SCORE_COLUMNS)
+    launches = launches_of(runs, [*POINT, "score"])
+    table = runs.groupby(launches.point)[[*POINT, "score"]].first()
+    table["judged"] = table["score"] == study.score.name
+    table["seeds"] = launches.sizes
+    values = runs["value"].to_numpy(dtype=np.float64)
+    of_share, of_any = (launches.bounded(values, possible) for possible in (SHARE, ANY))
+    bounded = np.where(table["judged"], of_share, of_any)
+    table["value"], table["value_low"], table["value_high"] = bounded
+    return table[TASK_SCORE_COLUMNS].reset_index(drop=True)
