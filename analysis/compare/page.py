@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-import pandas as pd
-
 from analysis.compare.assemble import StudyComparison
 from analysis.compare.grids import facts_grid, nothing_differs, only_lines, points_grid, points_title
 from analysis.compare.headline import SpeedChange, speed_change, study_headline
 from analysis.compare.iou import A_HIGHER, B_HIGHER
 from analysis.compare.throughput import A_FASTER, B_FASTER
-from analysis.figures.catalogue import labelled_panels, labelled_sheet
-from analysis.figures.drawing.study_forest import MOST_FOREST_ROWS, study_alternative, study_panels
-from analysis.figures.drawing.svg import image, inline_svg
+from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
+from analysis.figures.svg import DrawnFigure, picture
 from analysis.findings.trust import Light
 from analysis.report.templates import rendered
 from analysis.report.view import Drawing
@@ -55,9 +52,8 @@ def forest_files(comparison: StudyComparison) -> dict[str, bytes]:
     """Return the figure as SVG and as PNG, by file name; nothing without a common point."""
     if comparison.points.empty:
         return {}
-    points = _drawn_points(comparison)
-    drawn = labelled_sheet(study_panels(points, comparison.score), study_alternative(points))
-    return {f"{STEM}.{kind}": image(drawn, kind) for kind in ("svg", "png")}
+    drawn = _drawn(comparison)
+    return {f"{STEM}.svg": drawn.svg, f"{STEM}.png": drawn.png}
 
 
 def _answer(comparison: StudyComparison) -> dict[str, object]:
@@ -113,18 +109,17 @@ def _evidence(comparison: StudyComparison) -> dict[str, object]:
 def _drawings(comparison: StudyComparison) -> Sequence[Drawing]:
     if comparison.points.empty:
         return ()
-    points = _drawn_points(comparison)
-    figures = labelled_panels(study_panels(points, comparison.score), study_alternative(points))
-    panels = [inline_svg(figure, f"figure-{STEM}-{number}") for number, figure in enumerate(figures, start=1)]
-    return (Drawing(STEM, tuple(panels), _caption(comparison)),)
+    return (Drawing(STEM, _drawn(comparison).panels, _caption(comparison)),)
 
 
-def _drawn_points(comparison: StudyComparison) -> pd.DataFrame:
-    points = comparison.points
-    return points.assign(
-        claimed=points["outcome"].isin((A_FASTER, B_FASTER)),
-        iou_claimed=points["iou_outcome"].isin((A_HIGHER, B_HIGHER)),
+def _drawn(comparison: StudyComparison) -> DrawnFigure:
+    points = comparison.points.assign(
+        claimed=comparison.points["outcome"].isin((A_FASTER, B_FASTER)),
+        iou_claimed=comparison.points["iou_outcome"].isin((A_HIGHER, B_HIGHER)),
     )
+    charts = study_forests(points, comparison.score)
+    panels = [panel for chart in charts for panel in chart.panels()]
+    return picture(panels, charts[0].alternative(), f"figure-{STEM}")
 
 
 def _caption(comparison: StudyComparison) -> str:

@@ -1,105 +1,577 @@
-"""All figures of a report in reading order. A new figure is a module of this folder and its name here."""
+"""All figures of a report in reading order: a further one is a further function with `@figure` above it."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+import numpy as np
+import pandas as pd
 
-from analysis.figures import (
-    budget,
-    cost,
-    difference,
-    loss,
-    prediction,
-    quality,
-    ratio,
-    saliency_budget,
-    saliency_curves,
-    saliency_speed,
-    scaling,
-    startup,
-    time_to_iou,
-    waterfall,
-    wire,
-)
-from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.layout import Panel, sheet, single_panels
-from analysis.figures.drawing.style import STYLE
+from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
+from analysis.figures.frame import BOUNDED, MOST_OPTIONS, Chart, Inputs, Panel, drawn_series
+from analysis.figures.kinds import OPEN_STEP_PX, CostChart, Curve, Forest, Line, Prediction, ShareCurve, Stack
+from analysis.findings.cost import iou_curves
+from analysis.played import kept_farthest_first, kept_ious
+from analysis.restriction import restriction_words, with_restriction
+from analysis.score import Score
+from analysis.stats import FEWEST_REPEATS, coverage
+from analysis.study import COMPARED, NAMES, POINT, SECONDS_PER_HOUR
+from analysis.text import Row, capitalised, chart_number, chart_percent, count, repeats_text, series_name
+from unet_scaling.study.texts import score_title
+
+# More rows are nobody's first look; all are in comparison.csv, or compare.csv.
+MOST_FOREST_ROWS = 30
+# More lines in a panel than these can no longer be told apart; more vertices cannot be seen.
+MOST_COUNTS = 6
+MOST_RUN_CURVES = 5
+MOST_VERTICES = 400
+# Fewer epochs, or a smaller ratio of the largest to the smallest loss, do not need logarithmic axes; nor does
+# a smaller ratio of the last evaluation's time to the first one's.
+FEWEST_LOG_EPOCHS = 10
+WIDE_LOSS_RATIO = 3
+WIDE_TIME_RATIO = 20
+# The fewest worker counts that a model of the step time is fitted on.
+FEWEST_FITTED_COUNTS = 3
+# A wider interval of a prediction may leave the panel: it must not press all that was measured to the ground.
+LARGEST_RISE_RATIO = 1.5
+# Share of the workers' time to which an axis goes at least: less would make noise look like a finding.
+LEAST_BUDGET_SHARE = 0.02
+BUDGET_PARTS = {
+    "data_wait": "data wait", "compute": "compute", "wire": "wire", "imbalance": "imbalance",
+    "optimizer": "optimizer", "unequal_work": "unequal work", "rest": "rest",
+}  # fmt: skip
+STARTUP_PARTS = {
+    "imports_seconds": "imports", "join_seconds": "join the group", "data_seconds": "open the data",
+    "model_seconds": "build the model", "distribution_seconds": "distribute the state",
+    "warm_up_step_seconds": "warm-up step",
+}  # fmt: skip
+MAP_PARTS = {
+    "forward_seconds": "forward passes", "masks_seconds": "masks", "weighting_seconds": "weighting",
+    "sum_seconds": "sum over workers", "files_seconds": "files", "other_seconds": "other",
+}  # fmt: skip
+ORDERS = {"own": "in the map's order", "random": "in random order"}
+ZERO_SENTENCE = "Axes start at zero or are logarithmic."
+NO_MAPS = "no run has made saliency maps from beginning to end"
+
+Charts = Callable[[Inputs], Sequence[Chart]]
 
 
-class FigureModule(Protocol):
-    """One figure.
+@dataclass(frozen=True)
+class Figure:
+    """One figure. Its caption, its alternative text and why it is missing follow from its charts.
 
-    TITLE    its name in sentences, without an article; may name the score as {score}
-    SECTION  anchor of the report's section where it stands, unless it is on the first screen
+    section  anchor of the report's section where it stands, unless it is on the first screen
+    title    its name in sentences, without an article; may name the score as {score}
+    empty    why it cannot be drawn, without a full stop; may name the score as {an_iou}
+    charts   what it shows of the inputs; charts have the same groups of series, side by side
+    bars     whether the caption says that its bars are intervals over the runs
+    of       what it is drawn from; `says_runs`: whether the caption begins with the number of runs
     """
 
-    __name__: str
-    TITLE: str
-    SECTION: str
+    section: str
+    title: str
+    empty: str
+    charts: Charts
+    bars: bool = False
+    of: Callable[[Inputs], Inputs] = replace
+    says_runs: bool = True
 
-    def draw(self, inputs: Inputs) -> list[Panel]:
-        """Return its panels; only called where nothing is missing."""
-        ...
+    def known(self, inputs: Inputs) -> list[Chart]:
+        """Return its charts that have anything to show."""
+        return [chart for chart in self.charts(self.of(inputs)) if chart.is_known]
 
     def missing(self, inputs: Inputs) -> str | None:
         """Return why it cannot be drawn, without a full stop; None where it can."""
-        ...
+        return None if self.known(inputs) else self.empty.format(an_iou=inputs.study.score.with_article)
 
-    def caption(self, inputs: Inputs) -> str:
-        """Return how many runs it shows, what its marks are, and what it leaves out."""
-        ...
+    def panels(self, inputs: Inputs) -> list[Panel]:
+        """Return its panels: those of each group of series side by side."""
+        groups = zip(*(chart.panels() for chart in self.known(inputs)), strict=True)
+        return [panel for group in groups for panel in group]
 
     def alternative(self, inputs: Inputs) -> str:
         """Return its key numbers, for those who cannot see it."""
-        ...
+        # Of one quantity in two panels the numbers are the same.
+        charts = {chart.y: chart for chart in self.known(inputs)}
+        return " ".join(chart.alternative() for chart in charts.values())
+
+    def caption(self, inputs: Inputs) -> str:
+        """Return the number of runs, what the marks are, and what is left out; first what restricts them."""
+        sentences = [sentence for chart in self.known(inputs) for sentence in chart.sentences]
+        if self.says_runs:
+            shown = self.of(inputs)
+            runs, lost = shown.study.runs["framework"].value_counts(), len(shown.study.left_out)
+            arms = ", ".join(f"{runs[arm]} {name}" for arm, name in shown.study.names.items() if arm in runs)
+            per_point = repeats_text(shown.points["repeats"])
+            sentences.insert(0, f"{count(int(runs.sum()), 'run')} ({arms}), {per_point} per point.")
+            sentences += [bars_sentence(shown.points["repeats"], "runs")] * self.bars
+            were = "was" if lost == 1 else "were"
+            sentences += [
+                shown.undrawn,
+                f"{count(lost, 'run')} {were} left out; the report says why." * bool(lost),
+            ]
+        caption = " ".join(filter(None, dict.fromkeys(sentences)))
+        return with_restriction(restriction_words(inputs.study), caption)
 
 
-_MODULES: tuple[FigureModule, ...] = (
-    scaling,
-    ratio,
-    budget,
-    waterfall,
-    difference,
-    wire,
-    quality,
-    loss,
-    cost,
-    time_to_iou,
-    startup,
-    prediction,
-    saliency_speed,
-    saliency_budget,
-    saliency_curves,
+def bars_sentence(repeats: "pd.Series[int]", of: str) -> str:
+    """Return what bars of points with so many repeats are: few allow less than 95 % confidence."""
+    enough = repeats[repeats >= FEWEST_REPEATS]
+    if enough.empty:
+        return f"No intervals: they need {FEWEST_REPEATS} {of}."
+    return f"Bars: {100 * coverage(int(enough.min())):.0f} % bootstrap intervals over the {of}."
+
+
+FIGURES: dict[str, Figure] = {}
+
+
+def figure(
+    name: str, section: str, title: str, empty: str, bars: bool = False, says_runs: bool = True,
+    of: Callable[[Inputs], Inputs] = replace,
+) -> Callable[[Charts], Charts]:  # fmt: skip
+    """Enter the figure with these fields and the charts that the function returns; its files have `name`."""
+
+    def enter(charts: Charts) -> Charts:
+        FIGURES[name] = Figure(section, title, empty, charts, bars, of, says_runs)
+        return charts
+
+    return enter
+
+
+@figure("scaling", "points", "scaling", "no run has a speed or {an_iou}", bars=True)
+def _scaling(inputs: Inputs) -> list[Chart]:
+    """Return the speed-up, or the throughput where none is known beyond 1 worker, and the score."""
+    points, study = inputs.points, inputs.study
+    line = partial(Line, rows=points, series=inputs.series, runs=inputs.runs, run_unit=study.unit)
+    if (points["speedup"].notna() & (points["workers"] > 1)).any():
+        speed = line(
+            title="Speed-up over 1 worker (efficiency)", y="speedup", scale="as workers", ideal="workers",
+            label=lambda row: f"{chart_number(row['speedup'], '.2f')} ({chart_percent(row['efficiency'])})",
+            says=f"Speed-up: each framework is compared with its own run on 1 worker. {ZERO_SENTENCE}",
+        )  # fmt: skip
+    else:
+        speed = line(
+            title=f"Throughput, {study.unit}", y="throughput", unit=f" {study.unit}", scale="as workers",
+            says=ZERO_SENTENCE,
+        )  # fmt: skip
+    iou = line(title=f"{study.score.heading}, {study.iou_scope}", y="iou", form=".3f", least_top=1.04)
+    return [speed, iou]
+
+
+@figure("ratio", "against", "ratio of throughputs", "the frameworks have no ratio of throughputs in common")
+def _ratio(inputs: Inputs) -> list[Chart]:
+    """Return the ratio of throughputs of native DDP and Horovod, and their scores less those on 1 worker."""
+    study, margin, score = inputs.study, inputs.study.criteria.iou_margin, inputs.study.score
+    known = inputs.comparisons[inputs.comparisons["ratio"].notna()]
+    rows = known.sort_values("workers", ascending=False, kind="stable", ignore_index=True).head(
+        MOST_FOREST_ROWS
+    )
+    named = rows[["options", "native_knobs", "horovod_knobs"]].itertuples(index=False, name=None)
+    rows = rows.assign(
+        heading=[count(workers, "worker") for workers in rows["workers"]],
+        name=[", ".join(filter(None, names)) for names in named],
+        framework=rows["outcome"].map({NATIVE_FASTER: "pytorch_native", HOROVOD_FASTER: "horovod"}),
+        claimed=rows["outcome"].isin([NATIVE_FASTER, HOROVOD_FASTER]),
+    )
+    native, horovod = study.compared_names
+    cut = f" The first {MOST_FOREST_ROWS} of {len(known)} rows; all are in comparison.csv."
+    ratios = Forest(
+        title=f"Ratio of throughputs, {native} / {horovod}", rows=rows, y="ratio", form=".3f", equal=1.0,
+        axis=" / ".join(study.short_names[name] for name in COMPARED),
+        says=f"Right of 1 {native} is faster, left of it {horovod}. Marks in the colour of a framework: it "
+        "is faster, since the interval, corrected for all comparisons, excludes 1; grey: nothing is claimed."
+        f"{cut if len(known) > MOST_FOREST_ROWS else ''}",
+    )  # fmt: skip
+    # Older logs do not say on which images.
+    iou = inputs.iou[inputs.iou["difference"].notna() & study.provenance_known]
+    sides = zip(COMPARED, ("native_knobs", "horovod_knobs"), strict=True)
+    arms = [rows.assign(framework=arm, knobs=rows[side], claimed=True) for arm, side in sides]
+    both = pd.concat(arms).sort_index(kind="stable")[[*POINT, "heading", "name", "claimed"]]
+    differences = Forest(
+        title=f"Difference of the {score.title} to 1 worker", y="difference", form="+.3f", equal=0.0,
+        rows=both.merge(iou[[*POINT, *(f"difference{end}" for end in BOUNDED)]], on=POINT, how="left"),
+        axis=f"{score.heading} less that on 1 worker", margin=margin,
+        arms={arm: name for arm, name in study.names.items() if arm in COMPARED},
+        says=f"{score.heading}: differences to the same seed on 1 worker; the grey band is the margin of "
+        f"{chart_number(margin)}.",
+    )  # fmt: skip
+    names = {name: f" ({name})" if name else "" for name in rows["name"]}
+    return [
+        titled(ratios, lambda row: f"{ratios.fact(row)}{names[row['name']]}: {row['outcome']}"),
+        titled(differences, lambda row: f"{study.names[row['framework']]} {differences.fact(row)}"),
+    ]
+
+
+def titled(forest: Forest, title: Callable[[Row], str]) -> Forest:
+    """Return a forest with what stands beside the pointer on its rows."""
+    return replace(forest, rows=forest.rows.assign(title=list(map(title, forest.rows.to_dict("records")))))
+
+
+def study_forests(points: pd.DataFrame, score: Score) -> list[Chart]:
+    """Return the charts of two studies: B / A of throughputs, and B - A of the score where one is known.
+
+    `points` has one row per point of both studies: framework, workers, options, knobs, and ratio and
+    iou_difference with their intervals; claimed and iou_claimed say whether a difference is claimed.
+    """
+    rows = points.sort_values(["workers", "options"], ascending=[False, True], kind="stable").head(
+        MOST_FOREST_ROWS
+    )
+    headings = [[count(row["workers"], "worker"), row["options"]] for row in rows.to_dict("records")]
+    rows = rows.assign(
+        heading=[", ".join(filter(None, parts)) for parts in headings],
+        name=[series_name(row, NAMES) for row in rows.to_dict("records")],
+    )
+    forest = partial(Forest, arms={arm: name for arm, name in NAMES.items() if arm in set(rows["framework"])})
+    charts = [
+        forest(
+            title="Ratio of throughputs, B / A", rows=rows, y="ratio", form=".3f", equal=1.0,
+            axis="throughput of B / A",
+        ),
+        forest(
+            title=f"Difference of {score.title}, B - A", rows=rows.assign(claimed=rows["iou_claimed"]),
+            y="iou_difference", form="+.4f", equal=0.0, axis=f"{score.title} of B - A",
+        ),
+    ]  # fmt: skip
+    texts = [partial(_point_text, chart) for chart in charts]
+    return [titled(chart, text) for chart, text in zip(charts, texts, strict=True) if chart.is_known]
+
+
+def _point_text(chart: Forest, row: Row) -> str:
+    return f"{chart.value(row)} on {row['heading']} ({row['name']})"
+
+
+@figure(
+    "budget", "budget", "overhead budget", "no point of several workers has one; the notes say why", bars=True
 )
-# By the name of its module, which is that of its files.
-FIGURES = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
+def _budget(inputs: Inputs) -> list[Chart]:
+    """Return the share of the workers' time that each part takes."""
+    chart = Stack(
+        title="1 - efficiency, in parts", rows=inputs.overhead.budget, series=inputs.series, y="deviation",
+        y_name="1 - efficiency", form=".1%", parts=BUDGET_PARTS, least_top=LEAST_BUDGET_SHARE,
+        says="Each part: the share of the workers' time that is lost in it against 1 worker; below zero a "
+        f"part takes less time per {inputs.study.score.sample}. Diamonds: 1 - efficiency, the sum of parts.",
+    )  # fmt: skip
+    return [chart]
 
 
-def draw(name: str, inputs: Inputs) -> Figure:
-    """Return a figure with all its panels, labelled with its alternative text."""
-    return labelled_sheet(FIGURES[name].draw(inputs), FIGURES[name].alternative(inputs))
+@figure(
+    "difference",
+    "budget",
+    "difference of the frameworks in parts",
+    "no point of both frameworks has a budget",
+    bars=True,
+)
+def _difference(inputs: Inputs) -> list[Chart]:
+    """Return each part's difference in time per sample; a panel for each pair of series."""
+    rows = inputs.overhead.differences
+    if len(rows):
+        pairs = zip(rows["native_knobs"], rows["horovod_knobs"], strict=True)
+        rows = rows.assign(framework="horovod", knobs=[", ".join(filter(None, pair)) for pair in pairs])
+    chart = Stack(
+        title="difference of time, in parts", rows=rows, y="difference", y_name="difference", form=".1%",
+        series=drawn_series(rows, {"horovod": "Horovod against native DDP"}), parts=BUDGET_PARTS,
+        least_top=LEAST_BUDGET_SHARE,
+        says="Above zero Horovod needs more time, below zero native DDP; in shares of native DDP's time per "
+        f"{inputs.study.score.sample}. Diamonds: the sum, which is the ratio of throughputs less 1.",
+    )  # fmt: skip
+    return [chart]
 
 
-def labelled_sheet(panels: Sequence[Panel], alternative: str) -> Figure:
-    """Return all panels in one figure, labelled with its alternative text."""
-    with rc_context(STYLE):
-        figure = sheet(panels)
-    figure.set_label(alternative)
-    return figure
+@figure(
+    "wire",
+    "budget",
+    "wire of a step",
+    "no run on several workers recorded its network and its wire",
+    bars=True,
+)
+def _wire(inputs: Inputs) -> list[Chart]:
+    """Return milliseconds of wire in a step, and one message of all gradients."""
+    rows = inputs.overhead.network
+    for name in ("wire", "floor") if len(rows) else ():
+        rows = rows.assign(**{f"{name}{end}": 1000 * rows[f"{name}_seconds{end}"] for end in BOUNDED})
+    chart = Line(
+        title="Wire of a step, and one message of all gradients (dotted), ms", rows=rows, y="wire",
+        series=inputs.series, floor="floor", unit=" ms", scale="log",
+        says="Dotted: one message of all gradients over the probed network. Wire that overlaps with backward "
+        "is not seen, so it may lie below.",
+    )  # fmt: skip
+    return [chart]
 
 
-def draw_panels(name: str, inputs: Inputs) -> list[Figure]:
-    """Return each panel of a figure alone; the first is labelled with the alternative text of all."""
-    return labelled_panels(FIGURES[name].draw(inputs), FIGURES[name].alternative(inputs))
+@figure(
+    "quality", "played", "{score} of played and real runs",
+    "no run with {an_iou} is played: training.plays trains as more workers than there are", says_runs=False,
+)  # fmt: skip
+def _quality(inputs: Inputs) -> list[Chart]:
+    """Return the score over the workers of each set of options with played runs, the best ones first."""
+    played, study, margin = inputs.played, inputs.study, inputs.study.criteria.iou_margin
+    options = list(kept_farthest_first(kept_ious(played))) if len(played) else []
+    if not options:
+        return []
+    place = played["options"].map({name: number for number, name in enumerate(options)})
+    rows = played.assign(place=place)[place < MOST_OPTIONS].sort_values("place", kind="stable")
+    rows = rows.assign(
+        knobs=[", ".join(filter(None, pair)) for pair in zip(rows["knobs"], rows["kind"], strict=True)],
+        note=np.where(rows["diverged"] > 0, "diverges", np.where(rows["best"], "best", "")),
+        is_last=rows["workers"] == rows.groupby("options")["workers"].transform("max"),
+    )
+    series = [replace(each, filled=each.knobs.endswith("real")) for each in drawn_series(rows, study.names)]
+    seeds = played.groupby("kind")["seeds"].sum()
+    runs = " and ".join(
+        count(int(seeds[kind]), f"{kind} run") for kind in ("played", "real") if kind in seeds
+    )
+    more = len(options) - MOST_OPTIONS
+    says = (
+        f"{runs}. Open marks: played, one worker trained exactly as so many; filled: real workers.",
+        f"The axis of the {study.score.title} does not start at zero.",
+        bars_sentence(played["seeds"], "seeds"),
+        f"Grey band: the margin of {chart_number(margin)} below 1 worker.",
+        '"best": the highest median of all sets of options at this number.' * bool(played["best"].any()),
+        f"Not drawn, but in the table: {count(more, 'more set')} of options." * (more > 0),
+    )
+    chart = Line(
+        title=f"{study.score.heading}, {study.iou_scope}", rows=rows, series=series, y="iou", form=".3f",
+        margin=margin, label=lambda row: chart_number(row["iou"], ".3f") * row["is_last"],
+        says=" ".join(filter(None, says)),
+    )  # fmt: skip
+    return [chart]
 
 
-def labelled_panels(panels: Sequence[Panel], alternative: str) -> list[Figure]:
-    """Return each panel as a figure; the first is labelled with the alternative text, the others by title."""
-    with rc_context(STYLE):
-        figures = single_panels(panels)
-    labels = [alternative, *(panel.label for panel in panels[1:])]
-    for figure, label in zip(figures, labels, strict=True):
-        figure.set_label(label)
-    return figures
+@figure("loss", "loss", "training loss", "no run has a known loss")
+def _loss(inputs: Inputs) -> list[Chart]:
+    """Return the loss at every epoch against epochs and against seconds of training, the warm-up included."""
+    table = inputs.study.epochs.merge(runs_with_curve(inputs), on="run").sort_values(["number", "epoch"])
+    elapsed = table.groupby("number")["seconds"].cumsum()
+    table = table.assign(step=table["epoch"], trained=table["epoch"] + 1, elapsed=elapsed)
+    longest = int(table["trained"].max()) if len(table) else 0
+    if longest > MOST_VERTICES:
+        # Denser at the start, as a logarithmic axis shows them.
+        table = table[table["trained"].isin(np.unique(np.geomspace(1, longest, MOST_VERTICES).round()))]
+    known = table["loss"].dropna()
+    falls = len(known) and (known > 0).all() and known.max() >= WIDE_LOSS_RATIO * known.min()
+    log = "xy" if falls and longest >= FEWEST_LOG_EPOCHS else ""
+    axes = {"trained": "epochs", "elapsed": "seconds of training"}
+    return [
+        curve(inputs, table, "loss", x, x_label=name, title=f"loss against {name}", log=log)
+        for x, name in axes.items()
+    ]
+
+
+@figure("cost", "cost", "cost", "no run has a known training time", bars=True)
+def _cost(inputs: Inputs) -> list[Chart]:
+    """Return time against worker-hours, of what the Pareto set of each set of options is of."""
+    if inputs.cost["training_seconds"].isna().all():
+        return []
+    rows = pd.concat([_time_and_cost(rows) for _, rows in inputs.cost.groupby("options", sort=False)])
+    chart = CostChart(
+        title="Time against cost", rows=rows, series=inputs.series, told=rows[rows["pareto"]],
+        tells="points that no other beats in both",
+        says="Numbers: workers. Filled marks, joined by the grey band: no other point is both faster and "
+        "cheaper. Perfect scaling would be a vertical line. Time is training time only.",
+    )  # fmt: skip
+    return [chart]
+
+
+def _time_and_cost(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return points with `seconds` and `hours` (worker-hours) and their intervals."""
+    if rows["pareto_of"].str.endswith("of one epoch").all():
+        hours = rows["worker_hours_per_epoch"]
+        unknown = {f"{name}{end}": np.nan for name in ("seconds", "hours") for end in BOUNDED[1:]}
+        return rows.assign(seconds=hours / rows["workers"] * SECONDS_PER_HOUR, hours=hours, **unknown)
+    sources = {"seconds": "training_seconds", "hours": "worker_hours"}
+    if rows["seconds_to_target"].notna().all():
+        sources = {"seconds": "seconds_to_target", "hours": "worker_hours_to_target"}
+    return rows.assign(
+        **{f"{name}{end}": rows[f"{source}{end}"] for name, source in sources.items() for end in BOUNDED}
+    )
+
+
+@figure(
+    "time_to_iou",
+    "cost",
+    "{score} against training time",
+    "no run was evaluated during training (training.evaluate_every)",
+)
+def _time_to_iou(inputs: Inputs) -> list[Chart]:
+    """Return the score over training time, with its target, where runs were evaluated during training."""
+    score, targets = inputs.study.score, inputs.cost["target_iou"].unique()
+    table = iou_curves(inputs.study)[["run", "training_seconds", "iou"]].merge(
+        runs_with_curve(inputs), on="run"
+    )
+    table = table.rename(columns={"training_seconds": "elapsed"}).sort_values(["number", "elapsed"])
+    table["step"] = table.groupby("number").cumcount()
+    if not (table["step"] > 0).any():
+        return []
+    log = "x" if table["elapsed"].max() >= WIDE_TIME_RATIO * table["elapsed"].min() else ""
+    title = f"{score.heading} against training time"
+    chart = curve(inputs, table, "iou", "elapsed", x_label="seconds of training", title=title, log=log)
+    return [replace(chart, least_top=1.04, target=float(targets[0]) if len(targets) == 1 else np.nan)]
+
+
+def runs_with_curve(inputs: Inputs) -> pd.DataFrame:
+    """Return the runs of the worker counts that have a curve; `single` ones have a thin one of their own."""
+    parts = []
+    for series in inputs.series:
+        part = series.rows(inputs.study.runs)[[*POINT, "run"]]
+        counts = part["workers"].unique()
+        panel = (series.options, series.framework)
+        knobs = sum((each.options, each.framework) == panel for each in inputs.series)
+        most = min(len(counts), max(2, MOST_COUNTS // knobs))
+        shown = counts[np.linspace(0, len(counts) - 1, most).round().astype(int)]
+        parts.append(part[part["workers"].isin(shown)])
+    runs = pd.concat(parts, ignore_index=True)
+    points = runs.groupby(POINT, sort=False)["run"]
+    single = (points.transform("size") > 1) & (points.cumcount() < MOST_RUN_CURVES)
+    return runs.assign(number=range(len(runs)), single=single)
+
+
+def curve(inputs: Inputs, table: pd.DataFrame, y: str, x: str, **others: str) -> Curve:
+    """Return the chart of a table with one row per run and step: medians over runs, and single runs."""
+    thin = f"; thin: its runs, at most {MOST_RUN_CURVES}" if (inputs.points["repeats"] > 1).any() else ""
+    drawn, all_points = table[POINT].drop_duplicates(), inputs.study.runs[POINT].drop_duplicates()
+    cut = " Not every worker count is drawn." if len(drawn) < len(all_points) else ""
+    medians = table.groupby([*POINT, "step"], sort=False, as_index=False)[[x, y]].median()
+    return Curve(
+        rows=medians, runs=table[table["single"]], series=inputs.series, y=y, x=x,
+        says=f"Numbers: workers. Thick: the median over the runs of a point{thin}. Time is training time, "
+        f"the warm-up included.{cut}",
+        **others,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@figure("startup", "cost", "start-up", "no run recorded its start-up, which records have from format 3 on")
+def _startup(inputs: Inputs) -> list[Chart]:
+    """Return the mean seconds of each part of the start-up; the total from the fastest to the slowest run."""
+    parts = inputs.study.startups.groupby("run", observed=True)[[*STARTUP_PARTS]].mean()
+    runs = inputs.study.runs[[*POINT, "run"]].join(parts, on="run").dropna()
+    points = runs.assign(total=runs[[*STARTUP_PARTS]].sum(axis=1)).groupby(POINT, sort=False)
+    bounds = {"total_low": points["total"].min(), "total_high": points["total"].max()}
+    chart = Stack(
+        title="seconds to the first epoch", series=inputs.series, y="total", y_name="start-up", form=".1f",
+        rows=points[[*STARTUP_PARTS, "total"]].mean().assign(**bounds).reset_index(), parts=STARTUP_PARTS,
+        unit=" s",
+        says="Each part: mean over workers and runs. Diamonds: the sum; bars: from the fastest to the "
+        "slowest run. Start-up is no part of the training time, nor of any throughput.",
+    )  # fmt: skip
+    return [chart]
+
+
+@figure("prediction", "prediction", "prediction", "a prediction needs at least 3 worker counts, 1 among them")
+def _prediction(inputs: Inputs) -> list[Chart]:
+    """Return measured medians, predictions of larger counts from smaller, and what is expected beyond."""
+    table, unit, points = inputs.predictions, inputs.study.unit, inputs.points
+    if table.empty:
+        return []
+    is_held_out = table["held_out"].astype(bool)
+    halves = [_half(series.rows(table[is_held_out]), len(series.rows(points))) for series in inputs.series]
+    filed = inputs.scores[inputs.scores["counted"].astype(bool)].assign(fitted_on="")
+    tables = {OPEN_STEP_PX: pd.concat(halves), -OPEN_STEP_PX: filed, np.nan: table[~is_held_out]}
+    predicted = pd.concat([rows.assign(px=px) for px, rows in tables.items() if len(rows)])
+    predicted = predicted[predicted["options"].isin(inputs.options)].drop(
+        columns="throughput", errors="ignore"
+    )
+    predicted.columns = predicted.columns.str.replace("predicted", "throughput")
+    measured = points[points["options"].isin(table["options"])]
+    rise = LARGEST_RISE_RATIO * pd.concat([measured, predicted]).groupby("options")["throughput"].max()
+    highest = np.minimum(predicted["throughput_high"], predicted["options"].map(rise))
+    chart = Prediction(
+        title=f"Predicted throughput, {unit}", rows=measured, series=inputs.series, y="throughput",
+        unit=f" {unit}", scale="as workers", predicted=predicted, told=predicted[predicted["px"].isna()],
+        room=pd.concat([predicted.assign(value=each) for each in (predicted["throughput"], highest)]),
+        tells="expected beyond the data",
+    )  # fmt: skip
+    says = ["Filled: measured. Dashed, with its 95 % band: expected beyond the data."]
+    for px, side in ((OPEN_STEP_PX, "Open"), (-OPEN_STEP_PX, "Left of a median")):
+        for series in inputs.series:
+            for fit, rows in series.rows(predicted[predicted["px"] == px]).groupby("fitted_on"):
+                how = (
+                    f"predicted from {fit!s} workers, median error"
+                    if fit
+                    else "written before the runs, error"
+                )
+                error = chart_percent(float(rows["error"].abs().median()))
+                says.append(f"{side}, {chart.name_of(series)}: {how} {error}.")
+    cut = "An interval that is cut at the top goes on: its ends are in predictions.csv."
+    says += [cut] * bool((predicted["throughput_high"] > highest).any())
+    return [replace(chart, says=" ".join(says))]
+
+
+def _half(rows: pd.DataFrame, points: int) -> pd.DataFrame:
+    """Return the predictions of one fit of a series: that on the smaller half of its counts, at least 3."""
+    half = max(0, -(-points // 2) - FEWEST_FITTED_COUNTS)
+    return rows[rows["fitted_on"].isin(rows["fitted_on"].unique()[half : half + 1])]
+
+
+def maps_as_runs(inputs: Inputs) -> Inputs:
+    """Return the inputs of a figure on maps: of the timed runs, with maps per second as throughput."""
+    if inputs.saliency is None or inputs.saliency.points.empty:
+        return replace(inputs, points=pd.DataFrame())
+    points = inputs.saliency.points
+    points = points.rename(columns=lambda name: str(name).replace("maps_per_second", "throughput"))
+    return replace(inputs, study=inputs.saliency.maps, points=points)
+
+
+@figure("saliency_speed", "saliency", "maps per second", NO_MAPS, bars=True, of=maps_as_runs)
+def _saliency_speed(inputs: Inputs) -> list[Chart]:
+    """Return saliency maps per second, and the efficiency of making them."""
+    if inputs.points.empty:
+        return []
+    unit = inputs.study.unit
+    line = partial(Line, rows=inputs.points, series=inputs.series, runs=inputs.runs, run_unit=unit)
+    speed = line(title="Saliency maps per second", y="throughput", unit=f" {unit}", scale="as workers")
+    efficiency = line(
+        title="Efficiency of making maps", y="efficiency", form=".0%", ideal="1", least_top=1.1,
+        says="Efficiency: maps per second over those of the same series on 1 worker, divided by the workers.",
+    )  # fmt: skip
+    return [speed, efficiency]
+
+
+@figure("saliency_budget", "saliency", "time for a saliency map", NO_MAPS, bars=True, of=maps_as_runs)
+def _saliency_budget(inputs: Inputs) -> list[Chart]:
+    """Return the seconds of all workers for one map, in parts."""
+    chart = Stack(
+        title="worker-seconds for a map", rows=inputs.points, series=inputs.series, parts=MAP_PARTS,
+        y="worker_seconds_per_map", y_name="worker-seconds for a map", unit=" s",
+        says="Each part: seconds of all workers together for one map; sum over workers holds the wait for "
+        "the slowest. Diamonds: the sum of the parts.",
+    )  # fmt: skip
+    return [chart]
+
+
+@figure(
+    "saliency_curves",
+    "saliency",
+    "deletion and insertion curves",
+    "no run has curves (saliency.curve_steps)",
+    says_runs=False,
+)
+def _saliency_curves(inputs: Inputs) -> list[Chart]:
+    """Return the curves of the first sets of options whose curves are not the numbers of another set."""
+    table = inputs.saliency.curves if inputs.saliency else pd.DataFrame()
+    if table.empty:
+        return []
+    by_options = table.drop(columns="options").groupby(table["options"], sort=False)
+    first = {rows.to_csv(index=False): options for options, rows in reversed(list(by_options))}
+    shown = [options for options in table["options"].unique() if options in first.values()][:MOST_OPTIONS]
+    rows = table[table["options"].isin(shown)]
+    panels = [
+        [capitalised(score_title(row["score"])), row["kind"], row["options"] * (len(shown) > 1)]
+        for row in rows.to_dict("records")
+    ]
+    rows = rows.assign(options=[", ".join(filter(None, parts)) for parts in panels], knobs="", workers=0)
+    tables = [
+        rows.assign(framework=order, **{f"score{end}": rows[f"{order}{end}"] for end in BOUNDED})
+        for order in ORDERS
+    ]
+    both = pd.concat(tables, ignore_index=True)
+    half = (both["pixel_share"] - 0.5).abs().groupby([both["options"], both["framework"]]).idxmin()
+    trainings = int(rows["trainings"].max())
+    of = f"of each the mean of {trainings} trainings" if trainings > 1 else "of one training"
+    chart = ShareCurve(
+        title="Score against the share of pixels", rows=both, y="score", form=".2f", told=both.loc[half],
+        series=drawn_series(both, ORDERS, most_options=len(both)), tells="nearest to one half",
+        says=f"Mean over {count(int(rows['images'].max()), 'image')}, {of}. Pixels are deleted from the "
+        "whole image, or inserted into the filled one: in the order of the map, the most salient first, or "
+        "in random order. Bands: 95 % t intervals over the images.",
+    )  # fmt: skip
+    return [chart]

@@ -1,12 +1,12 @@
 """The figures of a report: as files, as parts of its page, and why some are not drawn."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from analysis.figures.catalogue import FIGURES, draw, draw_panels
-from analysis.figures.drawing.inputs import Inputs
-from analysis.figures.drawing.svg import image, inline_svg
+from analysis.figures.catalogue import FIGURES
+from analysis.figures.frame import Inputs
+from analysis.figures.svg import picture
 from analysis.processes import parallel_map
 from analysis.report.assemble import Report
 from analysis.report.view import Drawing
@@ -73,7 +73,7 @@ def draw_figures(report: Report) -> FigureFiles:
     """Draw every figure that the tables of the study allow."""
     inputs = inputs_of(report)
     missing = {
-        name: MissingFigure(figure.SECTION, figure.TITLE.format(score=report.study.score.title), reason)
+        name: MissingFigure(figure.section, figure.title.format(score=report.study.score.title), reason)
         for name, figure in FIGURES.items()
         if (reason := _why_missing(inputs, name))
     }
@@ -84,12 +84,12 @@ def draw_figures(report: Report) -> FigureFiles:
 
 def _why_missing(inputs: Inputs, name: str) -> str | None:
     """Return why a figure is not drawn: of played runs only the IoU is, of restricted studies the speed."""
-    if inputs.study.runs.empty and FIGURES[name].SECTION != SALIENCY_SECTION:
+    if inputs.study.runs.empty and FIGURES[name].section != SALIENCY_SECTION:
         if inputs.study.played is None:
             return ONLY_MAPS
         if name != "quality":
             return ONLY_PLAYED
-    if FIGURES[name].SECTION in LEARNED_SECTIONS and (reason := not_learned(inputs.study)):
+    if FIGURES[name].section in LEARNED_SECTIONS and (reason := not_learned(inputs.study)):
         return reason
     return FIGURES[name].missing(inputs)
 
@@ -103,7 +103,6 @@ def inputs_of(report: Report) -> Inputs:
         iou=report.iou,
         cost=resolved(report.cost),
         predictions=resolved(report.predictions),
-        verdicts=report.verdicts,
         overhead=report.overhead,
         played=report.played.points,
         scores=report.scores,
@@ -113,21 +112,16 @@ def inputs_of(report: Report) -> Inputs:
 
 def _figure_file(inputs: Inputs, name: str) -> FigureFile:
     figure = FIGURES[name]
-    drawn = draw(name, inputs)
+    alternative = figure.alternative(inputs)
+    drawn = picture(figure.panels(inputs), alternative, f"figure-{inputs.study.score.key(name)}")
     return FigureFile(
         section=section_of(inputs, name),
-        svg=image(drawn, "svg"),
-        png=image(drawn, "png"),
-        panels=tuple(_panels(inputs, name)),
+        svg=drawn.svg,
+        png=drawn.png,
+        panels=drawn.panels,
         caption=figure.caption(inputs),
-        alternative=str(drawn.get_label()),
+        alternative=alternative,
     )
-
-
-def _panels(inputs: Inputs, name: str) -> Iterator[str]:
-    key = inputs.study.score.key(name)
-    for number, panel in enumerate(draw_panels(name, inputs), start=1):
-        yield inline_svg(panel, f"figure-{key}-{number}")
 
 
 def section_of(inputs: Inputs, name: str) -> str:
@@ -136,6 +130,6 @@ def section_of(inputs: Inputs, name: str) -> str:
     Of played runs only, it is the figure of their IoU.
     """
     if inputs.study.runs.empty:
-        return MAIN if name == "quality" else FIGURES[name].SECTION
+        return MAIN if name == "quality" else FIGURES[name].section
     several = len(inputs.options) > 1 and FIGURES["ratio"].missing(inputs) is None
-    return MAIN if name == ("ratio" if several else "scaling") else FIGURES[name].SECTION
+    return MAIN if name == ("ratio" if several else "scaling") else FIGURES[name].section

@@ -18,7 +18,7 @@ PAGE_NAME = "report.html"
 # Figures that earlier versions drew into the same folder; nobody replaces them.
 FORMER_FIGURES = (
     "deviation", "efficiency", "iou", "iou_difference", "loss_epochs", "loss_seconds", "noise_scale",
-    "saliency_images", "speedup", "throughput",
+    "saliency_images", "speedup", "throughput", "waterfall",
 )  # fmt: skip
 
 

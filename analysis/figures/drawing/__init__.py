@@ -1,1 +1,0 @@
-"""What several figures share: inputs, style, axes, artists, layout, captions, and three kinds of charts."""

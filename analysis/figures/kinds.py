@@ -1,0 +1,598 @@
+"""Kinds of charts: each draws one quantity of a table, and says its numbers to those who cannot see it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Transform, offset_copy
+
+from analysis.arrays import Array
+from analysis.budget.network_floor import name_of_floor
+from analysis.figures.frame import (
+    BOUNDED,
+    MOST_SINGLE_RUNS,
+    PLOT_HEIGHT_PX,
+    PLOT_WIDTH_PX,
+    Chart,
+    DrawnSeries,
+    Label,
+    Panel,
+    end_labels,
+    guide_line,
+    in_panel,
+    is_wide,
+    on_workers,
+    records,
+    spaced,
+    title_marks,
+    value_axis,
+    worker_axis,
+    write,
+)
+from analysis.figures.style import (
+    DASHED,
+    DOTTED,
+    PALETTE,
+    SERIES_STYLES,
+    Colour,
+    shortened,
+    text_width,
+)
+from analysis.study import NAN, SECONDS_PER_HOUR, Names
+from analysis.text import (
+    Row,
+    chart_number,
+    chart_percent,
+    first_of,
+    unit_of,
+)
+
+# Labels at the ends of lines have so much room in every panel, so that axes side by side are of one width.
+LABELS_PX = 110
+# By how much bars and single runs of series, and open marks, stand beside their median.
+BAR_STEP_PX = 3
+RUN_STEP_PX = 5
+OPEN_STEP_PX = 6
+# Of a launch on more hosts the first ones are named.
+MOST_NAMED_HOSTS = 3
+# Margins that an axis spans at least: with fewer, the noise of the seeds would look like a loss.
+LEAST_MARGINS = 4
+# More panels of bars would not fit on a printed page.
+MOST_STACKS = 8
+# Of the distance between two bars.
+BAR_WIDTH = 0.62
+# From this height on a part has room for its number.
+NUMBERED_PX = 15
+# Opacity of the line of the fewest workers; that of the most is opaque.
+FAINTEST = 0.35
+MOST_MARKED_STEPS = 12
+# Share of a panel's height within which two lines end at the same place.
+SAME_HEIGHT = 0.02
+# A row of a forest; a name that is longer is cut, and whole beside the pointer.
+ROW_PX = 22
+MOST_NAME_PX = 230
+# From this ratio of the longest to the shortest time on, both axes of a cost are logarithmic.
+WIDE_COST_RATIO = 4
+# From a mark to the middle of its number, which does not touch another mark or number so far away.
+NUMBER_CENTRE_PX = (15, 11)
+FREE_PX = 12
+
+
+def sideways(axes: Axes, px: float) -> Transform:
+    """Return data coordinates so many pixels to the right."""
+    return offset_copy(axes.transData, axes.figure, x=px, units="points")  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line(Chart):
+    """A quantity over the workers: medians with their intervals, and single runs beside them.
+
+    rows       may have a column note, which is written beside a point
+    runs       single runs with the columns POINT, run, hosts, seed, throughput in `run_unit`, and `y`
+    label      text at the end of a line
+    scale      of the values: from zero, logarithmic, or logarithmic where the workers span much
+    ideal      a line to compare with: as many as there are workers, or 1
+    least_top  up to where the axis goes at least
+    floor      column that is drawn dotted
+    room       what else the axes have to hold: options, workers, value
+    margin     of a band below the value of 1 worker; the axis then does not start at zero
+    """
+
+    runs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    run_unit: str = ""
+    label: Callable[[Row], str] | None = None
+    scale: Literal["zero", "log", "as workers"] = "zero"
+    ideal: Literal["", "workers", "1"] = ""
+    least_top: float = 0.0
+    floor: str = ""
+    room: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame({"options": [], "workers": [], "value": []})
+    )
+    margin: float = 0.0
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the marks are."""
+        most = self.runs["repeats"].max() if len(self.runs) else 1
+        cut = f", the first {MOST_SINGLE_RUNS} of a point" if most > MOST_SINGLE_RUNS else ""
+        marks = f"Small marks: single runs{cut}; large: the median of all." if most > 1 else ""
+        gap = any(self.values(series).isna().any() for series in self.series if len(series.rows(self.rows)))
+        return [marks, self.says, "Dotted: a point in between is missing." if gap else ""]
+
+    def values(self, series: DrawnSeries) -> "pd.Series[float]":
+        """Return the values of a series between its ends; NaN where another line of its panel has a point."""
+        rows = series.rows(self.rows).set_index("workers")[self.y]
+        counts = self.rows.loc[self.rows["options"] == series.options, "workers"]
+        known = rows[rows.notna()].index
+        return rows.reindex(sorted({n for n in counts if len(known) and known.min() <= n <= known.max()}))
+
+    def panel(self, series: Sequence[DrawnSeries]) -> Panel:
+        """Return a panel with room for the labels at the ends of the lines."""
+        return replace(super().panel(series), right_px=LABELS_PX)
+
+    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+        """Draw a line for each series, and write which of them are not known."""
+        rows, room = (table[table["options"] == series[0].options] for table in (self.rows, self.room))
+        counts = sorted({*rows["workers"].astype(int), *room["workers"].astype(int)})
+        worker_axis(axes, counts)
+        self._set_values(axes, rows, np.asarray(room["value"], dtype=np.float64), counts)
+        labels = []
+        if self.ideal:
+            ends = [float(counts[0]) if is_wide(counts) else 0.0, float(counts[-1])]
+            labels.append(guide_line(axes, ends, ends if self.ideal == "workers" else [1.0, 1.0], "ideal"))
+        for number, each in enumerate(series):
+            # -1, 1, -2, 2, ...: bars and runs of neighbours stand on different sides.
+            labels += self.draw_series(axes, each, (number // 2 + 1) * (-1 if number % 2 == 0 else 1))
+        end_labels(axes, labels)
+        unknown = [each.name for each in series if not records(each.rows(rows), self.y)]
+        if unknown:
+            text = shortened(f"not known: {', '.join(unknown)}", PLOT_WIDTH_PX)
+            axes.text(0.98, 0.03, text, transform=axes.transAxes, color=Colour.MUTED, ha="right")
+
+    def _set_values(self, axes: Axes, rows: pd.DataFrame, room: Array, counts: Sequence[int]) -> None:
+        columns = [f"{self.y}{end}" for end in BOUNDED] + [self.floor] * bool(self.floor)
+        values = np.append(rows[columns].to_numpy(dtype=np.float64), room)
+        if len(self.runs):
+            values = np.append(values, self.runs.loc[self.runs["options"].isin(rows["options"]), self.y])
+        log = self.scale == "log" or (self.scale == "as workers" and is_wide(counts))
+        log = log and bool((values > 0).any())
+        if self.ideal == "workers":
+            values = np.append(values, counts)
+        value_axis(axes, "y", values, log=log, least_top=self.least_top, percent="%" in self.form)
+        if self.ideal == "workers" and not log:
+            axes.set_yticks([0, *spaced(axes, counts)])
+        if self.margin:
+            # In all panels the same axis. Where series share the median of 1 worker, there is one band.
+            ends = self.rows[columns].to_numpy(dtype=np.float64)
+            low = float(np.nanmin(ends)) - self.margin
+            height = max(float(np.nanmax(ends)) - low, LEAST_MARGINS * self.margin)
+            axes.set_ylim(low - 0.1 * height, low + 1.1 * height)
+            for median in rows.loc[(rows["workers"] == 1) & rows[self.y].notna(), self.y].unique():
+                axes.axhspan(median - self.margin, median, color=Colour.GRID, linewidth=0, zorder=0.5)
+
+    def draw_series(self, axes: Axes, series: DrawnSeries, side: int) -> list[Label]:
+        """Draw one line with its bars and runs, those on this side; return the label at its end."""
+        rows, style = series.rows(self.rows), series.style
+        self._draw_runs(axes, series, side)
+        draw_intervals(axes, series, rows, self.y, BAR_STEP_PX * side)
+        values = self.values(series)
+        (line,) = axes.plot(values.index, values, label=series.name, **series.look())
+        title_marks(line, [f"{series.name} {self.mark(row)}" for row in records(rows, self.y)])
+        if values.isna().any():
+            known = values.dropna()
+            axes.plot(known.index, known, color=style.colour, linestyle=DOTTED, linewidth=1.4, zorder=3)
+        for row in records(rows, "note") if "note" in rows else ():
+            where = ("data", "axes fraction") if np.isnan(row[self.y]) else ("data", "data")
+            note = Label(row["workers"], np.nan_to_num(row[self.y], nan=0.01), row["note"], style.text_colour)
+            write(axes, note, (0, 7), coordinates=where)
+        labels = []
+        for row in records(rows, self.y)[-1:]:
+            text = self.label(row) if self.label else self.number(row[self.y]).removesuffix(self.unit)
+            labels += [Label(row["workers"], row[self.y], text, style.text_colour)] * bool(text)
+        if self.floor:
+            look: dict[str, Any] = {"linestyle": DOTTED, "linewidth": 1.5, "marker": "_", "markersize": 11}
+            axes.plot(rows["workers"], rows[self.floor], color=style.colour, **look)
+            for row in records(rows, self.floor)[-1:]:
+                text = f"{name_of_floor(row[self.y], row[self.floor])} {chart_number(row[self.floor])}"
+                labels.append(Label(row["workers"], row[self.floor], text, style.text_colour, bold=False))
+        return labels
+
+    def mark(self, row: Row) -> str:
+        """Return what stands beside the pointer on the median of a point."""
+        return f"{on_workers(row['workers'])}: {self.value(row)}"
+
+    def value(self, row: Row) -> str:
+        """Return the value of a row with its interval, and its floor."""
+        floor = row[self.floor] if self.floor else NAN
+        name = "" if np.isnan(floor) else f", {name_of_floor(row[self.y], floor)} {self.number(floor)}"
+        return f"{super().value(row)}{name}"
+
+    def _draw_runs(self, axes: Axes, series: DrawnSeries, side: int) -> None:
+        known = records(series.rows(self.runs), self.y)
+        px = RUN_STEP_PX * (side + int(np.sign(side)))
+        (dots,) = axes.plot(
+            [run["workers"] for run in known],
+            [run[self.y] for run in known],
+            series.style.marker,
+            color=series.style.colour,
+            markersize=0.55 * series.style.marker_px,
+            markeredgewidth=0,
+            alpha=0.5,
+            zorder=2,
+            transform=sideways(axes, px),
+        )
+        titles = []
+        for run in known:
+            hosts = first_of(str(run["hosts"]).split(), "host", MOST_NAMED_HOSTS)
+            speed = chart_number(run["throughput"], ".4g")
+            known_speed = f"{speed} {self.run_unit}" if speed else ""
+            known_seed: str = f"seed {run['seed']}" if pd.notna(run["seed"]) else ""
+            titles.append(", ".join(filter(None, (run["run"], hosts, known_speed, known_seed))))
+        title_marks(dots, titles)
+
+
+def draw_intervals(axes: Axes, series: DrawnSeries, rows: pd.DataFrame, y: str, px: float) -> None:
+    """Draw a bar for every interval that is known and wider than a point, so many pixels to the right."""
+    known = rows[rows[f"{y}_low"] < rows[f"{y}_high"]]
+    bounds = known[f"{y}_low"], known[f"{y}_high"]
+    look: dict[str, Any] = {"linewidth": 1.8, "alpha": 0.85, "zorder": 3, "transform": sideways(axes, px)}
+    axes.vlines(known["workers"], *bounds, color=series.style.colour, **look)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Line):
+    """What was measured, and what was predicted of it.
+
+    predicted  POINT, `y` with its interval, and error; px, how far open marks stand beside the median, or NaN
+               where nothing is measured: there the line goes on, dashed and with a band
+    """
+
+    predicted: pd.DataFrame
+
+    def draw_series(self, axes: Axes, series: DrawnSeries, side: int) -> list[Label]:  # noqa: ARG002
+        """Draw one line; return the label at the end of what is predicted."""
+        super().draw_series(axes, series, 0)
+        rows, colour = series.rows(self.predicted), series.style.colour
+        for px, table in rows.groupby("px"):
+            draw_intervals(axes, series, table, self.y, float(str(px)))
+            look = series.look(filled=False) | {
+                "linestyle": "none",
+                "transform": sideways(axes, float(str(px))),
+            }
+            (marks,) = axes.plot(table["workers"], table[self.y], **look)
+            titles = [
+                f"{self.mark(row)}, error {chart_percent(row['error'])}" for row in table.to_dict("records")
+            ]
+            title_marks(marks, [f"predicted {title}" for title in titles])
+        last, beyond = records(series.rows(self.rows), self.y)[-1:], rows[rows["px"].isna()]
+        if not last or beyond.empty:
+            return []
+        columns = ["workers", *(f"{self.y}{end}" for end in BOUNDED)]
+        start = [last[0]["workers"], *[last[0][self.y]] * 3]
+        x, y, low, high = np.vstack([start, beyond[columns].to_numpy(dtype=np.float64)]).T
+        axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1.5)
+        axes.plot(x, y, color=colour, linestyle=DASHED, linewidth=1.6, zorder=3)
+        return [Label(x[-1], y[-1], chart_number(y[-1]), series.style.text_colour)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack(Chart):
+    """Parts over the workers, bottom first, and beside each bar the total `y`; all panels have one y axis.
+
+    parts      column of a part -> its name
+    y_name     what the total is called beside the pointer
+    least_top  up to where the axis goes at least
+    """
+
+    parts: Mapping[str, str]
+    y_name: str
+    least_top: float = 0.0
+    by: tuple[str, ...] = ("options", "framework", "knobs")
+
+    def panels(self) -> list[Panel]:
+        """Return the panels; the parts are the same in all, so the first one has the legend."""
+        first, *others = super().panels()[:MOST_STACKS]
+        names = zip(self.parts.values(), PALETTE, strict=False)
+        look: dict[str, Any] = {"edgecolor": Colour.MUTED, "linewidth": 0.5}
+        patches = [Patch(facecolor=colour, label=name, **look) for name, (colour, _) in names]
+        return [replace(first, legend=patches), *others]
+
+    def fact(self, row: Row) -> str:
+        """Return the total and those parts that are not 0 as shown."""
+        shown = {name: self.number(row[part]) for part, name in self.parts.items()}
+        zero = self.number(0.0)
+        parts = ", ".join(
+            f"{name} {text}" for name, text in shown.items() if text.strip("\N{MINUS SIGN}") != zero
+        )
+        total = f"{self.number(row[self.y])} {on_workers(row['workers'])}"
+        return f"{total} ({parts})" if parts else total
+
+    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+        """Draw the parts of each worker count upon each other, gains below zero, and their sums."""
+        self._set_values(axes)
+        rows = series[0].rows(self.rows)
+        places, beside = np.arange(len(rows)), max(0.6, 1.6 - len(rows) / 2)
+        axes.set(xlabel="workers", xlim=(-beside, len(rows) - 1 + beside))
+        axes.set_xticks(places, [str(workers) for workers in rows["workers"]])
+        axes.grid(visible=False, axis="x")
+        axes.axhline(0, color=Colour.MUTED, linewidth=1)
+        values = rows[[*self.parts]].to_numpy(dtype=np.float64)
+        up, down = values.clip(min=0), values.clip(max=0)
+        base = np.where(values >= 0, up.cumsum(axis=1) - up, down.cumsum(axis=1) - down)
+        for part, (name, (colour, on_colour)) in enumerate(zip(self.parts.values(), PALETTE, strict=False)):
+            look: dict[str, Any] = {"color": colour, "edgecolor": Colour.PAPER, "linewidth": 0.8}
+            bars = axes.bar(places, values[:, part], BAR_WIDTH, base[:, part], **look)
+            for bar, workers in zip(bars, rows["workers"], strict=True):
+                text = self.number(bar.get_height())
+                title_marks(bar, [f"{name} {on_workers(workers)}: {text}"])
+                height = abs(bar.get_height()) / np.ptp(axes.get_ylim()) * PLOT_HEIGHT_PX
+                width = BAR_WIDTH / np.ptp(axes.get_xlim()) * PLOT_WIDTH_PX
+                if height > NUMBERED_PX and width > text_width(text):
+                    x, y = bar.get_center()
+                    axes.text(x, y, text, color=on_colour, ha="center", va="center")
+        x = places + 0.65 * BAR_WIDTH
+        axes.vlines(
+            x, rows[f"{self.y}_low"], rows[f"{self.y}_high"], color=Colour.INK, linewidth=1.6, zorder=4
+        )
+        (sums,) = axes.plot(x, rows[self.y], "D", color=Colour.INK, markersize=5, zorder=5)
+        totals = rows.to_dict("records")
+        title_marks(
+            sums, [f"{self.y_name} {on_workers(row['workers'])}: {self.value(row)}" for row in totals]
+        )
+
+    def _set_values(self, axes: Axes) -> None:
+        rows = pd.concat([series.rows(self.rows) for series in self.series])
+        parts = rows[[*self.parts]].to_numpy(dtype=np.float64)
+        bounds = rows[[f"{self.y}_low", f"{self.y}_high"]].to_numpy(dtype=np.float64).ravel()
+        values = np.concatenate([parts.clip(min=0).sum(axis=1), parts.clip(max=0).sum(axis=1), bounds])
+        value_axis(axes, "y", values, least_top=self.least_top, percent="%" in self.form)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve(Chart):
+    """A quantity in the course of training: the median of each point thick, some of its runs thin.
+
+    rows    medians, with the columns POINT, step, `x` and `y`; `runs` has the column run, too
+    x       column and `x_label` name of the other axis
+    log     which axes are logarithmic
+    target  a value with a line of its own; NaN without one
+    """
+
+    runs: pd.DataFrame
+    x: str
+    x_label: str
+    log: str = ""
+    least_top: float = 0.0
+    target: float = NAN
+    by: tuple[str, ...] = ("options", "framework")
+
+    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+        """Draw a line for every point; the axes are those of all frameworks under these options."""
+        both = pd.concat([self.rows, self.runs])
+        shown = both.loc[both["options"] == series[0].options, [self.x, self.y]].to_numpy(dtype=np.float64)
+        axes.set_xlabel(self.x_label)
+        value_axis(axes, "x", shown[:, 0], log="x" in self.log, whole=self.x == "trained")
+        value_axis(axes, "y", shown[:, 1], log="y" in self.log, least_top=self.least_top, beyond=(0.14, 0.06))
+        if np.isfinite(self.target):
+            axes.axhline(self.target, color=Colour.MUTED, linewidth=1.2, linestyle=DASHED, zorder=1)
+            text = f"target {chart_number(self.target, '.2f')}"
+            target = Label(0.01, self.target, text, Colour.MUTED, bold=False)
+            write(axes, target, (1, 3), coordinates=("axes fraction", "data"))
+        tips: dict[tuple[float, int], list[Label]] = {}
+        for each in series:
+            for tip in self._draw_series(axes, each):
+                x, height = in_panel(axes, tip.x, tip.y)
+                tips.setdefault((round(x, 1), round(height / SAME_HEIGHT)), []).append(tip)
+        texts = [", ".join(dict.fromkeys(tip.text for tip in group)) for group in tips.values()]
+        groups = zip(tips.values(), texts, strict=True)
+        end_labels(axes, [replace(group[0], text=text) for group, text in groups], distance_px=8)
+
+    def _draw_series(self, axes: Axes, series: DrawnSeries) -> Iterator[Label]:
+        """Draw a line for every point, more workers stronger, its runs thin; yield their labels."""
+        points = list(series.rows(self.rows).groupby("workers"))
+        for number, (workers, median) in enumerate(points, start=1):
+            alpha = FAINTEST + (1 - FAINTEST) * number / len(points)
+            for name, run in series.rows(self.runs[self.runs["workers"] == workers]).groupby("run"):
+                thin: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.4 * alpha, "zorder": 2}
+                (line,) = axes.plot(run[self.x], run[self.y], color=series.style.colour, **thin)
+                title_marks(line, [str(name)])
+            marker = series.style.marker if len(median) <= MOST_MARKED_STEPS else None
+            look: dict[str, Any] = {
+                "marker": marker,
+                "markersize": 4,
+                "markeredgewidth": 0,
+                "alpha": alpha,
+                "zorder": 3,
+            }
+            (line,) = axes.plot(median[self.x], median[self.y], **series.look() | look)
+            title_marks(line, [f"{series.name} {on_workers(int(str(workers)))}: the median of its runs"])
+            for last in records(median, self.y)[-1:]:
+                yield Label(last[self.x], last[self.y], str(workers), series.style.text_colour)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareCurve(Chart):
+    """A quantity against the column pixel_share, with bands."""
+
+    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+        """Draw a line for each series."""
+        rows = self.rows[self.rows["options"] == series[0].options]
+        axes.set_xlabel("share of the pixels")
+        value_axis(axes, "x", np.array([0.0, 1.0]), percent=True)
+        axes.set_xlim(0, 1)
+        value_axis(
+            axes, "y", rows[[f"{self.y}{end}" for end in BOUNDED]].to_numpy(dtype=np.float64), least_top=1.0
+        )
+        for each in series:
+            own = each.rows(rows)
+            band: dict[str, Any] = {"color": each.style.colour, "alpha": 0.15, "linewidth": 0}
+            axes.fill_between(own["pixel_share"], own[f"{self.y}_low"], own[f"{self.y}_high"], **band)
+            (line,) = axes.plot(own["pixel_share"], own[self.y], **each.look())
+            title_marks(line, [each.name])
+
+    def fact(self, row: Row) -> str:
+        """Return the value alone."""
+        return self.number(row[self.y])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forest(Chart):
+    """Ratios or differences, a row for each comparison, beside a line where both sides are equal.
+
+    rows   in the order drawn: `y` with its interval, NaN where not known; heading and name, alike in those of
+           one line; framework, "" for a grey diamond, and claimed, else grey; title, beside the pointer
+    equal  the value where both are equal; a ratio, equal at 1, has a logarithmic axis
+    axis   its name
+    margin of a grey band around `equal`
+    arms   the frameworks of a legend
+    """
+
+    equal: float
+    axis: str
+    margin: float = 0.0
+    arms: Names = field(default_factory=dict)
+
+    def facts(self) -> Iterator[str]:
+        """Yield all rows."""
+        yield from (row["title"] for row in records(self.rows, self.y))
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Heading and name of each line; the rows of a heading stand below it where they have names."""
+        lines = list(dict.fromkeys(zip(self.rows["heading"], self.rows["name"], strict=True)))
+        if any(name for _, name in lines):
+            lines = list(dict.fromkeys(line for one in lines for line in ((one[0], ""), one)))
+        return lines
+
+    def panels(self) -> list[Panel]:
+        """Return the one panel."""
+        arms = [DrawnSeries("", arm, "", name, SERIES_STYLES[arm]) for arm, name in self.arms.items()]
+        draw = partial(self.draw, series=())
+        return [
+            Panel(self.title, draw, legend=[arm.line() for arm in arms], plot_px=ROW_PX * len(self.lines))
+        ]
+
+    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:  # noqa: ARG002
+        """Draw all rows; the number of one that has its line for itself is written with its interval."""
+        self._set_axes(axes)
+        places = self.rows.groupby(["heading", "name"], sort=False).cumcount()
+        numbers = [
+            self.number(row[self.y]) if places.max() else self.value(row)
+            for row in self.rows.to_dict("records")
+        ]
+        room_px = max(map(text_width, numbers)) + 10
+        for place, text, row in zip(places, numbers, self.rows.to_dict("records"), strict=True):
+            if np.isnan(row[self.y]):
+                continue
+            line = self.lines.index((row["heading"], row["name"]))
+            y = line + 0.3 * (place - places.max() / 2)
+            style = SERIES_STYLES.get(row["framework"])
+            colour = style.colour if style and row["claimed"] else Colour.MUTED
+            axes.hlines(y, row[f"{self.y}_low"], row[f"{self.y}_high"], color=colour, linewidth=1.8)
+            (mark,) = axes.plot(row[self.y], y, style.marker if style else "D", color=colour, markersize=7)
+            title_marks(mark, [row["title"]])
+            number = Label(
+                1, line, text, style.text_colour if style and places.max() else Colour.INK, bold=False
+            )
+            write(axes, number, (10 + place * room_px, 0), coordinates=("axes fraction", "data"))
+
+    def _set_axes(self, axes: Axes) -> None:
+        ends = self.rows[[f"{self.y}{end}" for end in BOUNDED]].to_numpy(dtype=np.float64).ravel()
+        values = np.append(ends, [self.equal - 1.6 * self.margin, self.equal + 1.6 * self.margin])
+        nothing = not np.nan_to_num(values).any()
+        value_axis(axes, "x", np.array([-0.01, 0.01]) if nothing else values, log=self.equal > 0)
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        band = self.equal - self.margin, self.equal + self.margin
+        axes.axvspan(*band, color=Colour.GRID, linewidth=0, zorder=0.5)
+        axes.axvline(self.equal, color=Colour.MUTED, linewidth=1.2)
+        names = [shortened(name or heading, MOST_NAME_PX) for heading, name in self.lines]
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(axis="y", length=0)
+        axes.set(xlabel=self.axis, ylim=(len(names) - 0.5, -0.5))
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+        is_named = any(name for _, name in self.lines)
+        for text, (_, name) in zip(axes.get_yticklabels(), self.lines, strict=True):
+            text.set_fontweight("bold" if is_named and not name else "normal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostChart(Chart):
+    """Seconds against worker-hours: the points that no other beats in both are filled and joined.
+
+    rows  POINT, `seconds` and `hours` with their intervals, pareto, and pareto_of, what both are of
+    """
+
+    y: str = "seconds"
+
+    def panel(self, series: Sequence[DrawnSeries]) -> Panel:
+        """Return a panel that says what its time and cost are of."""
+        of = series[0].rows(self.rows)["pareto_of"].iloc[0]
+        return replace(super().panel(series), title=f"{self.title}: {of}")
+
+    def fact(self, row: Row) -> str:
+        """Return time and worker-hours."""
+        hours = f"{chart_number(row['hours'])} worker-hours"
+        return f"{chart_number(row['seconds'])} s, {hours} {on_workers(row['workers'])}"
+
+    def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
+        """Draw the points of one set of options, in the units that read best."""
+        rows = self.rows[self.rows["options"] == series[0].options].copy()
+        log = bool(rows["seconds"].max() >= WIDE_COST_RATIO * rows["seconds"].min())
+        names = []
+        sides: tuple[tuple[Literal["x", "y"], str, float], ...] = (
+            ("y", "seconds", 1.0),
+            ("x", "hours", SECONDS_PER_HOUR),
+        )
+        for which, column, seconds in sides:
+            columns = [f"{column}{end}" for end in BOUNDED]
+            size, unit = unit_of(rows[column] * seconds)
+            rows[columns] *= seconds / size
+            value_axis(axes, which, rows[columns].to_numpy(dtype=np.float64), log=log, beyond=(0.12, 0.12))
+            names.append({"s": "seconds", "min": "minutes", "h": "hours"}[unit])
+        axes.set(ylabel=names[0], xlabel=f"worker-{names[1]}")
+        front = rows[rows["pareto"]].sort_values("hours")
+        band: dict[str, Any] = {"linewidth": 9, "alpha": 0.2, "zorder": 1, "solid_capstyle": "round"}
+        axes.plot(front["hours"], front["seconds"], color=Colour.MUTED, **band)
+        for each in series:
+            own, colour = each.rows(rows), each.style.colour
+            thin: dict[str, Any] = {"linestyle": each.line_style, "linewidth": 1.2, "alpha": 0.5}
+            axes.plot(own["hours"], own["seconds"], color=colour, **thin)
+            axes.vlines(own["hours"], own["seconds_low"], own["seconds_high"], color=colour, linewidth=1.6)
+            axes.hlines(own["seconds"], own["hours_low"], own["hours_high"], color=colour, linewidth=1.6)
+            for filled, part in own.groupby("pareto"):
+                look = each.look(filled=bool(filled)) | {"linestyle": "none"}
+                (marks,) = axes.plot(part["hours"], part["seconds"], **look)
+                titles = []
+                for row in records(part, "seconds"):
+                    time = f"{chart_number(row['seconds'])} {axes.get_ylabel()}"
+                    price = f"{chart_number(row['hours'])} {axes.get_xlabel()}"
+                    titles.append(f"{each.name} {on_workers(row['workers'])}: {time}, {price}")
+                title_marks(marks, titles)
+        self._number_points(axes, rows, series)
+
+    def _number_points(self, axes: Axes, rows: pd.DataFrame, series: Sequence[DrawnSeries]) -> None:
+        """Write the workers beside each mark: native DDP's below to the left, Horovod's above to the right.
+
+        A number that would lie on another mark or number stands on the other side, or else is left out.
+        """
+        size = np.array([PLOT_WIDTH_PX, PLOT_HEIGHT_PX])
+        taken = [size * in_panel(axes, row["hours"], row["seconds"]) for row in rows.to_dict("records")]
+        for each in series:
+            side = -1 if each.framework == "pytorch_native" else 1
+            for row in each.rows(rows).to_dict("records"):
+                mark = size * in_panel(axes, row["hours"], row["seconds"])
+                for away in (side, -side):
+                    place = mark + away * np.array(NUMBER_CENTRE_PX)
+                    if all(np.abs(place - other).max() > FREE_PX for other in taken):
+                        taken.append(place)
+                        text = str(row["workers"])
+                        label = Label(row["hours"], row["seconds"], text, each.style.text_colour)
+                        write(axes, label, (8 * away, 5 * away))
+                        break

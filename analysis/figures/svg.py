@@ -1,0 +1,215 @@
+"""Panels as files, and as parts of a web page that restyles them.
+
+In the page each of `style.Colour` is a variable of its style sheet: `--ink`, `--paper`, `--native`, ...
+"""
+
+import io
+import json
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
+
+from analysis.figures.frame import PANEL_WIDTH_PX, TITLES, Panel, framed
+from analysis.figures.style import FONT_NAME, PX_PER_INCH, STYLE, Colour
+
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
+GROUP, PATH, USE, DEFINITIONS, TITLE = (f"{{{SVG}}}{tag}" for tag in ("g", "path", "use", "defs", "title"))
+MOST_COLUMNS = 2
+# The pictures are twice as large as the page shows the panels.
+PNG_DOTS_PER_INCH = 150
+# Id of the texts that are read across lines.
+HALO = "halo"
+VARIABLES = {colour.value: f"var(--{colour.name.lower()})" for colour in Colour}
+COLOUR = re.compile("|".join(VARIABLES))
+FONT = re.compile(rf"'{FONT_NAME}'(, [^;]*)?")
+PAGE_FONT = "system-ui, sans-serif"
+REFERENCE = re.compile(r"(?<=#)[^)]+")
+DECIMALS = re.compile(r"-?\d+\.\d+")
+# Of a pixel: not to be seen, enlarged ten times neither.
+DECIMAL_DIGITS = 2
+MEASURES = ("d", "x", "y", "transform", "style")
+# What an SVG has without being told, and what its root tells all texts.
+UNNEEDED = re.compile(
+    "stroke-dashoffset: 0|stroke-linecap: butt|text-anchor: start|"
+    rf"font-family: {PAGE_FONT}|fill: var\(--ink\)"
+)
+ROOT_STYLE = f"font-family:{PAGE_FONT};fill:var(--ink)"
+
+
+@dataclass(frozen=True)
+class DrawnFigure:
+    """A figure: the contents of its files, and each panel as an `svg` element of a web page."""
+
+    svg: bytes
+    png: bytes
+    panels: tuple[str, ...]
+
+
+def picture(panels: Sequence[Panel], alternative: str, name: str) -> DrawnFigure:
+    """Return panels as files, two in a row, and as parts of a page; equal panels always give equal bytes.
+
+    Screen readers say `alternative` for the first panel, and the titles of the others. Ids start with `name`.
+    """
+    with rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a box is drawn instead
+        placed: list[tuple[Figure, int, int]] = []
+        top = 0
+        for start in range(0, len(panels), MOST_COLUMNS):
+            row = panels[start : start + MOST_COLUMNS]
+            figures = [framed(panel, max(each.text_rows for each in row)) for panel in row]
+            placed += [(figure, column * PANEL_WIDTH_PX, top) for column, figure in enumerate(figures)]
+            top += max(int(figure.bbox.height) for figure in figures)
+        placed[0][0].set_label(alternative)
+        size = (PANEL_WIDTH_PX * min(len(panels), MOST_COLUMNS), top)
+        files = (_svg_file(placed, size), _png_file(placed, size))
+        inline = [
+            inline_svg(figure, f"{name}-{number}") for number, (figure, *_) in enumerate(placed, start=1)
+        ]
+    return DrawnFigure(*files, tuple(inline))
+
+
+def _svg_file(placed: Sequence[tuple[Figure, int, int]], size: tuple[int, int]) -> bytes:
+    """Return one SVG; what several panels define alike, such as the shape of a letter, it has once."""
+    width, height = size
+    whole = Element(
+        f"{{{SVG}}}svg", width=f"{width}pt", height=f"{height}pt", viewBox=f"0 0 {width} {height}"
+    )
+    defined: set[str] = set()
+    for figure, left, top in placed:
+        part = ElementTree.SubElement(whole, GROUP, transform=f"translate({left} {top})")
+        part.extend(_svg(figure, "path"))
+        for definitions in part.iter(DEFINITIONS):
+            for each in list(definitions):
+                if each.get("id") in defined:
+                    definitions.remove(each)
+                defined.add(each.get("id", ""))
+    return ElementTree.tostring(whole)
+
+
+def _png_file(placed: Sequence[tuple[Figure, int, int]], size: tuple[int, int]) -> bytes:
+    scale = PNG_DOTS_PER_INCH / PX_PER_INCH
+    whole = Image.new("RGB", (int(scale * size[0]), int(scale * size[1])), "white")
+    for figure, left, top in placed:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=PNG_DOTS_PER_INCH, facecolor="white")
+        whole.paste(Image.open(buffer), (int(scale * left), int(scale * top)))
+    buffer = io.BytesIO()
+    whole.save(buffer, format="png", dpi=(PNG_DOTS_PER_INCH, PNG_DOTS_PER_INCH))
+    return buffer.getvalue()
+
+
+def inline_svg(figure: Figure, name: str) -> str:
+    """Return the figure as an `svg` element for a web page; screen readers say the figure's label.
+
+    One unit of it is one pixel of the page. It is transparent, and takes its colours from the page. All ids
+    start with `name`, so that several figures can share a page. Text stays text, in the page's own type. What
+    does not show is left out: a report has dozens of panels, and is mailed as one file.
+    """
+    for text in figure.findobj(Text):
+        if text.get_path_effects():  # outlines, which would make paths of texts
+            text.set_path_effects([])
+            text.set_gid(HALO)
+    root = _svg(figure, "none")
+    for group in [element for element in root.iter() if element.get("id") == HALO]:
+        group.attrib = {"paint-order": "stroke", "stroke": Colour.PAPER, "stroke-width": "3"}
+    values = [value for element in root.iter() for value in element.attrib.values() if "#" in value]
+    referred = dict.fromkeys(found for value in values for found in REFERENCE.findall(value))
+    ids = {old: f"{name}-{number}" for number, old in enumerate(referred, start=1)}
+    for element in root.iter():
+        kept = {key: _restyled(key, value, ids) for key, value in element.attrib.items()}
+        element.attrib = {key.removeprefix(f"{{{XLINK}}}"): value for key, value in kept.items() if value}
+    _flatten(root)
+    root.attrib |= {
+        "width": f"{figure.bbox.width:g}",
+        "height": f"{figure.bbox.height:g}",
+        "role": "img",
+        "aria-label": str(figure.get_label()),
+        "id": name,
+        "stroke-linejoin": "round",
+        "style": ROOT_STYLE,
+    }
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _restyled(key: str, value: str, ids: dict[str, str]) -> str:
+    """Return the value of an attribute as the page needs it; empty where it needs none."""
+    if key == "id":
+        return ids.get(value, "")
+    value = COLOUR.sub(lambda match: VARIABLES[match[0]], value)
+    if key in MEASURES:
+        value = DECIMALS.sub(lambda match: f"{round(float(match[0]), DECIMAL_DIGITS) + 0.0:.10g}", value)
+    if key == "style":
+        parts = FONT.sub(PAGE_FONT, value).split("; ")
+        return ";".join(part.replace(": ", ":", 1) for part in parts if not UNNEEDED.fullmatch(part))
+    if key == "d":
+        return re.sub(r"\s*([A-Za-z])\s*", r"\1", value).strip()
+    if key == "transform":
+        return re.sub(r"rotate\(-?0 .*\)", "", value)
+    return REFERENCE.sub(lambda match: ids.get(match[0], match[0]), value)
+
+
+def _flatten(element: Element) -> None:
+    """Replace groups without attributes by what is in them, and drop what is empty or paints nothing."""
+    children = list(element)
+    element[:] = []
+    for child in children:
+        _flatten(child)
+        titled = child.find(TITLE) is not None
+        if child.tag == GROUP and not child.attrib and not (titled and len(child) > 2):
+            if titled and len(child) == 2:
+                child[1].insert(0, child[0])
+                del child[0]
+            element.extend(child)
+        elif not (child.tag in (GROUP, DEFINITIONS) and not len(child)) and child.get("style") != "fill:none":
+            element.append(child)
+    if len(element):
+        element.text = None
+    element.tail = None
+
+
+def _svg(figure: Figure, fonttype: str) -> Element:
+    """Return the figure as SVG with titles of its marks; `fonttype` is "path", or "none" for text as text."""
+    ElementTree.register_namespace("", SVG)
+    ElementTree.register_namespace("xlink", XLINK)
+    buffer = io.BytesIO()
+    # Only as a file it has a ground of its own.
+    transparent = fonttype == "none"
+    with rc_context({"svg.fonttype": fonttype}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=transparent)
+    root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 (matplotlib has just written it)
+    for tag in ("metadata", *(["defs/style"] if transparent else [])):
+        for parent in root.findall(f"{{{SVG}}}{tag}/.."):
+            parent.remove(parent[0])
+    for group in root.iter():
+        texts = group.get("id", "").partition(TITLES)[2]
+        if texts:
+            del group.attrib["id"]
+            _write_titles(group, json.loads(texts))
+    return root
+
+
+def _write_titles(group: Element, titles: Sequence[str]) -> None:
+    """Title every mark; where some were not drawn, since they lie outside, rather none than a wrong one."""
+    marks = [group] if len(titles) == 1 else list(_marks(group))
+    for mark, title in zip(marks, titles, strict=False) if len(marks) == len(titles) else ():
+        element = Element(TITLE)
+        element.text = title
+        mark.insert(0, element)
+
+
+def _marks(group: Element) -> Iterator[Element]:
+    """Yield the marks of a group: uses of one shape."""
+    for child in group:
+        if child.tag == USE:
+            yield child
+        elif child.tag != DEFINITIONS:
+            yield from _marks(child)
