@@ -16,8 +16,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from unet_scaling.data import batches
-from unet_scaling.data.manifest import Manifest, read_manifest
+from unet_scaling.data import order as orders
+from unet_scaling.data.folder import Manifest, read_manifest
 from unet_scaling.model import ConvolutionPair, UNet
 from unet_scaling.study.config import RunConfig
 from unet_scaling.training import learning_rate
@@ -102,7 +102,7 @@ class ReferenceTraining:
 
 def epoch_batches(config: RunConfig, images: ReferenceImages, epoch: int) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the images of each step of one worker's epoch, as the project's own training takes them."""
-    split = batches.split(len(images.manifest.pairs), config.data.test_share, config.data.split_seed)
-    order = batches.epoch_order(split.train, config.data.passes_per_epoch, config.seed, epoch)
-    for step in batches.worker_batches(order, 0, 1, config.training.batch_per_worker, 1):
+    split = orders.split(len(images.manifest.pairs), config.data.test_share, config.data.split_seed)
+    order = orders.epoch_order(split.train, config.data.passes_per_epoch, config.seed, epoch)
+    for step in orders.worker_batches(order, 0, 1, config.training.batch_per_worker, 1):
         yield step[0]

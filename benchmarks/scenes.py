@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.manifest import write_manifest
+from unet_scaling.data.folder import write_manifest
 from unet_scaling.data.synthetic import make
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.study_file import config_path

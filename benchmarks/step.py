@@ -32,9 +32,7 @@ from benchmarks.arms import (
 )
 from benchmarks.reference_mode import ReferenceImages, ReferenceTraining, epoch_batches
 from benchmarks.scenes import SIZES, indents, reference_config
-from unet_scaling.data.batches import to_device
-from unet_scaling.data.image_data import ImageBatch
-from unet_scaling.data.mask_bits import pack_bits
+from unet_scaling.data.batches import ImageBatch, to_device
 from unet_scaling.group.allocator import KEEP_MEMORY
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK
@@ -75,7 +73,7 @@ class OwnTraining:
 
 def as_cached(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """Return float32 images and masks [b, 1, H, W] as the bytes and bits that they are in the cache."""
-    bits = pack_bits(masks[:, 0].numpy().astype(np.uint8))
+    bits = np.packbits(masks[:, 0].numpy().astype(np.uint8), axis=-1)
     return (images * 255).round().to(torch.uint8), torch.from_numpy(bits)
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from slurm.cluster import Cluster, geometry
 from slurm.preflight import limit_node_hours, limit_text
-from unet_scaling.data.enough_images import count_test_images
-from unet_scaling.data.manifest import read_manifest
+from unet_scaling.data.folder import read_manifest
+from unet_scaling.data.order import count_test_images
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.measurements import STARTUP_COLUMNS

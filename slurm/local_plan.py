@@ -13,8 +13,8 @@ from slurm.estimate import KnownSeconds
 from slurm.preflight import check_inputs
 from slurm.states import judged, study_submissions
 from slurm.study_folder import StudyFolder, in_launch_order
-from unet_scaling.data.enough_images import count_test_images, require_enough_images
-from unet_scaling.data.manifest import read_manifest
+from unet_scaling.data.folder import read_manifest
+from unet_scaling.data.order import count_test_images, require_enough_images
 from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.errors import UserError

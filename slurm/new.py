@@ -13,9 +13,8 @@ from typing import NamedTuple
 from slurm.cluster import DAY_SECONDS, limit_seconds
 from slurm.scheduler import Slurm, UnreachableError
 from unet_scaling.data.checking import check_folder, sample_folder
-from unet_scaling.data.enough_images import count_test_images
-from unet_scaling.data.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from unet_scaling.data.pairs import find_pairs
+from unet_scaling.data.folder import MANIFEST_NAME, find_pairs, read_manifest, write_manifest
+from unet_scaling.data.order import count_test_images
 from unet_scaling.study.config import FRAMEWORKS, PROJECT
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.keys import as_toml

@@ -14,7 +14,7 @@ from typing import cast
 
 from torch import nn
 
-from unet_scaling.data.image_data import ImageData
+from unet_scaling.data.batches import ImageData
 from unet_scaling.explain.run import explain_run
 from unet_scaling.group.group import Group
 from unet_scaling.run.recorder import Recorder

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from unet_scaling.data.batches import RunData
 from unet_scaling.data.cache import CachedImages
-from unet_scaling.data.run_data import RunData
 from unet_scaling.group.identity import identify
 from unet_scaling.model import UNet
 from unet_scaling.study.record import Record

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from unet_scaling.data.image_source import ImageSource, Indices, PackedBatch
+from unet_scaling.data.batches import ImageSource
+from unet_scaling.data.decoding import PackedBatch
+from unet_scaling.data.order import Indices
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from PIL import Image
 from slurm.local import launch
 from slurm.processes import launch_environment
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.manifest import write_manifest
+from unet_scaling.data.folder import write_manifest
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.record import Record, read_record

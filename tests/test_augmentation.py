@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unet_scaling.data.augmentation import (
+from unet_scaling.data.batches import (
     BRIGHTNESS,
     CONTRAST,
     DRAWN,

@@ -17,7 +17,7 @@ from tests.records import write_run
 from tests.studies import make_images, make_point
 from tests.test_checkpoint import GROUP, POINT, save, trained
 from unet_scaling.data.cache import build_cache, open_cache
-from unet_scaling.data.manifest import read_manifest
+from unet_scaling.data.folder import read_manifest
 from unet_scaling.measure.ping_pong import HostPair, PingPong, read_ping_pong, write_ping_pong
 from unet_scaling.run.checkpoint import load_checkpoint
 from unet_scaling.run.failure import reporting_errors

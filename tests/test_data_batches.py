@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.data_folders import refused
 from unet_scaling.data import batches
-from unet_scaling.data.enough_images import require_enough
-from unet_scaling.data.mask_bits import pack_bits
+from unet_scaling.data import order as orderings
+from unet_scaling.data.order import require_enough
 from unet_scaling.study.errors import UserError
 
 counts = st.integers(1, 16)
@@ -19,7 +19,7 @@ counts = st.integers(1, 16)
 
 @given(st.integers(2, 500), st.floats(0.001, 0.999), st.integers(0, 2**32))
 def test_the_split_uses_every_image_once_and_leaves_none_empty(count: int, share: float, seed: int) -> None:
-    split = batches.split(count, share, seed)
+    split = orderings.split(count, share, seed)
     assert sorted([*split.train, *split.test]) == list(range(count))
     assert len(split.train) >= 1
     assert len(split.test) >= 1
@@ -28,28 +28,28 @@ def test_the_split_uses_every_image_once_and_leaves_none_empty(count: int, share
 
 def test_the_split_depends_on_its_seed_and_is_what_it_was_in_earlier_versions() -> None:
     # A change here would silently change every test set: results could no longer be compared.
-    assert batches.split(20, 0.2, 42).test.tolist() == [1, 10, 13, 17]
-    assert batches.split(20, 0.2, 43).test.tolist() != [1, 10, 13, 17]
-    assert batches.epoch_order(np.arange(8), 1, seed=1, epoch=0).tolist() == [2, 0, 7, 4, 6, 3, 5, 1]
+    assert orderings.split(20, 0.2, 42).test.tolist() == [1, 10, 13, 17]
+    assert orderings.split(20, 0.2, 43).test.tolist() != [1, 10, 13, 17]
+    assert orderings.epoch_order(np.arange(8), 1, seed=1, epoch=0).tolist() == [2, 0, 7, 4, 6, 3, 5, 1]
     for count in (0, 1):
         with pytest.raises(UserError) as caught:
-            batches.split(count, 0.2, 1)
+            orderings.split(count, 0.2, 1)
         assert refused(caught, 65, f"{count} image", "at least 2")
 
 
 @given(st.integers(1, 100), st.integers(1, 4), st.integers(0, 1000), st.integers(0, 1000))
 def test_an_epoch_shows_each_image_once_per_pass(count: int, passes: int, seed: int, epoch: int) -> None:
     train = np.arange(count) * 3
-    order = batches.epoch_order(train, passes, seed, epoch)
+    order = orderings.epoch_order(train, passes, seed, epoch)
     for shuffled in order.reshape(passes, count):
         assert sorted(shuffled) == train.tolist()
-    np.testing.assert_array_equal(order, batches.epoch_order(train, passes, seed, epoch))
+    np.testing.assert_array_equal(order, orderings.epoch_order(train, passes, seed, epoch))
 
 
 def test_every_epoch_seed_and_pass_has_its_own_shuffle() -> None:
     train = np.arange(50)
-    orders = [batches.epoch_order(train, 1, seed, epoch) for seed in range(4) for epoch in range(4)]
-    orders += list(batches.epoch_order(train, 2, 9, 9).reshape(2, 50))
+    orders = [orderings.epoch_order(train, 1, seed, epoch) for seed in range(4) for epoch in range(4)]
+    orders += list(orderings.epoch_order(train, 2, 9, 9).reshape(2, 50))
     assert len({tuple(order) for order in orders}) == len(orders)
 
 
@@ -58,8 +58,8 @@ def test_many_workers_share_the_order_and_see_what_one_with_a_larger_batch_sees(
     count: int, workers: int, batch: int, accumulate: int
 ) -> None:
     order = np.random.default_rng(0).permutation(count)
-    alone = batches.worker_batches(order, 0, 1, workers * batch, accumulate)
-    own = [batches.worker_batches(order, worker, workers, batch, accumulate) for worker in range(workers)]
+    alone = orderings.worker_batches(order, 0, 1, workers * batch, accumulate)
+    own = [orderings.worker_batches(order, worker, workers, batch, accumulate) for worker in range(workers)]
     np.testing.assert_array_equal(np.concatenate(own, axis=2), alone)
     np.testing.assert_array_equal(alone.ravel(), order[: count - count % (workers * batch * accumulate)])
 
@@ -71,16 +71,16 @@ def test_one_that_plays_several_sees_their_batches_one_worker_after_the_other(
     assume(count >= workers * plays * batch * accumulate)
     order = np.random.default_rng(0).permutation(count)
     for worker in range(workers):
-        played = batches.worker_batches(order, worker, workers, batch, accumulate, plays)
+        played = orderings.worker_batches(order, worker, workers, batch, accumulate, plays)
         ranks = range(worker * plays, (worker + 1) * plays)
-        real = [batches.worker_batches(order, rank, workers * plays, batch, accumulate) for rank in ranks]
+        real = [orderings.worker_batches(order, rank, workers * plays, batch, accumulate) for rank in ranks]
         np.testing.assert_array_equal(played, np.concatenate(real, axis=1))
 
 
 @given(st.integers(1, 224), counts)
 def test_the_workers_evaluate_every_image_exactly_once(count: int, workers: int) -> None:
     test = np.arange(count) * 2
-    shares = [batches.test_share_of_worker(test, worker, workers) for worker in range(workers)]
+    shares = [orderings.test_share_of_worker(test, worker, workers) for worker in range(workers)]
     assert sorted(np.concatenate(shares)) == test.tolist()
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -89,7 +89,7 @@ def test_the_workers_evaluate_every_image_exactly_once(count: int, workers: int)
 def test_too_few_images_for_one_step_are_refused_before_training(
     images: int, workers: int, batch: int, accumulate: int
 ) -> None:
-    steps = len(batches.worker_batches(np.arange(images), 0, workers, batch, accumulate))
+    steps = len(orderings.worker_batches(np.arange(images), 0, workers, batch, accumulate))
     with nullcontext() if steps else pytest.raises(UserError):
         require_enough(images, workers, batch, accumulate)
 
@@ -106,7 +106,7 @@ def test_the_refusal_names_the_largest_numbers_that_would_do() -> None:
 def test_bytes_become_floats_on_the_device(channels_last: bool) -> None:
     images = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).reshape(2, 3, 4, 5)
     masks = (torch.arange(2 * 4 * 5, dtype=torch.uint8) % 3 == 0).reshape(2, 4, 5)
-    packed = torch.from_numpy(pack_bits(masks.numpy().astype(np.uint8)))
+    packed = torch.from_numpy(np.packbits(masks.numpy().astype(np.uint8), axis=-1))
     moved, targets = batches.to_device(images, packed, torch.device("cpu"), channels_last)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert moved.is_contiguous(memory_format=layout)

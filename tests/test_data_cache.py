@@ -16,11 +16,12 @@ import torch
 
 from tests.data_folders import blob, make_folder, noise, options, refused, save
 from unet_scaling.data import cache
+from unet_scaling.data.batches import unpack_bits
 from unet_scaling.data.cache import build_cache, cache_path, default_cache_root, open_cache
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.decoding import DecodedImages
-from unet_scaling.data.manifest import Manifest, write_manifest
-from unet_scaling.data.mask_bits import packed_width, unpack_bits
+from unet_scaling.data.folder import Manifest, write_manifest
+from unet_scaling.data.pixels import packed_width
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
 
@@ -29,7 +30,7 @@ KILLED_BUILDER = """
 import os, signal, sys
 from pathlib import Path
 from unet_scaling.data import cache
-from unet_scaling.data.manifest import read_manifest
+from unet_scaling.data.folder import read_manifest
 from unet_scaling.study.options import Data
 folder, root = Path(sys.argv[1]), Path(sys.argv[2])
 cache._rename_unless_there = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

@@ -10,8 +10,7 @@ import pytest
 from tests.data_folders import blob, make_folder, noise, refused, save
 from tests.record_server import DOI, RecordServer, serving, tar_of
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.fetch import INDENTS, Deposit, fetch
-from unet_scaling.data.unpack import Limits, unpack
+from unet_scaling.data.fetch import INDENTS, Deposit, fetch, unpack
 from unet_scaling.study.errors import UserError
 
 PINNED = "masks.tar.gz"
@@ -193,30 +192,40 @@ GOOD = {"images/a.png": b"1", "masks/a.png": b"2"}
 @pytest.mark.parametrize(
     ("files", "extra", "limits"),
     [
-        (GOOD | {"../../evil.png": b"x"}, [], Limits()),
-        (GOOD | {"images/../../../evil.png": b"x"}, [], Limits()),
-        (GOOD, [special("images/b.png", tarfile.SYMTYPE, "/etc/passwd")], Limits()),
-        (GOOD, [special("images/b.png", tarfile.LNKTYPE, "images/a.png")], Limits()),
-        (GOOD, [special("images/b.png", tarfile.FIFOTYPE)], Limits()),
-        (GOOD | {"more/a.png": b"x"}, [], Limits()),
-        ({"images/a.png": b"1"}, [], Limits()),
-        ({"masks/a.png": b"1"}, [], Limits()),
-        (GOOD, [], Limits(files=1)),
-        (GOOD, [], Limits(bytes=1)),
+        (GOOD | {"../../evil.png": b"x"}, [], {}),
+        (GOOD | {"images/../../../evil.png": b"x"}, [], {}),
+        (GOOD, [special("images/b.png", tarfile.SYMTYPE, "/etc/passwd")], {}),
+        (GOOD, [special("images/b.png", tarfile.LNKTYPE, "images/a.png")], {}),
+        (GOOD, [special("images/b.png", tarfile.FIFOTYPE)], {}),
+        (GOOD | {"more/a.png": b"x"}, [], {}),
+        ({"images/a.png": b"1"}, [], {}),
+        ({"masks/a.png": b"1"}, [], {}),
+        (GOOD, [], {"MOST_FILES": 1}),
+        (GOOD, [], {"MOST_BYTES": 1}),
     ],
 )
 def test_dishonest_archives_are_refused_and_leave_nothing(
-    target: Path, tmp_path: Path, files: dict[str, bytes], extra: list[tarfile.TarInfo], limits: Limits
+    target: Path,
+    tmp_path: Path,
+    files: dict[str, bytes],
+    extra: list[tarfile.TarInfo],
+    limits: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "all.tar.gz"
     path.write_bytes(tar_of(files, *extra))
-    with pytest.raises(UserError) as caught:
-        unpack([path], target, limits)
+    with monkeypatch.context() as patch:
+        for name, most in limits.items():
+            patch.setattr(f"unet_scaling.data.fetch.{name}", most)
+        with pytest.raises(UserError) as caught:
+            unpack([path], target)
     assert refused(caught, 65, path.name)
     assert list(target.iterdir()) == []
     assert not list(tmp_path.rglob("evil*"))
     path.write_bytes(tar_of(GOOD))
-    unpack([path], target, Limits(files=2, bytes=2))
+    monkeypatch.setattr("unet_scaling.data.fetch.MOST_FILES", 2)
+    monkeypatch.setattr("unet_scaling.data.fetch.MOST_BYTES", 2)
+    unpack([path], target)
 
 
 def flip(content: bytes) -> bytes:

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.data_folders import blob, cut, make_folder, noise, refused, save
 from unet_scaling.data.__main__ import main
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.manifest import read_manifest, write_manifest
+from unet_scaling.data.folder import read_manifest, write_manifest
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.data.synthetic import make
 from unet_scaling.study.config import PROJECT

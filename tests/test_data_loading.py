@@ -15,9 +15,9 @@ import torch
 from tests.faults import FLIPPED_VARIABLE, STEPS, Fault, attempt, checkpoints, fault_point
 from tests.studies import make_images, make_point
 from tests.trained import TrainedRuns, plain_config
-from unet_scaling.data.image_data import ImageBatch, ImageData
+from unet_scaling.data.batches import ImageBatch, ImageData
+from unet_scaling.data.folder import read_manifest
 from unet_scaling.data.loader import load_data
-from unet_scaling.data.manifest import read_manifest
 from unet_scaling.data.prefetch import Prefetcher
 from unet_scaling.group.group import single_worker
 from unet_scaling.measure.phases import NO_CLOCK

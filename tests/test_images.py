@@ -18,14 +18,22 @@ from slurm.commands import check, new
 from tests.data_folders import blob, noise, options, refused, save
 from tests.encodings import COLOUR, DEEP, ENCODINGS, GREY, Array, Encoding, pil, tif
 from unet_scaling.data.__main__ import main
+from unet_scaling.data.batches import shifted_out, unpack_bits
 from unet_scaling.data.cache import build_cache, open_cache
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.fitting import fit_image, fit_mask, fitted_box
-from unet_scaling.data.foreground import parse_foreground
-from unet_scaling.data.images import colours_of, decode, read_bytes, to_image, to_mask_values
-from unet_scaling.data.indents import draw_indents
-from unet_scaling.data.manifest import read_manifest
-from unet_scaling.data.mask_bits import pack_bits, packed_width, shifted_out, unpack_bits
+from unet_scaling.data.folder import parse_foreground, read_manifest
+from unet_scaling.data.pixels import (
+    colours_of,
+    decode,
+    fit_image,
+    fit_mask,
+    fitted_box,
+    packed_width,
+    read_bytes,
+    to_image,
+    to_mask_values,
+)
+from unet_scaling.data.synthetic import draw_indents
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.study_file import read_study
 
@@ -446,7 +454,7 @@ def test_shrinking_smooths_images_keeps_mask_values_and_both_in_register() -> No
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 64])
 def test_masks_come_back_from_their_bits_on_any_device(width: int) -> None:
     masks = np.random.default_rng(width).integers(0, 2, (3, 4, width), dtype=np.uint8)
-    packed = torch.from_numpy(pack_bits(masks))
+    packed = torch.from_numpy(np.packbits(masks, axis=-1))
     assert packed.shape == (3, 4, packed_width(width))
     for way in (unpack_bits, shifted_out):  # on a CPU, and on any other device
         np.testing.assert_array_equal(way(packed, width), masks)

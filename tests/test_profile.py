@@ -18,7 +18,7 @@ from tests.noted_images import NotedImages
 from tests.studies import TINY_STUDY
 from unet_scaling.data import cache, decoding
 from unet_scaling.data.batches import to_device
-from unet_scaling.data.images import decode
+from unet_scaling.data.pixels import decode
 from unet_scaling.profile.__main__ import main
 from unet_scaling.profile.findings import (
     HostCores,

@@ -18,7 +18,7 @@ from tests.cluster import wait_until
 from tests.faults import Fault, attempt, fault_point
 from tests.studies import make_images, make_run
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.manifest import write_manifest
+from unet_scaling.data.folder import write_manifest
 from unet_scaling.run import run_claim
 from unet_scaling.run.run_claim import OWNER_NAME, STALE_SECONDS, RunClaim, this_process
 from unet_scaling.study.config import PROJECT

@@ -19,7 +19,7 @@ from tests.studies import give_workers, make_point, make_run, single_config, tra
 from tests.trained import TrainedRuns
 from tests.xaitk_maps import clean_images, explained_point, xaitk_map, xaitk_stack
 from unet_scaling.data.checking import check_folder
-from unet_scaling.data.manifest import write_manifest
+from unet_scaling.data.folder import write_manifest
 from unet_scaling.data.synthetic import make
 from unet_scaling.run.interruption import STOP_AT_VARIABLE
 from unet_scaling.study.config import PROJECT, RunConfig

@@ -15,7 +15,7 @@ from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.rise import RISEStac
 from xaitk_saliency.impls.gen_image_classifier_blackbox_sal.slidingwindow import SlidingWindowStack
 
 from tests.studies import make_point
-from unet_scaling.data.image_data import ImageData
+from unet_scaling.data.batches import ImageData
 from unet_scaling.explain.maps import MapFiles, MapMaker
 from unet_scaling.explain.masks import MaskStore, Weighting, mask_chunks, method_of
 from unet_scaling.explain.network import CleanImage, clean_image, explained_network

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.measure.timing import synchronized_seconds

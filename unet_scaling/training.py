@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.data.image_source import Batch
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import RunData
+from unet_scaling.data.prefetch import Batch
 from unet_scaling.divergence import NonFiniteGradientGuard
 from unet_scaling.emulation import EmulatedAdam
 from unet_scaling.group.allocator import keep_memory

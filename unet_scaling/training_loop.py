@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import RunData
 from unet_scaling.evaluation import evaluate
 from unet_scaling.group.group import Group
 from unet_scaling.measure.epoch_meter import Meter

@@ -15,7 +15,7 @@ from pathlib import Path
 from slurm.cluster import Cluster, prologue_path, read_cluster
 from slurm.commands.options import add_study
 from slurm.preflight import check_inputs, data_folders, limit_text, require_throughput
-from unet_scaling.data.manifest import read_manifest
+from unet_scaling.data.folder import read_manifest
 from unet_scaling.group.identity import LAUNCHERS
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.config import PROGRAMS_FOLDER, PROJECT, RunConfig

@@ -23,7 +23,7 @@ from slurm.new import (
     worker_counts,
 )
 from slurm.reference import file_kinds
-from unet_scaling.data.pairs import NAMES_HELP
+from unet_scaling.data.folder import NAMES_HELP
 from unet_scaling.study.command_line import PASTED, CommandLine, launch_command
 from unet_scaling.study.config import PLAIN_NAME, StudyConfig
 from unet_scaling.study.errors import UserError

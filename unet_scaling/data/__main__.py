@@ -11,9 +11,15 @@ from pathlib import Path
 from statistics import median
 
 from unet_scaling.data.checking import check_folder, sample_folder
-from unet_scaling.data.foreground import ALLOWED
-from unet_scaling.data.manifest import MANIFEST_NAME, Manifest, write_manifest
-from unet_scaling.data.pairs import NAMES_HELP, SAME_NAMES, name_pattern
+from unet_scaling.data.folder import (
+    ALLOWED,
+    MANIFEST_NAME,
+    NAMES_HELP,
+    SAME_NAMES,
+    Manifest,
+    name_pattern,
+    write_manifest,
+)
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.errors import run_program
 
@@ -64,7 +70,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _fetch(arguments: argparse.Namespace) -> None:
     """Download the indentation data set (1,120 images), verify, unpack and check it."""
-    from unet_scaling.data.fetch import fetch  # only this command needs network libraries
+    from unet_scaling.data.fetch import fetch
 
     print("fetched" if fetch(arguments.folder) else f"{arguments.folder}: exists already")
     _describe(arguments, arguments.foreground, arguments.names)

@@ -1,65 +1,200 @@
-"""Divide the images among workers and steps, and bring batches to a device."""
+"""Batches of one run as its workers consume them: steps to train on, a share of the test set to evaluate.
 
-from dataclasses import dataclass
+Bytes are gathered from a source, brought to the device, converted there and augmented.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.data.enough_images import count_test_images
-from unet_scaling.data.image_source import Indices
-from unet_scaling.data.mask_bits import unpack_bits
-from unet_scaling.study.random_streams import ORDER_STREAM, SPLIT_STREAM
+from unet_scaling.data.decoding import PackedBatch
+from unet_scaling.data.order import Indices, Split, epoch_order, test_share_of_worker, worker_batches
+from unet_scaling.data.prefetch import Batch, Prefetcher, Source
+from unet_scaling.data.verification import Verification
+from unet_scaling.group.group import Group
+from unet_scaling.measure.phases import NO_CLOCK, Clock
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.measurements import Phase
+from unet_scaling.study.options import Data
+from unet_scaling.study.random_streams import AUGMENTATION_STREAM
+from unet_scaling.study.record_lines import ComputeFacts
+
+CropBox = tuple[int, int, int, int]
+Draws = npt.NDArray[np.float64]
+# The raw numbers of an image, in this order: a new one goes to the end.
+FLIP_ROWS, FLIP_COLUMNS, TOP, LEFT, BRIGHTNESS, CONTRAST = range(6)
+DRAWN = 6
+RAW_BITS = 64
+FLOAT_BITS = 53
+MIDDLE_GREY = 0.5
+FLIP_PROBABILITY = 0.5
 
 
 @dataclass(frozen=True)
-class Split:
-    """Images for training and for evaluation: disjoint, sorted, together all of them."""
+class RunData(ABC):
+    """All samples of a run, and the part of this worker."""
 
-    train: Indices
-    test: Indices
+    source: Source
+    verification: Verification
+    split: Split
+    config: RunConfig
+    group: Group
+    manifest_sha256: str
+    opened: float = field(default_factory=time.perf_counter)
+
+    @property
+    def compute(self) -> ComputeFacts | None:
+        """Return by which profile the workers wait; none where they compute."""
+        return None
+
+    @property
+    def train_images(self) -> int:
+        """Return the number of images in the training split, each counted once."""
+        return len(self.split.train)
+
+    @property
+    def test_images(self) -> int:
+        """Return the number of images in the test split."""
+        return len(self.split.test)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return the optimizer steps: equal on all workers, what does not fill a step is left out."""
+        return self.train_images * self.config.data.passes_per_epoch // self._images_per_step
+
+    @property
+    def images_per_epoch(self) -> int:
+        """Return how many images all workers together process in one epoch."""
+        return self.steps_per_epoch * self._images_per_step
+
+    @property
+    def _images_per_step(self) -> int:
+        training = self.config.training
+        return self.config.played_workers * training.batch_per_worker * training.accumulate
+
+    def steps(self, epoch: int, clock: Clock, first: int = 0) -> Iterator[Iterator[Batch]]:
+        """Yield this worker's batches of each step from `first` on; they are loaded as they are taken.
+
+        They are a function of seed, epoch, rank and number of workers alone. Take all of a step before the
+        next: memory is that of one batch, however many passes a step has.
+        """
+        config = self.config
+        batch = config.training.batch_per_worker
+        order = epoch_order(self.split.train, config.data.passes_per_epoch, config.seed, epoch)
+        own = worker_batches(
+            order,
+            self.group.rank,
+            self.group.size,
+            batch,
+            config.training.accumulate,
+            config.plays_per_worker,
+        )
+        remaining = own[first:]
+        requested = remaining.reshape(-1, batch)
+        gathered: Iterator[Batch] = map(self.source.gather, requested)
+        if config.data.loader_workers:
+            gathered = self._prefetcher.batches(requested)
+        for step in remaining:
+            yield (self._transformed(self._next(gathered, clock), epoch, indices, clock) for indices in step)
+
+    @cached_property
+    def _prefetcher(self) -> Prefetcher:
+        return Prefetcher(self.source, self.config.data.loader_workers)
+
+    def test_share(self) -> Iterator[tuple[int, Batch]]:
+        """Yield this worker's test samples, a batch of each, with its position in the test split."""
+        for position in test_share_of_worker(np.arange(self.test_images), self.group.rank, self.group.size):
+            yield int(position), self.test_sample(int(position))
+
+    def test_sample(self, position: int) -> Batch:
+        """Return the test sample at this position of the test split, as a batch of one."""
+        one = self.split.test[position : position + 1]
+        return self._next(map(self.source.gather, [one]), NO_CLOCK)
+
+    def _next(self, gathered: Iterator[Batch], clock: Clock) -> Batch:
+        self.verification.require_whole()
+        packed = next(gathered)
+        clock.mark(Phase.DATA_WAIT)
+        batch = self._on_device(packed)
+        clock.mark(Phase.HOST_TO_DEVICE)
+        return batch
+
+    @abstractmethod
+    def _on_device(self, packed: Batch) -> Batch:
+        """Bring a batch to the worker's device."""
+
+    @abstractmethod
+    def _transformed(self, batch: Batch, epoch: int, indices: Indices, clock: Clock) -> Batch:
+        """Return the batch of these training samples as it is trained on in this epoch."""
 
 
-def split(count: int, test_share: float, seed: int) -> Split:
-    """Draw the test images, rounded to an integer and at least one; a function of the arguments alone.
+class ImageSource(Source, Protocol):
+    """Images and masks of a data set, by their row in its manifest: cached, decoded, or on the device."""
 
-    Raises UserError (65) where there are fewer than two images, one for each part.
+    @property
+    def boxes(self) -> npt.NDArray[np.int32]:
+        """Return int32 [n, 4]: top, left, height, width of each picture within its padding, in pixels."""
+
+    def gather(self, indices: Indices) -> PackedBatch:
+        """Return uint8 images [b, channels, height, width], stored channels-last, and packed masks.
+
+        Masks are [b, height, ceil(width / 8)], a bit for each pixel. Raises UserError (65) where a file
+        cannot be decoded.
+        """
+
+
+@dataclass(frozen=True)
+class ImageBatch:
+    """float32 images [batch, channels, height, width] in 0..1, masks [batch, 1, height, width] in {0, 1}.
+
+    `box` is top, left, height and width in pixels of a test image within the padding that resizing added.
     """
-    tests = count_test_images(count, test_share)
-    order = _permutations(1, count, [seed, SPLIT_STREAM])[0]
-    return Split(train=np.sort(order[tests:]), test=np.sort(order[:tests]))
+
+    images: Tensor
+    masks: Tensor
+    box: CropBox | None = None
+
+    def cropped(self, maps: Tensor) -> Tensor:
+        """Return maps [..., height, width] of a test image without its padding."""
+        assert self.box is not None
+        top, left, height, width = self.box
+        inside = maps[..., top : top + height, left : left + width]
+        counted = tuple(inside.shape[-2:])
+        assert counted == (height, width), f"of a test image {counted} pixels, there are {height, width}"
+        return inside
 
 
-def epoch_order(train: Indices, passes: int, seed: int, epoch: int) -> Indices:
-    """Return the training images of one epoch, [passes * len(train)]: `passes` shuffles, one after the other.
+@dataclass(frozen=True)
+class ImageData(RunData):
+    """All images of a run, and the part of this worker."""
 
-    A pure function of (seed, epoch), the same on all workers.
-    """
-    order: Indices = train[_permutations(passes, len(train), [seed, epoch, ORDER_STREAM])].reshape(-1)
-    return order
+    source: ImageSource
 
+    def test_sample(self, position: int) -> ImageBatch:
+        """Return the test image at this position of the test split."""
+        batch: ImageBatch = super().test_sample(position)
+        top, left, height, width = self.source.boxes[self.split.test[position]].tolist()
+        return replace(batch, box=(top, left, height, width))
 
-def worker_batches(
-    order: Indices, worker: int, workers: int, batch: int, accumulate: int, plays: int = 1
-) -> Indices:
-    """Return the images of one worker, [steps, plays * accumulate, batch].
+    def _on_device(self, packed: PackedBatch) -> ImageBatch:
+        return ImageBatch(*to_device(*packed, self.group.device, self.config.training.channels_last))
 
-    One that plays several has their batches one after the other: rank r plays the ranks from r * plays on.
-    All workers have equally many steps; images that do not fill one are left out. The batches of N workers
-    in one step are together the next N * accumulate * batch images of the order, and those of one
-    pass are the images that one worker with N times the batch would see in it.
-    """
-    played = workers * plays
-    steps = len(order) // (played * accumulate * batch)
-    used = order[: steps * played * accumulate * batch]
-    of_ranks = used.reshape(steps, accumulate, played, batch).swapaxes(1, 2)
-    own = of_ranks[:, worker * plays : (worker + 1) * plays]
-    return np.ascontiguousarray(own.reshape(steps, plays * accumulate, batch))
-
-
-def test_share_of_worker(test: Indices, worker: int, workers: int) -> Indices:
-    """Return every `workers`-th test image: over all workers each once, none padded, none dropped."""
-    return test[worker::workers]
+    def _transformed(self, batch: ImageBatch, epoch: int, indices: Indices, clock: Clock) -> ImageBatch:
+        augmentation = Augmentation.of(self.config.data)
+        if augmentation.is_off:
+            return batch
+        draws = draw(self.config.seed, epoch, indices)
+        augmented = ImageBatch(*augmentation.augment(batch.images, batch.masks, draws))
+        clock.mark(Phase.HOST_TO_DEVICE)
+        return augmented
 
 
 def to_device(
@@ -85,11 +220,86 @@ def to_floats(images: Tensor, masks: Tensor, channels_last: bool) -> tuple[Tenso
     return floats.div_(255), unpack_bits(masks, images.shape[-1]).unsqueeze(1).to(torch.float32)
 
 
-def _permutations(rows: int, count: int, key: list[int]) -> Indices:
-    """Return [rows, count] independent permutations.
+def unpack_bits(packed: Tensor, width: int) -> Tensor:
+    """Unpack uint8 [..., ceil(width / 8)] to [..., width] of 0 and 1, on their device."""
+    if packed.device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(packed.numpy(), axis=-1, count=width))
+    return shifted_out(packed, width)
 
-    numpy promises the raw numbers of a bit generator to stay the same in all its versions, but not
-    what Generator.permutation makes of them.
+
+def shifted_out(packed: Tensor, width: int) -> Tensor:
+    """Unpack by operations that every device has."""
+    # Of a byte, the highest bit first.
+    shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=packed.device)
+    bits = (packed.unsqueeze(-1) >> shifts) & 1
+    return bits.flatten(-2)[..., :width]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random flips, crop, brightness and contrast of a batch, computed on the device of the batch.
+
+    The result is a pure function of (seed, epoch, image): the same under all frameworks, at any number of
+    workers, in any batch, and in a resumed run. Flips and crops move pixels and compute none, so that a mask
+    stays a mask; brightness and contrast change images alone.
     """
-    numbers = np.random.PCG64(key).random_raw(rows * count).reshape(rows, count)
-    return np.argsort(numbers, axis=1, kind="stable").astype(np.int64)
+
+    flips: bool
+    crop: float
+    brightness: float
+    contrast: float
+
+    @classmethod
+    def of(cls, data: Data) -> "Augmentation":
+        return cls(data.augment_flips, data.augment_crop, data.augment_brightness, data.augment_contrast)
+
+    @property
+    def is_off(self) -> bool:
+        return not self.flips and self.crop == 1 and self.brightness == 0 and self.contrast == 0
+
+    def augment(self, images: Tensor, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Augment float32 images [b, C, H, W] of 0..1 and masks [b, 1, H, W], with a row of `draws` each."""
+        if self.flips or self.crop < 1:
+            height, width = images.shape[2:]
+            rows = self._kept(height, draws[:, TOP], draws[:, FLIP_ROWS])
+            columns = self._kept(width, draws[:, LEFT], draws[:, FLIP_COLUMNS])
+            images = _select(images, rows, columns)
+            masks = _select(masks, rows, columns)
+        if self.brightness or self.contrast:
+            # Draws of 0..1 become -1..1.
+            shift = _per_image(self.brightness * (2 * draws[:, BRIGHTNESS] - 1), images)
+            gain = _per_image(1 + self.contrast * (2 * draws[:, CONTRAST] - 1), images)
+            images = ((images - MIDDLE_GREY) * gain + (MIDDLE_GREY + shift)).clamp_(0, 1)
+        return images, masks
+
+    def _kept(self, length: int, offset: Draws, flip: Draws) -> Tensor:
+        """Return the rows, or columns, [b, kept] of each image that are kept, in their new order."""
+        kept = max(1, round(self.crop * length))
+        first = (offset * (length - kept + 1)).astype(np.int64)
+        numbers = first[:, None] + np.arange(kept)
+        flipped = (flip < FLIP_PROBABILITY) & self.flips
+        return torch.from_numpy(np.where(flipped[:, None], numbers[:, ::-1], numbers))
+
+
+def draw(seed: int, epoch: int, images: Indices) -> Draws:
+    """Return [b, DRAWN] numbers of 0..1 for these images, by their place in the data set."""
+    raw = [
+        np.random.PCG64([seed, epoch, int(image), AUGMENTATION_STREAM]).random_raw(DRAWN) for image in images
+    ]
+    integers = np.array(raw, dtype=np.uint64) >> np.uint64(RAW_BITS - FLOAT_BITS)
+    return integers.astype(np.float64) * 2.0**-FLOAT_BITS
+
+
+def _per_image(values: Draws, images: Tensor) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32)).to(images.device).view(-1, 1, 1, 1)
+
+
+def _select(maps: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return these rows and columns of each of the maps [b, c, H, W], on their device and in their layout."""
+    device = maps.device
+    numbers = torch.arange(len(maps), device=device)[:, None, None]
+    pixels = maps.permute(0, 2, 3, 1)
+    selected = pixels[numbers, rows.to(device)[:, :, None], columns.to(device)[:, None, :]]
+    selected = selected.permute(0, 3, 1, 2)
+    channels_last = maps.stride(1) == 1
+    return selected if channels_last else selected.clone(memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""Images decoded once into memory-mapped arrays.
+"""Images decoded once into memory-mapped arrays, or kept on a device.
 
 A cache is a folder named by the SHA-256 of the data and of every option that changes a pixel:
 
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +30,10 @@ import torch
 from torch import Tensor
 
 from unet_scaling.data.decoding import load_pair, padding_boxes
-from unet_scaling.data.fitting import Bytes
-from unet_scaling.data.foreground import parse_foreground
-from unet_scaling.data.manifest import Manifest
-from unet_scaling.data.mask_bits import pack_bits, packed_width
+from unet_scaling.data.folder import Manifest, parse_foreground
+from unet_scaling.data.order import Indices
 from unet_scaling.data.parallel import map_in_order
+from unet_scaling.data.pixels import Bytes, packed_width
 from unet_scaling.data.verification import MappedVerification
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
@@ -47,6 +46,8 @@ FACTS_NAME = "cache.json"
 BUILDING_PREFIX = ".building-"
 # No build takes a day: an older one belongs to a process that was killed.
 ABANDONED_SECONDS = 24 * 3600
+# Of the memory of a GPU that is free before the model is built; the rest is for training.
+LARGEST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,33 @@ class CachedImages:
         # A loader process maps the files itself: a pickled memory map would hold all pixels.
         return self.map, (self.folder,)
 
-    def gather(self, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def gather(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return a batch as `ImageSource.gather` does."""
         images = torch.from_numpy(self.images[indices])
         return images.permute(0, 3, 1, 2), torch.from_numpy(self.masks[indices])
+
+
+class ResidentImages:
+    """The bytes of a cache, kept on a device, so that nothing is left to load; a batch is gathered there."""
+
+    def __init__(self, cached: CachedImages, device: torch.device) -> None:
+        """Raise UserError (2) where they would take more than half of a GPU's free memory."""
+        needed = cached.images.nbytes + cached.masks.nbytes
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else np.inf
+        if needed > LARGEST_SHARE * free:
+            raise UserError(
+                f"data.loading = 'device': the images take {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB"
+                f" of {device} are free, of which {LARGEST_SHARE:.0%} may be used; use 'cache'"
+            )
+        self._device = device
+        self._images = torch.from_numpy(np.array(cached.images)).to(device)
+        self._masks = torch.from_numpy(np.array(cached.masks)).to(device)
+        self.boxes = cached.boxes
+
+    def gather(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return a batch as `ImageSource.gather` does, on the device."""
+        chosen = torch.from_numpy(indices).to(self._device)
+        return self._images[chosen].permute(0, 3, 1, 2), self._masks[chosen]
 
 
 def default_cache_root() -> Path:
@@ -86,6 +110,19 @@ def cache_path(manifest: Manifest, data: Data, cache_root: Path) -> Path:
     """Return the folder of the cache of these data and options, which need not exist."""
     canonical = json.dumps(_ingredients(manifest, data), sort_keys=True)
     return cache_root / hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _ingredients(manifest: Manifest, data: Data) -> dict[str, str | int]:
+    """Return everything that a pixel of the cache depends on."""
+    return {
+        "cache_format": CACHE_FORMAT,
+        "manifest_sha256": manifest.sha256,
+        "image_height": data.image_height,
+        "image_width": data.image_width,
+        "channels": data.channels,
+        "foreground": parse_foreground(data.foreground).text,
+        "intensity": data.intensity,
+    }
 
 
 def pair_bytes(data: Data) -> int:
@@ -108,7 +145,13 @@ def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) 
     try:
         cache_root.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(cache_root)
-        _require_space(manifest, data, cache_root)
+        needed = len(manifest.pairs) * pair_bytes(data)
+        free = shutil.disk_usage(cache_root).free
+        if free < needed:
+            raise UserError(
+                f"{cache_root}: the decoded images take {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB are"
+                " free; set UNET_SCALING_CACHE to a folder on a disk with space, or data.loading = 'decode'"
+            )
         _build(manifest, folder, data, cache)
     except OSError as error:
         raise UserError(
@@ -118,68 +161,23 @@ def build_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) 
     return cache
 
 
-def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> CachedImages:
-    """Map a finished cache into memory; UserError (65) where there is none or it is not whole."""
-    cache = cache_path(manifest, data, cache_root)
+def _require_undamaged(cache: Path) -> None:
+    """Raise UserError (65) unless the arrays are those that were written."""
+    problem = "the arrays do not match their checksums"
     try:
-        cached = CachedImages.map(cache)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{cache}: no sound cache of {folder} ({error}); rename it to build it again", EXIT_BAD_DATA
-        ) from None
-    _require_shapes(cached, manifest, data)
-    return cached
+        if _facts(cache)["arrays"] == _digests(cache):
+            return
+    except (OSError, ValueError, KeyError) as error:
+        problem = str(error)
+    raise UserError(f"{cache}: the cache is damaged ({problem}); rename it", EXIT_BAD_DATA)
 
 
-def _require_shapes(cached: CachedImages, manifest: Manifest, data: Data) -> None:
-    """Raise UserError (65) unless the arrays, and the boxes themselves, are as data and options want them."""
-    expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
-    shapes = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
-    if shapes != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
-        raise UserError(
-            f"{cached.folder}: the cache has shapes {shapes} instead of {expected}; rename it", EXIT_BAD_DATA
-        )
-
-
-def verification_of_cache(cache: Path, index: int, count: int) -> MappedVerification:
-    """Return the verification of a finished cache; each of `count` workers hashes some of its arrays.
-
-    Raises UserError (65) where the cache is not whole.
-    """
-    cure = f"remove {cache} to have it built again"
-    paths = [cache / name for name in ARRAYS]
-    try:
-        facts = read_json_with_checksum(cache / FACTS_NAME)
-        assert isinstance(facts, dict)
-        digests = {cache / name: facts["arrays"][name] for name in ARRAYS[index::count]}
-        return MappedVerification(digests, paths, cure)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{cache}: the cache is damaged ({error}); {cure}", EXIT_BAD_DATA) from None
-
-
-def _ingredients(manifest: Manifest, data: Data) -> dict[str, str | int]:
-    """Return everything that a pixel of the cache depends on."""
-    return {
-        "cache_format": CACHE_FORMAT,
-        "manifest_sha256": manifest.sha256,
-        "image_height": data.image_height,
-        "image_width": data.image_width,
-        "channels": data.channels,
-        "foreground": parse_foreground(data.foreground).text,
-        "intensity": data.intensity,
-    }
-
-
-def _build(manifest: Manifest, folder: Path, data: Data, cache: Path) -> None:
-    building = Path(tempfile.mkdtemp(prefix=BUILDING_PREFIX, dir=cache.parent))
-    try:
-        _write_arrays(manifest, folder, data, building)
-        write_json_with_checksum(
-            building / FACTS_NAME, _ingredients(manifest, data) | {"arrays": _digests(building)}
-        )
-        _rename_unless_there(building, cache)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+def _facts(cache: Path) -> dict[str, Any]:
+    """Return what the cache was made from. Raises OSError, and ValueError for a damaged file."""
+    facts = read_json_with_checksum(cache / FACTS_NAME)
+    if not isinstance(facts, dict):
+        raise ValueError(f"{FACTS_NAME} holds no facts")
+    return facts
 
 
 def _digests(cache: Path) -> dict[str, str]:
@@ -191,25 +189,26 @@ def _digests(cache: Path) -> dict[str, str]:
     return digests
 
 
-def _require_undamaged(cache: Path) -> None:
-    """Raise UserError (65) unless the arrays are those that were written."""
-    try:
-        facts = read_json_with_checksum(cache / FACTS_NAME)
-        sound = isinstance(facts, dict) and facts.get("arrays") == _digests(cache)
-        problem = "the arrays do not match their checksums"
-    except (OSError, ValueError) as error:
-        sound = False
-        problem = str(error)
-    if not sound:
-        raise UserError(f"{cache}: the cache is damaged ({problem}); rename it", EXIT_BAD_DATA)
+def _remove_abandoned(cache_root: Path) -> None:
+    """Remove what killed processes left; younger folders may be in use."""
+    for folder in cache_root.glob(f"{BUILDING_PREFIX}*"):
+        try:
+            abandoned = time.time() - folder.stat().st_mtime > ABANDONED_SECONDS
+        except FileNotFoundError:
+            continue  # another process removed it, or finished
+        if abandoned:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _rename_unless_there(building: Path, cache: Path) -> None:
+def _build(manifest: Manifest, folder: Path, data: Data, cache: Path) -> None:
+    building = Path(tempfile.mkdtemp(prefix=BUILDING_PREFIX, dir=cache.parent))
     try:
-        building.rename(cache)
-    except OSError:
-        if not cache.is_dir():  # else another process was faster, and its cache is equal
-            raise
+        _write_arrays(manifest, folder, data, building)
+        facts = _ingredients(manifest, data) | {"arrays": _digests(building)}
+        write_json_with_checksum(building / FACTS_NAME, facts)
+        _rename_unless_there(building, cache)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) -> None:
@@ -221,8 +220,16 @@ def _write_arrays(manifest: Manifest, folder: Path, data: Data, building: Path) 
     ):
         for image, mask in map_in_order(load, manifest.pairs, "decoding"):
             images.write(image.tobytes())
-            masks.write(pack_bits(mask).tobytes())
+            masks.write(np.packbits(mask, axis=-1).tobytes())
     np.save(building / "boxes.npy", padding_boxes(manifest, data))
+
+
+def _rename_unless_there(building: Path, cache: Path) -> None:
+    try:
+        building.rename(cache)
+    except OSError:
+        if not cache.is_dir():  # else another process was faster, and its cache is equal
+            raise
 
 
 @contextmanager
@@ -242,22 +249,37 @@ def _shapes(manifest: Manifest, data: Data) -> list[tuple[int, ...]]:
     return [(*rows, data.image_width, data.channels), (*rows, packed_width(data.image_width))]
 
 
-def _require_space(manifest: Manifest, data: Data, cache_root: Path) -> None:
-    needed = len(manifest.pairs) * pair_bytes(data)
-    free = shutil.disk_usage(cache_root).free
-    if free < needed:
+def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -> CachedImages:
+    """Map a finished cache into memory; UserError (65) where there is none or it is not whole.
+
+    The arrays, and the boxes themselves, have to be as data and options want them.
+    """
+    cache = cache_path(manifest, data, cache_root)
+    try:
+        cached = CachedImages.map(cache)
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{cache_root}: the decoded images take {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB are"
-            " free; set UNET_SCALING_CACHE to a folder on a disk with space, or data.loading = 'decode'"
+            f"{cache}: no sound cache of {folder} ({error}); rename it to build it again", EXIT_BAD_DATA
+        ) from None
+    expected = [*_shapes(manifest, data), (len(manifest.pairs), 4)]
+    shapes = [array.shape for array in (cached.images, cached.masks, cached.boxes)]
+    if shapes != expected or not np.array_equal(cached.boxes, padding_boxes(manifest, data)):
+        raise UserError(
+            f"{cache}: the cache has shapes {shapes} instead of {expected}; rename it", EXIT_BAD_DATA
         )
+    return cached
 
 
-def _remove_abandoned(cache_root: Path) -> None:
-    """Remove what killed processes left; younger folders may be in use."""
-    for folder in cache_root.glob(f"{BUILDING_PREFIX}*"):
-        try:
-            abandoned = time.time() - folder.stat().st_mtime > ABANDONED_SECONDS
-        except FileNotFoundError:
-            continue  # another process removed it, or finished
-        if abandoned:
-            shutil.rmtree(folder, ignore_errors=True)
+def verification_of_cache(cache: Path, index: int, count: int) -> MappedVerification:
+    """Return the verification of a finished cache; each of `count` workers hashes some of its arrays.
+
+    Raises UserError (65) where the cache is not whole.
+    """
+    cure = f"remove {cache} to have it built again"
+    paths = [cache / name for name in ARRAYS]
+    try:
+        arrays = _facts(cache)["arrays"]
+        digests = {cache / name: arrays[name] for name in ARRAYS[index::count]}
+        return MappedVerification(digests, paths, cure)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{cache}: the cache is damaged ({error}); {cure}", EXIT_BAD_DATA) from None

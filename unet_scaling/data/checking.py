@@ -2,21 +2,32 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from unet_scaling.data.foreground import Foreground, filled_shares, parse_foreground, suggest_foreground
-from unet_scaling.data.images import Pixels, colours_of, decode, describe_mode, read_bytes, to_mask_values
-from unet_scaling.data.manifest import MOST_VALUES_LISTED, FileEntry, Manifest, PairEntry
-from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER, FilePair, find_pairs
+from unet_scaling.data.folder import (
+    IMAGES_FOLDER,
+    MASKS_FOLDER,
+    FileEntry,
+    FilePair,
+    Foreground,
+    Manifest,
+    PairEntry,
+    find_pairs,
+    parse_foreground,
+)
 from unet_scaling.data.parallel import map_in_order
+from unet_scaling.data.pixels import Pixels, colours_of, decode, describe_mode, read_bytes, to_mask_values
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
+# A mask of classes has few values; one of grey levels, which has many, is a mistake.
+MOST_VALUES_LISTED = 16
 # A folder of thousands of files may have as many problems; these fill a screen.
 MOST_PROBLEMS_LISTED = 50
 MOST_MASK_VALUES_SHOWN = 5
@@ -25,6 +36,12 @@ PAIRS_SAMPLED = 32
 # The highest value of what is trained on, and the levels below which an image of more bits has lost some.
 BYTE = 255
 FEWEST_LEVELS = 128
+# More values than a mask of classes has: these are objects or levels of grey.
+MOST_CLASSES = 8
+MIDDLE_OF_GREY_8_BIT = 127
+# Cells fill 0.5 to 1 of the rectangle around them; a level of grey, scattered or in rings, less than 0.15.
+FEWEST_PIXELS_OF_OBJECT = 4
+LEAST_FILLED_SHARE = 0.2
 
 
 def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = None) -> Manifest:
@@ -37,28 +54,39 @@ def check_folder(folder: Path, foreground: str = "nonzero", names: str | None = 
     pairs, problems = find_pairs(folder, names)
     entries: list[PairEntry] = []
     first_masks: dict[int, str] = {}
-    for checked in map_in_order(partial(_check_pair, folder, rule), pairs, "checking"):
-        problems += checked.problems
-        if checked.entry is not None:
-            entries.append(checked.entry)
-            for value in checked.mask_values:
-                first_masks.setdefault(value, checked.entry.mask.name)
+    for faults, entry, values in map_in_order(partial(_check_pair, folder, rule), pairs, "checking"):
+        problems += faults
+        if entry is not None:
+            entries.append(entry)
+            for value in values:
+                first_masks.setdefault(value, entry.mask.name)
     if unexpected := rule.unexpected(set(first_masks)):
         sample = sample_folder(folder, pairs)
         cure = f"the values are {sample.mask_values}: use --foreground '{sample.foreground}', or another rule"
-        problems += _mask_problems(folder, unexpected, first_masks, f"under the rule {rule.text!r}; {cure}")
+        by_mask: dict[str, list[int]] = defaultdict(list)
+        for value in unexpected:
+            by_mask[first_masks[value]].append(value)
+        # One line for each mask that is the first with a value outside the rule.
+        problems += [
+            f"{folder / MASKS_FOLDER / name}: holds {_listed(values)}, unexpected under the rule"
+            f" {rule.text!r}; {cure}"
+            for name, values in sorted(by_mask.items())
+        ]
     if not problems and not any(entry.foreground_pixels for entry in entries):
         problems = [f"{folder / MASKS_FOLDER}: no mask has a foreground pixel under the rule {rule.text!r}"]
     if problems:
-        raise UserError(_report(folder, problems), EXIT_BAD_DATA)
+        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        lines = [f"{folder}: {count} found, no manifest was made", *problems[:MOST_PROBLEMS_LISTED]]
+        if len(problems) > MOST_PROBLEMS_LISTED:
+            lines.append(f"... and {len(problems) - MOST_PROBLEMS_LISTED} more")
+        raise UserError("\n       ".join(lines), EXIT_BAD_DATA)
     return Manifest(foreground=rule.text, pairs=entries)
 
 
-@dataclass(frozen=True)
-class _CheckedPair:
-    problems: list[str]
-    entry: PairEntry | None = None
-    mask_values: Sequence[int] = ()
+def _listed(values: list[int]) -> str:
+    shown = ", ".join(map(str, values[:MOST_MASK_VALUES_SHOWN]))
+    more = len(values) - MOST_MASK_VALUES_SHOWN
+    return f"{shown} and {more} more values" if more > 0 else shown
 
 
 @dataclass(frozen=True)
@@ -72,12 +100,15 @@ class _DecodedFile:
         return f"{self.pixels.shape[1]} x {self.pixels.shape[0]}"
 
 
-def _check_pair(folder: Path, rule: Foreground, pair: FilePair) -> _CheckedPair:
+def _check_pair(
+    folder: Path, rule: Foreground, pair: FilePair
+) -> tuple[list[str], PairEntry | None, list[int]]:
+    """Return what is wrong with a pair, and else its entry and all values of its mask."""
     problems: list[str] = []
     image = _decode_file(folder / IMAGES_FOLDER / pair.image, problems)
     mask = _decode_file(folder / MASKS_FOLDER / pair.mask, problems, is_mask=True)
     if image is None or mask is None:
-        return _CheckedPair(problems)
+        return problems, None, []
     if image.size != mask.size:
         problems.append(f"{mask.path}: has {mask.size} pixels, its image {image.size}; export them anew")
     values = np.unique(mask.pixels).tolist()
@@ -91,7 +122,7 @@ def _check_pair(folder: Path, rule: Foreground, pair: FilePair) -> _CheckedPair:
         mask_value_count=len(values),
         foreground_pixels=int(np.count_nonzero(rule.mask(mask.pixels))),
     )
-    return _CheckedPair(problems, entry, values)
+    return problems, entry, values
 
 
 def _decode_file(path: Path, problems: list[str], is_mask: bool = False) -> _DecodedFile | None:
@@ -106,17 +137,6 @@ def _decode_file(path: Path, problems: list[str], is_mask: bool = False) -> _Dec
     digest = hashlib.sha256(content).hexdigest()
     entry = FileEntry(name=path.name, bytes=len(content), sha256=digest, mode=describe_mode(pixels))
     return _DecodedFile(path, entry, values)
-
-
-def _mask_problems(folder: Path, unexpected: list[int], first_masks: dict[int, str], cure: str) -> list[str]:
-    """Return one line for each mask that is the first with a value outside the rule."""
-    by_mask: dict[str, list[int]] = defaultdict(list)
-    for value in unexpected:
-        by_mask[first_masks[value]].append(value)
-    return [
-        f"{folder / MASKS_FOLDER / name}: holds {_listed(values)}, unexpected {cure}"
-        for name, values in sorted(by_mask.items())
-    ]
 
 
 @dataclass(frozen=True)
@@ -162,15 +182,26 @@ def _range_of(ranges: list[tuple[float, float, float]]) -> tuple[Literal["dtype"
     return "image", f"{used} are left by data.intensity = 'dtype', all by 'image'"
 
 
-def _listed(values: list[int]) -> str:
-    shown = ", ".join(map(str, values[:MOST_MASK_VALUES_SHOWN]))
-    more = len(values) - MOST_MASK_VALUES_SHOWN
-    return f"{shown} and {more} more values" if more > 0 else shown
+def suggest_foreground(values: Iterable[int], filled_shares: Sequence[float]) -> tuple[str, str]:
+    """Return a rule for masks of these values, and what the values are.
+
+    The rule takes all that is not 0, or every class, or all objects, or the brighter half.
+    """
+    classes = sorted(set(values) - {0})
+    if len(classes) <= 1:
+        return "nonzero", "one value beside 0"
+    if len(classes) <= MOST_CLASSES:
+        return ",".join(map(str, classes)), f"{len(classes)} classes"
+    if np.median(filled_shares) >= LEAST_FILLED_SHARE:
+        return ">0", f"the numbers of objects, up to {classes[-1]}"
+    middle = MIDDLE_OF_GREY_8_BIT if classes[-1] <= 2 * MIDDLE_OF_GREY_8_BIT + 1 else classes[-1] // 2
+    return f">{middle}", "levels of grey"
 
 
-def _report(folder: Path, problems: list[str]) -> str:
-    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-    lines = [f"{folder}: {count} found, no manifest was made", *problems[:MOST_PROBLEMS_LISTED]]
-    if len(problems) > MOST_PROBLEMS_LISTED:
-        lines.append(f"... and {len(problems) - MOST_PROBLEMS_LISTED} more")
-    return "\n       ".join(lines)
+def filled_shares(mask: npt.NDArray[np.unsignedinteger]) -> list[float]:
+    """Return for each value but 0 how much of the rectangle around its pixels they fill; 0 for few pixels."""
+    # Imported here, since it takes longer than most rules to read.
+    from scipy import ndimage  # type: ignore[import-untyped]
+
+    inside = [mask[box] == value for value, box in enumerate(ndimage.find_objects(mask), 1) if box]
+    return [float(pixels.mean()) * (pixels.sum() >= FEWEST_PIXELS_OF_OBJECT) for pixels in inside]

@@ -10,17 +10,26 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from unet_scaling.data.fitting import Bytes, fit_image, fit_mask, fitted_box
-from unet_scaling.data.foreground import parse_foreground
-from unet_scaling.data.image_source import Indices, PackedBatch
-from unet_scaling.data.images import Pixels, decode, read_bytes, to_image, to_mask_values
-from unet_scaling.data.manifest import FileEntry, Manifest, PairEntry
-from unet_scaling.data.mask_bits import pack_bits
-from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER
+from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, Manifest, PairEntry, parse_foreground
+from unet_scaling.data.order import Indices
+from unet_scaling.data.pixels import (
+    Bytes,
+    Pixels,
+    decode,
+    fit_image,
+    fit_mask,
+    fitted_box,
+    read_bytes,
+    to_image,
+    to_mask_values,
+)
 from unet_scaling.study.command_line import check_command
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.options import Data
+
+PackedBatch = tuple[Tensor, Tensor]
 
 
 class DecodedImages:
@@ -53,9 +62,16 @@ def load_pair(folder: Path, data: Data, pair: PairEntry, verified: bool = False)
     """
     contents = read_pair(folder, pair)
     if verified:
-        image_path, mask_path = pair_paths(folder, pair)
-        _require_same_content(image_path, contents[0], pair.image)
-        _require_same_content(mask_path, contents[1], pair.mask)
+        for path, content, entry in zip(
+            pair_paths(folder, pair), contents, (pair.image, pair.mask), strict=True
+        ):
+            digest = hashlib.sha256(content).hexdigest()
+            if digest != entry.sha256:
+                raise UserError(
+                    f"{path}: changed since the manifest was made (SHA-256 {digest[:12]}..., there"
+                    f" {entry.sha256[:12]}...); run {check_command(folder)}",
+                    EXIT_BAD_DATA,
+                )
     return fit_pair(data, *convert_pair(folder, data, pair, *decode_pair(folder, pair, *contents)))
 
 
@@ -73,11 +89,15 @@ def read_pair(folder: Path, pair: PairEntry) -> tuple[bytes, bytes]:
 def decode_pair(folder: Path, pair: PairEntry, image: bytes, mask: bytes) -> tuple[Pixels, Pixels]:
     """Return the pixels of both files as they are stored, [h, w, 1 to 4]."""
     image_path, mask_path = pair_paths(folder, pair)
-    image_pixels = decode(image_path, image)
-    mask_pixels = decode(mask_path, mask, mask=True)
-    _require_same_size(image_path, image_pixels, pair)
-    _require_same_size(mask_path, mask_pixels, pair)
-    return image_pixels, mask_pixels
+    decoded = decode(image_path, image), decode(mask_path, mask, mask=True)
+    for path, pixels in zip((image_path, mask_path), decoded, strict=True):
+        if pixels.shape[:2] != (pair.height, pair.width):
+            raise UserError(
+                f"{path}: has {pixels.shape[1]} x {pixels.shape[0]} pixels, {pair.width} x {pair.height} in"
+                f" the manifest; run {check_command(folder)}",
+                EXIT_BAD_DATA,
+            )
+    return decoded
 
 
 def convert_pair(
@@ -103,23 +123,5 @@ def fit_pair(data: Data, image: Bytes, mask: Bytes) -> tuple[Bytes, Bytes]:
 def collate(pairs: Sequence[tuple[Bytes, Bytes]]) -> PackedBatch:
     """Return uint8 images [b, channels, height, width], stored channels-last, and packed masks."""
     images = torch.from_numpy(np.stack([image for image, _ in pairs]))
-    return images.permute(0, 3, 1, 2), torch.from_numpy(pack_bits(np.stack([mask for _, mask in pairs])))
-
-
-def _require_same_size(path: Path, pixels: Pixels, pair: PairEntry) -> None:
-    if pixels.shape[:2] != (pair.height, pair.width):
-        raise UserError(
-            f"{path}: has {pixels.shape[1]} x {pixels.shape[0]} pixels, {pair.width} x {pair.height} in the"
-            f" manifest; run {check_command(path.parents[1])}",
-            EXIT_BAD_DATA,
-        )
-
-
-def _require_same_content(path: Path, content: bytes, entry: FileEntry) -> None:
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != entry.sha256:
-        raise UserError(
-            f"{path}: changed since the manifest was made (SHA-256 {digest[:12]}..., there"
-            f" {entry.sha256[:12]}...); run {check_command(path.parents[1])}",
-            EXIT_BAD_DATA,
-        )
+    masks = np.packbits(np.stack([mask for _, mask in pairs]), axis=-1)
+    return images.permute(0, 3, 1, 2), torch.from_numpy(masks)

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from unet_scaling.data.image_data import ImageBatch, ImageData
-from unet_scaling.data.image_source import Indices
+from unet_scaling.data.batches import ImageBatch, ImageData
+from unet_scaling.data.order import Indices
 from unet_scaling.group.group import Group
 from unet_scaling.measure.emulated_compute import emulated_compute
 from unet_scaling.measure.phases import Clock

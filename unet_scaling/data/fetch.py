@@ -3,17 +3,21 @@
 "Indention mark segmentation data" (Hadian et al.), CC BY 4.0: 1,120 electron micrographs with masks.
 """
 
+import gzip
 import sys
-from collections.abc import Mapping
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pooch  # type: ignore[import-untyped]
 from pooch.downloaders import ZenodoRepository  # type: ignore[import-untyped]
 
-from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER
-from unet_scaling.data.unpack import Limits, unpack
+from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER, SUFFIXES
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
+from unet_scaling.study.progress import progress
 
 ARCHIVES = "archives"
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
@@ -21,6 +25,9 @@ TIMEOUT_SECONDS = 30
 CHUNK_BYTES = 2**16
 # An answer that is no record may be a whole page of HTML.
 LONGEST_REASON_CHARACTERS = 300
+# Of all archives together; more is taken for a decompression bomb or a mistake.
+MOST_FILES = 20_000
+MOST_BYTES = 32 * 2**30
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ INDENTS = Deposit(
 )
 
 
-def fetch(folder: Path, deposit: Deposit = INDENTS, limits: Limits | None = None) -> bool:
+def fetch(folder: Path, deposit: Deposit = INDENTS) -> bool:
     """Download and unpack a data set into images/ and masks/; return False where they exist already.
 
     Finished archives stay in archives/ and are not downloaded again. Raises UserError: 65 where the
@@ -54,7 +61,7 @@ def fetch(folder: Path, deposit: Deposit = INDENTS, limits: Limits | None = None
     store = folder / ARCHIVES
     try:
         store.mkdir(parents=True, exist_ok=True)
-        unpack(_archives(store, deposit), folder, limits)
+        unpack(_archives(store, deposit), folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror or error})") from None
     return True
@@ -95,14 +102,11 @@ def _registry(store: Path, deposit: Deposit) -> pooch.Pooch:
             registry.urls[name] = repository.download_url(name)
         else:
             del registry.registry[name]
-    _require_known_checksums(registry.registry, deposit)
-    return registry
-
-
-def _require_known_checksums(stated: Mapping[str, str], deposit: Deposit) -> None:
     for name, known in deposit.known_checksums.items():
-        if stated.get(name) != known:
-            raise ValueError(f"the record states {stated.get(name)} for {name}, known is {known}")
+        stated = registry.registry.get(name)
+        if stated != known:
+            raise ValueError(f"the record states {stated} for {name}, known is {known}")
+    return registry
 
 
 def _is_archive(name: str) -> bool:
@@ -129,3 +133,56 @@ def _unreachable(store: Path, deposit: Deposit, error: Exception) -> UserError:
         f" from https://doi.org/{deposit.doi} into {store} and run this again",
         EXIT_BAD_DATA,
     )
+
+
+def unpack(archives: Sequence[Path], folder: Path) -> None:
+    """Unpack the pictures of all .tar.gz archives into images/ and masks/ of `folder`, which appear complete.
+
+    A picture with "mask" in the name of its archive or folder is a mask; it is written by its bare name.
+    Raises UserError (65) for an archive that is damaged, holds links, devices or paths that lead out, or
+    exceeds the limits.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as name:
+        staging = Path(name)
+        for part in (IMAGES_FOLDER, MASKS_FOLDER):
+            (staging / part).mkdir()
+        sizes: list[int] = []
+        for archive in archives:
+            try:
+                _unpack_one(archive, staging, sizes)
+            except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+                raise UserError(
+                    f"{archive}: not unpacked: {error}; move it elsewhere and run again", EXIT_BAD_DATA
+                ) from None
+        for part in (MASKS_FOLDER, IMAGES_FOLDER):
+            if not any((staging / part).iterdir()):
+                names = ", ".join(archive.name for archive in archives)
+                raise UserError(f"{names}: hold no files for {part}/", EXIT_BAD_DATA)
+        for part in (MASKS_FOLDER, IMAGES_FOLDER):
+            (staging / part).rename(folder / part)
+
+
+def _unpack_one(archive: Path, staging: Path, sizes: list[int]) -> None:
+    """Unpack an archive, adding the bytes of each file to `sizes`; ValueError for what is refused."""
+    with gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+        for member in progress(tar, 0, f"unpacking {archive.name}"):
+            if member.isdir():
+                continue
+            if not member.isfile():
+                raise ValueError(f"{member.name!r} is a link or a device")
+            sizes.append(member.size)
+            if len(sizes) > MOST_FILES or sum(sizes) > MOST_BYTES:
+                raise ValueError("it holds more files or bytes than a data set of this kind has")
+            # pooch's own Untar extracts paths that lead out on Python before 3.12.
+            checked = tarfile.data_filter(member, str(staging))
+            path = PurePosixPath(checked.name)
+            if path.name.startswith(".") or path.suffix.lower() not in SUFFIXES:
+                continue
+            in_mask_folder = any("mask" in name.lower() for name in (archive.name, *path.parts[:-1]))
+            part = MASKS_FOLDER if in_mask_folder else IMAGES_FOLDER
+            if (staging / part / path.name).exists():
+                raise ValueError(f"two files are named {path.name!r}")
+            tar.extract(checked.replace(name=path.name), staging / part, filter="data")
+        # tarfile stops at the last entry; gzip's checksum comes after it.
+        while stream.read(2**20):
+            pass

@@ -4,9 +4,10 @@ import socket
 import time
 from pathlib import Path
 
-from unet_scaling.data import batches
+from unet_scaling.data.batches import ImageData, ImageSource
 from unet_scaling.data.cache import (
     CachedImages,
+    ResidentImages,
     build_cache,
     default_cache_root,
     open_cache,
@@ -14,11 +15,8 @@ from unet_scaling.data.cache import (
 )
 from unet_scaling.data.decoding import DecodedImages
 from unet_scaling.data.emulated_images import EmulatedData, ReplayedImages, emulated_profile
-from unet_scaling.data.enough_images import require_enough_images
-from unet_scaling.data.image_data import ImageData
-from unet_scaling.data.image_source import ImageSource
-from unet_scaling.data.manifest import Manifest, read_manifest
-from unet_scaling.data.resident import ResidentImages
+from unet_scaling.data.folder import Manifest, read_manifest
+from unet_scaling.data.order import require_enough_images, split
 from unet_scaling.data.verification import Verification, verification_of_files
 from unet_scaling.group.group import Group
 from unet_scaling.study.config import RunConfig
@@ -36,10 +34,10 @@ def load_data(config: RunConfig, group: Group) -> ImageData:
     """
     folder = Path(config.data.folder)
     manifest = read_manifest(config.data.manifest_path)
-    split = batches.split(len(manifest.pairs), config.data.test_share, config.data.split_seed)
-    require_enough_images(config, len(split.train))
+    parts = split(len(manifest.pairs), config.data.test_share, config.data.split_seed)
+    require_enough_images(config, len(parts.train))
     source, verification = _open_images(manifest, folder, config, group)
-    opened = (source, verification, split, config, group, manifest.sha256)
+    opened = (source, verification, parts, config, group, manifest.sha256)
     if config.is_emulated:
         return EmulatedData(*opened, profile=emulated_profile(config, group))
     return ImageData(*opened)

@@ -10,12 +10,12 @@ import signal
 from collections.abc import Iterable, Iterator
 from functools import partial
 from multiprocessing import forkserver, resource_tracker
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from unet_scaling.data.image_source import Batch, Indices, Source
+from unet_scaling.data.order import Indices
 from unet_scaling.group.signals import STOP_SIGNALS
 from unet_scaling.study.errors import UserError, kill_loader_processes
 
@@ -23,6 +23,17 @@ from unet_scaling.study.errors import UserError, kill_loader_processes
 PREFETCHED_BATCHES = 2
 # Imported once by the fork server: a loader process then starts in milliseconds instead of seconds.
 PRELOADED = ["torch", "unet_scaling.data.prefetch", "unet_scaling.data.cache"]
+
+
+# Tensors, alone or nested as the task's functions take them.
+Batch = Any
+
+
+class Source(Protocol):
+    """Samples of a data set, by their number."""
+
+    def gather(self, indices: Indices) -> Batch:
+        """Return the samples of these numbers as one batch in memory."""
 
 
 class Prefetcher:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from unet_scaling.data.batches import Split
-from unet_scaling.data.image_source import Batch, Indices
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import RunData
+from unet_scaling.data.order import Indices, Split
+from unet_scaling.data.prefetch import Batch
 from unet_scaling.measure.phases import Clock
 from unet_scaling.study.measurements import Phase
 from unet_scaling.study.random_streams import TRANSFORM_STREAM

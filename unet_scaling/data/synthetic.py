@@ -1,19 +1,42 @@
-"""A data folder of synthetic indents, made in the layout of a real one."""
+"""Synthetic electron micrographs of hardness indents with their masks, in the layout of a data folder.
+
+Triangular (Berkovich) and square (Vickers) imprints with shaded facets, on a textured surface with
+scratches, pores and dust. The facets are on both sides of the surface's grey, so that no threshold
+separates them from it.
+"""
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
-from unet_scaling.data.indents import draw_indents
-from unet_scaling.data.pairs import IMAGES_FOLDER, MASKS_FOLDER
+from unet_scaling.data.folder import IMAGES_FOLDER, MASKS_FOLDER
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.files import READABLE, write_atomically
 
 PARAMETERS_NAME = "synthetic.json"
+
+Field = npt.NDArray[np.float32]
+Picture = npt.NDArray[np.uint8]
+# y, x and radius in pixels.
+Circle = tuple[float, float, float]
+
+# Sides of the pyramids.
+BERKOVICH = 3
+VICKERS = 4
+# More would leave no background between them.
+MOST_IMPRINTS = 4
+ATTEMPTS_TO_PLACE = 20
+# Size of a grain as a share of the picture, and its amplitude.
+GRAINS = ((0.3, 0.18), (0.1, 0.12), (0.03, 0.10), (0.012, 0.08))
+# In pixels: noise on less would be noise of single pixels.
+NARROWEST = 1.5
 
 
 class Parameters(BaseModel):
@@ -83,3 +106,207 @@ def _write_pair(folder: Path, parameters: Parameters, index: int) -> None:
         hidden = path.with_name(f".{path.name}.{os.getpid()}")
         Image.fromarray(pixels).save(hidden, "PNG")
         hidden.replace(path)
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """The picture being drawn: relative brightness, 0 the surface's own grey; lengths are in pixels.
+
+    Numbers are drawn in a fixed order, as float32 or float64: changing either changes every data set.
+    """
+
+    random: np.random.Generator
+    brightness: Field
+    foreground: npt.NDArray[np.bool_]
+
+    @property
+    def size(self) -> int:
+        """Return the shorter side, the unit of all lengths."""
+        return int(min(self.brightness.shape))
+
+    def around(self, y: float, x: float, angle: float) -> tuple[Field, Field]:
+        """Return the coordinates of every pixel along and across a direction, from the centre (y, x)."""
+        height, width = self.brightness.shape
+        rows = np.arange(height, dtype=np.float32)[:, None] - np.float32(y)
+        columns = np.arange(width, dtype=np.float32)[None, :] - np.float32(x)
+        cosine = np.float32(np.cos(angle))
+        sine = np.float32(np.sin(angle))
+        return columns * cosine + rows * sine, rows * cosine - columns * sine
+
+    def around_anywhere(self, largest_angle: float) -> tuple[Field, Field]:
+        """Draw a centre and a direction; return the coordinates of every pixel along and across it."""
+        y, x = self.anywhere()
+        return self.around(y, x, float(self.random.uniform(0, largest_angle)))
+
+    def uniform(self, low: float, high: float) -> np.float32:
+        """Draw a random number."""
+        return np.float32(self.random.uniform(low, high))
+
+    def contrast(self, low: float, high: float) -> np.float32:
+        """Draw by how much a feature is brighter or darker than the surface."""
+        return np.float32(self.random.uniform(low, high) * self.random.choice((-1, 1)))
+
+    def anywhere(self) -> tuple[float, float]:
+        """Draw a point (y, x) of the picture."""
+        height, width = self.brightness.shape
+        return float(self.random.uniform(0, height)), float(self.random.uniform(0, width))
+
+
+def draw_indents(height: int, width: int, seed: int, index: int) -> tuple[Picture, Picture]:
+    """Return image and mask (0 and 255), uint8 [height, width]; a pure function of the arguments."""
+    canvas = _blank_canvas(height, width, seed, index)
+    _add_texture(canvas)
+    for _ in range(canvas.random.integers(1, 6)):
+        _add_scratch(canvas)
+    for _ in range(canvas.random.integers(3, 10)):
+        _add_blob(canvas)
+    _add_imprints(canvas)
+    return _expose(canvas), canvas.foreground.astype(np.uint8) * np.uint8(255)
+
+
+def _blank_canvas(height: int, width: int, seed: int, index: int) -> Canvas:
+    size = (height, width)
+    random = np.random.Generator(np.random.PCG64([seed, index]))
+    return Canvas(random, brightness=np.zeros(size, np.float32), foreground=np.zeros(size, np.bool_))
+
+
+def _smooth_noise(canvas: Canvas, cell_height: float, cell_width: float) -> Field:
+    """Draw noise of unit variance that varies over cells of this size in pixels."""
+    height, width = canvas.brightness.shape
+    rows = max(2, round(height / cell_height) + 1)
+    columns = max(2, round(width / cell_width) + 1)
+    coarse = Image.fromarray(canvas.random.standard_normal((rows, columns)).astype(np.float32))
+    return np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
+
+
+def _add_texture(canvas: Canvas) -> None:
+    """Add grains at several scales, and the streaks that polishing leaves."""
+    random = canvas.random
+    for share, amplitude in GRAINS:
+        cell = max(NARROWEST, share * canvas.size)
+        strength = random.uniform(0.3, 1) * amplitude
+        canvas.brightness[:] += strength * _smooth_noise(canvas, cell, cell)
+    long = canvas.size / 2
+    cell_height, cell_width = (NARROWEST, long) if random.random() < 0.5 else (long, NARROWEST)
+    strength = random.uniform(0, 0.12)
+    canvas.brightness[:] += strength * _smooth_noise(canvas, cell_height, cell_width)
+
+
+def _add_scratch(canvas: Canvas) -> None:
+    """Add a thin line, brighter or darker than the surface, that fades towards its ends."""
+    along, across = canvas.around_anywhere(np.pi)
+    length = np.float32(canvas.random.uniform(0.15, 0.8) * canvas.size)
+    width = canvas.uniform(0.5, 1.6)
+    contrast = canvas.contrast(0.2, 0.6)
+    bend = np.float32(canvas.random.normal(0, 0.3) / canvas.size)
+    profile = np.exp(-(((across + along**2 * bend) / width) ** 2) - (along / length) ** 4)
+    canvas.brightness[:] += contrast * profile
+
+
+def _add_blob(canvas: Canvas) -> None:
+    """Add a pore or a grain of dust: as dark or bright as a facet, but round."""
+    along, across = canvas.around_anywhere(np.pi)
+    radius = canvas.random.uniform(0.01, 0.09) * canvas.size
+    other_radius = radius * canvas.random.uniform(0.5, 1)
+    distance = np.hypot(along / np.float32(radius), across / np.float32(other_radius))
+    contrast = canvas.contrast(0.3, 0.8)
+    canvas.brightness[:] += contrast * (1 - np.tanh((distance - 1) * np.float32(3))) / 2
+
+
+def _add_imprints(canvas: Canvas) -> None:
+    """Add imprints of one kind of indenter, as in a test series, that do not overlap."""
+    random = canvas.random
+    sides = BERKOVICH if random.random() < 0.5 else VICKERS
+    light = float(random.uniform(0, 2 * np.pi))
+    radius = random.uniform(0.09, 0.24) * canvas.size
+    occupied: list[Circle] = []
+    for _ in range(random.integers(1, MOST_IMPRINTS + 1)):
+        circle = _free_circle(canvas, radius * random.uniform(0.7, 1.2), occupied)
+        if circle is not None:
+            occupied.append(circle)
+            _add_imprint(canvas, sides, circle, light)
+
+
+def _free_circle(canvas: Canvas, radius: float, occupied: list[Circle]) -> Circle | None:
+    for _ in range(ATTEMPTS_TO_PLACE):
+        y, x = canvas.anywhere()
+        if all(np.hypot(y - v, x - u) > radius + other for v, u, other in occupied):
+            return y, x, radius
+    return None
+
+
+def _add_imprint(canvas: Canvas, sides: int, circle: Circle, light: float) -> None:
+    """Press a pyramid into the surface; each facet is as bright as it faces the light."""
+    angle = float(canvas.random.uniform(0, 2 * np.pi))
+    normals = np.arange(sides) * 2 * np.pi / sides
+    distances = _distances(canvas, circle, angle, normals)
+    second, outward = np.sort(distances, axis=0)[-2:]
+    apothem = np.float32(circle[2] * np.cos(np.pi / sides))
+    depth = _depth(canvas, outward, second, apothem)
+    facet = np.argmax(distances, axis=0)
+    shade = _shade(canvas, np.cos(normals + angle - light), facet, depth)
+    ridges = _line(canvas, outward - second, 1.5)
+    rim = _line(canvas, depth * apothem, 2)
+    _press(canvas, depth > 0, shade + ridges, rim)
+
+
+def _distances(canvas: Canvas, circle: Circle, angle: float, normals: npt.NDArray[np.float64]) -> Field:
+    """Return how far every pixel is from the tip in the direction of each normal, [sides, height, width]."""
+    y, x, _ = circle
+    along, across = canvas.around(y, x, angle)
+    along = along * canvas.uniform(0.9, 1.1)
+    cosines = np.cos(normals).astype(np.float32)[:, None, None]
+    sines = np.sin(normals).astype(np.float32)[:, None, None]
+    distances: Field = along * cosines + across * sines
+    return distances
+
+
+def _depth(canvas: Canvas, outward: Field, second: Field, apothem: np.float32) -> Field:
+    """Return 1 at the tip, 0 at the edge and less outside, given the two largest distances of each pixel."""
+    # Elastic recovery draws the edges in between the corners.
+    bow = canvas.uniform(0, 0.12) * (1 - np.clip(second / apothem, 0, 1))
+    depth: Field = 1 - outward / (apothem * (1 - bow))
+    return depth
+
+
+def _shade(
+    canvas: Canvas, facing: npt.NDArray[np.float64], facet: npt.NDArray[np.intp], depth: Field
+) -> Field:
+    """Draw the brightness of the facets [sides] by how they face the light, a little darker at the tip."""
+    brightness = canvas.uniform(0.4, 0.7) * facing.astype(np.float32)
+    shade: Field = brightness[facet] - canvas.uniform(0, 0.25) * depth
+    return shade
+
+
+def _line(canvas: Canvas, distance: Field, width: float) -> Field:
+    """Draw the brightness of an edge, given the distance from it in pixels."""
+    brightness: Field = canvas.uniform(0.1, 0.4) * np.exp(-((distance / np.float32(width)) ** 2))
+    return brightness
+
+
+def _press(canvas: Canvas, inside: npt.NDArray[np.bool_], facets: Field, rim: Field) -> None:
+    """Replace half of the surface inside by the facets, and add the rim."""
+    surface = canvas.brightness * np.where(inside, np.float32(0.5), np.float32(1))
+    canvas.brightness[:] = surface + rim + np.where(inside, facets, np.float32(0))
+    canvas.foreground[:] |= inside
+
+
+def _illuminate(canvas: Canvas) -> Field:
+    """Return the brightness under uneven light: a gradient, and darker away from a centre."""
+    along, across = canvas.around_anywhere(2 * np.pi)
+    gradient = canvas.uniform(0, 0.3) * along / np.float32(canvas.size)
+    vignette = canvas.uniform(0, 0.15) * (along**2 + across**2) / np.float32(canvas.size**2)
+    illuminated: Field = canvas.brightness + gradient - vignette
+    return illuminated
+
+
+def _expose(canvas: Canvas) -> Picture:
+    """Return what the detector records: illumination, contrast, shot noise, 8 bit."""
+    random = canvas.random
+    illuminated = _illuminate(canvas)
+    level = random.uniform(80, 160)
+    contrast = random.uniform(60, 110)
+    electrons = np.clip(level + contrast * illuminated, 2, 255)
+    noise = random.standard_normal(electrons.shape, dtype=np.float32) * np.sqrt(electrons)
+    exposed = electrons + canvas.uniform(0.3, 0.9) * noise
+    return np.asarray(np.clip(exposed, 0, 255), dtype=np.uint8)

@@ -14,7 +14,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from unet_scaling.data.decoding import pair_paths
-from unet_scaling.data.manifest import Manifest
+from unet_scaling.data.folder import Manifest
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.study.command_line import check_command
 from unet_scaling.study.errors import EXIT_BAD_DATA, EXIT_BUG, UserError

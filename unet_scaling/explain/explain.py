@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.study.errors import UserError

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unet_scaling.data.image_data import ImageData
-from unet_scaling.data.manifest import read_manifest
+from unet_scaling.data.batches import ImageData
+from unet_scaling.data.folder import read_manifest
 from unet_scaling.explain.network import CleanImage, Doubles, ExplainedNetwork, NotFiniteError, clean_image
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking

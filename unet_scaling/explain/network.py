@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unet_scaling.data.image_data import CropBox, ImageBatch
+from unet_scaling.data.batches import CropBox, ImageBatch
 from unet_scaling.model import UNet
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_DIVERGED, UserError

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unet_scaling.data.image_data import ImageData
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import ImageData, RunData
 from unet_scaling.explain.checks import MapChecks, trial_of
 from unet_scaling.explain.maps import MapFiles, MapMaker, PhaseSeconds, image_names, make_maps, take_turns
 from unet_scaling.explain.masks import MaskStore, Weighting, mask_chunks, method_of

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unet_scaling.data import batches
-from unet_scaling.data.batches import to_floats, transfer
+from unet_scaling.data.batches import ImageData, ImageSource, to_floats, transfer
 from unet_scaling.data.cache import (
     BUILDING_PREFIX,
     CachedImages,
@@ -27,10 +26,17 @@ from unet_scaling.data.cache import (
     open_cache,
     pair_bytes,
 )
-from unet_scaling.data.decoding import DecodedImages, collate, convert_pair, decode_pair, fit_pair, read_pair
-from unet_scaling.data.image_data import ImageData
-from unet_scaling.data.image_source import ImageSource, Indices, PackedBatch
-from unet_scaling.data.manifest import Manifest, read_manifest
+from unet_scaling.data.decoding import (
+    DecodedImages,
+    PackedBatch,
+    collate,
+    convert_pair,
+    decode_pair,
+    fit_pair,
+    read_pair,
+)
+from unet_scaling.data.folder import Manifest, read_manifest
+from unet_scaling.data.order import Indices, Split, epoch_order, split
 from unet_scaling.data.prefetch import PREFETCHED_BATCHES, Prefetcher
 from unet_scaling.data.verification import Verification
 from unet_scaling.group.group import Group
@@ -144,7 +150,7 @@ class Subject:
         images = len(self.manifest.pairs)
         passes = -(-steps * self.batches.shape[1] // images)
         config = _changed(self.config, "data", loader_workers=loader_processes, passes_per_epoch=passes)
-        everything = batches.Split(train=np.arange(images), test=np.arange(0))
+        everything = Split(train=np.arange(images), test=np.arange(0))
         group = Group(identify({}), device, lambda tensor: tensor, {})
         return ImageData(self.source, Verification({}, ""), everything, config, group, self.manifest.sha256)
 
@@ -169,10 +175,10 @@ def open_subject(study: StudyConfig, samples: int) -> Iterator[Subject]:
     manifest.require_unchanged(folder)
     manifest.require_options(config.data)
     batch = config.training.batch_per_worker
-    train = batches.split(len(manifest.pairs), config.data.test_share, config.data.split_seed).train
-    first = batches.epoch_order(train, 1, config.seed, epoch=0)[: max(samples, batch)]
+    train = split(len(manifest.pairs), config.data.test_share, config.data.split_seed).train
+    first = epoch_order(train, 1, config.seed, epoch=0)[: max(samples, batch)]
     sample = Manifest(foreground=manifest.foreground, pairs=[manifest.pairs[row] for row in sorted(first)])
-    order = batches.epoch_order(np.arange(len(sample.pairs)), 1, config.seed, epoch=0)
+    order = epoch_order(np.arange(len(sample.pairs)), 1, config.seed, epoch=0)
     whole_batches = np.resize(order, (-(-samples // batch), batch))  # repeats where they do not fill the last
     with _temporary_cache_root() as root:
         build_cache(sample, folder, config.data, root)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from torch import nn
 
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import RunData
 from unet_scaling.group import provenance
 from unet_scaling.group.group import Group
 from unet_scaling.run.checkpoint import Progress

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.threads import thread_ids

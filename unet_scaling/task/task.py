@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unet_scaling.data.run_data import RunData
+from unet_scaling.data.batches import RunData
 from unet_scaling.group.group import Group
 from unet_scaling.model import Norm
 from unet_scaling.study.config import RunConfig

@@ -5,7 +5,7 @@ import dataclasses
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unet_scaling.data.image_data import ImageBatch, ImageData
+from unet_scaling.data.batches import ImageBatch, ImageData
 from unet_scaling.data.loader import load_data
 from unet_scaling.emulation import EmulatedUNet, parameter_bytes
 from unet_scaling.group.group import Group

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from unet_scaling.data.image_source import Indices
+from unet_scaling.data.order import Indices
 from unet_scaling.data.sample_data import SampleData, sample_sha256
 from unet_scaling.run.training_state import leaving_no_trace, some_of, unchanged_buffers
 from unet_scaling.run.weights import weights_sha256

@@ -1,11 +1,11 @@
-"""Decode PNG, TIFF and JPEG files whole, and turn their pixels into 8-bit images and grey masks."""
+"""PNG, TIFF and JPEG files decoded whole, made 8-bit images or grey masks, and brought to one size."""
 
 import io
 import logging
 import re
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import imagecodecs
 import numpy as np
@@ -14,11 +14,12 @@ import tifffile
 from PIL import Image
 from tifffile import COMPRESSION, PHOTOMETRIC, PLANARCONFIG, SAMPLEFORMAT
 
-from unet_scaling.data.foreground import HIGHEST_VALUE
+from unet_scaling.data.folder import HIGHEST_VALUE
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 
 # Of a whole or floating type, [height, width, channels].
 Pixels = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
 
 KINDS = {1: "grey", 2: "grey and alpha", 3: "RGB", 4: "RGBA"}
 TYPES = {"u": "", "i": " signed", "f": " float"}
@@ -104,9 +105,7 @@ def colours_of(pixels: Pixels) -> Pixels:
     return pixels[:, :, : 3 if pixels.shape[2] > 2 else 1]
 
 
-def to_image(
-    pixels: Pixels, channels: Literal[1, 3], intensity: Literal["dtype", "image"]
-) -> npt.NDArray[np.uint8]:
+def to_image(pixels: Pixels, channels: Literal[1, 3], intensity: Literal["dtype", "image"]) -> Bytes:
     """Return uint8 [height, width, channels]; transparency is dropped, colour becomes luminosity.
 
     `intensity` "dtype" maps the range of the pixel type to 0..255, "image" the range that the image
@@ -122,7 +121,7 @@ def to_image(
     return _to_bytes(converted, np.float32(0), np.float32(_top(pixels)))
 
 
-def _to_bytes(values: npt.NDArray[Any], low: np.floating, high: np.floating) -> npt.NDArray[np.uint8]:
+def _to_bytes(values: npt.NDArray[Any], low: np.floating, high: np.floating) -> Bytes:
     scale = 255 / (float(high) - float(low)) if high > low else 0.0
     return np.asarray(np.rint((values - low) * values.dtype.type(scale)), dtype=np.uint8)
 
@@ -292,3 +291,52 @@ def _oriented(pixels: npt.NDArray[Any], orientation: int) -> Pixels:
     if orientation in (2, 3, 6, 7):
         pixels = pixels[:, ::-1]
     return pixels[::-1] if orientation in (3, 4, 7, 8) else pixels
+
+
+class Box(NamedTuple):
+    """Position and size of the picture within the padded array, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def fitted_box(height: int, width: int, target_height: int, target_width: int) -> Box:
+    """Return the largest box of the picture's aspect ratio, to a pixel, centred in the target."""
+    scale = min(target_height / height, target_width / width)
+    box_height = min(target_height, max(1, round(height * scale)))
+    box_width = min(target_width, max(1, round(width * scale)))
+    return Box((target_height - box_height) // 2, (target_width - box_width) // 2, box_height, box_width)
+
+
+def fit_image(image: Bytes, height: int, width: int) -> Bytes:
+    """Resize uint8 [h, w, channels] to [height, width, channels] by Lanczos: smooth, then shrink.
+
+    The aspect ratio is kept: the picture is centred and padded with zeros.
+    """
+    return _fit(image, height, width, Image.Resampling.LANCZOS)
+
+
+def fit_mask(mask: Bytes, height: int, width: int) -> Bytes:
+    """Resize uint8 [h, w] to [height, width] by nearest neighbour, so that no new value appears."""
+    return _fit(mask[:, :, None], height, width, Image.Resampling.NEAREST)[:, :, 0]
+
+
+def _fit(pixels: Bytes, height: int, width: int, resampling: Image.Resampling) -> Bytes:
+    channels = pixels.shape[2]
+    box = fitted_box(pixels.shape[0], pixels.shape[1], height, width)
+    if pixels.shape[:2] != (box.height, box.width):
+        picture = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+        resized = picture.resize((box.width, box.height), resampling)
+        pixels = np.asarray(resized).reshape(box.height, box.width, channels)
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    padded = np.zeros((height, width, channels), dtype=np.uint8)
+    padded[box.top : box.top + box.height, box.left : box.left + box.width] = pixels
+    return padded
+
+
+def packed_width(width: int) -> int:
+    """Return the bytes of a row of so many pixels of a mask, a bit for each."""
+    return -(-width // 8)
