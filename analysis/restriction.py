@@ -4,35 +4,33 @@ The workers of an emulated run waited instead of computing; only their communica
 scripts (unet_scaling/record) are real, but nothing shows that two scripts do the same work.
 """
 
-from collections.abc import Iterator
-
 from analysis.study import Study
 from analysis.text import capitalised, first_of
-from unet_scaling.study.record_lines import ComputeFacts, Header, ScriptHeader
+from unet_scaling.study.record_lines import Header
 
 # Why a study says nothing about what a training gives: IoU, loss and cost.
 NOTHING_LEARNED = "every run is emulated: nothing is learned, so that there is no loss and no IoU"
 SPEED_ALONE = "every run is one of a script, which records its speed alone"
 NOT_PROVEN_EQUAL = "arms not proven equal"
-EMULATED = "emulated"
-OF_SCRIPTS = "recorded in scripts"
+# With what the words for a restriction begin, and what that means.
 MEANINGS = {
-    EMULATED: "waits stand for computing",
-    OF_SCRIPTS: "each arm is measured by itself, and no two are compared",
+    "emulated": "waits stand for computing",
+    "recorded in scripts": "each arm is measured by itself, and no two are compared",
 }
 # More names of scripts would hide the sentence.
 _MOST_NAMED = 3
 
 
 def restriction_words(study: Study) -> str:
-    """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty without a restriction.
-
-    The words begin with one of the keys of MEANINGS.
-    """
+    """Return "emulated, k = 7, link 10gbit, profile v100_like.toml"; empty without a restriction."""
     if study.is_of_scripts:
-        return f"{OF_SCRIPTS}, {NOT_PROVEN_EQUAL}"
-    parts = list(dict.fromkeys(part for header in _emulated(study) for part in _parts(header)))
-    return ", ".join([EMULATED, *parts]) if parts else ""
+        return f"recorded in scripts, {NOT_PROVEN_EQUAL}"
+    parts = ["emulated"] if study.is_emulated else []
+    for header in _emulated(study):
+        parts.append(f"k = {header.dilation or 1:g}")
+        parts += [f"link {header.link_rate}"] if header.link_rate else []
+        parts += [f"profile {header.compute.name}"] if header.compute else []
+    return ", ".join(dict.fromkeys(parts))
 
 
 def with_restriction(words: str, caption: str) -> str:
@@ -48,9 +46,23 @@ def after(words: str, text: str) -> str:
 def restriction_notes(study: Study) -> list[str]:
     """Return what to know of every number of a restricted study."""
     if study.is_of_scripts:
-        return [_unknown_work(list(study.scripts.values()))]
+        scripts = dict.fromkeys(
+            f"{header.script} {header.script_sha256[:16]}" if header.script_sha256 else "typed"
+            for header in study.scripts.values()
+        )
+        return [
+            f"recorded in scripts ({first_of(list(scripts), 'script', _MOST_NAMED)}), {NOT_PROVEN_EQUAL}: "
+            "model, data, batches, learning rate and score are not recorded: no framework is called faster, "
+            "and nothing recommended"
+        ]
     profiles = {header.compute.sha256: header.compute for header in _emulated(study) if header.compute}
-    return [_origin(profile) for profile in profiles.values()]
+    return [
+        f"emulated: the workers waited instead of computing, by the profile {profile.name} "
+        f"(SHA-256 {profile.sha256[:16]}) of {profile.device}, "
+        + (f"an assumption: {profile.assumption}" if profile.assumption else "measured")
+        + "; only communication, launcher and scheduler are real"
+        for profile in profiles.values()
+    ]
 
 
 def not_learned(study: Study) -> str:
@@ -60,34 +72,5 @@ def not_learned(study: Study) -> str:
     return NOTHING_LEARNED if study.is_emulated else ""
 
 
-def _emulated(study: Study) -> Iterator[Header]:
-    return (header for header in study.headers.values() if header.is_emulated)
-
-
-def _parts(header: Header) -> Iterator[str]:
-    """Yield by what the cluster was slowed, its links and the profile."""
-    yield f"k = {header.dilation or 1:g}"
-    if header.link_rate:
-        yield f"link {header.link_rate}"
-    if header.compute:
-        yield f"profile {header.compute.name}"
-
-
-def _origin(profile: ComputeFacts) -> str:
-    source = f"an assumption: {profile.assumption}" if profile.assumption else "measured"
-    known = f"profile {profile.name} (SHA-256 {profile.sha256[:16]}) of {profile.device}, {source}"
-    real = "only communication, launcher and scheduler are real"
-    return f"emulated: the workers waited instead of computing, by the {known}; {real}"
-
-
-def _unknown_work(headers: list[ScriptHeader]) -> str:
-    scripts = dict.fromkeys(_name(header) for header in headers)
-    named = first_of(list(scripts), "script", _MOST_NAMED)
-    return (
-        f"recorded in scripts ({named}), {NOT_PROVEN_EQUAL}: model, data, batches, learning rate and score "
-        "are not recorded, so that no framework is called faster, and nothing is recommended"
-    )
-
-
-def _name(header: ScriptHeader) -> str:
-    return f"{header.script} {header.script_sha256[:16]}" if header.script_sha256 else "typed"
+def _emulated(study: Study) -> list[Header]:
+    return [header for header in study.headers.values() if header.is_emulated]

@@ -19,6 +19,7 @@ from analysis.text import (
     listed,
     number,
     percent,
+    sentence,
     unit_of_value,
     with_interval,
 )
@@ -91,6 +92,7 @@ def _environment() -> Environment:
         "listed": listed,
         "number": number,
         "percent": percent,
+        "sentence": sentence,
         "shown": with_interval,
         "signed": _signed,
         "times": lambda speedup: f"{number(speedup, '~2')}x",

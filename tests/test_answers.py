@@ -169,7 +169,7 @@ class Case:
         self.never = [word[1:] for word in words if word.startswith("!")]
 
 
-LIGHTS = {"g": "good", "c": "caution", "b": "bad", "u": "unknown"}
+LIGHTS = {"g": "good", "c": "caution", "b": "bad", "u": "unknown", "n": "none"}
 # 0.2 % of the test set is foreground, so that little is better than nothing.
 RARE: dict[str, Any] = {"test_pixels": 500 * PIXELS}
 NOTHING = ("nothing was learned: iou 0.004", "a constant prediction scores 0.100")
@@ -180,7 +180,7 @@ NOISY_IOU = (0.80, 0.78, 0.84, 0.76, 0.82)
 
 # fmt: off
 CASES = (
-    Case("good", "scale 4 native gggc", write_study, "use native ddp on 4 workers: 3.8x", "iou -0.003",
+    Case("good", "scale 4 native ggnc", write_study, "use native ddp on 4 workers: 3.8x", "iou -0.003",
          "caution: machine quiet: not known"),
     Case("gpus", "scale 2 - ...c", on_gpus, "on 2 gpus", "gpu-seconds"),
     Case("the IoU collapses", "stay 1 - gb..", lambda to: both(to, {1: (100, 0.33), 2: (190, 0.01)}), "1.9x",
@@ -251,11 +251,11 @@ CASES = (
     Case("busy, two repeats", "undecided - - ...b", lambda to: busy(to, 2), "2 repeats per point",
          "machine quiet: no"),
     Case("runs to come", "scale 2 - gg.c", incomplete, "caution: machine quiet: not known, 1 run incomplete"),
-    Case("nothing learned", "undecided - - .bc.", lambda to: both(to, LOST), *NOTHING, "1.90x", "!use",
+    Case("nothing learned", "undecided - - .bn.", lambda to: both(to, LOST), *NOTHING, "1.90x", "!use",
     ">learn first"),
-    Case("nothing learned, one repeat", "undecided - - .bcb", lambda to: both(to, LOST, repeats=1), *NOTHING,
+    Case("nothing learned, one repeat", "undecided - - .bnb", lambda to: both(to, LOST, repeats=1), *NOTHING,
          "1 repeat"),
-    Case("nothing learned, and slow", "stay 1 - bbc.", lambda to: both(to, {1: (100, 0.003), 2: (60, 0.003)}),
+    Case("nothing learned, and slow", "stay 1 - bbn.", lambda to: both(to, {1: (100, 0.003), 2: (60, 0.003)}),
          *NOTHING, "do not scale out", "0.60x"),
     Case("nothing learned on 1 worker alone", "undecided - - .b..",
          lambda to: both(to, {1: (100, 0.003), 2: (190, 0.8)}), *NOTHING, "!use"),

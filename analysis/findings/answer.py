@@ -85,7 +85,7 @@ def _answer(advice: Recommendation, trust: Trust) -> Answer:
     tiles = (
         _tile("speed", "Speed", subject, _speed_light(advice, subject), context),
         _tile("iou", study.score.heading, subject, _iou_light(study, subject), context),
-        _tile("cost", COST_TITLE, best, _cost_light(best), context),
+        _tile("cost", COST_TITLE, best, _cost_light(study, best), context),
         trust.tile(advice.options),
     )
     return Answer(advice.options, advice.kind, line, tiles, tuple(_next_steps(advice, trust.checks, context)))
@@ -118,9 +118,11 @@ def _iou_light(study: Study, point: Candidate) -> Light:
     return lights.get(row["non_inferior"], "caution")
 
 
-def _cost_light(best: Candidate) -> Light:
+def _cost_light(study: Study, best: Candidate) -> Light:
     if math.isnan(best.row["training_seconds"]):
         return "unknown"
+    if study.criteria.target_iou is None:
+        return "none"
     return "good" if best.row["pareto"] and best.row["learned"] != "no" else "caution"
 
 

@@ -32,10 +32,11 @@ Criterion = Literal[
     "", "diverged", "iou", "other_iou", "efficiency", "repeats", "no_baseline", "slow_baseline", "not_learned"
 ]
 # scale: train on more workers; stay: on 1; undecided: evidence is missing, or other programs disturbed it;
+# speed: of emulated runs, which are fast enough and have no IoU;
 # unfair: the frameworks, or 1 worker and more, were not treated alike; played: of played runs, which have an
 # IoU and no speed (analysis/played_answer.py); script: of a script, which nothing is compared with;
 # maps: of runs that tell of saliency maps only (analysis/saliency.py).
-Kind = Literal["scale", "stay", "undecided", "unfair", "played", "script", "maps"]
+Kind = Literal["scale", "stay", "speed", "undecided", "unfair", "played", "script", "maps"]
 # N workers cannot do more than N times the work of one; what is below 1.005 is shown as 1.00.
 MOST_EFFICIENCY = 1.005
 
@@ -169,7 +170,8 @@ class Recommendation:
         if (self.doubts and not self.is_only_disturbed) or self.impossible:
             return "unfair"
         if self.workers is None or self.is_only_disturbed:
-            return "undecided"
+            is_speed_alone = self.candidates.study.is_emulated and self.subject.criterion == "iou"
+            return "speed" if is_speed_alone and not self.is_only_disturbed else "undecided"
         return "stay" if self.workers == 1 else "scale"
 
     @property

@@ -14,7 +14,8 @@ from analysis.study import Study
 from analysis.text import count, listed
 from unet_scaling.study.run_state import Exclusion
 
-Light = Literal["good", "caution", "bad", "unknown"]
+# none: no criterion tells what would be good.
+Light = Literal["good", "caution", "bad", "unknown", "none"]
 # From good to bad: the light of the tile is the worst of its reasons.
 LIGHTS: Sequence[Light] = ("good", "caution", "bad")
 # So many of them stand in a sentence; the tile has all.

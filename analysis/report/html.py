@@ -8,11 +8,10 @@ from analysis.findings.decide import Kind
 from analysis.findings.trust import Light
 from analysis.report.assemble import Report
 from analysis.report.columns import TABLES
-from analysis.report.conclusions import comparison_conclusion
 from analysis.report.figure_files import MAIN, FigureFiles
 from analysis.report.provenance import origin_line, origins
 from analysis.report.reproduction import reproduction
-from analysis.report.sections import sections
+from analysis.report.sections import comparison_conclusion, sections
 from analysis.report.tables import words_of
 from analysis.report.templates import rendered
 from analysis.restriction import restriction_notes
@@ -23,6 +22,7 @@ from analysis.text import clean, count, repeats_text
 KIND_WORDS: dict[Kind, str] = {
     "scale": "Scale out",
     "stay": "Stay on 1 worker",
+    "speed": "Speed only",
     "undecided": "Undecided",
     "unfair": "No fair comparison",
     "played": "{score} only: played",
@@ -34,6 +34,7 @@ LIGHT_WORDS: dict[Light, str] = {
     "caution": "caution",
     "bad": "bad",
     "unknown": "not known",
+    "none": "",
 }
 
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.findings.decide import Recommendation
 from analysis.findings.trust import Tile
 from analysis.report.assemble import Report
 from analysis.report.exports import of_request, played_meaning, played_short_columns, speed_columns
@@ -15,7 +14,6 @@ from analysis.study import POINT
 from analysis.text import Row, clean, count, labelled, percent, repeats_text, sentence
 
 TEXT = ":--"
-_NUMBER = "--:"
 # Numbers of trainings whose worker-hours an application for compute time may ask for.
 TRAININGS = (1, 10, 100)
 MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
@@ -23,48 +21,52 @@ MARKUP = re.compile(r"[\\`*_{}<>#|$!]")
 
 def summary_markdown(report: Report) -> str:
     """Return the answers, a table for each set of options, a caption, the verdicts, doubts, and the notes."""
-    parts = [
-        f"# {escaped(report.study.name)}: speed-up, efficiency and {report.study.score.title}",
-        *answer_parts(report),
-        *_points_tables(report),
-        *([_caption(report)] if len(report.points) else []),
-        *_request_parts(report),
-        *played_parts(report),
-        *(f"**{escaped(verdict)}**" for verdict in report.verdicts),
-        *doubt_list(report),
-        *(f"- {escaped(note)}" for note in report.notes),
-    ]
+    title = f"{report.study.name}: speed-up, efficiency and {report.study.score.title}"
+    parts = [f"# {escaped(title)}", *_answers(report)]
+    for options, rows in report.points.groupby("options", sort=False):
+        score = number_column(report.study.score.title, "iou", ".3f")
+        parts += [f"## {escaped(options)}"] if options else []
+        parts += [_column_table([*speed_columns(report), score], rows.to_dict("records"))]
+    if len(report.points):
+        parts.append(_caption(report))
+    parts += [*_request(report), *_played(report)]
+    parts += [f"**{escaped(verdict)}**" for verdict in report.verdicts]
+    if report.doubts:
+        parts += ["Not equal in this comparison:", _bullets(map(sentence, report.doubts))]
+    if report.notes:
+        parts.append(_bullets(report.notes))
     return "\n\n".join(parts) + "\n"
 
 
-def answer_parts(report: Report) -> Iterator[str]:
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {escaped(line)}" for line in lines)
+
+
+def _answers(report: Report) -> Iterator[str]:
     """Yield the headline of each set of options, its tiles, and what to do next."""
     if report.compared_options:
         yield f"**{escaped(sentence(report.compared_options))}**"
     for answer in report.answers:
         yield f"**{escaped(labelled(answer.options, answer.headline))}**"
-        yield "\n".join(_tile_line(tile) for tile in answer.tiles)
+        yield "\n".join(map(_tile_line, answer.tiles))
         if answer.next_steps:
-            steps = "\n".join(f"- {escaped(sentence(step))}" for step in answer.next_steps)
-            yield f"Next:\n\n{steps}"
+            yield f"Next:\n\n{_bullets(map(sentence, answer.next_steps))}"
 
 
 def _tile_line(tile: Tile) -> str:
     title, value, detail = map(escaped, (tile.title, tile.value, sentence(tile.detail)))
-    return f"- {title} ({tile.light}): **{value}**. {detail}"
+    light = "" if tile.light == "none" else f" ({tile.light})"
+    return f"- {title}{light}: **{value}**. {detail}"
 
 
-def _points_tables(report: Report) -> Iterator[str]:
-    for options, rows in report.points.groupby("options", sort=False):
-        if options:
-            yield f"## {escaped(options)}"
-        yield points_table(report, rows.to_dict("records"))
-
-
-def _request_parts(report: Report) -> Iterator[str]:
-    """Yield what an application for compute time asks for, and what is expected at other counts."""
+def _request(report: Report) -> Iterator[str]:
+    """Yield what an application for compute time asks for, and what is expected at counts not measured."""
+    advised = {(each.options, each.workers): each.framework for each in report.recommendations}
     rows = report.points.merge(report.cost, on=POINT, suffixes=("", "_of_cost")).to_dict("records")
-    chosen = [row for row in rows if any(_is_advised(row, advice) for advice in report.recommendations)]
+    # Where the frameworks do not differ, each of them is recommended.
+    chosen = [
+        row for row in rows if advised.get((row["options"], row["workers"]), "") in (row["framework"], None)
+    ]
     if chosen and not report.study.is_emulated:
         hours = [
             number_column(
@@ -77,53 +79,35 @@ def _request_parts(report: Report) -> Iterator[str]:
             for number in TRAININGS
         ]
         yield "What to ask for (trainings that you plan, times the worker-hours of one):"
-        yield column_table([*point_keys(report), *hours], chosen)
+        yield _column_table([*point_keys(report), *hours], chosen)
     if report.request_sentences:
         yield "## Before you ask for nodes"
-        yield "\n".join(f"- {escaped(sentence(text))}" for text in report.request_sentences)
-        yield column_table(of_request(report), report.request.to_dict("records"))
+        yield _bullets(map(sentence, report.request_sentences))
+        beyond = report.request[report.request["source"] != "measured"]
+        if len(beyond):
+            yield _column_table(of_request(report), beyond.to_dict("records"))
 
 
-def _is_advised(row: Row, advice: Recommendation) -> bool:
-    """Return whether a point is recommended: where the frameworks do not differ, that of either."""
-    point = (advice.options, advice.workers)
-    return (row["options"], row["workers"]) == point and advice.framework in (row["framework"], None)
-
-
-def played_parts(report: Report) -> Iterator[str]:
+def _played(report: Report) -> Iterator[str]:
     """Yield the IoU of played and real runs at every number of workers; nothing without a played run."""
     for options, rows in report.played.points.groupby("options", sort=False):
         title = f": {options!s}" if options else ""
         yield f"## {report.study.score.heading} of played and real runs{escaped(title)}"
-        yield column_table(played_short_columns(report), rows.to_dict("records"))
+        yield _column_table(played_short_columns(report), rows.to_dict("records"))
     if len(report.played.points):
         yield escaped(sentence(played_meaning(report.study.score)))
 
 
-def doubt_list(report: Report) -> list[str]:
-    """Return what was not equal in the comparison as a paragraph; none where all was."""
-    if not report.doubts:
-        return []
-    doubts = "\n".join(f"- {escaped(sentence(doubt))}" for doubt in report.doubts)
-    return [f"Not equal in this comparison:\n\n{doubts}"]
-
-
-def points_table(report: Report, rows: Sequence[Row]) -> str:
-    """Return speed and IoU of these points, with their intervals."""
-    return column_table([*speed_columns(report), number_column(report.study.score.title, "iou", ".3f")], rows)
-
-
-def column_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Return a Markdown table of these columns."""
-    rules = [_NUMBER if column.kind == "number" else TEXT for column in columns]
+def _column_table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    rules = ["--:" if column.kind == "number" else TEXT for column in columns]
     cells = [[str(column.cell(row)) for column in columns] for row in rows]
     return table([column.heading for column in columns], rules, cells)
 
 
 def table(headings: Iterable[str], rules: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table; what would end a cell or start markup is escaped."""
-    lines = [_line(map(escaped, headings)), _line(rules), *(_line(map(escaped, row)) for row in rows)]
-    return "\n".join(lines)
+    lines = [map(escaped, headings), rules, *(map(escaped, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def escaped(text: object) -> str:
@@ -131,22 +115,15 @@ def escaped(text: object) -> str:
     return MARKUP.sub(r"\\\g<0>", clean(text))
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _caption(report: Report) -> str:
+    """Return what the table has; the confidence level is that of the fewest launches."""
     repeats = report.points["repeats"]
     runs = count(int(repeats.sum()), "run")
-    measured = f"Medians over {runs}, {repeats_text(repeats)} per point; epochs flagged warm-up are left out."
-    meaning = "Efficiency is speed-up / workers, deviation 1 - efficiency."
-    return with_restriction(restriction_words(report.study), f"{measured} {meaning} {_interval_line(report)}")
-
-
-def _interval_line(report: Report) -> str:
-    """Return which intervals the table has; its confidence level is that of the fewest launches."""
-    with_bounds = report.points.loc[report.points["throughput_low"].notna(), "repeats"]
-    if with_bounds.empty:
-        return "No intervals: they need 3 repeats of a point."
-    level = percent(coverage(int(with_bounds.min())), 0)
-    return f"In brackets: {level} intervals over launches (bootstrap)."
+    bounded = report.points.loc[report.points["throughput_low"].notna(), "repeats"]
+    intervals = "No intervals: they need 3 repeats of a point."
+    if len(bounded):
+        level = percent(coverage(int(bounded.min())), 0)
+        intervals = f"In brackets: {level} intervals over launches (bootstrap)."
+    measured = f"Medians over {runs}, {repeats_text(repeats)} per point, warm-up left out."
+    measured += " Efficiency is speed-up / workers, deviation 1 - efficiency."
+    return with_restriction(restriction_words(report.study), f"{measured} {intervals}")

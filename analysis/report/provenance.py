@@ -23,29 +23,21 @@ class Origin:
 
 def origins(study: Study) -> list[Origin]:
     """Return every fact that the headers of the used runs tell; empty for logs that carry none."""
-    found = {**study.headers, **study.scripts}
+    found = [*study.headers.values(), *study.scripts.values()]
     if not found:
         return []
-    first = next(iter(found.values()))
-    told = [fact for fact in FACTS if study.headers or fact.group != "data"]
-    facts = (*told, *version_facts(found))
+    facts = [fact for fact in FACTS if study.headers or fact.group != "data"]
     # Scripts of Fabric and of the Trainer are one arm.
     fabric = NAMES["lightning"]
-    named = {
-        fact.title(first).replace(fabric, study.names.get("lightning", fabric)): values_of(
-            fact, found.values()
-        )
-        for fact in facts
+    named: dict[str, Iterable[str | None]] = {
+        fact.title(found[0]).replace(fabric, study.names.get("lightning", fabric)): values_of(fact, found)
+        for fact in (*facts, *version_facts({**study.headers, **study.scripts}))
     }
-    scripts = study.scripts.values()
-    named["scripts"] = [each.script or "typed" for each in scripts]
-    named["SHA-256 of the scripts"] = [each.script_sha256 or "not known" for each in scripts]
-    jobs = (each.job.get("SLURM_JOB_ID") for each in found.values())
-    return [
-        *(Origin(clean(name), _distinct(values)) for name, values in named.items() if values),
-        Origin("Slurm jobs", _distinct(jobs)),
-        Origin("started (UTC)", _first_and_last(each.started_utc for each in found.values())),
-    ]
+    named["scripts"] = [each.script or "typed" for each in study.scripts.values()]
+    named["SHA-256 of the scripts"] = [each.script_sha256 or "not known" for each in study.scripts.values()]
+    told = [Origin(clean(name), _distinct(values)) for name, values in named.items() if values]
+    jobs = Origin("Slurm jobs", _distinct(each.job.get("SLURM_JOB_ID") for each in found))
+    return [*told, jobs, Origin("started (UTC)", _ends(each.started_utc for each in found))]
 
 
 def origin_line(study: Study) -> str:
@@ -55,7 +47,7 @@ def origin_line(study: Study) -> str:
         return ""
     code = count(len({each.commit for each in found}), "commit")
     hosts = count(len({worker.host for each in found for worker in each.workers}), "host")
-    days = _first_and_last(each.started_utc[:_DATE_LETTERS] for each in found)
+    days = _ends(each.started_utc[:_DATE_LETTERS] for each in found)
     return f"{code}, {hosts}, {' to '.join(days)}."
 
 
@@ -67,6 +59,7 @@ def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
     return (*texts[:MOST_SHOWN], f"and {count(more, 'other')}") if more > 1 else tuple(texts)
 
 
-def _first_and_last(times: Iterable[str]) -> tuple[str, ...]:
+def _ends(times: Iterable[str]) -> tuple[str, ...]:
+    """Return the first and the last time."""
     ordered = sorted(set(times))
     return tuple(clean(time) for time in dict.fromkeys((ordered[0], ordered[-1])))

@@ -1,202 +1,224 @@
-"""The sections of the page that give the evidence, in reading order."""
+"""The sections of the page that give the evidence, in reading order: values for sections.jinja."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import pandas as pd
+
+from analysis.contrast import COSTS_NOTHING, NATIVE_FASTER
 from analysis.findings.cost import CLOCK
 from analysis.forecast import score_notes
-from analysis.report import conclusions
 from analysis.report.assemble import Report
 from analysis.report.columns import grids, shared_reasons
 from analysis.report.figure_files import FigureFiles
 from analysis.report.played_section import played_runs_section, played_section
 from analysis.report.saliency_section import saliency_section
 from analysis.report.view import Section
-from analysis.text import clean, count, listed, sentence
+from analysis.study import NAMES, SERIES
+from analysis.text import sentence, series_name
+from analysis.words import lines
 
 # More remarks or runs left out than this are folded, or left to the tables: nobody reads on.
 MOST_REMARKS = 12
-POINTS_LEAD = (
-    "A point is one framework at one worker count. Numbers are medians over its repeats, with the interval "
-    "over launches in brackets. Efficiency is speed-up divided by workers; deviation is what is missing to 1."
-)
-FRAMEWORKS_LEAD = (
-    "Lightning Fabric and Accelerate wrap DDP: where they train the same weights, which the table says, what "
-    "they take longer is what the wrapper costs per step. All these comparisons are corrected for each other."
-)
-OVERHEAD_LEAD = (
-    "Data wait (with host to device), compute (forward and backward), wire, imbalance, optimizer and rest "
-    "sum to 1 - efficiency, in shares of the workers' time; a negative part takes less than on 1 worker. "
-    "Work is equal by construction: every worker has as many {samples} in a step, and dropped {samples} are "
-    "not counted."
-)
-LOSS_LEAD = (
-    "More workers mean larger batches and fewer steps. Over epochs the curves show what that costs in "
-    "learning, over seconds what is left of the speed-up."
-)
-COST_LEAD = (
-    f"Clock: {CLOCK}. The Pareto set holds the points that no other beats in both time and worker-hours."
-)
-PREDICTION_LEAD = (
-    "A model of the step time, fitted on the smaller worker counts only. The error at the larger ones, which "
-    "the fit has not seen, says how far an extrapolation may be trusted."
-)
-REQUEST_LEAD = (
-    "Efficiency against 1 worker of the same series, and what one training costs, at the counts measured and "
-    "at some up to twice the largest, with intervals of what would be measured there. Terms are those of the "
-    "sum that is fitted: where the time really goes, the overhead budget tells."
-)
-RUNS_LEAD = "One launch each. The folder of a run holds its record, configuration and log."
-FAIRNESS_LEAD = (
-    "Runs that differ in what must agree are refused and listed below. This is what the records say of the "
-    "runs that are used."
-)
+
+Values = dict[str, Any]
 
 
 def sections(report: Report, figures: FigureFiles) -> Iterator[Section]:
-    """Return the evidence in reading order."""
-    for make in _makers(report):
-        yield _with_evidence(make(report), report, figures)
-    if len(report.study.all_left_out):
-        yield _with_evidence(_left_out(report), report, figures)
-    if report.notes:
-        yield _notes(report)
+    """Yield the evidence in reading order."""
+    own = {"played": played_section, "played-runs": played_runs_section, "saliency": saliency_section}
+    for name in _names(report):
+        section = own[name](report) if name in own else _section(report, name)
+        yield replace(
+            section,
+            anchor=report.study.score.key(section.anchor),
+            drawings=figures.in_section(section.anchor),
+            grids=grids(report, section.anchor),
+            absent=figures.missing_in_section(section.anchor),
+        )
 
 
-def _makers(report: Report) -> tuple[Callable[[Report], Section], ...]:
-    """Return what makes the sections; a study of played runs only, or of maps, has no speed of training.
+def _names(report: Report) -> Iterator[str]:
+    """Yield the sections by name: a study of played runs only, or of maps, has no speed of training.
 
     Emulated runs have nothing else, and of scripts nothing is concluded.
     """
-    maps = () if report.saliency.is_empty else (saliency_section,)
-    if report.study.runs.empty:
-        played = report.study.played is not None
-        first, last = ((played_section,), (played_runs_section,)) if played else ((), ())
-        return (*first, *maps, _fairness, *last)
-    if report.study.is_of_scripts:
-        return (_points, _overhead, _fairness, _runs)
-    wrappers = (_frameworks,) if len(report.wrappers) else ()
-    if report.study.is_emulated:
-        return (_points, _against, *wrappers, _overhead, _request, _prediction, _fairness, _runs)
-    first = (_points, _against, *wrappers, _iou)
-    others = (*maps, _overhead, _cost, _loss, _request, _prediction, _fairness, _runs)
-    if report.study.played is None:
-        return (*first, *others)
-    return (*first, played_section, *others, played_runs_section)
+    study = report.study
+    has_speed = len(study.runs) > 0
+    learns = not (study.is_emulated or study.is_of_scripts)
+    is_there = {
+        "points": has_speed,
+        "against": has_speed and not study.is_of_scripts,
+        "frameworks": has_speed and len(report.wrappers),
+        "iou": has_speed and learns,
+        "played": study.played is not None and learns,
+        "saliency": not report.saliency.is_empty and learns,
+        "budget": has_speed,
+        "cost": has_speed and learns,
+        "loss": has_speed and learns,
+        "request": has_speed and not study.is_of_scripts,
+        "prediction": has_speed and not study.is_of_scripts,
+        "fairness": True,
+        "runs": has_speed,
+        "played-runs": study.played is not None and learns,
+        "left-out": len(study.all_left_out),
+        "notes": report.notes,
+    }
+    return (name for name, shown in is_there.items() if shown)
 
 
-def _with_evidence(section: Section, report: Report, figures: FigureFiles) -> Section:
-    """Return a section with the figures and tables that name its anchor as theirs."""
-    return replace(
-        section,
-        anchor=report.study.score.key(section.anchor),
-        conclusion=clean(section.conclusion),
-        drawings=figures.in_section(section.anchor),
-        grids=grids(report, section.anchor),
-        absent=figures.missing_in_section(section.anchor),
+def _section(report: Report, name: str) -> Section:
+    title, lead, conclusion, is_open, remarks = _said(report, name)
+    return Section(name, title, conclusion, lead, is_open=is_open, remarks=remarks)
+
+
+def _said(report: Report, name: str) -> tuple[str, str, str, bool, tuple[str, ...]]:
+    """Return title, lead, conclusion, whether it is open without a click, and remarks."""
+    values = _VALUES[name](report)
+    is_open = bool(values.pop("is_open", False))
+    remarks = values.pop("remarks", [])
+    title, lead, conclusion, *further = lines(
+        "sections", section=name, study=report.study, series=partial(_series, report), **values
     )
+    return title, lead, conclusion, is_open, (*further, *map(sentence, remarks))
 
 
-def _points(report: Report) -> Section:
-    return Section(
-        "points", "Speed of every point", conclusions.speed_conclusion(report), POINTS_LEAD, is_open=True
-    )
+def comparison_conclusion(report: Report) -> str:
+    """Return the outcome at every worker count; where options differ too, in how many comparisons each."""
+    return _said(report, "against")[2]
 
 
-def _against(report: Report) -> Section:
-    native, horovod = report.study.compared_names
-    title = f"{native[:1].upper()}{native[1:]} against {horovod}"
-    lead = (
-        f"The ratio of throughputs, paired by repeat: above 1 {native} is faster. The difference is "
-        "significant where the whole interval lies on one side of 1."
-    )
-    return Section("against", title, conclusions.comparison_conclusion(report), lead, is_open=True)
+def _series(report: Report, row: Mapping[Any, Any]) -> str:
+    """Return the framework with its knobs, and the options of the study."""
+    return series_name(row, report.study.names) + (f" ({row['options']})" if row["options"] else "")
 
 
-def _frameworks(report: Report) -> Section:
-    title = "Every framework against native DDP"
-    conclusion = conclusions.frameworks_conclusion(report)
-    return Section("frameworks", title, conclusion, FRAMEWORKS_LEAD, is_open=True)
+def _points(report: Report) -> Values:
+    known = report.points[(report.points["workers"] > 1) & report.points["speedup"].notna()]
+    largest = known[known["workers"] == known["workers"].max()]
+    by_speed = largest.sort_values("speedup", ascending=False).to_dict("records")
+    by_throughput = report.points.sort_values("throughput", ascending=False).to_dict("records")
+    # Of more than two series a sentence names the two ends only.
+    ends = [*by_speed[:1], *by_speed[1:][-1:]]
+    return {"is_open": True, "rows": ends, "number_of": len(by_speed), "best": by_throughput[0]}
 
 
-def _overhead(report: Report) -> Section:
-    notes = report.budget_notes[:MOST_REMARKS] if len(report.overhead.budget) else []
-    return Section(
-        "budget",
-        "Where the lost efficiency went",
-        conclusions.overhead_conclusion(report),
-        OVERHEAD_LEAD.format(samples=report.study.score.samples),
-        is_open=bool(report.diagnoses),
-        remarks=tuple(map(sentence, notes)),
-    )
+def _against(report: Report) -> Values:
+    by_outcome = report.comparisons.groupby("outcome", sort=False)["workers"]
+    workers = {outcome: sorted(set(counts)) for outcome, counts in by_outcome}
+    is_one_each = sum(map(len, workers.values())) == report.comparisons["workers"].nunique()
+    return {"is_open": True, "workers": workers if is_one_each else {}, "sizes": by_outcome.size().to_dict()}
 
 
-def _iou(report: Report) -> Section:
-    margins = listed(f"{margin:.2g}" for margin in sorted(report.iou["margin"].unique()))
-    lead = (
-        f"Computed on: {clean(report.study.iou_scope)}{_test_images(report)}. A point is not inferior where "
-        "the whole interval of its difference to 1 worker, paired by seed, lies above minus the margin "
-        f"({margins}), and inferior where it lies below."
-    )
-    shared = "; ".join(shared_reasons(report))
-    remarks = (sentence(f"behind every difference: {shared}"),) if shared else ()
-    title = report.study.score.heading
-    return Section("iou", title, conclusions.iou_conclusion(report), lead, is_open=True, remarks=remarks)
+def _frameworks(report: Report) -> Values:
+    costs = []
+    for framework, name in NAMES.items():
+        rows = report.wrappers[report.wrappers["framework"] == framework]
+        free = int((rows["costs"] == COSTS_NOTHING).sum())
+        slower = int((rows["outcome"] == NATIVE_FASTER).sum())
+        costs += [(name, free, len(rows), slower)] if len(rows) else []
+    return {"is_open": True, "costs": costs, "costs_nothing": COSTS_NOTHING}
 
 
-def _test_images(report: Report) -> str:
-    images = sorted(report.study.runs["test_images"].dropna().unique())
-    return (
-        f" ({', '.join(f'{number:,.0f}' for number in images)} {report.study.score.samples})"
-        if images
-        else ""
-    )
+def _budget(report: Report) -> Values:
+    has_budget = len(report.overhead.budget) > 0
+    return {
+        "is_open": bool(report.diagnoses),
+        "first": dict(vars(report.diagnoses[0]).items()) if report.diagnoses else None,
+        "has_budget": has_budget,
+        "note": next(iter(report.budget_notes), ""),
+        "remarks": report.budget_notes[:MOST_REMARKS] if has_budget else [],
+    }
 
 
-def _loss(report: Report) -> Section:
-    return Section("loss", "Training loss", conclusions.loss_conclusion(report), LOSS_LEAD)
+def _iou(report: Report) -> Values:
+    judged = report.iou[report.iou["workers"] > 1]
+    by_series = judged.groupby(SERIES, sort=False)
+    found = {_series(report, rows.iloc[0].to_dict()): _marks(rows) for _, rows in by_series}
+    if len({str(marks) for marks in found.values()}) == 1:
+        found = {"": next(iter(found.values()))}
+    return {
+        "is_open": True,
+        "found": list(found.items()),
+        "points": judged["non_inferior"].value_counts().to_dict(),
+        "margins": sorted(report.iou["margin"].unique()),
+        "images": sorted(report.study.runs["test_images"].dropna().unique()),
+        "shared": shared_reasons(report),
+    }
 
 
-def _cost(report: Report) -> Section:
-    sets = [f"Pareto set of {clean(kind)}." for kind in report.cost["pareto_of"].drop_duplicates() if kind]
-    remarks = (*map(sentence, report.targets), *sets)
-    return Section("cost", "Time and cost", conclusions.cost_conclusion(report), COST_LEAD, remarks=remarks)
+def _marks(rows: pd.DataFrame) -> dict[str, list[int]]:
+    """Return the worker counts by whether their IoU is not inferior."""
+    return {str(mark): list(of["workers"]) for mark, of in rows.groupby("non_inferior", sort=False)}
 
 
-def _request(report: Report) -> Section:
-    said = tuple(map(sentence, report.request_sentences[:MOST_REMARKS]))
-    conclusion = next(iter(said), "No speed was measured.")
-    return Section("request", "Before you ask for nodes", conclusion, REQUEST_LEAD, remarks=said[1:])
+def _loss(report: Report) -> Values:
+    losses = report.study.runs.groupby("workers")["loss"].median().dropna()
+    return {"ends": list(losses.iloc[[0, -1]].items())[: len(losses)] if len(losses) else []}
 
 
-def _prediction(report: Report) -> Section:
-    conclusion = conclusions.prediction_conclusion(report)
-    filed = list(score_notes(report.scores))
-    notes = map(sentence, [*filed, *report.extrapolation.notes][:MOST_REMARKS])
-    remarks = tuple(note for note in notes if note != conclusion)
-    return Section("prediction", "Prediction", conclusion, PREDICTION_LEAD, remarks=remarks)
+def _cost(report: Report) -> Values:
+    known = report.cost.dropna(subset=["training_seconds", "worker_hours"])
+    least = []
+    for column, what in (("training_seconds", "fastest training"), ("worker_hours", "cheapest")):
+        rows = known.sort_values(column).to_dict("records")
+        # The least only where its interval is below all others.
+        is_shown = len(rows) > 1 and all(rows[0][f"{column}_high"] < row[f"{column}_low"] for row in rows[1:])
+        least += [(what, is_shown, rows[0])] if rows else []
+    sets = [f"Pareto set of {kind}" for kind in report.cost["pareto_of"].drop_duplicates() if kind]
+    return {"least": least, "clock": CLOCK, "remarks": [*report.targets, *sets]}
 
 
-def _fairness(report: Report) -> Section:
-    title = "How fair is this comparison?"
-    conclusion = conclusions.fairness_conclusion(report)
-    return Section("fairness", title, conclusion, FAIRNESS_LEAD, is_open=bool(report.doubts))
+def _request(report: Report) -> Values:
+    first, *more = report.request_sentences[:MOST_REMARKS] or ["no speed was measured"]
+    return {"first": first, "remarks": more}
 
 
-def _runs(report: Report) -> Section:
-    return Section("runs", "Every run", conclusions.runs_conclusion(report), RUNS_LEAD)
+def _prediction(report: Report) -> Values:
+    predicted = report.predictions
+    errors = predicted.loc[predicted["held_out"].astype(bool), "error"].abs().dropna()
+    first = next(iter(report.extrapolation.notes), "nothing was predicted")
+    notes = [*score_notes(report.scores), *report.extrapolation.notes][:MOST_REMARKS]
+    remarks = [note for note in notes if len(errors) or note != first]
+    return {"errors": errors, "first": first, "remarks": remarks}
 
 
-def _left_out(report: Report) -> Section:
-    runs = len(report.study.all_left_out)
-    lead = "No number of this report uses these runs."
-    conclusion = conclusions.left_out_conclusion(report)
-    return Section(
-        "left-out", f"Left out: {count(runs, 'run')}", conclusion, lead, is_open=runs <= MOST_REMARKS
-    )
+def _fairness(report: Report) -> Values:
+    marks = report.fairness["mark"]
+    unmet = report.fairness.loc[marks == "no", "check"].tolist()
+    return {"is_open": bool(report.doubts), "marks": list(marks), "unmet": unmet}
 
 
-def _notes(report: Report) -> Section:
-    notes = tuple(map(sentence, report.notes))
-    lead = "What to know before you use a number of this page."
-    return Section("notes", "Notes", conclusions.notes_conclusion(notes), lead, remarks=notes)
+def _runs(report: Report) -> Values:
+    runs = report.study.runs
+    disturbed = int((runs["disturbed"] != "").sum())
+    is_known = disturbed > 0 or runs["busy_share"].notna().all()
+    return {"runs": len(runs), "disturbed": disturbed, "is_known": is_known}
+
+
+def _left_out(report: Report) -> Values:
+    states = report.study.all_left_out["state"].value_counts().to_dict()
+    return {"is_open": sum(states.values()) <= MOST_REMARKS, "states": states}
+
+
+def _notes(report: Report) -> Values:
+    return {"notes": report.notes, "remarks": report.notes}
+
+
+_VALUES: Mapping[str, Callable[[Report], Values]] = {
+    "points": _points,
+    "against": _against,
+    "frameworks": _frameworks,
+    "budget": _budget,
+    "iou": _iou,
+    "cost": _cost,
+    "loss": _loss,
+    "request": _request,
+    "prediction": _prediction,
+    "fairness": _fairness,
+    "runs": _runs,
+    "left-out": _left_out,
+    "notes": _notes,
+}
