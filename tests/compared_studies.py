@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from analysis.compare.assemble import StudyComparison, compare_studies
+from analysis.compare.compared import StudyComparison, compare_studies
 from analysis.compare.sides import read_side
 from tests.records import write_run
 from tests.report_studies import START

@@ -15,7 +15,7 @@ from pandas.api.types import is_numeric_dtype
 
 from analysis.__main__ import main
 from analysis.checks import fairness_checks
-from analysis.compare.assemble import compare_studies
+from analysis.compare.compared import compare_studies
 from analysis.compare.show import comparison_files
 from analysis.compare.sides import read_side
 from analysis.loading.epoch_work import epoch_work

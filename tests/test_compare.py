@@ -238,6 +238,14 @@ def test_points_are_compared_at_equal_values_of_an_axis_only(tmp_path: Path) -> 
     ]  # fmt: skip
 
 
+def test_further_frameworks_are_compared_as_the_pair_is(tmp_path: Path) -> None:
+    for name, speed in (("a", 100.0), ("b", 112.0)):
+        write_side(tmp_path / name, speed, frameworks=("pytorch_native", "lightning"))
+    rows = Compared(tmp_path / "a", tmp_path / "b").rows
+    assert [row["framework"] for row in rows] == ["pytorch_native", "lightning"]
+    assert {row["outcome"] for row in rows} == {FASTER}
+
+
 def test_an_option_of_all_may_change_within_an_axis_of_another(tmp_path: Path) -> None:
     for precision in ("fp32", "bf16"):
         for rate in (0.01, 0.1):

@@ -1,17 +1,28 @@
-"""What the records of two studies say of settings, software, machine and data: equal, or both values."""
+"""What differs between two studies, and what speaks against their numbers.
 
+Settings, software, machine and data are equal, or have both values. Speeds are in doubt where launches were
+disturbed, at once, chosen, or the same in both studies. IoU of other test images is not compared.
+"""
+
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from analysis.compare.matching import Matching, PointMatch
-from analysis.compare.sides import StudyPoint, StudySide
+import pandas as pd
+
+from analysis.checks import disturbed_notes
+from analysis.compare.sides import Matching, PointMatch, StudyPoint, StudySide
 from analysis.facts import FACTS, FactGroup, setting_facts, values_of, version_facts
+from analysis.findings.asked import asked_at
 from analysis.iou import COUNTS
+from analysis.loading.asked import FINAL_FATES
 from analysis.loading.options import flat_options, shown
-from analysis.machines import clocks_differ, with_clocks
+from analysis.machines import Clash, clashes_of, clocks_differ, start_times, with_clocks
 from analysis.score import Score
-from analysis.text import clean, first_of
+from analysis.stats import kept_though_disturbed
+from analysis.text import clean, count, first_of
+from unet_scaling.study.command_line import PASTED
 from unet_scaling.study.record_lines import Header
 
 _NOT_RECORDED = "not recorded"
@@ -86,16 +97,15 @@ def _trained(
     a: StudySide, b: StudySide, matching: Matching, seeds: Collection[int]
 ) -> Mapping[str, tuple[list[str], list[str]]]:
     """Return what compared runs of one seed trained on 1 worker, in A and in B: on CPUs to the last digit."""
-    values: dict[str, tuple[list[str], list[str]]] = {}
+    values: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for number, side in enumerate((a, b)):
         points = [match.b if number else match.a for match in matching.matches]
         headers = {run: side.study.headers[run] for point in points for run in point.runs}
         alone = {
             run
             for run, header in headers.items()
-            if header.config.workers == 1
-            and header.config.seed in seeds
-            and not header.workers[0].device_uuid
+            if header.config.workers == 1 and header.config.seed in seeds
+            if not header.workers[0].device_uuid
         }
         last = side.study.evaluations.drop_duplicates("run", keep="last").set_index("run")
         for run, epochs in side.study.epochs.groupby("run", sort=False, observed=True):
@@ -108,7 +118,7 @@ def _trained(
                     "final weights": [weights] if weights else [],
                 }
                 for name, own in told.items():
-                    values.setdefault(f"{name} on 1 worker", ([], []))[number].extend(own)
+                    values[f"{name} on 1 worker"][number].extend(own)
     return {name: both for name, both in values.items() if all(both)}
 
 
@@ -123,11 +133,11 @@ def _both(
 
 def _options(*both: Sequence[Header]) -> Mapping[str, tuple[list[str], list[str]]]:
     """Return the values of each option in A and in B."""
-    values: dict[str, tuple[list[str], list[str]]] = {}
+    values: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for side, headers in enumerate(both):
         for header in headers:
             for key, value in flat_options(header.config).items():
-                values.setdefault(key, ([], []))[side].append(shown(value))
+                values[key][side].append(shown(value))
     return values
 
 
@@ -162,3 +172,94 @@ def _test_set(side: StudySide, point: StudyPoint) -> dict[str, str]:
         **{key: point.settings[key] for key in TEST_SET_OPTIONS if key in point.settings},
         "evaluated pixels": ", ".join(f"{each:,.0f}" for each in sorted({*counts.sum(axis="columns")})),
     }
+
+
+def doubts_on_speed(a: StudySide, b: StudySide, matches: Sequence[PointMatch]) -> list[str]:
+    """Return what speaks against the throughputs of each match, or nothing."""
+    common = _common_launches(a, b)
+    clashes = _clashes_between(a, b, {*common.values()})
+    return ["; ".join(_doubts(a, b, match, clashes, common)) for match in matches]
+
+
+def _doubts(
+    a: StudySide, b: StudySide, match: PointMatch, clashes: Sequence[Clash], common: Mapping[str, str]
+) -> Iterator[str]:
+    sides = ((a, match.a), (b, match.b))
+    for side, point in sides:
+        disturbed = int(kept_though_disturbed(side.study)["run"].isin(point.runs).sum())
+        if disturbed:
+            yield f"{count(disturbed, 'launch')} of {side.letter} disturbed by other programs or a stall"
+    # Launches could be chosen by their results: by a look before the last, or by making quiet ones again.
+    for side, point in sides:
+        if side.study.asked is None:
+            continue
+        own = asked_at(side.study.asked, point.runs)
+        to_come = int((~own["fate"].isin(FINAL_FATES)).sum())
+        if to_come:
+            yield f"{count(to_come, 'repeat')} that {side.letter} asks for are still to come"
+        again = int(own["quiet_replaced"].sum())
+        if again:
+            yield f"{count(again, 'launch')} of {side.letter} made again, though nothing disturbed them"
+    launches = {f"{side.letter} {run}" for side, point in sides for run in point.runs}
+    at_once = [clash for clash in clashes if launches & {*clash[:2]}]
+    if at_once:
+        first, second, shared = at_once[0]
+        more = f" (and {count(len(at_once) - 1, 'more pair')})" if len(at_once) > 1 else ""
+        yield f"{clean(first)} and {clean(second)} trained at the same time on {shared}{more}"
+    same = [run for run in match.a.runs if common.get(run) in match.b.runs]
+    if same:
+        yield f"{count(len(same), 'launch')} of it stand in both studies: the same measurement, or copied"
+
+
+def _common_launches(a: StudySide, b: StudySide) -> Mapping[str, str]:
+    """Return the launches that stand in both studies, perhaps in part or times a factor: {run of A: of B}."""
+    of_b = {mark: run for run in b.study.headers for mark in _marks(b, run)}
+    found = {run: [of_b[mark] for mark in _marks(a, run) if mark in of_b] for run in a.study.headers}
+    return {run: same[0] for run, same in found.items() if same}
+
+
+def _marks(side: StudySide, run: str) -> list[object]:
+    """Return what no other launch has: its start, place and results together, and digests of its epochs."""
+    header = side.study.headers[run]
+    row = side.study.runs[side.study.runs["run"] == run].iloc[0]
+    launch = header.config_sha256, header.started_utc, row["hosts"], row["images_per_second"], row["iou"]
+    return [launch, *side.study.digests.get(run, ())]
+
+
+def _clashes_between(a: StudySide, b: StudySide, copies: Collection[str]) -> list[Clash]:
+    """Return the launches, "A RUN" or "B RUN", that trained at the same time on one core or device.
+
+    Launches of both studies count once: `copies` are those of B.
+    """
+    if not (a.study.provenance_known and b.study.provenance_known):
+        return []
+    headers = {f"A {run}": header for run, header in a.study.headers.items()}
+    headers |= {f"B {run}": header for run, header in b.study.headers.items() if run not in copies}
+    each = [
+        side.study.epochs.assign(run=f"{side.letter} " + side.study.epochs["run"].astype(str))
+        for side in (a, b)
+    ]
+    epochs = pd.concat(each, ignore_index=True)
+    together = replace(a.study, headers=headers, epochs=epochs[epochs["run"].isin([*headers])])
+    return clashes_of(together)
+
+
+def remarks_on(a: StudySide, b: StudySide, differing: Sequence[ComparedFact]) -> Iterator[str]:
+    """Yield what no ratio tells by itself: how much differs, when both studies ran, what is left out."""
+    if len(differing) > 1:
+        yield f"the studies differ in {len(differing)} facts: a ratio is that of all of them together"
+    if not a.study.provenance_known:
+        yield "logs in the older layout do not say what differs: code, versions, machine and data are unknown"
+    first, second = (start_times(side.study.runs).dropna() for side in (a, b))
+    if len(first) and len(second) and (first.max() < second.min() or second.max() < first.min()):
+        spans = [f"{times.min():%Y-%m-%d %H:%M} to {times.max():%Y-%m-%d %H:%M}" for times in (first, second)]
+        changed = "what changed on the machine between them is part of every ratio"
+        yield f"A ran {spans[0]}, B {spans[1]} (UTC): {changed}"
+    for side in (a, b):
+        study = side.study
+        if len(study.left_out):
+            left_out = count(len(study.left_out), "run")
+            yield f"{side.letter} leaves out {left_out}: {PASTED} report {side.folder} says why"
+        if study.played is not None:
+            yield f"{side.letter} has {count(len(study.played.runs), 'played run')}, which are not compared"
+        yield from (f"{side.letter}: {note}" for note in (*disturbed_notes(study), *study.notes))

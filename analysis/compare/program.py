@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from analysis.compare.assemble import StudyComparison, compare_studies
+from analysis.compare.compared import compare_studies
 from analysis.compare.show import comparison_files, print_comparison
 from analysis.compare.sides import StudySide, read_side
 from analysis.facts import task_words
@@ -17,9 +17,13 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
     a = read_side("A", first)
     b = read_side("B", second)
     _require_one_kind(a, b)
-    _require_one_task(a, b)
     comparison = compare_studies(a, b)
-    _write(comparison, output)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, content in comparison_files(comparison).items():
+            write_atomically(output / name, content, READABLE)
+    except OSError as error:
+        raise UserError(f"the comparison cannot be written to {output}: {error}; try --output") from None
     print_comparison(comparison, report_console())
     print(f"\ncomparison: {output}")
     if comparison.points.empty:
@@ -28,33 +32,20 @@ def compare_folders(first: Path, second: Path, output: Path) -> int:
 
 
 def _require_one_kind(a: StudySide, b: StudySide) -> None:
-    """Raise UserError where one study is emulated and the other is not, or one is of scripts."""
+    """Raise UserError where only one study is emulated, one is of scripts, or their tasks differ."""
     for side in (a, b):
         if side.study.is_of_scripts:
+            words = restriction_words(side.study)
             raise UserError(
-                f"{side.study.name} is {restriction_words(side.study)}: its runs are compared with no others",
-                EXIT_BAD_DATA,
+                f"{side.study.name} is {words}: its runs are compared with no others", EXIT_BAD_DATA
             )
-    kinds = [restriction_words(side.study) or "measured" for side in (a, b)]
     if a.study.is_emulated != b.study.is_emulated:
+        kinds = [restriction_words(side.study) or "measured" for side in (a, b)]
         raise UserError(
             f"A is {kinds[0]}, B is {kinds[1]}: emulated runs are not compared with measured ones",
             EXIT_BAD_DATA,
         )
-
-
-def _require_one_task(a: StudySide, b: StudySide) -> None:
-    """Raise UserError where the studies train different tasks: nothing of them can be compared."""
     tasks = [{task_words(header) for header in side.study.headers.values()} for side in (a, b)]
     if all(tasks) and tasks[0] != tasks[1]:
         found = "; ".join(", ".join(sorted(task)) for task in tasks)
         raise UserError(f"A and B do not train the same task: {found}", EXIT_BAD_DATA)
-
-
-def _write(comparison: StudyComparison, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in comparison_files(comparison).items():
-            write_atomically(folder / name, content, READABLE)
-    except OSError as error:
-        raise UserError(f"the comparison cannot be written to {folder}: {error}; try --output") from None

@@ -1,7 +1,6 @@
-"""Show a comparison of two studies: on the console, as Markdown, as CSV, and as a page."""
+"""Show a comparison of two studies: as CSV, as a page with a forest plot, as Markdown, and on the console."""
 
 from collections.abc import Sequence
-from itertools import compress
 
 import pandas as pd
 from rich import box
@@ -9,23 +8,43 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as ConsoleTable
 
-from analysis.compare.assemble import StudyComparison
-from analysis.compare.grids import (
-    facts_grid,
-    nothing_differs,
-    only_lines,
-    outcomes,
-    points_grid,
-    points_title,
-)
-from analysis.compare.page import comparison_page, forest_files
+from analysis.compare.compared import SpeedChange, StudyComparison
+from analysis.compare.contrast import A_FASTER, A_HIGHER, B_FASTER, B_HIGHER
+from analysis.figures.catalogue import MOST_FOREST_ROWS, study_forests
+from analysis.figures.svg import DrawnFigure, picture
+from analysis.findings.trust import Light
 from analysis.report.console import MOST_CONSOLE_ROWS, MOST_LINES
 from analysis.report.markdown import TEXT, escaped
 from analysis.report.markdown import table as markdown_table
 from analysis.report.tables import as_csv
-from analysis.report.view import Column, Grid
-from analysis.text import clean, sentence
+from analysis.report.templates import rendered
+from analysis.report.view import (
+    Cell,
+    Column,
+    Drawing,
+    Grid,
+    framework_column,
+    integer_column,
+    make_grid,
+    number_column,
+    text_column,
+)
+from analysis.restriction import with_restriction
+from analysis.study import COMPARED, NAMES
+from analysis.text import clean, count, listed, sentence
 
+# The name of the figure's files, and of the page.
+STEM = "compare"
+# What stands below the headline; the table has them all.
+MOST_CHANGES = 3
+# Colour is never alone: each change has its word, and each light its shape.
+CHANGES: dict[SpeedChange, tuple[Light, str]] = {
+    "faster": ("good", "B is faster"),
+    "slower": ("bad", "B is slower"),
+    "mixed": ("caution", "B is faster and slower"),
+    "equal": ("unknown", "No difference shown"),
+    "unclear": ("unknown", "Not decided"),
+}
 # Column -> its description: the columns of compare.csv, which docs/compare.md lists.
 COMPARE_COLUMNS = {
     "framework": "pytorch_native, horovod, lightning or accelerate",
@@ -75,31 +94,114 @@ def comparison_files(comparison: StudyComparison) -> dict[str, bytes]:
     }
 
 
+def points_grid(comparison: StudyComparison) -> Grid:
+    """Return the table of points, without columns that would be empty."""
+    unit = comparison.a.study.unit
+    score = comparison.score.title
+    columns = [
+        framework_column(NAMES),
+        integer_column("workers", "workers"),
+        Column("launches", lambda row: Cell(f"{row['launches_a']}, {row['launches_b']}", kind="number")),
+        number_column(f"A,\n{unit}", "throughput_a", "~4", bounded=False),
+        number_column(f"B,\n{unit}", "throughput_b", "~4", bounded=False),
+        number_column("B / A", "ratio", ".3f"),
+        text_column("speed", "outcome"),
+        number_column(f"difference of {score}", "iou_difference", "+.4f"),
+        text_column(score, "iou_outcome"),
+    ]
+    return make_grid("compare", f"Throughput and {score}", comparison.points, columns, "compare.csv")
+
+
+def facts_grid(comparison: StudyComparison) -> Grid:
+    """Return the table of what differs."""
+    rows = [(fact.group, fact.name, *fact.texts) for fact in comparison.differing]
+    headings = ("of", "what differs", "A", "B")
+    table = pd.DataFrame(rows, columns=list(headings))
+    columns = [text_column(heading, heading) for heading in headings]
+    return make_grid("facts", "What differs", table, columns, "compare_facts.csv")
+
+
+def comparison_page(comparison: StudyComparison) -> str:
+    """Return the comparison as HTML: the answer, what differs, a forest plot, and the tables behind them."""
+    a, b = comparison.a, comparison.b
+    light, word = CHANGES[comparison.change]
+    if comparison.change == "faster" and A_HIGHER in set(comparison.points["iou_outcome"]):
+        light, word = "caution", f"B is faster, its {comparison.score.title} lower"
+    launches = [f"{count(len(side.study.runs), 'launch')} in {side.letter}" for side in (a, b)]
+    differing = comparison.differing
+    changes = [clean(f"{fact.name}: {' → '.join(fact.texts)}") for fact in differing[:MOST_CHANGES]]
+    if len(differing) > MOST_CHANGES:
+        changes.append(f"{count(len(differing) - MOST_CHANGES, 'more fact')}, below")
+    return rendered(
+        "compare.html.jinja",
+        title=clean(f"{b.title} against {a.title}"),
+        frameworks=NAMES,
+        has_wrappers=not comparison.points["framework"].isin(COMPARED).all(),
+        has_gallery=False,
+        run_links={},
+        files=("compare.csv", "compare_facts.csv", "compare.md"),
+        launches=f"{listed(launches)}, {count(len(comparison.points), 'point')} in both",
+        light=light,
+        word=word,
+        changes=changes or [comparison.nothing_differs],
+        drawings=_drawings(comparison),
+        points=points_grid(comparison),
+        facts=facts_grid(comparison),
+        comparison=comparison,
+    )
+
+
+def forest_files(comparison: StudyComparison) -> dict[str, bytes]:
+    """Return the figure as SVG and as PNG, by file name; nothing without a common point."""
+    if comparison.points.empty:
+        return {}
+    drawn = _drawn(comparison)
+    return {f"{STEM}.svg": drawn.svg, f"{STEM}.png": drawn.png}
+
+
+def _drawings(comparison: StudyComparison) -> Sequence[Drawing]:
+    if comparison.points.empty:
+        return ()
+    caption = (
+        f"Right of the line B is faster, or its {comparison.score.title} higher; left of it A. In the colour "
+        "of its framework: the interval, corrected for all points, excludes equality; grey: nothing is "
+        "claimed."
+    )
+    if len(comparison.points) > MOST_FOREST_ROWS:
+        caption += (
+            f" The first {MOST_FOREST_ROWS} of {len(comparison.points)} points; all are in compare.csv."
+        )
+    return (Drawing(STEM, _drawn(comparison).panels, with_restriction(comparison.emulated, caption)),)
+
+
+def _drawn(comparison: StudyComparison) -> DrawnFigure:
+    points = comparison.points.assign(
+        claimed=comparison.points["outcome"].isin((A_FASTER, B_FASTER)),
+        iou_claimed=comparison.points["iou_outcome"].isin((A_HIGHER, B_HIGHER)),
+    )
+    charts = study_forests(points, comparison.score)
+    panels = [panel for chart in charts for panel in chart.panels()]
+    return picture(panels, charts[0].alternative(), f"figure-{STEM}")
+
+
 def comparison_markdown(comparison: StudyComparison) -> str:
     """Return the answers, then what differs, the points, and what to know, as a page of Markdown."""
-    a = comparison.a
-    b = comparison.b
+    differs = _markdown_grid(facts_grid(comparison)) if comparison.differing else comparison.nothing_differs
     parts = [
-        f"# {escaped(b.title)} against {escaped(a.title)}",
+        f"# {escaped(comparison.b.title)} against {escaped(comparison.a.title)}",
         *(f"**{escaped(sentence(text))}**" for text in comparison.headlines),
         "## What differs",
-        _markdown_grid(facts_grid(comparison)) if comparison.differing else nothing_differs(comparison),
-        *([f"The same in both: {escaped(comparison.same)}."] if comparison.same else []),
-        *_points_part(comparison),
-        *_list_part("## Points of one study only", only_lines(comparison)),
-        *_list_part("## Notes", comparison.notes),
+        differs,
     ]
+    if comparison.same:
+        parts.append(f"The same in both: {escaped(comparison.same)}.")
+    if len(comparison.points):
+        grid = points_grid(comparison)
+        parts += [f"## {grid.caption}", _markdown_grid(grid)]
+    for title, lines in (("Points of one study only", comparison.only_lines), ("Notes", comparison.notes)):
+        if lines:
+            parts += [f"## {title}", "\n".join(f"- {escaped(line)}" for line in lines)]
     return "\n\n".join(parts) + "\n"
-
-
-def _points_part(comparison: StudyComparison) -> list[str]:
-    if comparison.points.empty:
-        return []
-    return [f"## {points_title(comparison.score)}", _markdown_grid(points_grid(comparison))]
-
-
-def _list_part(title: str, lines: Sequence[str]) -> list[str]:
-    return [title, "\n".join(f"- {escaped(line)}" for line in lines)] if lines else []
 
 
 def _markdown_grid(grid: Grid) -> str:
@@ -113,28 +215,21 @@ def print_comparison(comparison: StudyComparison, console: Console) -> None:
     """Print what differs, the points, what to know, and last the answers; long tables and lists are cut."""
     for side in (comparison.a, comparison.b):
         console.print(f"{side.letter}: {side.folder}", markup=False, soft_wrap=True)
-    _print_facts(comparison, console)
-    if len(comparison.points):
-        console.print(_console_table(points_grid(comparison), outcomes(comparison.score)))
-    _print_lines(console, "Points of one study only", only_lines(comparison))
-    _print_lines(console, "Notes", comparison.notes)
-    console.print()
-    _print_cut(console, [sentence(text) for text in comparison.headlines], "bold")
-
-
-def _print_facts(comparison: StudyComparison, console: Console) -> None:
     if comparison.differing:
         console.print(_console_table(facts_grid(comparison)))
     else:
-        console.print(f"\nWhat differs: {nothing_differs(comparison)}", markup=False, soft_wrap=True)
+        console.print(f"\nWhat differs: {comparison.nothing_differs}", markup=False, soft_wrap=True)
     if comparison.same:
         console.print(f"The same in both: {clean(comparison.same)}", markup=False, soft_wrap=True)
-
-
-def _print_lines(console: Console, title: str, lines: Sequence[str]) -> None:
-    if lines:
-        console.print(f"\n{title}", markup=False)
-    _print_cut(console, [f"  - {line}" for line in lines])
+    if len(comparison.points):
+        # The console has no room for outcomes, which the answers tell.
+        console.print(_console_table(points_grid(comparison), ("speed", comparison.score.title)))
+    for title, lines in (("Points of one study only", comparison.only_lines), ("Notes", comparison.notes)):
+        if lines:
+            console.print(f"\n{title}", markup=False)
+        _print_cut(console, [f"  - {line}" for line in lines])
+    console.print()
+    _print_cut(console, [sentence(text) for text in comparison.headlines], "bold")
 
 
 def _print_cut(console: Console, lines: Sequence[str], style: str = "") -> None:
@@ -144,19 +239,14 @@ def _print_cut(console: Console, lines: Sequence[str], style: str = "") -> None:
         console.print(f"  and {len(lines) - MOST_LINES:,} more in compare.md", markup=False)
 
 
-def _add_column(table: ConsoleTable, column: Column) -> None:
-    number = column.kind == "number"
-    table.add_column(column.heading, justify="right" if number else "left", no_wrap=number)
-
-
 def _console_table(grid: Grid, left_out: Sequence[str] = ()) -> ConsoleTable:
-    """Return a table without some columns: the console has no room for outcomes, which the answers tell."""
-    shown = [column.heading not in left_out for column in grid.columns]
+    shown = [place for place, column in enumerate(grid.columns) if column.heading not in left_out]
     table = ConsoleTable(box=box.SIMPLE_HEAD)
-    for column in compress(grid.columns, shown):
-        _add_column(table, column)
+    for column in (grid.columns[place] for place in shown):
+        number = column.kind == "number"
+        table.add_column(column.heading, justify="right" if number else "left", no_wrap=number)
     for row in grid.rows[:MOST_CONSOLE_ROWS]:
-        table.add_row(*(escape(str(cell)) for cell in compress(row, shown)))
+        table.add_row(*(escape(str(row[place])) for place in shown))
     if len(grid.rows) > MOST_CONSOLE_ROWS:
         table.caption = f"{len(grid.rows) - MOST_CONSOLE_ROWS:,} further rows are in compare.md"
     return table
