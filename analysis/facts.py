@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.loading.options import TASK_SWITCHES, flat_options, shared_options
+from analysis.options import TASK_SWITCHES, flat_options, shared_options
 from analysis.study import NAMES
 from unet_scaling.study.config import WRAPPERS, Framework
 from unet_scaling.study.options import HorovodKnobs

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.loading.forecasts import AVERAGE
-from analysis.loading.prediction_files import (
+from analysis.beside import (
+    AVERAGE,
     Estimate,
     PredictedPoint,
     PredictionFile,

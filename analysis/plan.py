@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.cost import target_of
-from analysis.loading.options import OPERATIONAL, flat_options
+from analysis.options import OPERATIONAL, flat_options
 from analysis.predict import UNSEEN_LINK, Series, StepTime, all_series
 from analysis.stats import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study

@@ -23,9 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write and print the prediction that the command line asks for."""
     options = command_line().parse_args(arguments)
     # Only now: --help and a wrong option need not wait for pandas.
+    from analysis.beside import PREDICTIONS_FOLDER, write_prediction
     from analysis.forecast import forecast_lines, predict_study
-    from analysis.loading.load import load_study
-    from analysis.loading.prediction_files import PREDICTIONS_FOLDER, write_prediction
+    from analysis.load import load_study
 
     study = load_study(options.study)
     prediction = predict_study(options.study, study, options.workers)

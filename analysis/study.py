@@ -165,7 +165,7 @@ class Study:
     scores       one row per evaluation and score of these runs, where their task has several: SCORE_COLUMNS
     left_out     one row per `LeftOut`
     budgets      one row per worker of these runs, sums over the epochs in use: BUDGET_COLUMNS;
-                 analysis/loading/budget_columns.py says what each is
+                 analysis/records.py says what each is
     probes       one row per message size of these runs' probes: PROBE_COLUMNS
     startups     one row per worker of the runs whose record has its start: STARTUP_TABLE_COLUMNS
     ping_pongs   one row per pair of hosts and job that timed MPI between them: PING_PONG_COLUMNS
@@ -182,7 +182,7 @@ class Study:
     score        that is judged; in all tables it is the column `iou`
     iou_scope    what the score was computed on
     notes        what the reader of any figure should know
-    digests      of what each of these runs measured, by run (analysis/loading/copies.py)
+    digests      of what each of these runs measured, by run (analysis/records.py)
     significance  of all comparisons together: smaller where repeats were added after a look at the results
     asked        one row per run that study.json asks for, and of each further repeat: ASKED_COLUMNS, with
                  the launches that it replaced, and how many of them were quiet; None without study.json

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from analysis.arrays import Array
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.exports import summary_json
 from analysis.stats import share_interval

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.exports import summary_json
 from analysis.study import Study

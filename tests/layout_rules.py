@@ -29,7 +29,7 @@ ORDERS = {
     ),
     "analysis": (
         ("arrays", "score", "study", "text", "processes", "restriction"),
-        ("facts", "loading"),
+        ("options", "facts", "valid", "records", "beside", "older", "scripts", "load"),
         ("stats", "words"),
         ("pairs",),
         ("contrast", "iou", "machines"),

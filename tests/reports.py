@@ -18,9 +18,8 @@ from analysis.checks import fairness_checks
 from analysis.compare.compared import compare_studies
 from analysis.compare.show import comparison_files
 from analysis.compare.sides import read_side
-from analysis.loading.epoch_work import epoch_work
-from analysis.loading.load import load_study
-from analysis.loading.reference import load_reference
+from analysis.load import load_study
+from analysis.older import epoch_work, load_reference
 from analysis.report.assemble import Report, make_report
 from analysis.report.columns import TABLES, table_files
 from analysis.report.exports import export_files, summary_json

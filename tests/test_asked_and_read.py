@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.contrast import WITHHELD
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import Report, make_report
 from slurm.study_folder import StudyFolder
 from tests.honest_launches import launch, opened

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from analysis.__main__ import main
+from analysis.beside import PREDICTIONS_FOLDER, write_prediction
 from analysis.forecast import predict_study, score_table
-from analysis.loading.load import load_study
-from analysis.loading.prediction_files import PREDICTIONS_FOLDER, write_prediction
-from analysis.loading.reference import load_reference
+from analysis.load import load_study
+from analysis.older import load_reference
 from tests.attacks import MORE, ON_TRAINING, Attack, every, write_base
 from tests.attacks_on_facts import ON_FACTS
 from tests.attacks_on_pairs import ON_PAIRS, in_b, write_pair

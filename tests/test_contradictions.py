@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.loading.consistency import impossible_values
+from analysis.valid import impossible_values
 from tests.attacks import in_epochs
 from tests.attacks_on_facts import FILES
 from tests.evidence import evidence

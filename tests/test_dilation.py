@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
-from analysis.loading.fidelity import LARGEST_EXCESS_FACTOR, infidelity
-from analysis.loading.load import load_study
-from analysis.loading.remarks import remarks
+from analysis.load import load_study, remarks
+from analysis.valid import LARGEST_EXCESS_FACTOR, infidelity
 from slurm.virtual.cluster import prepare_quotas, remove_groups
 from slurm.virtual.cluster import quota_folder as group_of
 from slurm.virtual.plan import Plan, load

@@ -9,7 +9,7 @@ from analysis.checks import fairness_checks
 from analysis.contrast import compare
 from analysis.findings.speedup import summarise
 from analysis.iou import iou_table
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from tests.budgets import Steps, write_budget_run
 from tests.evidence import evidence
 from tests.golden_studies import COMMITTED

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from analysis.figures.catalogue import FIGURES
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.exports import latex_escaped, summary_latex
 from analysis.report.figure_files import inputs_of

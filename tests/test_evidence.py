@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from analysis.forecast import score_table
-from analysis.loading.fidelity import infidelity
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import Report, make_report
 from analysis.study import COMPARED, NAMES
 from analysis.text import with_interval
+from analysis.valid import infidelity
 from tests.evidence import evidence
 from unet_scaling.study.config import PROJECT, Framework
 from unet_scaling.study.record import Record, read_record

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.checks import fairness_checks, fairness_table
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.study import Study
 from tests.attacks import in_epochs
 from tests.attacks_on_facts import watts

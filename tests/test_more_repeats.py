@@ -15,7 +15,7 @@ from rich.console import Console
 
 from analysis.contrast import compare
 from analysis.findings.precision import half_widths, widest
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.watch import Watched
 from analysis.study import Study

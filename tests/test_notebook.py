@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import make_report
 from analysis.report.columns import table_files
 from analysis.study import Study

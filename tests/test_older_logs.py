@@ -179,10 +179,10 @@ def test_a_log_that_contradicts_itself_is_not_used(tmp_path: Path, text: str, sa
         ("\n2,10.000000", "\n" + "\x00" * 64 + "\n2,10.000000", ":4: 1 columns"),
         ("\n1,", f"\n{OLDER_LOG_HEADER}\n1,", ":3: the epoch is ''"),
         ("\n1,", "\nslurmstepd: error: job killed\n1,", ":3: 1 columns"),
-        ("\n1,10.000000", "\n1,10.0000002,10.000000", ":3: 8 or more columns"),
+        ("\n1,10.000000", "\n1,10.0000002,10.000000", ":3: 8 columns"),
         (
             "\n1,10.000000", "\n\n1,10.000000", ":3: 0 columns"), ("1,10.000000", "1,10,000000",
-            ":3: 8 or more",
+            ":3: 8 columns",
         ),
         (
             "1,10.000000", "1, 10.000000", ":3: time_per_epoch is ' 10"), ("1,10.0", "1,1_0.0",

@@ -10,7 +10,7 @@ from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.shares import PARTS
 from analysis.budget.tables import MOST_REST, budget_table
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.study import Study
 from tests import injected
 from tests.injected_runs import FAULT_SECONDS, InjectedPair

@@ -11,7 +11,7 @@ import pytest
 from analysis.budget.diagnosis import Diagnosis, diagnose
 from analysis.budget.network_floor import gradient_bytes, network_table
 from analysis.budget.tables import MOST_REST, budget_table
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.study import Study
 from slurm.virtual.hosts import burst_bytes
 from tests import slow_host

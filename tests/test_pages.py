@@ -18,8 +18,8 @@ from analysis.figures.catalogue import FIGURES
 from analysis.figures.frame import PANEL_WIDTH_PX
 from analysis.figures.style import text_width
 from analysis.figures.svg import SVG
-from analysis.loading.load import load_study
-from analysis.loading.reference import load_reference
+from analysis.load import load_study
+from analysis.older import load_reference
 from analysis.report.assemble import make_report
 from analysis.report.files import write_report
 from analysis.study import LeftOut, left_out_table

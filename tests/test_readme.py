@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import make_report
 from tests.evidence import evidence
 from tests.readme import LEAVING_HOROVOD, PART, README, twins_diff, with_diffs

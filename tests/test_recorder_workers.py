@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from slurm.preflight import is_installed
 from tests.cluster import wait_until
 from tests.machine import needs_a_core_each, quiet_machine

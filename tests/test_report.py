@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import analysis.loading.load
+import analysis.load
 from analysis.__main__ import main
 from analysis.findings.speedup import SPEEDUP_COLUMNS
 from analysis.report.column_lists import PAGE, with_column_lists
@@ -220,7 +220,7 @@ def test_many_runs_are_read_by_several_processes_with_the_same_tables(
         write_run(tmp_path, repeat=repeat, images_per_second=100.0 + repeat)
     write_run(tmp_path, "horovod", end=None)
     alone = report_of(tmp_path).study
-    monkeypatch.setattr(analysis.loading.load, "RUNS_AT_ONCE", 2)
+    monkeypatch.setattr(analysis.load, "RUNS_AT_ONCE", 2)
     together = report_of(tmp_path).study
     for name in ("runs", "epochs", "evaluations", "left_out"):
         pd.testing.assert_frame_equal(getattr(together, name), getattr(alone, name))

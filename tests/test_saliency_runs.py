@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from analysis.__main__ import main
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.saliency import CHANCE_SHARE, saliency_findings
 from slurm.local import launch
 from tests.explain_product import LINE_NAME, METHODS, SPLITS

@@ -15,7 +15,7 @@ from analysis.__main__ import main as report
 from analysis.budget.diagnosis import diagnose
 from analysis.budget.network_floor import network_table
 from analysis.budget.tables import budget_table
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from slurm.commands import new
 from slurm.estimate import KnownSeconds, TimeEstimate
 from slurm.study_folder import StudyFolder

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.arrays import Array
-from analysis.loading.ping_pongs import hosts_floor_seconds
+from analysis.beside import hosts_floor_seconds
 from analysis.stats import NOT_NEGATIVE, median_intervals, timed
 from analysis.study import NAN, POINT, Study
 from unet_scaling.study.config import RunConfig

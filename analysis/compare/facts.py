@@ -16,9 +16,9 @@ from analysis.compare.sides import Matching, PointMatch, StudyPoint, StudySide
 from analysis.facts import FACTS, FactGroup, setting_facts, values_of, version_facts
 from analysis.findings.asked import asked_at
 from analysis.iou import COUNTS
-from analysis.loading.asked import FINAL_FATES
-from analysis.loading.options import flat_options, shown
+from analysis.load import FINAL_FATES
 from analysis.machines import Clash, clashes_of, clocks_differ, start_times, with_clocks
+from analysis.options import flat_options, shown
 from analysis.score import Score
 from analysis.stats import kept_though_disturbed
 from analysis.text import clean, count, first_of

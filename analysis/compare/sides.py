@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from analysis.loading.load import load_study
-from analysis.loading.options import OPERATIONAL, flat_options, labels, shown
-from analysis.loading.reference import load_reference
+from analysis.load import load_study
+from analysis.older import load_reference
+from analysis.options import OPERATIONAL, flat_options, labels, shown
 from analysis.study import POINT, Study
 from unet_scaling.study.config import ALL_FRAMEWORKS, Framework
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError

@@ -23,7 +23,7 @@ from analysis.findings.decide import (
 from analysis.findings.repeats import more_repeats, repeats_for_intervals
 from analysis.findings.submission import submit_command
 from analysis.findings.trust import Light, Tile, Trust
-from analysis.loading.options import is_knob
+from analysis.options import is_knob
 from analysis.pairs import NO, Check
 from analysis.restriction import NOT_PROVEN_EQUAL, after, not_learned, restriction_words
 from analysis.study import Study

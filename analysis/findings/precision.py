@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.contrast import compare, of_compared_pair
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.pairs import KEY, PAIR, PointPair, pair_of, paired_runs, point_name
 from analysis.stats import FEWEST_REPEATS
 from analysis.study import Study

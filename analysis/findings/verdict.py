@@ -7,7 +7,7 @@ from itertools import product
 import pandas as pd
 
 from analysis.contrast import NOT_ENOUGH, medians_disagree
-from analysis.loading.options import is_knob
+from analysis.options import is_knob
 from analysis.pairs import PAIR, PointPair, pair_of
 from analysis.stats import timed
 from analysis.study import COMPARED, NAMES, Study

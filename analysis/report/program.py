@@ -4,10 +4,8 @@ import argparse
 import gc
 from pathlib import Path
 
-from analysis.loading.arm_names import arm_names
-from analysis.loading.epoch_work import epoch_work
-from analysis.loading.load import load_study
-from analysis.loading.reference import load_reference
+from analysis.load import load_study
+from analysis.older import arm_names, epoch_work, load_reference
 from analysis.report.assemble import make_report
 from analysis.report.console import print_left_out, print_report, report_console
 from analysis.report.files import write_report

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.findings.submission import NO_CLUSTER_FILE, is_of_slurm, study_file_name, submit_command
-from analysis.loading.options import TASK_SWITCHES
+from analysis.options import TASK_SWITCHES
 from analysis.study import Study
 from analysis.text import listed
 from unet_scaling.study.command_line import PASTED

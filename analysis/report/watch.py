@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.findings.precision import decide
-from analysis.loading.load import load_study
+from analysis.load import load_study
 from analysis.report.assemble import Report, make_report
 from analysis.report.files import PAGE_NAME, write_report
 from unet_scaling.study.errors import EXIT_OK

@@ -30,21 +30,21 @@ def flat_options(config: RunConfig) -> dict[str, object]:
 
 
 def shared_options(config: RunConfig) -> dict[str, object]:
-    """Return the options that all frameworks have."""
-    if config.has_own_task:
-        return _options_of_own_task(config)
+    """Return the options that all frameworks have; the file of a task is told by its SHA-256."""
     options: dict[str, object] = {}
-    for table in SHARED_TABLES:
-        options |= flat_values(getattr(config, table), f"{table}.")
-    return options
-
-
-def _options_of_own_task(config: RunConfig) -> dict[str, object]:
-    """Return the options of a run whose task is no built-in one: its file is told by its SHA-256."""
+    if not config.has_own_task:
+        for table in SHARED_TABLES:
+            options |= flat_values(getattr(config, table), f"{table}.")
+        return options
     options = flat_values(config.training, "training.")
     options |= {f"data.{key}": getattr(config.data, key) for key in TASK_DATA_KEYS}
     options |= {f"task.{name}": getattr(config.task, name) for name in TASK_SWITCHES}
     return options | {f"{TASK_OPTIONS}.{key}": value for key, value in config.task.options.items()}
+
+
+def identity(config: RunConfig) -> Hashable:
+    """Return what only copies of one run have in common."""
+    return config.framework, config.workers, config.repeat, tuple(flat_options(config).items())
 
 
 def compared_configs(headers: Sequence[Header]) -> list[RunConfig]:
@@ -56,77 +56,45 @@ def compared_configs(headers: Sequence[Header]) -> list[RunConfig]:
     configs = [header.config for header in headers]
     if not set(varying(configs)) & set(OPERATIONAL):
         return configs
-    return _without(_varied_on_purpose(configs, _without(OPERATIONAL, headers)), headers)
-
-
-def with_common_places(configs: Sequence[RunConfig], compared: Sequence[RunConfig]) -> Iterator[RunConfig]:
-    """Yield the points of runs without header, with the operational options all compared runs share."""
-    varied = varying(compared)
-    shared = [key.split(".") for key in OPERATIONAL if key not in varied] if compared else []
-    for config in configs:
-        tables = {
-            table: getattr(config, table).model_copy(
-                update={key: getattr(getattr(compared[0], table), key) for of, key in shared if of == table}
-            )
-            for table in ("data", "training")
-        }
-        yield config.model_copy(update=tables)
-
-
-def identity(config: RunConfig) -> Hashable:
-    """Return what only copies of one run have in common."""
-    return config.framework, config.workers, config.repeat, tuple(flat_options(config).items())
-
-
-def _varied_on_purpose(configs: Sequence[RunConfig], compared: Sequence[RunConfig]) -> tuple[str, ...]:
-    """Return the operational options that are to be left out: all but those that tell repeats apart."""
     alike: dict[Hashable, list[RunConfig]] = {}
-    for config, without in zip(configs, compared, strict=True):
+    for config, without in zip(configs, _without(OPERATIONAL, headers), strict=True):
         alike.setdefault(identity(without), []).append(config)
     kept = {key for same in alike.values() if len(same) > 1 for key in varying(same)}
     if kept & set(DATA_PLACES):
         kept |= set(DATA_PLACES)
-    return tuple(key for key in OPERATIONAL if key not in kept)
+    return _without([key for key in OPERATIONAL if key not in kept], headers)
 
 
 def _without(left_out: Sequence[str], headers: Sequence[Header]) -> list[RunConfig]:
     """Return the points with the default of each guard that is left out, and one place for equal contents."""
     first: dict[Hashable, RunConfig] = {}
-    return [
-        _updated(
-            header.config, _common_data(header, left_out, first), _common_training(header, left_out, first)
-        )
-        for header in headers
-    ]
+    guards = guard_defaults([key for key in GUARDS if key in left_out])
+    configs = []
+    for header in headers:
+        config = header.config
+        data: dict[str, object] = {}
+        training = dict(guards)
+        if DATA_PLACES[0] in left_out:
+            common = first.setdefault(("data", header.manifest_sha256), config).data
+            data = {"folder": common.folder, "manifest": common.manifest}
+        if WEIGHTS_PLACE in left_out and config.training.initial_weights is not None:
+            same = first.setdefault(("weights", header.initial_weights_sha256), config)
+            training["initial_weights"] = same.training.initial_weights
+        configs.append(_updated(config, {"data": data, "training": training}))
+    return configs
 
 
-def _common_data(
-    header: Header, left_out: Sequence[str], first: dict[Hashable, RunConfig]
-) -> Mapping[str, object]:
-    """Return the place where the first run with these images read them."""
-    if DATA_PLACES[0] not in left_out:
-        return {}
-    common = first.setdefault(("data", header.manifest_sha256), header.config).data
-    return {"folder": common.folder, "manifest": common.manifest}
+def with_common_places(configs: Sequence[RunConfig], compared: Sequence[RunConfig]) -> Iterator[RunConfig]:
+    """Yield the points of runs without header, with the operational options all compared runs share."""
+    varied = varying(compared)
+    common: dict[str, dict[str, object]] = {"data": {}, "training": {}}
+    for table, key in (key.split(".") for key in OPERATIONAL if compared and key not in varied):
+        common[table][key] = getattr(getattr(compared[0], table), key)
+    yield from (_updated(config, common) for config in configs)
 
 
-def _common_training(
-    header: Header, left_out: Sequence[str], first: dict[Hashable, RunConfig]
-) -> Mapping[str, object]:
-    """Return the defaults of guards, and the place where the first run with these weights read them."""
-    training = header.config.training
-    common = guard_defaults([key for key in GUARDS if key in left_out])
-    if WEIGHTS_PLACE in left_out and training.initial_weights is not None:
-        of_first = first.setdefault(("weights", header.initial_weights_sha256), header.config)
-        common["initial_weights"] = of_first.training.initial_weights
-    return common
-
-
-def _updated(config: RunConfig, data: Mapping[str, object], training: Mapping[str, object]) -> RunConfig:
-    tables = {
-        "data": config.data.model_copy(update=data),
-        "training": config.training.model_copy(update=training),
-    }
+def _updated(config: RunConfig, values: Mapping[str, Mapping[str, object]]) -> RunConfig:
+    tables = {name: getattr(config, name).model_copy(update=of) for name, of in values.items()}
     return config.model_copy(update=tables)
 
 
@@ -152,13 +120,9 @@ def label(config: RunConfig, axes: Iterable[str]) -> str:
 
 def labels(config: RunConfig, axes: Iterable[str]) -> tuple[str, str]:
     """Return what distinguishes a point in shared options, and in knobs of its own framework."""
-    shared, knobs = split_axes(list(axes))
-    return label(config, shared), label(config, knobs)
-
-
-def split_axes(axes: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the options that all series share, and the knobs of a framework."""
-    return [axis for axis in axes if not is_knob(axis)], [axis for axis in axes if is_knob(axis)]
+    axes = list(axes)
+    shared = [axis for axis in axes if not is_knob(axis)]
+    return label(config, shared), label(config, filter(is_knob, axes))
 
 
 def shown(value: object) -> str:
@@ -166,13 +130,19 @@ def shown(value: object) -> str:
     return "default" if value is None else str(value)
 
 
-def order(config: RunConfig, axes: Iterable[str]) -> tuple[tuple[int, float, str], ...]:
-    """Return a key that sorts points by the values of their axes: numbers by size, then text."""
+def sort_key(config: RunConfig, axes: Sequence[str]) -> tuple[object, ...]:
+    """Return a key that sorts runs by shared options, framework, knobs, workers and repeat.
+
+    Values of options sort by size where they are numbers, then as text.
+    """
     options = flat_options(config)
-    return tuple(_order_of(options.get(axis)) for axis in axes)
 
+    def order(axis: str) -> tuple[int, float, str]:
+        value = options.get(axis)
+        if isinstance(value, int | float):
+            return (1, float(value), "")
+        return (0, 0.0, "") if value is None else (2, 0.0, str(value))
 
-def _order_of(value: object) -> tuple[int, float, str]:
-    if isinstance(value, int | float):
-        return (1, float(value), "")
-    return (0, 0.0, "") if value is None else (2, 0.0, str(value))
+    shared = tuple(order(axis) for axis in axes if not is_knob(axis))
+    knobs = tuple(order(axis) for axis in axes if is_knob(axis))
+    return shared, ALL_FRAMEWORKS.index(config.framework), knobs, config.workers, config.repeat

@@ -1,0 +1,455 @@
+"""Read the records of a study's folder into tables: the runs that can be used, and those left out."""
+
+import gc
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.beside import read_forecasts, read_manifests, read_ping_pongs
+from analysis.facts import FACTS, MANIFEST, SAME, differing_attempts, refusals
+from analysis.options import (
+    compared_configs,
+    flat_options,
+    identity,
+    label,
+    labels,
+    shown,
+    sort_key,
+    varying,
+    with_common_places,
+)
+from analysis.processes import parallel_map
+from analysis.records import (
+    RATIO_DIGITS,
+    ROW_TABLES,
+    WHOLE_RUN,
+    CompleteRun,
+    Loaded,
+    UnusableRun,
+    name_of,
+    read_run,
+    row_table,
+    stacked_columns,
+    why_unusable,
+)
+from analysis.restriction import NOTHING_LEARNED
+from analysis.score import Score
+from analysis.scripts import beside_others, script_study, split_scripts
+from analysis.study import (
+    ABSENT,
+    ASKED_COLUMNS,
+    BUDGET_COLUMNS,
+    EPOCH_COLUMNS,
+    IS_READ,
+    NAN,
+    NOT_ASKED,
+    Study,
+    left_out_table,
+    names_of,
+    run_table,
+)
+from analysis.text import count, first_of
+from unet_scaling.study.command_line import LAUNCH_HINT
+from unet_scaling.study.config import RunConfig, StudyConfig
+from unet_scaling.study.disturbance import disturbance
+from unet_scaling.study.errors import UserError
+from unet_scaling.study.options import Criteria
+from unet_scaling.study.record import RECORD_NAME, attempt_records, disturbed_records, read_record
+from unet_scaling.study.record_lines import Header
+from unet_scaling.study.repeats import read_history, stopping_rule
+from unet_scaling.study.study_file import JOB_NAME, config_path, recorded_study
+
+# No more than these are read by this process alone: to start others would take longer.
+RUNS_AT_ONCE = 100
+# No further submission changes these.
+FINAL_FATES = (IS_READ, NOT_ASKED, "diverged", "refused", "no throughput")
+# What decides the IoU. Device, host and software of a played run may be others than those of the real ones.
+# Beside emulated ones, which learn nothing, they have no speed to go with their IoU.
+DECIDE_IOU = ("computing", MANIFEST, "training {}s", "test {}s", "initial weights")
+TIMES_OF_A_RUN = (
+    "images_per_second", "epochs_per_second", "seconds_per_epoch", "step_seconds", "training_seconds",
+    "busy_share",
+)  # fmt: skip
+TABLES_OF_TIMES = ("epochs", "budgets", "probes", "startups")
+# Runs are named so that one can be looked at; a note of all would hide the others.
+_MOST_NAMED = 3
+_MOST_OF_MAPS_NAMED = 5
+_ZERO_GRADIENTS = (
+    "task.find_unused_parameters = true: a parameter that a pass does not use gets a gradient of zero from "
+    "it, with every framework alike; a script that leaves such a parameter without gradient may train other "
+    "weights, at another speed"
+)
+
+
+def load_study(folder: Path) -> Study:
+    """Read every run of `logs/STUDY`. Nothing is inferred from folder names.
+
+    Raises UserError where the folder is missing or has no run folders.
+    """
+    scripts, paths = split_scripts(_run_folders(folder))
+    name = folder.resolve().name
+    if scripts and not paths:
+        return script_study(name, scripts)
+    with _without_garbage_collection():
+        complete, left_out = _read(paths)
+        left_out += map(UnusableRun, beside_others(scripts, name_of(paths[0])))
+        runs = _as_compared(complete, left_out)
+        recorded = recorded_study(folder)
+        study = _studies(name, *runs, recorded.criteria if recorded else Criteria())
+        study = _with_other_files(study, folder)
+        asked = _asked_table(folder, recorded, runs, study) if recorded else None
+        until = recorded.until if recorded else None
+        early = asked is not None and _is_early(asked)
+        further = asked is not None and bool((asked["fate"] == NOT_ASKED).any())
+        stopping = stopping_rule(until, read_history(folder), early=early, further=further)
+        notes = (*study.notes, *stopping.notes)
+        return replace(study, asked=asked, until=until, notes=notes, significance=stopping.significance)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Suspend the collector: what is read stays, and to search it again and again takes its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """Return the folders below a study's that hold a configuration or a record."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is no folder; give the one of a study, such as logs/STUDY; {LAUNCH_HINT} makes it"
+        )
+    paths = sorted(path for path in folder.iterdir() if _is_run(path))
+    if not paths:
+        raise UserError(f"{folder} has no run folders; {LAUNCH_HINT} makes them")
+    return paths
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return any((path / name).exists() for name in (config_path(path).name, RECORD_NAME))
+    except OSError:
+        return True  # it may not be looked into: reading it gives the reason
+
+
+def _read(folders: Sequence[Path]) -> Loaded:
+    """Return the runs in the order of their folders, read by several processes where there are many."""
+    complete: list[CompleteRun] = []
+    left_out: list[UnusableRun] = []
+    for run in parallel_map(read_run, folders, chunk=RUNS_AT_ONCE):
+        if isinstance(run, CompleteRun):
+            complete.append(run)
+        else:
+            left_out.append(run)
+    return complete, left_out
+
+
+def _as_compared(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> Loaded:
+    """Return the runs with configurations in which options that are no part of the comparison are equal."""
+    configs = compared_configs([run.header for run in complete])
+    runs = [replace(run, config=config) for run, config in zip(complete, configs, strict=True)]
+    placed = with_common_places([left.config for left in left_out if left.config], configs)
+    return runs, [replace(left, config=next(placed)) if left.config else left for left in left_out]
+
+
+def _studies(
+    name: str, complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun], criteria: Criteria
+) -> Study:
+    """Return the study of the real runs, with that of the played ones in it where there are any.
+
+    A played run (training.plays) trains exactly as so many workers, on fewer. It is taken as the run of these
+    workers that it stands for, in a study of its own that knows no times.
+    """
+    real = _comparable_runs(
+        [run for run in complete if not run.config.is_played],
+        [run for run in left_out if run.config is None or not run.config.is_played],
+    )
+    played = _comparable_with_real(
+        *_comparable_runs(
+            [replace(run, config=_as_trained(run.config)) for run in complete if run.config.is_played],
+            [
+                UnusableRun(replace(run.left_out, workers=run.config.played_workers), _as_trained(run.config))
+                for run in left_out
+                if run.config and run.config.is_played
+            ],
+        ),
+        real[0],
+    )
+    both = [*real[0], *played[0]]
+    # A point of which every run diverged is a point of the study all the same. Of both kinds, so that a set
+    # of options has one name in all tables.
+    diverged = [
+        run.config for run in (*real[1], *played[1]) if run.config and run.left_out.state == "diverged"
+    ]
+    axes = varying([*(run.config for run in both), *diverged])
+    score = Score(both[0].score_name, both[0].config.sample) if both else Score()
+
+    def study_of(runs: Sequence[CompleteRun], unusable: Sequence[UnusableRun]) -> Study:
+        found = _study(name, runs, unusable, axes)
+        return replace(found, criteria=criteria, score=score, unit=f"{score.samples} / s")
+
+    study = study_of([run for run in real[0] if run.has_throughput], real[1])
+    of_maps = [run for run in real[0] if not run.has_throughput]
+    if of_maps:
+        study = _with_maps_only(study, study_of(of_maps, []))
+    return replace(study, played=_without_times(study_of(*played))) if any(played) else study
+
+
+def _as_trained(config: RunConfig) -> RunConfig:
+    """Return the configuration of the run that a played one stands for: as many workers, all of them real."""
+    training = config.training.model_copy(update={"plays": None})
+    return config.model_copy(update={"training": training, "workers": config.played_workers})
+
+
+def _comparable_runs(complete: Sequence[CompleteRun], left_out: Sequence[UnusableRun]) -> Loaded:
+    """Return the runs that may be compared, sorted, and those left out: unusable, copies and refused."""
+    axes = varying([run.config for run in complete])
+    first: dict[Hashable, CompleteRun] = {}
+    reasons: dict[str, str] = {}
+    for run in sorted(complete, key=lambda run: (*sort_key(run.config, axes), run.name)):
+        kept = first.setdefault(identity(run.config), run)
+        if kept is not run:
+            reasons[run.name] = f"the same repeat of the same point as {kept.name}"
+    runs = {run.name: run for run in first.values()}
+    reasons |= _copied(list(runs.values()))
+    reasons |= refusals({name: _compared_header(run) for name, run in runs.items() if name not in reasons})
+    by_name = {run.name: run for run in complete}
+    others = [
+        UnusableRun.of(name, by_name[name].config, "refused", reason) for name, reason in reasons.items()
+    ]
+    return [run for name, run in runs.items() if name not in reasons], [*left_out, *others]
+
+
+def _compared_header(run: CompleteRun) -> Header:
+    return run.header.model_copy(update={"config": run.config})
+
+
+def _copied(runs: Sequence[CompleteRun]) -> dict[str, str]:
+    """Return the runs whose numbers stand in another one too, {run: reason}; either may be the copy."""
+    first: dict[int, CompleteRun] = {}
+    reasons: dict[str, str] = {}
+    for run in runs:
+        for digest, of in run.digests.items():
+            other = first.setdefault(digest, run)
+            if other is run:
+                continue
+            its = other.digests[digest]
+            same = f"epochs {of} and {its} agree to the last digit"
+            if of == WHOLE_RUN:
+                same = f"the epochs have one ratio, to {RATIO_DIGITS} digits in each"
+            seconds = run.epochs["seconds"].tolist()[of], other.epochs["seconds"].tolist()[its]
+            both = f"{same} ({seconds[0]} s and {seconds[1]} s): one is a copy of the other"
+            reasons.setdefault(run.name, f"run.jsonl and {other.name}/run.jsonl: {both}")
+            reasons.setdefault(other.name, f"run.jsonl and {run.name}/run.jsonl: {both}")
+    return reasons
+
+
+def _comparable_with_real(
+    played: Sequence[CompleteRun], left_out: Sequence[UnusableRun], real: Sequence[CompleteRun]
+) -> Loaded:
+    """Return the played runs without those that learned from other data or weights than real ones did.
+
+    Each reason names the fact and both values, against the last real run of equal options.
+    """
+    headers = {run.name: _compared_header(run) for run in played}
+    of_real = {run.name: _compared_header(run) for run in real}
+    reasons: dict[str, list[str]] = {}
+    for fact in (fact for fact in FACTS if fact.name in DECIDE_IOU):
+        key = SAME[fact.same]
+        known = {key(header): run for run, header in of_real.items()}
+        for run, header in headers.items():
+            same = known.get(key(header))
+            value = fact.of(header)
+            usual = fact.of(of_real[same]) if same else value
+            if value != usual:
+                reason = f"{fact.title(header)}: {value}, but {usual} in {same}, which is not played"
+                reasons.setdefault(run, []).append(reason)
+    others = [
+        UnusableRun.of(run.name, run.config, "refused", "; ".join(reasons[run.name]))
+        for run in played
+        if run.name in reasons
+    ]
+    return [run for run in played if run.name not in reasons], [*left_out, *others]
+
+
+def _study(
+    name: str, runs: Sequence[CompleteRun], left_out: Sequence[UnusableRun], axes: Sequence[str]
+) -> Study:
+    headers = {run.name: run.header for run in runs}
+    unknown = tuple(run.name for run in runs if not run.attempts_known)
+    frameworks = {run.config.framework for run in runs}
+    frameworks |= {left.left_out.framework for left in left_out if left.left_out.framework}
+    unused = []
+    for left in left_out:
+        options, knobs = labels(left.config, axes) if left.config else ("", "")
+        unused.append(replace(left.left_out, options=options, knobs=knobs))
+    tables: dict[str, Any] = {
+        table: row_table({run.name: run.rows[table] for run in runs}, columns)
+        for table, columns in ROW_TABLES.items()
+    }
+    study = Study(
+        name=name,
+        names=names_of(frameworks),
+        runs=_run_table(runs, axes),
+        epochs=stacked_columns({run.name: run.epochs for run in runs}, EPOCH_COLUMNS),
+        budgets=stacked_columns({run.name: run.workers for run in runs}, BUDGET_COLUMNS),
+        left_out=left_out_table(unused),
+        headers=headers,
+        axes=tuple(axes),
+        notes=(*remarks(headers, unknown), *(f"{run.name}: {run.note}" for run in runs if run.note)),
+        unknown_attempts=unknown,
+        digests={run.name: run.digests.keys() for run in runs},
+        saliency={run.name: run.saliency for run in runs if run.saliency},
+        **tables,
+    )
+    # Emulated runs learn nothing.
+    return replace(study, iou_scope=NOTHING_LEARNED) if study.is_emulated else study
+
+
+def _run_table(runs: Sequence[CompleteRun], axes: Sequence[str]) -> pd.DataFrame:
+    """Return one row per run, with the study's axes as further columns."""
+    rows = []
+    for run in runs:
+        options, knobs = labels(run.config, axes)
+        rows.append(replace(run.row, workers=run.config.workers, options=options, knobs=knobs))
+    table = run_table(rows)
+    values = [flat_options(run.config) for run in runs]
+    for axis in axes:
+        table[axis] = [shown(options[axis]) if axis in options else None for options in values]
+    return table
+
+
+def remarks(headers: Mapping[str, Header], unknown_attempts: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return what no row of the fairness table says, but should be known to who reads a comparison."""
+    notes = []
+    if any(header.dirty for header in headers.values()):
+        notes.append("the code had uncommitted changes: its commit does not say all that ran")
+    folders: dict[str, set[str]] = {}
+    for header in headers.values():
+        folders.setdefault(header.manifest_sha256, set()).add(header.config.data.folder)
+    for several in folders.values():
+        if len(several) > 1:
+            places = ", ".join(sorted(several))
+            notes.append(f"equal images were read from {places}: a difference may be that of their storage")
+    for dilation, rate in dict.fromkeys((header.dilation, header.link_rate) for header in headers.values()):
+        if dilation is not None:
+            links = f"links of {rate}" if rate else "links that are not limited"
+            notes.append(
+                f"on a virtual cluster that was slowed {dilation:g}-fold as a whole, with {links}: seconds "
+                "are those of the cluster that it stands for, and no real one was measured"
+            )
+    if any(header.config.task.find_unused_parameters for header in headers.values()):
+        notes.append(_ZERO_GRADIENTS)
+    if unknown_attempts:
+        notes.append(
+            "where an earlier attempt ran, on what code and cores, is not known: its record "
+            f"(run.attemptN.jsonl) is missing or damaged: {first_of(unknown_attempts, 'run', _MOST_NAMED)}"
+        )
+    return tuple(notes)
+
+
+def _with_maps_only(study: Study, maps_only: Study) -> Study:
+    """Return a study with those of its runs that tell of their maps only, and a note on them."""
+    names = [str(run) for run in maps_only.runs["run"]]
+    note = (
+        f"{count(len(names), 'run')} without an epoch after the warm-up: of saliency maps alone, no table on "
+        f"training or IoU has {'it' if len(names) == 1 else 'them'}: "
+        f"{first_of(names, 'run', _MOST_OF_MAPS_NAMED)}"
+    )
+    notes = dict.fromkeys([*study.notes, note, *maps_only.notes])
+    return replace(study, maps_only=maps_only, notes=tuple(notes))
+
+
+def _without_times(played: Study) -> Study:
+    """Return a study of played runs in which no time or speed is known."""
+    unknown_times = dict.fromkeys(TIMES_OF_A_RUN, NAN)
+    return replace(
+        played,
+        runs=played.runs.assign(**unknown_times, disturbed="", stalls=""),
+        evaluations=played.evaluations.assign(training_seconds=NAN, seconds=NAN),
+        **{name: getattr(played, name).iloc[:0] for name in TABLES_OF_TIMES},
+        notes=(),
+    )
+
+
+def _with_other_files(study: Study, folder: Path) -> Study:
+    """Add what the files beside the records hold, and a note on each that cannot be used."""
+    ping_pongs, problems = read_ping_pongs(folder)
+    forecasts, changed = read_forecasts(folder, study)
+    with_maps = study.with_maps
+    explained, unexplained = read_manifests(folder, with_maps.saliency, with_maps.headers)
+    return replace(
+        study,
+        ping_pongs=ping_pongs,
+        forecasts=forecasts,
+        explained=explained,
+        notes=(*study.notes, *problems, *changed, *unexplained),
+    )
+
+
+def _asked_table(folder: Path, recorded: StudyConfig, runs: Loaded, study: Study) -> pd.DataFrame:
+    """Return ASKED_COLUMNS: a row per run that study.json asks for, and per further repeat of its points."""
+    complete, left_out = runs
+    states = study.all_left_out.set_index("run")["state"].to_dict()
+    configs = [run.config for run in complete]
+    asked = [*with_common_places(recorded.configs(), configs)]
+    points = {_point(config): number for number, config in enumerate(asked)}
+    found = {identity(left.config): left.left_out.run for left in left_out if left.config}
+    found |= {identity(run.config): run.name for run in complete}
+    found |= {identity(run.config): run.name for run in complete if run.name not in states}
+    wanted = set(map(identity, asked))
+    further = {identity(config): config for config in configs if _point(config) in points}
+    further = {key: config for key, config in further.items() if key not in wanted}
+    headers = {run.name: run.header for run in complete}
+    started: dict[Hashable, set[str]] = {}
+    for run in complete:
+        started.setdefault(identity(run.config), set()).add(run.header.started_utc)
+    axes = varying(asked)
+    rows = []
+    for config in (*asked, *further.values()):
+        name = found.get(identity(config), config.run)
+        fate = states.get(name, IS_READ if name in headers else ABSENT)
+        if fate == "waiting" and not (folder / name / JOB_NAME).exists():
+            fate = ABSENT  # neither trained nor submitted
+        quiet = list(_replaced(folder / name, headers[name])) if fate == IS_READ else []
+        # Of another launch of the repeat, in a folder of its own, it is not asked why it was made.
+        quiet += [True] * (len(started.get(identity(config), ())) - 1)
+        fate = NOT_ASKED if fate == IS_READ and identity(config) in further else fate
+        place = (name, points[_point(config)], label(config, axes))
+        of_config = (config.framework, config.workers, config.repeat)
+        rows.append((*place, *of_config, fate, len(quiet), sum(quiet)))
+    return pd.DataFrame(rows, columns=list(ASKED_COLUMNS))
+
+
+def _point(config: RunConfig) -> Hashable:
+    return identity(config.model_copy(update={"repeat": 1}))
+
+
+def _replaced(folder: Path, header: Header) -> Iterator[bool]:
+    """Yield for each complete launch that the run in this folder replaced whether it was quiet.
+
+    One on another machine, of another code, or that could not be used, was no choice between results.
+    """
+    for path in (*disturbed_records(folder), *attempt_records(folder)):
+        record = read_record(path)
+        if not record.complete or record.header is None:
+            continue
+        both = header.model_copy(update={"earlier": [record.header]})
+        if not any(differing_attempts(both)) and why_unusable(record) is None:
+            yield not disturbance(record).reason
+
+
+def _is_early(asked: pd.DataFrame) -> bool:
+    """Return whether repeats of a point that is read are to come, in a study that compares frameworks."""
+    read = asked[asked["fate"] == IS_READ]
+    to_come = ~asked["fate"].isin(FINAL_FATES) & asked["point"].isin(read["point"])
+    return bool(to_come.any()) and read["framework"].nunique() > 1
