@@ -118,7 +118,7 @@ SAME: Mapping[str, Callable[[Any], Hashable]] = {
 }
 
 
-def workers_per_host(facts: Provenance) -> str:
+def _workers_per_host(facts: Provenance) -> str:
     """Return how many workers each host had, the most first: "2, 1"."""
     per_host = Counter(worker.host for worker in facts.workers)
     return ", ".join(str(workers) for workers in sorted(per_host.values(), reverse=True))
@@ -130,15 +130,14 @@ def task_words(header: Header) -> str:
     return f"{Path(task.file).name} {str(task.sha256)[:16]}" if task.file else "built-in U-Net"
 
 
-def _task_switch(name: str, header: Header) -> str:
-    """Return what a study allows its task."""
-    return str(getattr(header.config.task, name))
-
-
 def _profile(facts: Any) -> str | None:  # noqa: ANN401
     """Return by which profile the workers of a run waited; none where they computed, as those of scripts."""
     compute = getattr(facts, "compute", None)
     return f"{compute.name} {compute.sha256[:16]}" if compute else None
+
+
+def _real_or_emulated(facts: Provenance) -> str:
+    return "emulated" if _profile(facts) else "real"
 
 
 def _gpu_transport(facts: Provenance) -> list[str]:
@@ -168,25 +167,21 @@ def _of_workers(
     return Fact("machine", name, same, row, each=every, sound=lambda value: not same or ", " not in value)
 
 
-def _of_job(name: str, facts: Provenance) -> list[str]:
-    return [facts.job.get(name, "no Slurm")]
-
-
+# A value of a task, of a framework or of a job, by name.
+_SWITCHES = {name: lambda told, name=name: str(getattr(told.config.task, name)) for name in TASK_SWITCHES}
+_TRANSPORTS = {NAMES[framework]: partial(_transport, framework) for framework in NAMES}
+_OF_JOBS = {
+    name: lambda facts, name=name: [facts.job.get(name, "no Slurm")] for name in COMPARED_JOB_VARIABLES
+}
 FACTS: tuple[Fact, ...] = (
     Fact("data", MANIFEST, "options", BATCHES, lambda header: header.manifest_sha256),
     Fact("data", "task", "all", BATCHES, task_words),
-    *(Fact("data", f"task.{name}", "all", "", partial(_task_switch, name)) for name in TASK_SWITCHES),
+    *(Fact("data", f"task.{name}", "all", "", value) for name, value in _SWITCHES.items()),
     Fact("data", "training {}s", "options", BATCHES, lambda header: f"{header.train_images:,}"),
     Fact("data", "test {}s", "options", EVALUATED, lambda header: f"{header.test_images:,}"),
     Fact("data", "seeds", "repeat", BATCHES, lambda header: str(header.config.seed)),
     Fact("data", "initial weights", "seed", WEIGHTS, lambda header: header.initial_weights_sha256[:16]),
-    Fact(
-        "data",
-        "gradient bytes",
-        "options",
-        TRAINING,
-        lambda header: header.gradient_bytes and str(header.gradient_bytes),
-    ),
+    Fact("data", "gradient bytes", "options", TRAINING, lambda told: str(told.gradient_bytes or "") or None),
     Fact("software", "commit", "all", SOFTWARE, lambda facts: facts.commit or NO_GIT, NO_GIT.__ne__),
     Fact("software", UNCOMMITTED_CHANGES, "all", SOFTWARE, lambda facts: str(facts.dirty), "False".__eq__),
     Fact("software", "record format", "", "", lambda told: str(told.format)),
@@ -197,25 +192,15 @@ FACTS: tuple[Fact, ...] = (
     _of_workers("cores per worker", lambda worker: [len(worker.cores)], "cores", DEVICES),
     _of_workers("threads per worker", lambda worker: [worker.threads], "cores", DEVICES),
     _of_workers(CORE_NUMBERS, lambda worker: worker.cores),
-    Fact("machine", "workers on each host", "workers", DEVICES, workers_per_host),
-    *(
-        Fact("machine", f"transport of {name}", "series", "", partial(_transport, framework))
-        for framework, name in NAMES.items()
-    ),
+    Fact("machine", "workers on each host", "workers", DEVICES, _workers_per_host),
+    *(Fact("machine", f"transport of {name}", "series", "", value) for name, value in _TRANSPORTS.items()),
     Fact("machine", "transport of GPUs", "", COMPUTING, each=_gpu_transport),
     Fact("machine", "dilation", "all", "", lambda facts: f"{facts.dilation or 1:g}", stands="1"),
     Fact("machine", "link rate", "all", "", lambda facts: facts.link_rate or "not limited"),
-    Fact(
-        "machine",
-        "computing",
-        "all",
-        COMPUTING,
-        lambda told: "emulated" if _profile(told) else "real",
-        stands="real",
-    ),
+    Fact("machine", "computing", "all", COMPUTING, _real_or_emulated, stands="real"),
     Fact("machine", "compute profile", "options", "", _profile),
-    *(Fact("machine", name, "", PLACES, each=partial(_of_job, name)) for name in COMPARED_JOB_VARIABLES),
-)
+    *(Fact("machine", name, "", PLACES, each=value) for name, value in _OF_JOBS.items()),
+)  # fmt: skip
 
 
 def version_facts(headers: Mapping[str, Provenance]) -> list[Fact]:
@@ -283,17 +268,23 @@ def refusals(headers: Mapping[str, Header]) -> dict[str, str]:
     The reason ends with which runs stand: "(kept: 9 of 10 runs)". What is not recorded is not compared here:
     the fairness table says what only one framework's runs tell.
     """
-    reasons = {
-        run: reason
-        for run, header in headers.items()
-        if (reason := sharing(header) or "; ".join(differing_attempts(header)))
-    }
-    sound = {run: header for run, header in headers.items() if run not in reasons}
-    reasons |= differing_in(sound, [fact for fact in FACTS if fact.stands])
-    sound = {run: header for run, header in sound.items() if run not in reasons}
-    reasons |= _uncommitted(sound)
-    sound = {run: header for run, header in sound.items() if run not in reasons}
-    return reasons | differing_in(sound, facts_of(sound))
+    reasons: dict[str, str] = {}
+    for found in (_differing_in_itself, _beside_measured, _uncommitted, _differing):
+        reasons |= found({run: header for run, header in headers.items() if run not in reasons})
+    return reasons
+
+
+def _differing_in_itself(headers: Mapping[str, Header]) -> dict[str, str]:
+    found = {run: sharing(each) or "; ".join(differing_attempts(each)) for run, each in headers.items()}
+    return {run: reason for run, reason in found.items() if reason}
+
+
+def _beside_measured(headers: Mapping[str, Header]) -> dict[str, str]:
+    return differing_in(headers, [fact for fact in FACTS if fact.stands])
+
+
+def _differing(headers: Mapping[str, Header]) -> dict[str, str]:
+    return differing_in(headers, facts_of(headers))
 
 
 def facts_of(headers: Mapping[str, Provenance]) -> list[Fact]:

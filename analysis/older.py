@@ -275,9 +275,6 @@ def _run(log: Log, work: EpochWork | None) -> Run:
         framework=log.framework,
         workers=log.workers,
         repeat=1,
-        seed=None,
-        options="",
-        knobs="",
         images_per_second=images / log.seconds_per_epoch,
         epochs_per_second=1 / log.seconds_per_epoch,
         epochs_used=len(log.used),
@@ -287,14 +284,7 @@ def _run(log: Log, work: EpochWork | None) -> Run:
         step_seconds=log.seconds_per_epoch / steps,
         loss=float(log.used["loss"].iloc[-1]),
         iou=float(log.rows["iou"].iloc[0]),
-        dice=NAN,
-        test_images=NAN,
         training_seconds=float(log.rows["training_time"].iloc[0]),
-        hosts="",
-        nodes=NAN,
-        devices="",
-        cores_per_worker="",
-        started_utc="",
     )
 
 

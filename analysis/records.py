@@ -190,8 +190,6 @@ def _complete_run(folder: Path, record: Record, note: str) -> CompleteRun:
         workers=config.workers,
         repeat=config.repeat,
         seed=config.seed,
-        options="",
-        knobs="",
         iou=last.get("iou", NAN),
         dice=last.get("dice", NAN),
         test_images=last.get("images", NAN),

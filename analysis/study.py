@@ -80,7 +80,7 @@ def _nothing(columns: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(columns=list(columns))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One usable run. What is not known is NaN or None, never 0.
 
@@ -99,9 +99,9 @@ class Run:
     framework: Framework
     workers: int
     repeat: int
-    seed: int | None
-    options: str
-    knobs: str
+    seed: int | None = None
+    options: str = ""
+    knobs: str = ""
     images_per_second: float
     epochs_per_second: float
     epochs_used: int
@@ -110,15 +110,15 @@ class Run:
     steps_per_epoch: float
     step_seconds: float
     loss: float
-    iou: float
-    dice: float
-    test_images: float
+    iou: float = NAN
+    dice: float = NAN
+    test_images: float = NAN
     training_seconds: float
-    hosts: str
-    nodes: float
-    devices: str
-    cores_per_worker: str
-    started_utc: str
+    hosts: str = ""
+    nodes: float = NAN
+    devices: str = ""
+    cores_per_worker: str = ""
+    started_utc: str = ""
     peak_memory_bytes: float = NAN
     busy_share: float = NAN
     disturbed: str = ""

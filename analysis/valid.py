@@ -290,20 +290,12 @@ def infidelity(record: Record, stalled: Collection[int] = ()) -> str:
                 quota.idle_share * seconds, most, facts.thread_seconds["training"],
             ))  # fmt: skip
         sums.append(np.sum(rows, axis=0).tolist())
-    return next((fault for worker, each in enumerate(sums) for fault in _of_quota(worker, *each)), "")
+    return next((fault for worker, each in enumerate(sums) for fault in _of_quota(worker, each)), "")
 
 
-def _of_quota(
-    worker: int,
-    seconds: float,
-    quota: float,
-    used: float,
-    throttled: float,
-    idle: float,
-    most: float,
-    training: float,
-) -> Iterator[str]:
-    """Yield in what a worker was not slowed as it should be, of its sums in seconds of the slowed machine."""
+def _of_quota(worker: int, sums: Sequence[float]) -> Iterator[str]:
+    """Yield in what a worker was not slowed as it should be, by its sums in seconds of the slowed machine."""
+    seconds, quota, used, throttled, idle, most, training = sums
 
     def accepted(given: float) -> float:
         return LARGEST_EXCESS_FACTOR * given + TICK_SECONDS
