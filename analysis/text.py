@@ -1,4 +1,8 @@
-"""Formatting for people: numbers, intervals, durations, counts, digests, lists, names and foreign texts."""
+"""Formatting for people: numbers, intervals, durations, counts, digests, lists, names and foreign texts.
+
+A form is a format, or "~4" for four significant digits, never with an exponent: an interval has as many
+decimals as its number. What is not known is a dash, and an interval no wider than a point is none.
+"""
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -21,10 +25,7 @@ Row = Mapping[Hashable, Any]
 
 
 def number(value: float, form: str) -> str:
-    """Return a number as text, a dash where it is not known.
-
-    `form` is a format, or "~4" for four significant digits, never with an exponent.
-    """
+    """Return a number as text, a dash where it is not known."""
     return UNKNOWN if pd.isna(value) else format(value, _format(form, value)).replace("%", " %")
 
 
@@ -34,14 +35,8 @@ def percent(share: float, decimals: int = 1) -> str:
 
 
 def interval(low: float, high: float, form: str) -> str:
-    """Return an interval, "[1.83, 1.91]"; empty where there is none.
-
-    An interval no wider than a point is none: it would only repeat the number. For a number with as many
-    decimals as `form` "~4" would give it, use `number_with_interval`.
-    """
-    if not low < high:
-        return ""
-    return bracketed(low, high, form)
+    """Return an interval, "[1.83, 1.91]"; empty where there is none. `form` is a format."""
+    return bracketed(low, high, form) if low < high else ""
 
 
 def bracketed(low: float, high: float, form: str) -> str:
@@ -83,7 +78,6 @@ def resolved(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _format(form: str, value: float) -> str:
-    """Return the format that "~4" stands for at this value: its interval has the same decimals."""
     if not form.startswith("~"):
         return form
     size = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
@@ -110,13 +104,12 @@ def chart_percent(share: float, decimals: int = 0) -> str:
 
 def unit_of(seconds: "pd.Series[float]") -> tuple[float, str]:
     """Return the (seconds, name) of the unit in which a column of durations reads best."""
-    longest = float(seconds.max()) if len(seconds) else math.nan
-    return next(((size, name) for least, size, name in UNITS_SECONDS if longest >= least), (1.0, "s"))
+    return unit_of_value(float(seconds.max()) if len(seconds) else math.nan)
 
 
 def unit_of_value(seconds: float) -> tuple[float, str]:
     """Return the (seconds, name) of the unit in which one duration reads best."""
-    return unit_of(pd.Series([seconds]))
+    return next(((size, name) for least, size, name in UNITS_SECONDS if seconds >= least), (1.0, "s"))
 
 
 def listed(parts: Iterable[str]) -> str:
@@ -152,9 +145,7 @@ def repeats_text(repeats: "pd.Series[int]") -> str:
     """Return "5", or "3 to 5" where points differ; "none" without a point."""
     if repeats.empty:
         return "none"
-    fewest = int(repeats.min())
-    most = int(repeats.max())
-    return f"{most}" if fewest == most else f"{fewest} to {most}"
+    return " to ".join(map(str, dict.fromkeys((int(repeats.min()), int(repeats.max())))))
 
 
 def series_name(row: Row, names: Names) -> str:
@@ -164,14 +155,10 @@ def series_name(row: Row, names: Names) -> str:
 
 def printable(text: str) -> str:
     """Return a text of a chart on one line, each unprintable character replaced by a sign for it."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def cleaned(table: pd.DataFrame, to: Callable[[object], str] = clean) -> pd.DataFrame:
     """Return a table whose texts are clean; numbers and missing values stay as they are."""
-    texts = [name for name in table.columns if pd.api.types.is_string_dtype(table[name])]
-    return table.assign(
-        **{str(name): table[name].map(to, na_action="ignore") for name in texts if len(table)}
-    )
+    texts = [str(name) for name in table.columns if pd.api.types.is_string_dtype(table[name])]
+    return table.assign(**{name: table[name].map(to, na_action="ignore") for name in texts if len(table)})

@@ -176,6 +176,7 @@ NOTHING = ("nothing was learned: iou 0.004", "a constant prediction scores 0.100
 LOST: Points = {1: (100, 0.003), 2: (190, 0.003)}
 # Two repeats without noise.
 EVEN: dict[str, Any] = {"repeats": 2, "noise": (1, 1)}
+EMULATED = {"emulation": {"compute": "slurm/profiles/v100_like.toml"}}
 NOISY_IOU = (0.80, 0.78, 0.84, 0.76, 0.82)
 
 # fmt: off
@@ -272,6 +273,9 @@ CASES = (
     Case("others' IoU is no concern", "scale 2 - gg..", with_lightning,
          "use lightning fabric or horovod on 2", "no comparison with horovod"),
     Case("own task", "scale 2 - gg..", own_task, "top accuracy"),
+    Case("emulated", "speed - - guuc",
+         lambda to: both(to, {1: (100, 0.0), 4: (350, 0.0)}, options=EMULATED, iou=None),
+         "speed only: 4 workers with native ddp are 3.5x as fast as 1, efficiency 0.8", "!undecided"),
 )
 # fmt: on
 
@@ -309,6 +313,17 @@ def test_what_was_learned_and_the_margin_stand_in_the_table(tmp_path: Path) -> N
         if "accuracy" in tile["title"]
     )
     assert any("constant prediction" in reason and "not known" in reason for reason in tile["reasons"])
+
+
+def test_time_and_cost_have_a_light_only_where_a_target_is_stated(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study", (1, 2), 3)
+    for criteria, light in ((Criteria(), "none"), (Criteria(target_iou=0.5), "good")):
+        (tile,) = (
+            tile
+            for tile in report_of(study, criteria).summary["answers"][0]["tiles"]
+            if tile["title"] == "Time and cost"
+        )
+        assert tile["light"] == light
 
 
 def test_played_runs_that_learned_nothing_judge_no_number_of_workers(tmp_path: Path) -> None:
