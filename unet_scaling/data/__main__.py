@@ -4,7 +4,6 @@ A data folder holds images/ and masks/ with PNG or TIFF files of the same names;
 command ends with a check of the folder and writes its manifest, which training needs.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,69 +29,65 @@ MOST_VALUES_SHOWN = 8
 
 def main() -> None:
     arguments = command_line().parse_args()
-    arguments.command(arguments)
+    folder = arguments.folder
+    foreground, names = "nonzero", SAME_NAMES
+    if arguments.command == "make":
+        from unet_scaling.data.synthetic import make
+
+        made = make(folder, arguments.count, arguments.height, arguments.width, arguments.seed)
+        print("made" if made else f"{folder}: exists already")
+    else:
+        foreground, names = arguments.foreground, arguments.names
+    if arguments.command == "fetch":
+        from unet_scaling.data.fetch import fetch  # only this command needs network libraries
+
+        print("fetched" if fetch(folder) else f"{folder}: exists already")
+    path = arguments.manifest or folder / MANIFEST_NAME
+    manifest = check_folder(folder, foreground, names)
+    write_manifest(manifest, path)
+    print("\n".join(_summary(manifest)))
+    print(f"range       {sample_folder(folder, manifest.files).range}")
+    print(f"manifest    {path}\nsha256      {manifest.sha256}")
 
 
 def command_line() -> CommandLine:
     parser = CommandLine("python -m unet_scaling.data", __doc__)
-    commands = parser.add_subparsers(title="commands", required=True, metavar="check | fetch | make")
-    for name, function, text in (
-        ("check", _check, "decode every file once and write the manifest"),
-        ("fetch", _fetch, "download the indentation data set, doi:10.5281/zenodo.7639190"),
-        ("make", _make, "make synthetic images of indents with their masks"),
+    commands = parser.add_subparsers(
+        dest="command", title="commands", required=True, metavar="check | fetch | make"
+    )
+    for name, text, description in (
+        (
+            "check",
+            "decode every file once and write the manifest",
+            "Decode every file of the folder, report all that is wrong with it, or write its manifest.",
+        ),
+        (
+            "fetch",
+            "download the indentation data set, doi:10.5281/zenodo.7639190",
+            "Download the indentation data set (1,120 images), verify, unpack and check it.",
+        ),
+        (
+            "make",
+            "make synthetic images of indents with their masks",
+            "Draw images of triangular and square indents with their masks, and check them.",
+        ),
     ):
-        command = commands.add_parser(name, help=text, description=function.__doc__)
-        command.set_defaults(command=function)
+        command = commands.add_parser(name, help=text, description=description)
         command.add_argument("folder", type=Path, metavar="FOLDER")
         command.add_argument("--manifest", type=Path, help=f"default: FOLDER/{MANIFEST_NAME}")
-        if name == "make":
-            _add_synthetic_options(command)
-        else:
+        if name != "make":
             command.add_argument("--foreground", default="nonzero", help=f"{ALLOWED} (default: %(default)s)")
             command.add_argument("--names", metavar="IMAGE:MASK", help=NAMES_HELP)
+            continue
+        for option, default, meaning in (
+            ("count", 64, "images"),
+            ("height", 256, "pixels"),
+            ("width", 256, "pixels"),
+            ("seed", 1, "equal seeds give equal images"),
+        ):
+            help_text = f"{meaning} (default: %(default)s)"
+            command.add_argument(f"--{option}", type=int, default=default, help=help_text)
     return parser
-
-
-def _add_synthetic_options(command: argparse.ArgumentParser) -> None:
-    for name, default, text in (
-        ("count", 64, "images"),
-        ("height", 256, "pixels"),
-        ("width", 256, "pixels"),
-        ("seed", 1, "equal seeds give equal images"),
-    ):
-        command.add_argument(f"--{name}", type=int, default=default, help=f"{text} (default: %(default)s)")
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Decode every file of the folder, report all that is wrong with it, or write its manifest."""
-    _describe(arguments, arguments.foreground, arguments.names)
-
-
-def _fetch(arguments: argparse.Namespace) -> None:
-    """Download the indentation data set (1,120 images), verify, unpack and check it."""
-    from unet_scaling.data.fetch import fetch
-
-    print("fetched" if fetch(arguments.folder) else f"{arguments.folder}: exists already")
-    _describe(arguments, arguments.foreground, arguments.names)
-
-
-def _make(arguments: argparse.Namespace) -> None:
-    """Draw images of triangular and square indents with their masks, and check them."""
-    from unet_scaling.data.synthetic import make
-
-    size = (arguments.count, arguments.height, arguments.width)
-    made = make(arguments.folder, *size, arguments.seed)
-    print("made" if made else f"{arguments.folder}: exists already")
-    _describe(arguments, "nonzero", SAME_NAMES)
-
-
-def _describe(arguments: argparse.Namespace, foreground: str, names: str | None) -> None:
-    path = arguments.manifest or arguments.folder / MANIFEST_NAME
-    manifest = check_folder(arguments.folder, foreground, names)
-    write_manifest(manifest, path)
-    print("\n".join(_summary(manifest)))
-    print(f"range       {sample_folder(arguments.folder, manifest.files).range}")
-    print(f"manifest    {path}\nsha256      {manifest.sha256}")
 
 
 def _summary(manifest: Manifest) -> list[str]:
@@ -100,12 +95,11 @@ def _summary(manifest: Manifest) -> list[str]:
     pairs = manifest.pairs
     pattern = name_pattern(manifest.files[0])
     shares = [pair.foreground_share for pair in pairs]
+    lines = [f"pairs       {len(pairs)}"]
+    if pattern != SAME_NAMES:
+        lines.append(f"names       {pattern}, * being what image and mask share; --names says another")
     return [
-        f"pairs       {len(pairs)}",
-        *(
-            [f"names       {pattern}, * being what image and mask share; --names says another"]
-            * (pattern != SAME_NAMES)
-        ),
+        *lines,
         f"sizes       {_counted(f'{pair.width} x {pair.height}' for pair in pairs)}",
         f"images      {_counted(pair.image.mode for pair in pairs)}",
         f"masks       {_counted(pair.mask.mode for pair in pairs)}",

@@ -34,7 +34,7 @@ from unet_scaling.data.folder import Manifest, parse_foreground
 from unet_scaling.data.order import Indices
 from unet_scaling.data.parallel import map_in_order
 from unet_scaling.data.pixels import Bytes, packed_width
-from unet_scaling.data.verification import MappedVerification
+from unet_scaling.data.verification import Verification
 from unet_scaling.study.errors import EXIT_BAD_DATA, UserError
 from unet_scaling.study.files import read_json_with_checksum, write_json_with_checksum
 from unet_scaling.study.options import Data
@@ -270,7 +270,7 @@ def open_cache(manifest: Manifest, folder: Path, data: Data, cache_root: Path) -
     return cached
 
 
-def verification_of_cache(cache: Path, index: int, count: int) -> MappedVerification:
+def verification_of_cache(cache: Path, index: int, count: int) -> Verification:
     """Return the verification of a finished cache; each of `count` workers hashes some of its arrays.
 
     Raises UserError (65) where the cache is not whole.
@@ -280,6 +280,6 @@ def verification_of_cache(cache: Path, index: int, count: int) -> MappedVerifica
     try:
         arrays = _facts(cache)["arrays"]
         digests = {cache / name: arrays[name] for name in ARRAYS[index::count]}
-        return MappedVerification(digests, paths, cure)
+        return Verification(digests, cure, paths)
     except (OSError, ValueError) as error:
         raise UserError(f"{cache}: the cache is damaged ({error}); {cure}", EXIT_BAD_DATA) from None

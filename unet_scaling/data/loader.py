@@ -6,7 +6,6 @@ from pathlib import Path
 
 from unet_scaling.data.batches import ImageData, ImageSource
 from unet_scaling.data.cache import (
-    CachedImages,
     ResidentImages,
     build_cache,
     default_cache_root,
@@ -32,11 +31,10 @@ def load_data(config: RunConfig, group: Group) -> ImageData:
     for more workers or larger batches than the images can serve. Of images that are only replayed, the
     manifest tells the number.
     """
-    folder = Path(config.data.folder)
     manifest = read_manifest(config.data.manifest_path)
     parts = split(len(manifest.pairs), config.data.test_share, config.data.split_seed)
     require_enough_images(config, len(parts.train))
-    source, verification = _open_images(manifest, folder, config, group)
+    source, verification = _open_images(manifest, Path(config.data.folder), config, group)
     opened = (source, verification, parts, config, group, manifest.sha256)
     if config.is_emulated:
         return EmulatedData(*opened, profile=emulated_profile(config, group))
@@ -46,33 +44,26 @@ def load_data(config: RunConfig, group: Group) -> ImageData:
 def _open_images(
     manifest: Manifest, folder: Path, config: RunConfig, group: Group
 ) -> tuple[ImageSource, Verification]:
+    data = config.data
     if config.is_emulated and config.emulation.data == "replayed":
-        return ReplayedImages(len(manifest.pairs), config.data), Verification({}, "")
+        return ReplayedImages(len(manifest.pairs), data), Verification({}, "")
     manifest.require_unchanged(folder)
-    index, count = _number_on_host(group)
-    if config.data.loading == "decode":
-        decoded = DecodedImages(manifest, folder, config.data)
+    # This worker's number among those of its host, and how many there are: each verifies a part.
+    hosts = group.gather_strings(socket.gethostname())
+    own = hosts[group.rank]
+    index, count = hosts[: group.rank].count(own), hosts.count(own)
+    if data.loading == "decode":
+        decoded = DecodedImages(manifest, folder, data)
         verification = verification_of_files(manifest, folder, index, count)
         _verify(verification, group)
         return decoded, verification
-    cached = _open_cache(manifest, folder, config, group)
-    if config.data.loading == "device":
-        return ResidentImages(cached, group.device), Verification({}, "")
-    return cached, verification_of_cache(cached.folder, index, count)
-
-
-def _open_cache(manifest: Manifest, folder: Path, config: RunConfig, group: Group) -> CachedImages:
     root = default_cache_root()
     is_first = group.identity.local_rank == 0
-    group.run_on_all(lambda: build_cache(manifest, folder, config.data, root) if is_first else None)
-    return open_cache(manifest, folder, config.data, root)
-
-
-def _number_on_host(group: Group) -> tuple[int, int]:
-    """Return this worker's number among those of its host, and how many there are."""
-    hosts = group.gather_strings(socket.gethostname())
-    own = hosts[group.rank]
-    return hosts[: group.rank].count(own), hosts.count(own)
+    group.run_on_all(lambda: build_cache(manifest, folder, data, root) if is_first else None)
+    cached = open_cache(manifest, folder, data, root)
+    if data.loading == "device":
+        return ResidentImages(cached, group.device), Verification({}, "")
+    return cached, verification_of_cache(cached.folder, index, count)
 
 
 def _verify(verification: Verification, group: Group) -> None:

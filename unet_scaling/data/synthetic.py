@@ -58,7 +58,11 @@ def make(folder: Path, count: int, height: int, width: int, seed: int) -> bool:
     An interrupted folder is finished. Raises UserError (2) for a folder that holds anything else, or
     that cannot be written.
     """
-    parameters = _parameters(count, height, width, seed)
+    try:
+        parameters = Parameters(count=count, height=height, width=width, seed=seed)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise UserError(f"--{fault['loc'][0]}: found {fault['input']}; {fault['msg']}") from None
     try:
         if _is_complete(folder, parameters):
             return False
@@ -70,14 +74,6 @@ def make(folder: Path, count: int, height: int, width: int, seed: int) -> bool:
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}); name another folder") from None
     return True
-
-
-def _parameters(count: int, height: int, width: int, seed: int) -> Parameters:
-    try:
-        return Parameters(count=count, height=height, width=width, seed=seed)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        raise UserError(f"--{fault['loc'][0]}: found {fault['input']}; {fault['msg']}") from None
 
 
 def _is_complete(folder: Path, wanted: Parameters) -> bool:
@@ -154,20 +150,16 @@ class Canvas:
 
 def draw_indents(height: int, width: int, seed: int, index: int) -> tuple[Picture, Picture]:
     """Return image and mask (0 and 255), uint8 [height, width]; a pure function of the arguments."""
-    canvas = _blank_canvas(height, width, seed, index)
+    size = (height, width)
+    random = np.random.Generator(np.random.PCG64([seed, index]))
+    canvas = Canvas(random, brightness=np.zeros(size, np.float32), foreground=np.zeros(size, np.bool_))
     _add_texture(canvas)
-    for _ in range(canvas.random.integers(1, 6)):
+    for _ in range(random.integers(1, 6)):
         _add_scratch(canvas)
-    for _ in range(canvas.random.integers(3, 10)):
+    for _ in range(random.integers(3, 10)):
         _add_blob(canvas)
     _add_imprints(canvas)
     return _expose(canvas), canvas.foreground.astype(np.uint8) * np.uint8(255)
-
-
-def _blank_canvas(height: int, width: int, seed: int, index: int) -> Canvas:
-    size = (height, width)
-    random = np.random.Generator(np.random.PCG64([seed, index]))
-    return Canvas(random, brightness=np.zeros(size, np.float32), foreground=np.zeros(size, np.bool_))
 
 
 def _smooth_noise(canvas: Canvas, cell_height: float, cell_width: float) -> Field:
@@ -237,76 +229,47 @@ def _free_circle(canvas: Canvas, radius: float, occupied: list[Circle]) -> Circl
 
 def _add_imprint(canvas: Canvas, sides: int, circle: Circle, light: float) -> None:
     """Press a pyramid into the surface; each facet is as bright as it faces the light."""
+    y, x, radius = circle
     angle = float(canvas.random.uniform(0, 2 * np.pi))
     normals = np.arange(sides) * 2 * np.pi / sides
-    distances = _distances(canvas, circle, angle, normals)
-    second, outward = np.sort(distances, axis=0)[-2:]
-    apothem = np.float32(circle[2] * np.cos(np.pi / sides))
-    depth = _depth(canvas, outward, second, apothem)
-    facet = np.argmax(distances, axis=0)
-    shade = _shade(canvas, np.cos(normals + angle - light), facet, depth)
-    ridges = _line(canvas, outward - second, 1.5)
-    rim = _line(canvas, depth * apothem, 2)
-    _press(canvas, depth > 0, shade + ridges, rim)
-
-
-def _distances(canvas: Canvas, circle: Circle, angle: float, normals: npt.NDArray[np.float64]) -> Field:
-    """Return how far every pixel is from the tip in the direction of each normal, [sides, height, width]."""
-    y, x, _ = circle
+    # How far every pixel is from the tip in the direction of each normal, [sides, height, width].
     along, across = canvas.around(y, x, angle)
     along = along * canvas.uniform(0.9, 1.1)
     cosines = np.cos(normals).astype(np.float32)[:, None, None]
     sines = np.sin(normals).astype(np.float32)[:, None, None]
     distances: Field = along * cosines + across * sines
-    return distances
-
-
-def _depth(canvas: Canvas, outward: Field, second: Field, apothem: np.float32) -> Field:
-    """Return 1 at the tip, 0 at the edge and less outside, given the two largest distances of each pixel."""
-    # Elastic recovery draws the edges in between the corners.
+    second, outward = np.sort(distances, axis=0)[-2:]
+    # 1 at the tip, 0 at the edge and less outside. Elastic recovery draws the edges in between the corners.
+    apothem = np.float32(radius * np.cos(np.pi / sides))
     bow = canvas.uniform(0, 0.12) * (1 - np.clip(second / apothem, 0, 1))
     depth: Field = 1 - outward / (apothem * (1 - bow))
-    return depth
-
-
-def _shade(
-    canvas: Canvas, facing: npt.NDArray[np.float64], facet: npt.NDArray[np.intp], depth: Field
-) -> Field:
-    """Draw the brightness of the facets [sides] by how they face the light, a little darker at the tip."""
-    brightness = canvas.uniform(0.4, 0.7) * facing.astype(np.float32)
-    shade: Field = brightness[facet] - canvas.uniform(0, 0.25) * depth
-    return shade
-
-
-def _line(canvas: Canvas, distance: Field, width: float) -> Field:
-    """Draw the brightness of an edge, given the distance from it in pixels."""
-    brightness: Field = canvas.uniform(0.1, 0.4) * np.exp(-((distance / np.float32(width)) ** 2))
-    return brightness
-
-
-def _press(canvas: Canvas, inside: npt.NDArray[np.bool_], facets: Field, rim: Field) -> None:
-    """Replace half of the surface inside by the facets, and add the rim."""
+    # By how a facet faces the light, a little darker at the tip; ridges and rim are bright edges.
+    brightness = canvas.uniform(0.4, 0.7) * np.cos(normals + angle - light).astype(np.float32)
+    facets = brightness[np.argmax(distances, axis=0)] - canvas.uniform(0, 0.25) * depth
+    facets = facets + _edge(canvas, outward - second, 1.5)
+    rim = _edge(canvas, depth * apothem, 2)
+    # Half of the surface inside shows through.
+    inside = depth > 0
     surface = canvas.brightness * np.where(inside, np.float32(0.5), np.float32(1))
     canvas.brightness[:] = surface + rim + np.where(inside, facets, np.float32(0))
     canvas.foreground[:] |= inside
 
 
-def _illuminate(canvas: Canvas) -> Field:
-    """Return the brightness under uneven light: a gradient, and darker away from a centre."""
-    along, across = canvas.around_anywhere(2 * np.pi)
-    gradient = canvas.uniform(0, 0.3) * along / np.float32(canvas.size)
-    vignette = canvas.uniform(0, 0.15) * (along**2 + across**2) / np.float32(canvas.size**2)
-    illuminated: Field = canvas.brightness + gradient - vignette
-    return illuminated
+def _edge(canvas: Canvas, distance: Field, width: float) -> Field:
+    """Draw the brightness of an edge, given the distance from it in pixels."""
+    brightness: Field = canvas.uniform(0.1, 0.4) * np.exp(-((distance / np.float32(width)) ** 2))
+    return brightness
 
 
 def _expose(canvas: Canvas) -> Picture:
-    """Return what the detector records: illumination, contrast, shot noise, 8 bit."""
+    """Return what the detector records: uneven light, contrast, shot noise, 8 bit."""
     random = canvas.random
-    illuminated = _illuminate(canvas)
+    along, across = canvas.around_anywhere(2 * np.pi)
+    gradient = canvas.uniform(0, 0.3) * along / np.float32(canvas.size)
+    vignette = canvas.uniform(0, 0.15) * (along**2 + across**2) / np.float32(canvas.size**2)
     level = random.uniform(80, 160)
     contrast = random.uniform(60, 110)
-    electrons = np.clip(level + contrast * illuminated, 2, 255)
+    electrons = np.clip(level + contrast * (canvas.brightness + gradient - vignette), 2, 255)
     noise = random.standard_normal(electrons.shape, dtype=np.float32) * np.sqrt(electrons)
     exposed = electrons + canvas.uniform(0.3, 0.9) * noise
     return np.asarray(np.clip(exposed, 0, 255), dtype=np.uint8)

@@ -9,8 +9,6 @@ mapped when somebody removes or replaces them.
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from io import BufferedReader
 from pathlib import Path
 
 from unet_scaling.data.decoding import pair_paths
@@ -26,12 +24,21 @@ Attributes = tuple[int, int, int, int]
 
 
 class Verification:
-    """Files that are read by their names, with the SHA-256 that each must have."""
+    """The files that a run reads, with the SHA-256 that each must have.
 
-    def __init__(self, digests: Mapping[Path, str], cure: str) -> None:
+    `mapped` files, the arrays of a cache, stay open and were verified before: of them this worker reads
+    pages. Without any, files are read by their names.
+    """
+
+    def __init__(self, digests: Mapping[Path, str], cure: str, mapped: Sequence[Path] = ()) -> None:
+        """Raises OSError where a mapped file cannot be opened."""
         self._digests = dict(digests)
         self._cure = cure
+        self._files = {path: path.open("rb") for path in mapped}
+        self._sizes = {path: self._attributes(path)[0] for path in mapped}
         self._seen: dict[Path, Attributes] = {}
+        if mapped:
+            self._seen = {path: self._attributes(path) for path in digests}
 
     @property
     def bytes(self) -> int:
@@ -39,7 +46,14 @@ class Verification:
         return sum(attributes[0] for attributes in self._seen.values())
 
     def require_whole(self) -> None:
-        """Raise UserError (65) where a file that is mapped into memory was cut; the others are read whole."""
+        """Raise UserError where a mapped file was cut (65) or lost (1): the kernel ends those who read on."""
+        for path, size in self._sizes.items():
+            remaining = self._attributes(path)[0]
+            if remaining < size:
+                raise UserError(
+                    f"{path}: was cut from {size} to {remaining} bytes while it was in use; {self._cure}",
+                    EXIT_BAD_DATA,
+                )
 
     def verify_all(self) -> None:
         """Hash every file; UserError: 65 where one has changed, 1 where one cannot be read."""
@@ -64,52 +78,22 @@ class Verification:
         """Return the attributes from before the reading, so that a change during it is seen later."""
         attributes = self._attributes(path)
         try:
-            with self._open(path) as file:
+            if file := self._files.get(path):
+                file.seek(0)
                 return attributes, hashlib.file_digest(file, "sha256").hexdigest()
+            with path.open("rb") as opened:
+                return attributes, hashlib.file_digest(opened, "sha256").hexdigest()
         except OSError as error:
             raise _unreadable(path, error) from None
 
     def _attributes(self, path: Path) -> Attributes:
+        file = self._files.get(path)
         try:
-            status = self._status(path)
+            status = os.fstat(file.fileno()) if file else path.stat()
         except OSError as error:
             raise _unreadable(path, error) from None
         # The time of the last change of status cannot be set by programs that keep the others (cp -p, rsync).
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
-
-    def _open(self, path: Path) -> AbstractContextManager[BufferedReader]:
-        return path.open("rb")
-
-    def _status(self, path: Path) -> os.stat_result:
-        return path.stat()
-
-
-class MappedVerification(Verification):
-    """Files that stay mapped into memory and were verified before: the arrays of a cache."""
-
-    def __init__(self, digests: Mapping[Path, str], mapped: Sequence[Path], cure: str) -> None:
-        """Hash the files of `digests`; of the `mapped` files this worker reads pages."""
-        super().__init__(digests, cure)
-        self._files = {path: path.open("rb") for path in mapped}
-        self._sizes = {path: self._status(path).st_size for path in mapped}
-        self._seen = {path: self._attributes(path) for path in digests}
-
-    def require_whole(self) -> None:
-        """Raise UserError where a file was cut (65) or lost (1): the kernel ends those who read on."""
-        for path, size in self._sizes.items():
-            remaining = self._attributes(path)[0]
-            if remaining < size:
-                raise UserError(
-                    f"{path}: was cut from {size} to {remaining} bytes while it was in use; {self._cure}",
-                    EXIT_BAD_DATA,
-                )
-
-    def _open(self, path: Path) -> AbstractContextManager[BufferedReader]:
-        self._files[path].seek(0)
-        return nullcontext(self._files[path])
-
-    def _status(self, path: Path) -> os.stat_result:
-        return os.fstat(self._files[path].fileno())
 
 
 def verification_of_files(manifest: Manifest, folder: Path, index: int, count: int) -> Verification:
