@@ -316,8 +316,8 @@ def test_names_are_what_the_option_says(tmp_path: Path, monkeypatch: pytest.Monk
     ("pixels", "mask", "foreground", "intensity", "told"),
     [
         (noise(48, 72, bits=12), LABELS.astype(np.uint16), ">0", "image", ["up to 53", "17 of 256 levels"]),
-        (GREY, blob(18, 21), "nonzero", "dtype", ["*:*_mask"]),
-        (GREY.astype(np.float32), blob(18, 21), "nonzero", "image", ["*:*_mask"]),
+        (GREY, blob(18, 21), "nonzero", "dtype", ["8 images"]),
+        (GREY.astype(np.float32), blob(18, 21), "nonzero", "image", ["8 images"]),
     ],
     ids=["objects in 12 bits", "bytes", "floats"],
 )
@@ -329,19 +329,18 @@ def test_new_proposes_what_the_images_need_and_check_refuses_what_they_cannot_ha
     told: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for index in range(8):
         save(tmp_path / "data" / "images" / f"{index}.tif", pixels)
         save(tmp_path / "data" / "masks" / f"{index}_mask.tif", mask)
-    asked = ["--data", str(tmp_path / "data"), "--into", str(tmp_path), "--yes"]
+    asked = ["--data", str(tmp_path / "data"), "--into", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["new", "mine", *asked])
     new.main()
     study = tmp_path / "mine.toml"
     data = read_study(study).configs()[0].data
     assert (data.foreground, data.intensity) == (foreground, intensity)
-    output = capsys.readouterr().out
-    assert all(text in output for text in told)
+    written = study.read_text()
+    assert all(text in written for text in told)
     share = read_manifest(data.manifest_path).pairs[0].foreground_share
     # Every object is foreground: all but the first of 54 squares.
     assert share == (53 / 54 if foreground == ">0" else 24 / pixels.size)
