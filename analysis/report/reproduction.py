@@ -51,43 +51,34 @@ def reproduction(study: Study) -> Reproduction | None:
 def study_file(study: Study) -> dict[str, bytes]:
     """Return the study file that the commands name, by its name; none for logs without headers."""
     again = reproduction(study)
-    if again is None:
-        return {}
-    return {study_file_name(study): again.study_file.encode()}
+    return {} if again is None else {study_file_name(study): again.study_file.encode()}
 
 
 def _places(study: Study) -> Iterator[str]:
     """Yield what the commands and paths of this machine leave to the reader."""
     yield f"{study_file_name(study)} is beside this report; the command names its usual place"
-    yield from _task_file(study)
+    configs = [header.config for header in study.headers.values()]
+    task = configs[0].task
+    if task.file is not None:
+        yield f"put {Path(task.file).name}, the file of its task with SHA-256 {task.sha256}, beside it"
     if is_of_slurm(study):
         yield f"the records do not name the cluster file: {NO_CLUSTER_FILE} stands for yours"
-    configs = [header.config for header in study.headers.values()]
-    outside = [f"{table}.{key}" for table, key in PATH_KEYS if _any_outside(configs, table, key)]
+    paths = {key: [getattr(getattr(config, key[0]), key[1]) for config in configs] for key in PATH_KEYS}
+    outside = [f"{table}.{key}" for (table, key), each in paths.items() if any(map(_is_outside, each))]
     if outside:
         yield f"{listed(outside)}: the runs read a place outside the project; put your own there"
 
 
-def _task_file(study: Study) -> Iterator[str]:
-    """Yield which file of a task to put beside the study file."""
-    task = next(iter(study.headers.values())).config.task
-    if task.file is not None:
-        yield f"put {Path(task.file).name}, the file of its task with SHA-256 {task.sha256}, beside it"
-
-
-def _any_outside(configs: Iterable[RunConfig], table: str, key: str) -> bool:
-    """Return whether a run read a file or folder outside the project."""
-    paths = [Path(path) for config in configs if (path := getattr(getattr(config, table), key)) is not None]
-    return any(path.is_absolute() and not path.is_relative_to(PROJECT) for path in paths)
+def _is_outside(path: str | Path | None) -> bool:
+    """Return whether a path is that of a file or folder outside the project."""
+    return path is not None and Path(path).is_absolute() and not Path(path).is_relative_to(PROJECT)
 
 
 def _portable(path: str) -> str:
     """Return a path relative to the project, or what stands for one outside of it."""
-    if not Path(path).is_absolute():
-        return path
-    if Path(path).is_relative_to(PROJECT):
-        return Path(path).relative_to(PROJECT).as_posix()
-    return f"data/{Path(path).name}"
+    if _is_outside(path):
+        return f"data/{Path(path).name}"
+    return Path(path).relative_to(PROJECT).as_posix() if Path(path).is_absolute() else path
 
 
 def _axes(configs: Sequence[RunConfig]) -> Axes:
@@ -120,35 +111,22 @@ def _default(table: str, key: str) -> object:
 def _study_file(configs: Sequence[RunConfig], axes: Axes, criteria: Mapping[str, object]) -> str:
     used = {config.framework for config in configs}
     frameworks = [framework for framework in ALL_FRAMEWORKS if framework in used]
-    lines = _what_is_run(frameworks, configs)
-    for table in (*TASK_TABLES, *SHARED_TABLES, *frameworks):
-        lines += _table(table, _of_table(axes, table))
-    lines += _table("criteria", {key: [value] for key, value in criteria.items()})
-    return "\n".join(lines) + "\n"
-
-
-def _of_table(axes: Axes, table: str) -> Mapping[str, Sequence[object]]:
-    return {key: values for (of, key), values in axes.items() if of == table}
-
-
-def _what_is_run(frameworks: Sequence[str], configs: Sequence[RunConfig]) -> list[str]:
-    return [
+    lines = [
         f"frameworks = {_toml(frameworks)}",
         f"workers = {_toml(sorted({config.workers for config in configs}))}",
-        f"repeats = {_repeats(configs)}",
+        f"repeats = {max(config.repeat for config in configs)}",
         f"seed = {min(config.seed - config.repeat + 1 for config in configs)}",
     ]
-
-
-def _table(name: str, options: Mapping[str, Sequence[object]]) -> list[str]:
-    if not options:
-        return []
-    return ["", f"[{name}]", *(f"{key} = {_option(values)}" for key, values in options.items())]
-
-
-def _option(values: Sequence[object]) -> str:
-    known = [value for value in values if value is not None]
-    return _toml(known if len(values) > 1 else known[0])
+    tables: dict[str, list[str]] = {
+        name: [] for name in (*TASK_TABLES, *SHARED_TABLES, *frameworks, "criteria")
+    }
+    for (table, key), values in axes.items():
+        known = [value for value in values if value is not None]
+        tables[table].append(f"{key} = {_toml(known if len(values) > 1 else known[0])}")
+    tables["criteria"] = [f"{key} = {_toml(value)}" for key, value in criteria.items()]
+    for table, options in tables.items():
+        lines += ["", f"[{table}]", *options] if options else []
+    return "\n".join(lines) + "\n"
 
 
 def _toml(value: object) -> str:
@@ -160,21 +138,10 @@ def _remarks(configs: Sequence[RunConfig], axes: Axes) -> Iterable[str]:
     unset = sorted(f"{table}.{key}" for (table, key), values in axes.items() if None in values)
     if unset:
         yield f"TOML cannot write a default in a list: run once more without {', '.join(unset)}"
-    seeds = {config.seed - config.repeat for config in configs}
-    if len(seeds) > 1:
+    if len({config.seed - config.repeat for config in configs}) > 1:
         yield "the seeds do not count up with the repeats: more than one study file was used"
-    asked = _points_of(axes, configs) * _repeats(configs)
-    if asked > len(configs):
-        yield f"the file asks for {asked} runs; {len(configs)} of them are used here"
-
-
-def _repeats(configs: Sequence[RunConfig]) -> int:
-    return max(config.repeat for config in configs)
-
-
-def _points_of(axes: Axes, configs: Sequence[RunConfig]) -> int:
-    """Return how many points the product of the axes gives."""
-    combinations = sum(
+    # The product of the axes of each framework.
+    points = sum(
         math.prod(
             len(values)
             for (table, _), values in axes.items()
@@ -182,4 +149,7 @@ def _points_of(axes: Axes, configs: Sequence[RunConfig]) -> int:
         )
         for framework in {config.framework for config in configs}
     )
-    return combinations * len({config.workers for config in configs})
+    repeats = max(config.repeat for config in configs)
+    asked = points * len({config.workers for config in configs}) * repeats
+    if asked > len(configs):
+        yield f"the file asks for {asked} runs; {len(configs)} of them are used here"
