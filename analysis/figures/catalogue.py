@@ -125,14 +125,11 @@ def bars_sentence(repeats: "pd.Series[int]", of: str) -> str:
 FIGURES: dict[str, Figure] = {}
 
 
-def figure(
-    name: str, section: str, title: str, empty: str, bars: bool = False, says_runs: bool = True,
-    of: Callable[[Inputs], Inputs] = replace,
-) -> Callable[[Charts], Charts]:  # fmt: skip
+def figure(name: str, section: str, title: str, empty: str, **others: object) -> Callable[[Charts], Charts]:
     """Enter the figure with these fields and the charts that the function returns; its files have `name`."""
 
     def enter(charts: Charts) -> Charts:
-        FIGURES[name] = Figure(section, title, empty, charts, bars, of, says_runs)
+        FIGURES[name] = Figure(section, title, empty, charts, **others)  # type: ignore[arg-type]
         return charts
 
     return enter

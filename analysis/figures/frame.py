@@ -24,7 +24,6 @@ from scipy import optimize  # type: ignore[import-untyped]
 from analysis.arrays import Array
 from analysis.budget.overhead import NO_OVERHEAD, Overhead
 from analysis.figures.style import (
-    DASHED,
     LINE_STYLES,
     PX_PER_INCH,
     SERIES_STYLES,
@@ -105,37 +104,28 @@ class DrawnSeries:
         """Return a line without points in the style of the series, for a legend."""
         return Line2D([], [], label=self.name, **self.look())
 
-    def look(self, *, filled: bool | None = None) -> dict[str, Any]:
+    def look(self, *, filled: bool | None = None, **others: object) -> dict[str, Any]:
         """Return the properties of its line with markers; open ones can be seen around filled ones."""
         filled = self.filled if filled is None else filled
-        colour = self.style.colour
-        return {
-            "color": colour,
-            "linestyle": self.line_style,
-            "linewidth": 2,
-            "marker": self.style.marker,
-            "markersize": self.style.marker_px * (1 if filled else 1.3),
-            "markerfacecolor": colour if filled else Colour.PAPER,
-            "markeredgecolor": Colour.PAPER if filled else colour,
-            "markeredgewidth": 1 if filled else 1.6,
-            "zorder": 4,
-        }
+        edge, size = (Colour.PAPER, 1.0) if filled else (self.style.colour, 1.3)
+        face = self.style.colour if filled else Colour.PAPER
+        line = {"color": self.style.colour, "linestyle": self.line_style, "linewidth": 2, "zorder": 4}
+        marker = {"marker": self.style.marker, "markersize": size * self.style.marker_px}
+        return line | marker | {"markerfacecolor": face, "markeredgecolor": edge} | others
 
 
 def drawn_series(
     table: pd.DataFrame, names: Mapping[Any, str], most_options: int = MOST_OPTIONS
 ) -> list[DrawnSeries]:
     """Return the series of the first sets of options of a table: native DDP first, at most 4 knobs each."""
-    return [
-        DrawnSeries(options, framework, knobs, name, SERIES_STYLES[framework], line_style)
-        for options in (table["options"].unique()[:most_options] if len(table) else ())
-        for framework, name in names.items()
-        for knobs, line_style in zip(
-            table.loc[(table["options"] == options) & (table["framework"] == framework), "knobs"].unique(),
-            LINE_STYLES,
-            strict=False,
-        )
-    ]
+    series = []
+    for options in table["options"].unique()[:most_options] if len(table) else ():
+        for framework, name in names.items():
+            own = table[(table["options"] == options) & (table["framework"] == framework)]
+            for knobs, line in zip(own["knobs"].unique(), LINE_STYLES, strict=False):
+                style = SERIES_STYLES[framework]
+                series.append(DrawnSeries(options, framework, knobs, name, style, line))
+    return series
 
 
 @dataclass(frozen=True)
@@ -170,9 +160,7 @@ class Inputs:
         The baseline is that of their point, so that they scatter about its median.
         """
         runs = self.study.runs.assign(throughput=self.study.runs[self.study.throughput])
-        runs = runs.loc[
-            runs["options"].isin(self.options), [*POINT, "run", "hosts", "seed", "iou", "throughput"]
-        ]
+        runs = runs[[*POINT, "run", "hosts", "seed", "iou", "throughput"]]
         runs = runs[runs.groupby(POINT).cumcount() < MOST_SINGLE_RUNS]
         of_point = self.points[[*POINT, "repeats", "throughput", "speedup"]]
         runs = runs.merge(of_point, on=POINT, how="left", suffixes=("", "_of_point"))
@@ -309,6 +297,10 @@ class Chart:
         scale, form = (100, f"{self.form[:-1]}f") if "%" in self.form else (1, self.form)
         return f"{self.number(row[self.y])} {chart_interval(scale * low, scale * high, form)}"
 
+    def ends(self, rows: pd.DataFrame) -> Array:
+        """Return the values of rows with the ends of their intervals, (rows, 3)."""
+        return rows[[f"{self.y}{end}" for end in BOUNDED]].to_numpy(dtype=np.float64)
+
     def fact(self, row: Row) -> str:
         """Return what there is to know of a row."""
         return f"{self.value(row)} {on_workers(row['workers'])}"
@@ -340,37 +332,23 @@ def framed(panel: Panel, text_rows: int) -> Figure:
     figure = Figure(size, dpi=PX_PER_INCH, layout=engine, label=panel.label)
     axes = figure.add_subplot()
     panel.draw(axes)
-    _write_head(figure, panel, height)
+    left, most, top = MARGIN_PX / width, width - 2 * MARGIN_PX, TITLE_ROW_PX
+    title = shortened(panel.title, most, px=TITLE_PX, bold=True)
+    figure.text(left, 1 - 19 / height, title, size=TITLE_PX, weight="bold", color=panel.colour)
+    if panel.options:
+        figure.text(left, 1 - (top + 13) / height, shortened(panel.options, most), color=Colour.MUTED)
+        top += TEXT_ROW_PX
+    if panel.legend:
+        names = [shortened(str(entry.get_label()), most - HANDLE_PX) for entry in panel.legend]
+        corner = (left, 1 - top / height)
+        columns = panel.legend_columns
+        figure.legend(list(panel.legend), names, loc="upper left", bbox_to_anchor=corner, ncols=columns)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     place = axes.get_position()
     place.x1 = min(place.x1, 1 - panel.right_px / width)
     axes.set_position(place)
     return figure
-
-
-def _write_head(figure: Figure, panel: Panel, height: float) -> None:
-    left, most = MARGIN_PX / PANEL_WIDTH_PX, PANEL_WIDTH_PX - 2 * MARGIN_PX
-    title = shortened(panel.title, most, px=TITLE_PX, bold=True)
-    figure.text(left, 1 - 19 / height, title, size=TITLE_PX, weight="bold", color=panel.colour)
-    top = TITLE_ROW_PX
-    if panel.options:
-        figure.text(left, 1 - (top + 13) / height, shortened(panel.options, most), color=Colour.MUTED)
-        top += TEXT_ROW_PX
-    if panel.legend:
-        figure.legend(
-            list(panel.legend),
-            [shortened(str(entry.get_label()), most - HANDLE_PX) for entry in panel.legend],
-            loc="upper left",
-            bbox_to_anchor=(left, 1 - top / height),
-            ncols=panel.legend_columns,
-            frameon=False,
-            handlelength=2.4,
-            handletextpad=0.6,
-            borderpad=0.1,
-            borderaxespad=0,
-            columnspacing=1.4,
-        )
 
 
 def title_marks(artist: Artist, titles: Iterable[str]) -> None:
@@ -498,12 +476,6 @@ def write(
         annotation_clip=False,
         zorder=5,
     )
-
-
-def guide_line(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> Label:
-    """Draw a dashed line to compare with; return its label."""
-    axes.plot(x, y, color=Colour.MUTED, linewidth=1.2, linestyle=DASHED, zorder=1)
-    return Label(x[-1], y[-1], text, Colour.MUTED, bold=False)
 
 
 def end_labels(axes: Axes, labels: Sequence[Label], distance_px: float = LABEL_DISTANCE_PX) -> None:

@@ -24,7 +24,6 @@ from analysis.figures.frame import (
     Label,
     Panel,
     end_labels,
-    guide_line,
     in_panel,
     is_wide,
     on_workers,
@@ -77,6 +76,8 @@ SAME_HEIGHT = 0.02
 # A row of a forest; a name that is longer is cut, and whole beside the pointer.
 ROW_PX = 22
 MOST_NAME_PX = 230
+# The axis of a forest reaches so many margins to each side.
+BEYOND_MARGIN = 1.6
 # From this ratio of the longest to the shortest time on, both axes of a cost are logarithmic.
 WIDE_COST_RATIO = 4
 # From a mark to the middle of its number, which does not touch another mark or number so far away.
@@ -144,8 +145,10 @@ class Line(Chart):
         self._set_values(axes, rows, np.asarray(room["value"], dtype=np.float64), counts)
         labels = []
         if self.ideal:
-            ends = [float(counts[0]) if is_wide(counts) else 0.0, float(counts[-1])]
-            labels.append(guide_line(axes, ends, ends if self.ideal == "workers" else [1.0, 1.0], "ideal"))
+            ends = [counts[0] if is_wide(counts) else 0, counts[-1]]
+            values = ends if self.ideal == "workers" else [1, 1]
+            axes.plot(ends, values, color=Colour.MUTED, linewidth=1.2, linestyle=DASHED, zorder=1)
+            labels.append(Label(ends[1], values[1], "ideal", Colour.MUTED, bold=False))
         for number, each in enumerate(series):
             # -1, 1, -2, 2, ...: bars and runs of neighbours stand on different sides.
             labels += self.draw_series(axes, each, (number // 2 + 1) * (-1 if number % 2 == 0 else 1))
@@ -156,8 +159,9 @@ class Line(Chart):
             axes.text(0.98, 0.03, text, transform=axes.transAxes, color=Colour.MUTED, ha="right")
 
     def _set_values(self, axes: Axes, rows: pd.DataFrame, room: Array, counts: Sequence[int]) -> None:
-        columns = [f"{self.y}{end}" for end in BOUNDED] + [self.floor] * bool(self.floor)
-        values = np.append(rows[columns].to_numpy(dtype=np.float64), room)
+        values = np.append(self.ends(rows), room)
+        if self.floor:
+            values = np.append(values, rows[self.floor])
         if len(self.runs):
             values = np.append(values, self.runs.loc[self.runs["options"].isin(rows["options"]), self.y])
         log = self.scale == "log" or (self.scale == "as workers" and is_wide(counts))
@@ -169,7 +173,7 @@ class Line(Chart):
             axes.set_yticks([0, *spaced(axes, counts)])
         if self.margin:
             # In all panels the same axis. Where series share the median of 1 worker, there is one band.
-            ends = self.rows[columns].to_numpy(dtype=np.float64)
+            ends = self.ends(self.rows)
             low = float(np.nanmin(ends)) - self.margin
             height = max(float(np.nanmax(ends)) - low, LEAST_MARGINS * self.margin)
             axes.set_ylim(low - 0.1 * height, low + 1.1 * height)
@@ -196,8 +200,8 @@ class Line(Chart):
             text = self.label(row) if self.label else self.number(row[self.y]).removesuffix(self.unit)
             labels += [Label(row["workers"], row[self.y], text, style.text_colour)] * bool(text)
         if self.floor:
-            look: dict[str, Any] = {"linestyle": DOTTED, "linewidth": 1.5, "marker": "_", "markersize": 11}
-            axes.plot(rows["workers"], rows[self.floor], color=style.colour, **look)
+            dotted = series.look(linestyle=DOTTED, linewidth=1.5, marker="_", markersize=11)
+            axes.plot(rows["workers"], rows[self.floor], **dotted | {"markeredgecolor": style.colour})
             for row in records(rows, self.floor)[-1:]:
                 text = f"{name_of_floor(row[self.y], row[self.floor])} {chart_number(row[self.floor])}"
                 labels.append(Label(row["workers"], row[self.floor], text, style.text_colour, bold=False))
@@ -216,17 +220,10 @@ class Line(Chart):
     def _draw_runs(self, axes: Axes, series: DrawnSeries, side: int) -> None:
         known = records(series.rows(self.runs), self.y)
         px = RUN_STEP_PX * (side + int(np.sign(side)))
-        (dots,) = axes.plot(
-            [run["workers"] for run in known],
-            [run[self.y] for run in known],
-            series.style.marker,
-            color=series.style.colour,
-            markersize=0.55 * series.style.marker_px,
-            markeredgewidth=0,
-            alpha=0.5,
-            zorder=2,
-            transform=sideways(axes, px),
-        )
+        size, where = 0.55 * series.style.marker_px, sideways(axes, px)
+        look = series.look(linestyle="none", markersize=size, markeredgewidth=0, alpha=0.5, zorder=2)
+        x, y = ([run[name] for run in known] for name in ("workers", self.y))
+        (dots,) = axes.plot(x, y, transform=where, **look)
         titles = []
         for run in known:
             hosts = first_of(str(run["hosts"]).split(), "host", MOST_NAMED_HOSTS)
@@ -261,21 +258,16 @@ class Prediction(Line):
         rows, colour = series.rows(self.predicted), series.style.colour
         for px, table in rows.groupby("px"):
             draw_intervals(axes, series, table, self.y, float(str(px)))
-            look = series.look(filled=False) | {
-                "linestyle": "none",
-                "transform": sideways(axes, float(str(px))),
-            }
+            where = sideways(axes, float(str(px)))
+            look = series.look(filled=False, linestyle="none", transform=where)
             (marks,) = axes.plot(table["workers"], table[self.y], **look)
-            titles = [
-                f"{self.mark(row)}, error {chart_percent(row['error'])}" for row in table.to_dict("records")
-            ]
-            title_marks(marks, [f"predicted {title}" for title in titles])
+            told = [(self.mark(row), chart_percent(row["error"])) for row in table.to_dict("records")]
+            title_marks(marks, [f"predicted {value}, error {error}" for value, error in told])
         last, beyond = records(series.rows(self.rows), self.y)[-1:], rows[rows["px"].isna()]
         if not last or beyond.empty:
             return []
-        columns = ["workers", *(f"{self.y}{end}" for end in BOUNDED)]
-        start = [last[0]["workers"], *[last[0][self.y]] * 3]
-        x, y, low, high = np.vstack([start, beyond[columns].to_numpy(dtype=np.float64)]).T
+        x = [last[0]["workers"], *beyond["workers"]]
+        y, low, high = np.vstack([[last[0][self.y]] * 3, self.ends(beyond)]).T
         axes.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1.5)
         axes.plot(x, y, color=colour, linestyle=DASHED, linewidth=1.6, zorder=3)
         return [Label(x[-1], y[-1], chart_number(y[-1]), series.style.text_colour)]
@@ -306,12 +298,9 @@ class Stack(Chart):
     def fact(self, row: Row) -> str:
         """Return the total and those parts that are not 0 as shown."""
         shown = {name: self.number(row[part]) for part, name in self.parts.items()}
-        zero = self.number(0.0)
-        parts = ", ".join(
-            f"{name} {text}" for name, text in shown.items() if text.strip("\N{MINUS SIGN}") != zero
-        )
-        total = f"{self.number(row[self.y])} {on_workers(row['workers'])}"
-        return f"{total} ({parts})" if parts else total
+        zeros = (self.number(0.0), self.number(-0.0))
+        parts = ", ".join(f"{name} {text}" for name, text in shown.items() if text not in zeros)
+        return f"{self.number(row[self.y])} {on_workers(row['workers'])} ({parts or 'no part above 0'})"
 
     def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:
         """Draw the parts of each worker count upon each other, gains below zero, and their sums."""
@@ -337,20 +326,17 @@ class Stack(Chart):
                     x, y = bar.get_center()
                     axes.text(x, y, text, color=on_colour, ha="center", va="center")
         x = places + 0.65 * BAR_WIDTH
-        axes.vlines(
-            x, rows[f"{self.y}_low"], rows[f"{self.y}_high"], color=Colour.INK, linewidth=1.6, zorder=4
-        )
-        (sums,) = axes.plot(x, rows[self.y], "D", color=Colour.INK, markersize=5, zorder=5)
-        totals = rows.to_dict("records")
-        title_marks(
-            sums, [f"{self.y_name} {on_workers(row['workers'])}: {self.value(row)}" for row in totals]
-        )
+        totals, low, high = self.ends(rows).T
+        axes.vlines(x, low, high, color=Colour.INK, linewidth=1.6, zorder=4)
+        (sums,) = axes.plot(x, totals, "D", color=Colour.INK, markersize=5, zorder=5)
+        told = [(on_workers(row["workers"]), self.value(row)) for row in rows.to_dict("records")]
+        title_marks(sums, [f"{self.y_name} {where}: {value}" for where, value in told])
 
     def _set_values(self, axes: Axes) -> None:
         rows = pd.concat([series.rows(self.rows) for series in self.series])
         parts = rows[[*self.parts]].to_numpy(dtype=np.float64)
-        bounds = rows[[f"{self.y}_low", f"{self.y}_high"]].to_numpy(dtype=np.float64).ravel()
-        values = np.concatenate([parts.clip(min=0).sum(axis=1), parts.clip(max=0).sum(axis=1), bounds])
+        sums = np.append(parts.clip(min=0).sum(axis=1), parts.clip(max=0).sum(axis=1))
+        values = np.append(sums, self.ends(rows))
         value_axis(axes, "y", values, least_top=self.least_top, percent="%" in self.form)
 
 
@@ -399,18 +385,12 @@ class Curve(Chart):
         for number, (workers, median) in enumerate(points, start=1):
             alpha = FAINTEST + (1 - FAINTEST) * number / len(points)
             for name, run in series.rows(self.runs[self.runs["workers"] == workers]).groupby("run"):
-                thin: dict[str, Any] = {"linewidth": 0.8, "alpha": 0.4 * alpha, "zorder": 2}
-                (line,) = axes.plot(run[self.x], run[self.y], color=series.style.colour, **thin)
+                thin = series.look(marker="", linestyle="-", linewidth=0.8, alpha=0.4 * alpha)
+                (line,) = axes.plot(run[self.x], run[self.y], **thin)
                 title_marks(line, [str(name)])
             marker = series.style.marker if len(median) <= MOST_MARKED_STEPS else None
-            look: dict[str, Any] = {
-                "marker": marker,
-                "markersize": 4,
-                "markeredgewidth": 0,
-                "alpha": alpha,
-                "zorder": 3,
-            }
-            (line,) = axes.plot(median[self.x], median[self.y], **series.look() | look)
+            look = series.look(marker=marker, markersize=4, markeredgewidth=0, alpha=alpha)
+            (line,) = axes.plot(median[self.x], median[self.y], **look)
             title_marks(line, [f"{series.name} {on_workers(int(str(workers)))}: the median of its runs"])
             for last in records(median, self.y)[-1:]:
                 yield Label(last[self.x], last[self.y], str(workers), series.style.text_colour)
@@ -426,9 +406,7 @@ class ShareCurve(Chart):
         axes.set_xlabel("share of the pixels")
         value_axis(axes, "x", np.array([0.0, 1.0]), percent=True)
         axes.set_xlim(0, 1)
-        value_axis(
-            axes, "y", rows[[f"{self.y}{end}" for end in BOUNDED]].to_numpy(dtype=np.float64), least_top=1.0
-        )
+        value_axis(axes, "y", self.ends(rows), least_top=1.0)
         for each in series:
             own = each.rows(rows)
             band: dict[str, Any] = {"color": each.style.colour, "alpha": 0.15, "linewidth": 0}
@@ -474,37 +452,31 @@ class Forest(Chart):
         """Return the one panel."""
         arms = [DrawnSeries("", arm, "", name, SERIES_STYLES[arm]) for arm, name in self.arms.items()]
         draw = partial(self.draw, series=())
-        return [
-            Panel(self.title, draw, legend=[arm.line() for arm in arms], plot_px=ROW_PX * len(self.lines))
-        ]
+        legend = [arm.line() for arm in arms]
+        return [Panel(self.title, draw, legend=legend, plot_px=ROW_PX * len(self.lines))]
 
     def draw(self, axes: Axes, series: Sequence[DrawnSeries]) -> None:  # noqa: ARG002
         """Draw all rows; the number of one that has its line for itself is written with its interval."""
         self._set_axes(axes)
-        places = self.rows.groupby(["heading", "name"], sort=False).cumcount()
-        numbers = [
-            self.number(row[self.y]) if places.max() else self.value(row)
-            for row in self.rows.to_dict("records")
-        ]
+        place = self.rows.groupby(["heading", "name"], sort=False).cumcount()
+        several = int(place.max())
+        rows = records(self.rows.assign(place=place), self.y)
+        numbers = [self.number(row[self.y]) if several else self.value(row) for row in rows]
         room_px = max(map(text_width, numbers)) + 10
-        for place, text, row in zip(places, numbers, self.rows.to_dict("records"), strict=True):
-            if np.isnan(row[self.y]):
-                continue
+        for text, row in zip(numbers, rows, strict=True):
             line = self.lines.index((row["heading"], row["name"]))
-            y = line + 0.3 * (place - places.max() / 2)
+            y = line + 0.3 * (row["place"] - several / 2)
             style = SERIES_STYLES.get(row["framework"])
             colour = style.colour if style and row["claimed"] else Colour.MUTED
             axes.hlines(y, row[f"{self.y}_low"], row[f"{self.y}_high"], color=colour, linewidth=1.8)
             (mark,) = axes.plot(row[self.y], y, style.marker if style else "D", color=colour, markersize=7)
             title_marks(mark, [row["title"]])
-            number = Label(
-                1, line, text, style.text_colour if style and places.max() else Colour.INK, bold=False
-            )
-            write(axes, number, (10 + place * room_px, 0), coordinates=("axes fraction", "data"))
+            number = Label(1, line, text, style.text_colour if style and several else Colour.INK, bold=False)
+            write(axes, number, (10 + row["place"] * room_px, 0), coordinates=("axes fraction", "data"))
 
     def _set_axes(self, axes: Axes) -> None:
-        ends = self.rows[[f"{self.y}{end}" for end in BOUNDED]].to_numpy(dtype=np.float64).ravel()
-        values = np.append(ends, [self.equal - 1.6 * self.margin, self.equal + 1.6 * self.margin])
+        reach = BEYOND_MARGIN * self.margin
+        values = np.append(self.ends(self.rows), [self.equal - reach, self.equal + reach])
         nothing = not np.nan_to_num(values).any()
         value_axis(axes, "x", np.array([-0.01, 0.01]) if nothing else values, log=self.equal > 0)
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
@@ -546,28 +518,24 @@ class CostChart(Chart):
         rows = self.rows[self.rows["options"] == series[0].options].copy()
         log = bool(rows["seconds"].max() >= WIDE_COST_RATIO * rows["seconds"].min())
         names = []
-        sides: tuple[tuple[Literal["x", "y"], str, float], ...] = (
-            ("y", "seconds", 1.0),
-            ("x", "hours", SECONDS_PER_HOUR),
-        )
-        for which, column, seconds in sides:
-            columns = [f"{column}{end}" for end in BOUNDED]
+        for column, seconds in (("seconds", 1.0), ("hours", SECONDS_PER_HOUR)):
             size, unit = unit_of(rows[column] * seconds)
+            columns = [f"{column}{end}" for end in BOUNDED]
             rows[columns] *= seconds / size
-            value_axis(axes, which, rows[columns].to_numpy(dtype=np.float64), log=log, beyond=(0.12, 0.12))
             names.append({"s": "seconds", "min": "minutes", "h": "hours"}[unit])
+            values = rows[columns].to_numpy(dtype=np.float64)
+            value_axis(axes, "x" if column == "hours" else "y", values, log=log, beyond=(0.12, 0.12))
         axes.set(ylabel=names[0], xlabel=f"worker-{names[1]}")
         front = rows[rows["pareto"]].sort_values("hours")
         band: dict[str, Any] = {"linewidth": 9, "alpha": 0.2, "zorder": 1, "solid_capstyle": "round"}
         axes.plot(front["hours"], front["seconds"], color=Colour.MUTED, **band)
         for each in series:
             own, colour = each.rows(rows), each.style.colour
-            thin: dict[str, Any] = {"linestyle": each.line_style, "linewidth": 1.2, "alpha": 0.5}
-            axes.plot(own["hours"], own["seconds"], color=colour, **thin)
+            axes.plot(own["hours"], own["seconds"], **each.look(marker="", linewidth=1.2, alpha=0.5))
             axes.vlines(own["hours"], own["seconds_low"], own["seconds_high"], color=colour, linewidth=1.6)
             axes.hlines(own["seconds"], own["hours_low"], own["hours_high"], color=colour, linewidth=1.6)
             for filled, part in own.groupby("pareto"):
-                look = each.look(filled=bool(filled)) | {"linestyle": "none"}
+                look = each.look(filled=bool(filled), linestyle="none")
                 (marks,) = axes.plot(part["hours"], part["seconds"], **look)
                 titles = []
                 for row in records(part, "seconds"):
@@ -592,7 +560,6 @@ class CostChart(Chart):
                     place = mark + away * np.array(NUMBER_CENTRE_PX)
                     if all(np.abs(place - other).max() > FREE_PX for other in taken):
                         taken.append(place)
-                        text = str(row["workers"])
-                        label = Label(row["hours"], row["seconds"], text, each.style.text_colour)
-                        write(axes, label, (8 * away, 5 * away))
+                        at = (row["hours"], row["seconds"], str(row["workers"]))
+                        write(axes, Label(*at, each.style.text_colour), (8 * away, 5 * away))
                         break

@@ -102,6 +102,12 @@ STYLE: dict[Any, Any] = {
     "ytick.labelcolor": Colour.INK,
     "xtick.major.size": 4,
     "ytick.major.size": 4,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "legend.handletextpad": 0.6,
+    "legend.borderpad": 0.1,
+    "legend.borderaxespad": 0,
+    "legend.columnspacing": 1.4,
     "svg.hashsalt": "unet-scaling",  # else the ids of an SVG are random
 }
 

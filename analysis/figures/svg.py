@@ -7,7 +7,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -22,7 +22,7 @@ from analysis.figures.style import FONT_NAME, PX_PER_INCH, STYLE, Colour
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
-GROUP, PATH, USE, DEFINITIONS, TITLE = (f"{{{SVG}}}{tag}" for tag in ("g", "path", "use", "defs", "title"))
+GROUP, USE, DEFINITIONS, TITLE = (f"{{{SVG}}}{tag}" for tag in ("g", "use", "defs", "title"))
 MOST_COLUMNS = 2
 # The pictures are twice as large as the page shows the panels.
 PNG_DOTS_PER_INCH = 150
@@ -36,13 +36,8 @@ REFERENCE = re.compile(r"(?<=#)[^)]+")
 DECIMALS = re.compile(r"-?\d+\.\d+")
 # Of a pixel: not to be seen, enlarged ten times neither.
 DECIMAL_DIGITS = 2
+NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 MEASURES = ("d", "x", "y", "transform", "style")
-# What an SVG has without being told, and what its root tells all texts.
-UNNEEDED = re.compile(
-    "stroke-dashoffset: 0|stroke-linecap: butt|text-anchor: start|"
-    rf"font-family: {PAGE_FONT}|fill: var\(--ink\)"
-)
-ROOT_STYLE = f"font-family:{PAGE_FONT};fill:var(--ink)"
 
 
 @dataclass(frozen=True)
@@ -111,14 +106,15 @@ def inline_svg(figure: Figure, name: str) -> str:
     """Return the figure as an `svg` element for a web page; screen readers say the figure's label.
 
     One unit of it is one pixel of the page. It is transparent, and takes its colours from the page. All ids
-    start with `name`, so that several figures can share a page. Text stays text, in the page's own type. What
-    does not show is left out: a report has dozens of panels, and is mailed as one file.
+    start with `name`, so that several figures can share a page. Text stays text, in the page's own type.
     """
     for text in figure.findobj(Text):
         if text.get_path_effects():  # outlines, which would make paths of texts
             text.set_path_effects([])
             text.set_gid(HALO)
     root = _svg(figure, "none")
+    styles, *_ = root.iter(DEFINITIONS)  # that hold for the whole page
+    root.remove(styles)
     for group in [element for element in root.iter() if element.get("id") == HALO]:
         group.attrib = {"paint-order": "stroke", "stroke": Colour.PAPER, "stroke-width": "3"}
     values = [value for element in root.iter() for value in element.attrib.values() if "#" in value]
@@ -127,16 +123,8 @@ def inline_svg(figure: Figure, name: str) -> str:
     for element in root.iter():
         kept = {key: _restyled(key, value, ids) for key, value in element.attrib.items()}
         element.attrib = {key.removeprefix(f"{{{XLINK}}}"): value for key, value in kept.items() if value}
-    _flatten(root)
-    root.attrib |= {
-        "width": f"{figure.bbox.width:g}",
-        "height": f"{figure.bbox.height:g}",
-        "role": "img",
-        "aria-label": str(figure.get_label()),
-        "id": name,
-        "stroke-linejoin": "round",
-        "style": ROOT_STYLE,
-    }
+    root.attrib |= {"width": f"{figure.bbox.width:g}", "height": f"{figure.bbox.height:g}", "role": "img"}
+    root.attrib |= {"aria-label": str(figure.get_label()), "id": name, "stroke-linejoin": "round"}
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -148,32 +136,8 @@ def _restyled(key: str, value: str, ids: dict[str, str]) -> str:
     if key in MEASURES:
         value = DECIMALS.sub(lambda match: f"{round(float(match[0]), DECIMAL_DIGITS) + 0.0:.10g}", value)
     if key == "style":
-        parts = FONT.sub(PAGE_FONT, value).split("; ")
-        return ";".join(part.replace(": ", ":", 1) for part in parts if not UNNEEDED.fullmatch(part))
-    if key == "d":
-        return re.sub(r"\s*([A-Za-z])\s*", r"\1", value).strip()
-    if key == "transform":
-        return re.sub(r"rotate\(-?0 .*\)", "", value)
+        return FONT.sub(PAGE_FONT, value).replace(": ", ":").replace("; ", ";")
     return REFERENCE.sub(lambda match: ids.get(match[0], match[0]), value)
-
-
-def _flatten(element: Element) -> None:
-    """Replace groups without attributes by what is in them, and drop what is empty or paints nothing."""
-    children = list(element)
-    element[:] = []
-    for child in children:
-        _flatten(child)
-        titled = child.find(TITLE) is not None
-        if child.tag == GROUP and not child.attrib and not (titled and len(child) > 2):
-            if titled and len(child) == 2:
-                child[1].insert(0, child[0])
-                del child[0]
-            element.extend(child)
-        elif not (child.tag in (GROUP, DEFINITIONS) and not len(child)) and child.get("style") != "fill:none":
-            element.append(child)
-    if len(element):
-        element.text = None
-    element.tail = None
 
 
 def _svg(figure: Figure, fonttype: str) -> Element:
@@ -182,13 +146,9 @@ def _svg(figure: Figure, fonttype: str) -> Element:
     ElementTree.register_namespace("xlink", XLINK)
     buffer = io.BytesIO()
     # Only as a file it has a ground of its own.
-    transparent = fonttype == "none"
     with rc_context({"svg.fonttype": fonttype}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=transparent)
+        figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=fonttype == "none")
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 (matplotlib has just written it)
-    for tag in ("metadata", *(["defs/style"] if transparent else [])):
-        for parent in root.findall(f"{{{SVG}}}{tag}/.."):
-            parent.remove(parent[0])
     for group in root.iter():
         texts = group.get("id", "").partition(TITLES)[2]
         if texts:
@@ -199,17 +159,8 @@ def _svg(figure: Figure, fonttype: str) -> Element:
 
 def _write_titles(group: Element, titles: Sequence[str]) -> None:
     """Title every mark; where some were not drawn, since they lie outside, rather none than a wrong one."""
-    marks = [group] if len(titles) == 1 else list(_marks(group))
+    marks = [group] if len(titles) == 1 else [mark for mark in group.iter(USE) if mark is not group]
     for mark, title in zip(marks, titles, strict=False) if len(marks) == len(titles) else ():
         element = Element(TITLE)
         element.text = title
         mark.insert(0, element)
-
-
-def _marks(group: Element) -> Iterator[Element]:
-    """Yield the marks of a group: uses of one shape."""
-    for child in group:
-        if child.tag == USE:
-            yield child
-        elif child.tag != DEFINITIONS:
-            yield from _marks(child)
