@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.findings.cost import target_of
 from analysis.options import OPERATIONAL, flat_options
+from analysis.points import target_of
 from analysis.predict import UNSEEN_LINK, Series, StepTime, all_series
 from analysis.stats import NOT_NEGATIVE, UNKNOWN_INTERVAL, Interval, median_intervals
 from analysis.study import NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
@@ -43,7 +43,7 @@ class KnownSpeed:
 
 
 class RealSpeeds:
-    """The speeds that the real runs of a study give; `points` are those of `speedup.summarise`."""
+    """The speeds that the real runs of a study give; `points` are those of `points.summarise`."""
 
     def __init__(self, study: Study, points: pd.DataFrame) -> None:
         self.keys: dict[tuple[str, ...], Hashable] = {}
@@ -96,7 +96,7 @@ def plan_table(
 ) -> pd.DataFrame:
     """Return one row per number of workers of every series that has played runs: PLAN_COLUMNS.
 
-    `points` are those of `speedup.summarise`, `diverged` the runs of each point that diverged. Medians over
+    `points` are those of `points.summarise`, `diverged` the runs of each point that diverged. Medians over
     runs with intervals. The bounds of a product of epochs and seconds are the products of their bounds: it
     holds at least as often as both together do.
     """

@@ -434,7 +434,7 @@ class PlayedQuality:
 
 
 def played_quality(study: Study, summary: pd.DataFrame) -> PlayedQuality:
-    """Return what the played runs of a study say; `summary` is the table of `speedup.summarise`."""
+    """Return what the played runs of a study say; `summary` is the table of `points.summarise`."""
     points = points_of(study)
     diverged: dict[tuple[object, ...], int] = {}
     for point in points:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analysis.findings.answer import COST_TITLE, LEARN_FIRST, Answer
 from analysis.findings.decide import Kind
-from analysis.findings.submission import submit_command
+from analysis.findings.precision import submit_command
 from analysis.findings.trust import Light, Tile
 from analysis.played import KeptIou, PlayedQuality, kept_farthest_first, kinds_of
 from analysis.score import Score

@@ -53,7 +53,7 @@ _Cells = dict[str, Any]
 def request_table(study: Study, points: pd.DataFrame) -> pd.DataFrame:
     """Return one row per count of every series, measured or predicted: REQUEST_COLUMNS.
 
-    `points` are those of `speedup.summarise`. `worker_hours` are of one training, its epochs as in the
+    `points` are those of `points.summarise`. `worker_hours` are of one training, its epochs as in the
     series, each as fast as those after the warm-up; NaN of emulated runs, which train nothing. `coverage` is
     the confidence that the interval of the efficiency can promise: of a measured one by its launches and
     those on 1 worker, of a predicted one the nominal one of the model. `largest_term` of the sum of terms

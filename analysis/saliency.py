@@ -18,8 +18,8 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array
 from analysis.findings.answer import COST_TITLE, Answer
-from analysis.findings.speedup import summarise
 from analysis.findings.trust import Tile
+from analysis.points import summarise
 from analysis.stats import (
     CONFIDENCE,
     NOT_NEGATIVE,

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from analysis.checks import fairness_checks
 from analysis.contrast import FASTER, SUGGESTED, compare, withhold
-from analysis.findings.cost import cost_table
 from analysis.findings.decide import recommend
-from analysis.findings.speedup import summarise
-from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.iou import iou_between_frameworks, iou_table
+from analysis.points import cost_table, summarise
 from analysis.stats import repeats_needed
+from analysis.steady import outlying_launches, run_steadiness
 from analysis.study import Study
 from benchmarks.adaptive import adaptive_lines, by_hand_lines, early_lines
 from benchmarks.simulation import (

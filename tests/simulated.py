@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from analysis.checks import fairness_checks
 from analysis.contrast import FASTER, SUGGESTED, compare, withhold
-from analysis.findings.speedup import summarise
+from analysis.points import summarise
 from analysis.study import EVALUATION_COLUMNS, Study, left_out_table
 from unet_scaling.study.config import FRAMEWORKS, Framework
 

@@ -7,9 +7,9 @@ import pytest
 
 from analysis.checks import fairness_checks
 from analysis.contrast import compare
-from analysis.findings.speedup import summarise
 from analysis.iou import iou_table
 from analysis.load import load_study
+from analysis.points import summarise
 from tests.budgets import Steps, write_budget_run
 from tests.evidence import evidence
 from tests.golden_studies import COMMITTED

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from analysis.budget.shares import PARTS
+from analysis.budget import PARTS
 from tests.budgets import Steps, make_probe, write_budget_run
 from tests.records import GRADIENT_BYTES, make_workers, write_run
 from tests.report_studies import write_study
@@ -489,7 +489,7 @@ def test_runs_that_were_refused_for_a_shared_device_are_named(tmp_path: Path) ->
 
 
 def test_the_studies_that_the_advice_names_are_there() -> None:
-    source = "".join(path.read_text() for path in (PROJECT / "analysis" / "budget").glob("*.py"))
+    source = (PROJECT / "analysis" / "diagnosis.py").read_text()
     named = set(re.findall(r"why_\w+\.toml", source))
     assert len(named) > 5
     assert [name for name in named if not (PROJECT / "slurm" / "studies" / name).exists()] == []

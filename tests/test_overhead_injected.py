@@ -6,10 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.budget.diagnosis import Diagnosis, diagnose
-from analysis.budget.network_floor import network_table
-from analysis.budget.shares import PARTS
-from analysis.budget.tables import MOST_REST, budget_table
+from analysis.budget import MOST_REST, PARTS, budget_table, network_table
+from analysis.diagnosis import Diagnosis, diagnose
 from analysis.load import load_study
 from analysis.study import Study
 from tests import injected

@@ -8,9 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.budget.diagnosis import Diagnosis, diagnose
-from analysis.budget.network_floor import gradient_bytes, network_table
-from analysis.budget.tables import MOST_REST, budget_table
+from analysis.budget import MOST_REST, budget_table, gradient_bytes, network_table
+from analysis.diagnosis import Diagnosis, diagnose
 from analysis.load import load_study
 from analysis.study import Study
 from slurm.virtual.hosts import burst_bytes

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import analysis.load
 from analysis.__main__ import main
-from analysis.findings.speedup import SPEEDUP_COLUMNS
+from analysis.points import SPEEDUP_COLUMNS
 from analysis.report.column_lists import PAGE, with_column_lists
 from analysis.report.columns import TABLES
 from analysis.report.exports import latex_escaped

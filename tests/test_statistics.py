@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from analysis.findings.steadiness import outlying_launches, run_steadiness
 from analysis.stats import bounds, coverage, replicates
+from analysis.steady import outlying_launches, run_steadiness
 from tests.records import Measured, make_epochs, make_point, make_workers, write_run
 from tests.reports import Row, report_of
 from tests.simulated import (

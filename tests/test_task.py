@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from analysis.__main__ import main as report
-from analysis.budget.diagnosis import diagnose
-from analysis.budget.network_floor import network_table
-from analysis.budget.tables import budget_table
+from analysis.budget import budget_table, network_table
+from analysis.diagnosis import diagnose
 from analysis.load import load_study
 from slurm.commands import new
 from slurm.estimate import KnownSeconds, TimeEstimate

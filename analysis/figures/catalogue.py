@@ -10,8 +10,8 @@ import pandas as pd
 from analysis.contrast import HOROVOD_FASTER, NATIVE_FASTER
 from analysis.figures.frame import BOUNDED, MOST_OPTIONS, Chart, Inputs, Panel, drawn_series
 from analysis.figures.kinds import OPEN_STEP_PX, CostChart, Curve, Forest, Line, Prediction, ShareCurve, Stack
-from analysis.findings.cost import iou_curves
 from analysis.played import kept_farthest_first, kept_ious
+from analysis.points import iou_curves
 from analysis.restriction import restriction_words, with_restriction
 from analysis.score import Score
 from analysis.stats import FEWEST_REPEATS, coverage

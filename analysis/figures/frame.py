@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from scipy import optimize  # type: ignore[import-untyped]
 
 from analysis.arrays import Array
-from analysis.budget.overhead import NO_OVERHEAD, Overhead
+from analysis.budget import NO_OVERHEAD, Overhead
 from analysis.figures.style import (
     LINE_STYLES,
     PX_PER_INCH,

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Transform, offset_copy
 
 from analysis.arrays import Array
-from analysis.budget.network_floor import name_of_floor
+from analysis.budget import name_of_floor
 from analysis.figures.frame import (
     BOUNDED,
     MOST_SINGLE_RUNS,

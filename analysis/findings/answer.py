@@ -11,7 +11,6 @@ from typing import get_args
 import pandas as pd
 
 from analysis.contrast import SUGGESTED
-from analysis.findings.cost import CLOCK
 from analysis.findings.decide import (
     MOST_EFFICIENCY,
     Candidate,
@@ -20,11 +19,11 @@ from analysis.findings.decide import (
     best_of,
     slower_framework,
 )
-from analysis.findings.repeats import more_repeats, repeats_for_intervals
-from analysis.findings.submission import submit_command
+from analysis.findings.precision import more_repeats, repeats_for_intervals, submit_command
 from analysis.findings.trust import Light, Tile, Trust
 from analysis.options import is_knob
 from analysis.pairs import NO, Check
+from analysis.points import CLOCK
 from analysis.restriction import NOT_PROVEN_EQUAL, after, not_learned, restriction_words
 from analysis.study import Study
 from analysis.text import Row, capitalised, count
@@ -228,7 +227,7 @@ def as_restricted(answers: Sequence[Answer], study: Study) -> list[Answer]:
 def script_answers(study: Study, points: pd.DataFrame) -> list[Answer]:
     """Return for each arm, whose options name its script, how fast it was, and that nothing is concluded.
 
-    `points` are those of `speedup.summarise`.
+    `points` are those of `points.summarise`.
     """
     answers = []
     for options, table in points.groupby("options", sort=False):

@@ -211,7 +211,7 @@ def recommend(
 ) -> list[Recommendation]:
     """Return one recommendation for each set of options, in the order of the points.
 
-    `points` are those of `speedup.summarise`, `iou` of `iou.iou_table`, `cost` of `cost.cost_table`;
+    `points` are those of `points.summarise`, `iou` of `iou.iou_table`, `cost` of `points.cost_table`;
     `comparisons` of `contrast.compare` and `between` of `iou.iou_between_frameworks`, both with the
     framework compared. `baseline_doubt` says what speaks against the
     runs on 1 worker as the baseline of the others.

@@ -1,9 +1,9 @@
-"""Say whether the intervals of native DDP over Horovod are as narrow as the study asks; for the submission.
+"""Whether a study needs more repeats, how long they take, and the command that adds them.
 
   python -m analysis.findings.precision logs/STUDY
 
-Prints one JSON object: goes_on (whether one more repeat of each point is to follow, by the words of
-`repeats = "until ..."`), and a sentence that says why.
+Prints one JSON object for the submission: goes_on (whether one more repeat of each point is to follow, by the
+words of `repeats = "until ..."`), and a sentence that says why.
 """
 
 import argparse
@@ -18,15 +18,21 @@ import numpy as np
 import pandas as pd
 
 from analysis.contrast import compare, of_compared_pair
+from analysis.findings.decide import CandidateSet
 from analysis.load import load_study
 from analysis.pairs import KEY, PAIR, PointPair, pair_of, paired_runs, point_name
-from analysis.stats import FEWEST_REPEATS
-from analysis.study import Study
+from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.study import POINT, Study
 from analysis.text import count
+from unet_scaling.study.command_line import launch_command
 from unet_scaling.study.errors import UserError, run_program
+from unet_scaling.study.measurements import STARTUP_COLUMNS
 from unet_scaling.study.repeats import Precision
 from unet_scaling.study.run_state import Exclusion
 from unet_scaling.study.study_file import recorded_study
+from unet_scaling.study.texts import duration
+
+NO_CLUSTER_FILE = "YOUR_CLUSTER.toml"
 
 
 def main() -> None:
@@ -42,8 +48,7 @@ def main() -> None:
         raise UserError(f'{folder}: repeats: found a number; only "until 3 %" asks for a width')
     study = load_study(folder)
     # Those of the report: corrected for all comparisons of the study, with further frameworks too.
-    comparisons = of_compared_pair(compare(study))
-    print(json.dumps(asdict(decide(study, comparisons, recorded.until))))
+    print(json.dumps(asdict(decide(study, of_compared_pair(compare(study)), recorded.until))))
 
 
 @dataclass(frozen=True)
@@ -54,65 +59,50 @@ class Decision:
     sentence: str
 
 
-@dataclass(frozen=True)
-class Widest:
-    """Half the width of the widest interval over its ratio, NaN where one is not known; and of which pair."""
-
-    half_width: float
-    pair: PointPair | None
-
-
 def decide(study: Study, comparisons: pd.DataFrame, until: Precision) -> Decision:
     """Return whether a study whose runs are all complete gets one more repeat."""
-    width = widest(comparisons)
-    repeats = _newest_repeat(study)
-    after = f"after {count(repeats, 'repeat')}"
-    if math.isnan(width.half_width):
-        return _without_interval(study, width.pair, until, f"{after}, no interval")
-    where = f" ({point_name(width.pair)})" if width.pair else ""
-    found = f"{after}, the widest interval of the ratio is ± {100 * width.half_width:.1f} %{where}"
-    if width.half_width <= until.half_width:
-        return Decision(False, f"{found}, narrow enough: no more are needed")
-    return _one_more(repeats, until, f"{found}, more than ± {100 * until.half_width:g} %")
-
-
-def widest(comparisons: pd.DataFrame) -> Widest:
-    """Return the widest interval of these comparisons; one that is not known is wider than any other."""
-    if comparisons.empty:
-        return Widest(math.nan, None)
-    widths = half_widths(comparisons).to_numpy(dtype=np.float64)
-    row = int(np.nan_to_num(widths, nan=np.inf).argmax())
-    return Widest(float(widths[row]), pair_of(list(comparisons[PAIR].iloc[row])))
-
-
-def _one_more(repeats: int, until: Precision, why: str) -> Decision:
-    if repeats >= until.most:
+    half_width, pair = widest(comparisons)
+    newest = int(pd.concat([study.runs["repeat"], study.left_out["repeat"]]).max())
+    after = f"after {count(newest, 'repeat')}"
+    if math.isnan(half_width):
+        why = f"{after}, no interval"
+        pairs = paired_runs(study)
+        repeats = pairs.loc[(pairs[KEY] == pair).all(axis="columns"), "repeat"].tolist() if pair else []
+        if pair:
+            compared = f"{len(repeats)} of its repeats can be compared, {FEWEST_REPEATS} are needed"
+            why += f" {point_name(pair)}: {compared}"
+        # The next repeat can be compared where the newest one can.
+        if newest not in repeats:
+            lost = "the newest can not, so more would not help: the report lists which runs it leaves out"
+            return Decision(False, f"{why}; {lost}")
+    else:
+        where = f" ({point_name(pair)})" if pair else ""
+        why = f"{after}, the widest interval of the ratio is ± {100 * half_width:.1f} %{where}"
+        if half_width <= until.half_width:
+            return Decision(False, f"{why}, narrow enough: no more are needed")
+        why += f", more than ± {100 * until.half_width:g} %"
+    if newest >= until.most:
         return Decision(
             False, f"{why}; {until.most} repeats are the most that the study allows: it ends here"
         )
     return Decision(True, f"{why}: one more is needed")
 
 
-def _without_interval(study: Study, pair: PointPair | None, until: Precision, why: str) -> Decision:
-    """Return that another repeat follows only where the newest one can be compared, as the next can then."""
-    newest = _newest_repeat(study)
-    pairs = paired_runs(study)
-    repeats = pairs.loc[(pairs[KEY] == pair).all(axis="columns"), "repeat"].tolist() if pair else []
-    if pair:
-        why += (
-            f" {point_name(pair)}: {len(repeats)} of its repeats can be compared, {FEWEST_REPEATS} are needed"
-        )
-    if newest in repeats:
-        return _one_more(newest, until, why)
-    return Decision(
-        False,
-        f"{why}; the newest can not, so more would not help: the report lists which runs it leaves out",
-    )
+def widest(comparisons: pd.DataFrame) -> tuple[float, PointPair | None]:
+    """Return half the width of the widest interval over its ratio, and of which pair.
+
+    NaN where one is not known, which is wider than any other.
+    """
+    if comparisons.empty:
+        return math.nan, None
+    widths = half_widths(comparisons).to_numpy(dtype=np.float64)
+    row = int(np.nan_to_num(widths, nan=np.inf).argmax())
+    return float(widths[row]), pair_of(list(comparisons[PAIR].iloc[row]))
 
 
-def _newest_repeat(study: Study) -> int:
-    repeats = pd.concat([study.runs["repeat"], study.left_out["repeat"]])
-    return int(repeats.max())
+def half_widths(comparisons: pd.DataFrame) -> "pd.Series[float]":
+    """Return half the width of each interval over its ratio; NaN where there is no interval."""
+    return (comparisons["ratio_high"] - comparisons["ratio_low"]) / (2 * comparisons["ratio"])
 
 
 def width_notes(study: Study, comparisons: pd.DataFrame) -> Iterator[str]:
@@ -127,9 +117,46 @@ def width_notes(study: Study, comparisons: pd.DataFrame) -> Iterator[str]:
         yield f"{asked}: {decide(study, comparisons, study.until).sentence}"
 
 
-def half_widths(comparisons: pd.DataFrame) -> "pd.Series[float]":
-    """Return half the width of each interval over its ratio; NaN where there is no interval."""
-    return (comparisons["ratio_high"] - comparisons["ratio_low"]) / (2 * comparisons["ratio"])
+def repeats_for_intervals(candidates: CandidateSet) -> int:
+    """Return how many repeats the point with the fewest has less than recommended; never below 0."""
+    fewest = min(int(point.row["repeats"]) for point in candidates.candidates)
+    return max(0, RECOMMENDED_REPEATS - fewest)
+
+
+def more_repeats(study: Study, number: int) -> str:
+    """Return "3 more repeats (about 2 min)": of every point, one after the other, as those recorded took.
+
+    A run lasts from its launch to its end: the start of its slowest worker, training and evaluations.
+    """
+    starts = study.startups[list(STARTUP_COLUMNS)].sum(axis="columns").groupby(study.startups["run"]).max()
+    evaluations = study.evaluations.groupby("run")["seconds"].sum()
+    runs = study.runs
+    seconds = runs["training_seconds"]
+    for beside in (evaluations, starts):
+        seconds = seconds + runs["run"].map(beside).astype(float).fillna(0.0)
+    of_points = seconds.groupby([runs[name] for name in POINT]).median()
+    needed = number * float(of_points.sum(skipna=False))
+    if math.isnan(needed):
+        return count(number, "more repeat")
+    about = "about" if runs["run"].isin(study.startups["run"]).all() else "at least"
+    return f"{count(number, 'more repeat')} ({about} {duration(needed)})"
+
+
+def study_file_name(study: Study) -> str:
+    """Return the name of the study's file, from which the study has its name."""
+    return f"{next(header.config.study for header in study.headers.values())}.toml"
+
+
+def submit_command(study: Study) -> str:
+    """Return the command, from the project's folder, that submits the study file of the report."""
+    cluster = NO_CLUSTER_FILE if is_of_slurm(study) else None
+    file = study_file_name(study)
+    return launch_command(f"logs/{file.removesuffix('.toml')}/report/{file}", cluster)
+
+
+def is_of_slurm(study: Study) -> bool:
+    """Return whether jobs of Slurm trained these runs."""
+    return any("SLURM_JOB_ID" in header.job for header in study.headers.values())
 
 
 if __name__ == "__main__":

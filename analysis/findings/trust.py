@@ -7,9 +7,9 @@ from typing import Literal, get_args
 
 import pandas as pd
 
-from analysis.findings.steadiness import run_steadiness
 from analysis.pairs import NO, NOT_KNOWN, QUIET, YES, Check, PointPair
 from analysis.stats import FEWEST_REPEATS, RECOMMENDED_REPEATS
+from analysis.steady import run_steadiness
 from analysis.study import Study
 from analysis.text import count, listed
 from unet_scaling.study.run_state import Exclusion

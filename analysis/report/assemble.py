@@ -6,19 +6,13 @@ from functools import cached_property, partial
 
 import pandas as pd
 
-from analysis.budget.diagnosis import Diagnosis, diagnose
-from analysis.budget.network_floor import network_table
-from analysis.budget.overhead import Overhead
-from analysis.budget.tables import budget_notes, budget_table, difference_table
+from analysis.budget import Overhead, budget_notes, budget_table, difference_table, network_table
 from analysis.checks import disturbed_notes, fairness_checks, fairness_table
 from analysis.contrast import compare, each_against_native, of_compared_pair, withhold
+from analysis.diagnosis import Diagnosis, diagnose
 from analysis.findings.answer import Answer, answers_of, as_restricted, compared_options, script_answers
-from analysis.findings.cost import cost_table, target_of
 from analysis.findings.decide import Recommendation, recommend
-from analysis.findings.gpu import gpu_table
 from analysis.findings.precision import width_notes
-from analysis.findings.speedup import interval_notes, summarise, unequal_work
-from analysis.findings.steadiness import outlier_notes, steadiness_notes
 from analysis.findings.trust import Trust
 from analysis.findings.verdict import Verdict, verdicts, wrapper_verdicts
 from analysis.forecast import score_table
@@ -27,11 +21,13 @@ from analysis.machines import ONE_WORKER, check_one_worker
 from analysis.pairs import BASELINE, NO, Check
 from analysis.played import PlayedQuality, played_quality
 from analysis.played_answer import with_played
+from analysis.points import cost_table, gpu_table, interval_notes, summarise, target_of, unequal_work
 from analysis.predict import Extrapolation, extrapolate
 from analysis.processes import parallel_map
 from analysis.request import request_sentences, request_table
 from analysis.restriction import after, restriction_notes, restriction_words
 from analysis.saliency import SaliencyFindings, maps_answer, saliency_findings
+from analysis.steady import outlier_notes, steadiness_notes
 from analysis.study import COMPARED, Study
 from analysis.text import labelled, series_name
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.beside import AVERAGE, pair_table
-from analysis.budget.diagnosis import diagnosis_table
-from analysis.budget.tables import MOST_REST
+from analysis.budget import MOST_REST
+from analysis.diagnosis import diagnosis_table
 from analysis.report.assemble import Report
 from analysis.report.tables import Table
 from analysis.report.view import Grid

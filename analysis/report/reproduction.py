@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.findings.submission import NO_CLUSTER_FILE, is_of_slurm, study_file_name, submit_command
+from analysis.findings.precision import NO_CLUSTER_FILE, is_of_slurm, study_file_name, submit_command
 from analysis.options import TASK_SWITCHES
 from analysis.study import Study
 from analysis.text import listed

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.contrast import COSTS_NOTHING, NATIVE_FASTER
-from analysis.findings.cost import CLOCK
 from analysis.forecast import score_notes
+from analysis.points import CLOCK
 from analysis.report.assemble import Report
 from analysis.report.columns import grids, shared_reasons
 from analysis.report.figure_files import FigureFiles

@@ -10,11 +10,10 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from analysis.arrays import Array, Integers
-from analysis.stats import RESAMPLING_SEED, Blocks, epoch_blocks, launches_of, timed
+from analysis.stats import RESAMPLING_SEED, epoch_blocks, launches_of, timed
 from analysis.study import NAMES, NAN, POINT, Study
 from analysis.text import Row, count
 
@@ -55,138 +54,18 @@ def run_steadiness(study: Study) -> pd.DataFrame:
     """
     names = list(study.runs["run"])
     blocks = epoch_blocks(study, names)
-    table = pd.DataFrame({"run": names, "epochs": blocks.epochs})
-    table[STATISTICS] = _statistics_of_blocks(blocks)
-    table["steady"] = np.where(_size(table, "drift") + _size(table, "shift") > 0, "no", "yes")
-    table.loc[table["drift"].isna(), "steady"] = "not checked"
-    return table
-
-
-def _statistics_of_blocks(blocks: Blocks) -> Array:
-    """Return the STATISTICS of every run, (runs, statistics), NaN where it has too few blocks."""
-    statistics = np.full((len(blocks.counts), len(STATISTICS)), NAN)
+    statistics = np.full((len(names), len(STATISTICS)), NAN)
     for size in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == size)
         pace = np.log(blocks.seconds[chosen, :size] / blocks.work[chosen, :size])
-        statistics[chosen] = _statistics(pace, blocks.epochs[chosen])
-    return statistics
-
-
-def _statistics(pace: Array, epochs: Integers) -> Array:
-    """Return the STATISTICS of runs from the logarithms of their blocks, (runs, blocks), and their epochs."""
-    drift, drift_probability = _trend(pace)
-    shift, blocks_before, shift_probability = _change_point(pace)
-    shift_epoch = 1 + -(-blocks_before * epochs // pace.shape[-1])
-    return np.column_stack([drift, drift_probability, shift, shift_epoch, shift_probability])
-
-
-def steadiness_notes(study: Study) -> Iterator[str]:
-    """Yield which runs are not steady after the warm-up, by how much, and what to do."""
-    table = run_steadiness(study)
-    unsteady = table[table["steady"] == "no"]
-    if len(unsteady):
-        yield (
-            f"{_of(len(unsteady), len(table), 'run')} not steady after the warm-up{_worst(unsteady)}: "
-            f"for the same work {_changes(unsteady)}; "
-            "train more epochs, or leave out more of them as warm-up, until the rest is steady"
-        )
-    short = int((table["steady"] == "not checked").sum())
-    if short:
-        least = f"fewer than {_FEWEST_BLOCKS} epochs after the warm-up"
-        yield f"{_of(short, len(table), 'run')} too short to be checked for drift: {least}"
-
-
-def _changes(unsteady: pd.DataFrame) -> str:
-    """Return the largest changes, in words."""
-    sizes = pd.DataFrame({"drifted": _size(unsteady, "drift"), "shifted": _size(unsteady, "shift")})
-    table = unsteady.join(sizes).assign(size=sizes.max(axis=1))
-    worst = table.sort_values("size", ascending=False, kind="stable").head(WORST_NAMED)
-    return "; ".join(_change(row) for row in worst.to_dict("records"))
-
-
-def outlier_notes(study: Study) -> Iterator[str]:
-    """Yield the launches far from the others of their point: named and kept, the worst ones first."""
-    outliers = outlying_launches(study)
-    if outliers.empty:
-        return
-    named = "; ".join(_distance(row) for row in outliers.head(WORST_NAMED).to_dict("records"))
-    yield (
-        f"{_of(len(outliers), len(study.runs), 'launch')} far from the others of the same point"
-        f"{_worst(outliers)}: {named}; kept, since only a known cause is a reason to leave a launch out"
-    )
-
-
-def outlying_launches(study: Study) -> pd.DataFrame:
-    """Return the runs at least 10 % from the median of their point and more than 3.5 deviations from it.
-
-    Of the launches that count for speed. Columns of study.runs, and `distance` (throughput over that median,
-    minus 1), farthest first. The deviation is that of `launch_deviation`. Points of fewer than 3 launches
-    have none.
-    """
-    runs = timed(study).runs.reset_index(drop=True)
-    distance, score = _distances_and_scores(study, runs)
-    outlying = (np.abs(distance) >= LEAST_DISTANCE) & (score > LEAST_SCORE)
-    far: pd.DataFrame = runs.assign(distance=distance).loc[outlying]
-    order = far["distance"].abs().sort_values(ascending=False, kind="stable")
-    return far.loc[order.index]
-
-
-def _distances_and_scores(study: Study, runs: pd.DataFrame) -> tuple[Array, Array]:
-    """Return the relative distance of each launch from its point's median, and that in deviations.
-
-    The deviation is the usual one of the study, or the point's own if it is larger.
-    """
-    logs = np.log(runs[study.throughput].to_numpy(dtype=np.float64))
-    groups = [members for _, members in launches_of(runs, POINT).of_equal_size()]
-    distances = [_distances(logs[members]) for members in groups]
-    usual = launch_deviation(distances)
-    distance, score = np.full((2, len(runs)), NAN)
-    for members, apart in zip(groups, distances, strict=True):
-        distance[members] = np.expm1(apart)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            score[members] = np.abs(apart) / np.maximum(usual, _own_deviation(apart))
-    return distance, score
-
-
-def launch_deviation(distances: Sequence[Array]) -> float:
-    """Return the standard deviation of launches about their point's median, which outliers hardly move.
-
-    `distances`: logarithms, one array (points, launches) for each number of launches. The median absolute
-    deviation of 3 or 4 launches says almost nothing of their own point, so it is taken over all points; the
-    launch that is the median of its point has no distance and does not count.
-    """
-    scaled = [
-        (_off_centre(apart) / _of_normal_noise(apart.shape[-1], _off_centre)).ravel() for apart in distances
-    ]
-    return float(np.median(np.concatenate(scaled))) if scaled else NAN
-
-
-def _own_deviation(distances: Array) -> Array:
-    """Return the deviation of each point, (points, 1): 0 where two outliers could set it."""
-    launches = distances.shape[-1]
-    if launches < LAUNCHES_OF_OWN_DEVIATION:
-        return np.zeros((len(distances), 1))
-    return _absolute_deviation(distances) / _of_normal_noise(launches, _absolute_deviation)
-
-
-def _distances(values: Array) -> Array:
-    return np.asarray(values - np.median(values, axis=-1, keepdims=True), dtype=np.float64)
-
-
-def _off_centre(distances: Array) -> Array:
-    absolute = np.sort(np.abs(distances), axis=-1)
-    return np.asarray(absolute[..., distances.shape[-1] % 2 :], dtype=np.float64)
-
-
-def _absolute_deviation(distances: Array) -> Array:
-    return np.asarray(np.median(np.abs(distances), axis=-1, keepdims=True), dtype=np.float64)
-
-
-@cache
-def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
-    """Return the median of a statistic of the distances of so many launches of standard normal noise."""
-    normal = np.random.default_rng(RESAMPLING_SEED).standard_normal((NORMAL_POINTS, launches))
-    return float(np.median(statistic(_distances(normal))))
+        shift, blocks_before, shift_probability = _change_point(pace)
+        shift_epoch = 1 + -(-blocks_before * blocks.epochs[chosen] // size)
+        statistics[chosen] = np.column_stack([*_trend(pace), shift, shift_epoch, shift_probability])
+    table = pd.DataFrame({"run": names, "epochs": blocks.epochs})
+    table[STATISTICS] = statistics
+    table["steady"] = np.where(_size(table, "drift") + _size(table, "shift") > 0, "no", "yes")
+    table.loc[table["drift"].isna(), "steady"] = "not checked"
+    return table
 
 
 def _trend(pace: Array) -> tuple[Array, Array]:
@@ -207,27 +86,21 @@ def _trend(pace: Array) -> tuple[Array, Array]:
 
 
 def _change_point(pace: Array) -> tuple[Array, Integers, Array]:
-    """Return the relative change of the median at the change point, blocks before it, and its probability."""
+    """Return the relative change of the median at the change point, blocks before it, and its probability.
+
+    That is how probable so large a cumulative sum of deviations is in steady noise; 1 without noise.
+    """
     blocks = pace.shape[-1]
     sums = np.abs(np.cumsum(pace - pace.mean(axis=-1, keepdims=True), axis=-1)[:, :-1])
     change = sums.argmax(axis=-1) + 1
     before = np.arange(blocks) < change[:, None]
-    shift = _median_where(~before, pace) - _median_where(before, pace)
-    return np.expm1(shift), change, _shift_probability(sums.max(axis=-1), pace)
-
-
-def _shift_probability(largest_sum: Array, pace: Array) -> Array:
-    """Return how probable so large a cumulative sum of deviations is in steady noise; 1 without noise."""
+    medians = [np.nanmedian(np.where(side, pace, np.nan), axis=-1) for side in (before, ~before)]
     # From the differences of neighbours, which a shift leaves alone: the mean size of a difference of two
     # normal values of deviation 1 is 2 / sqrt(pi).
     noise = np.abs(np.diff(pace, axis=-1)).mean(axis=-1) * np.sqrt(np.pi) / 2
-    scaled = largest_sum / np.sqrt(pace.shape[-1])
+    scaled = sums.max(axis=-1) / np.sqrt(blocks)
     ratio = np.divide(scaled, noise, out=np.zeros(len(pace)), where=noise > 0)
-    return np.asarray(stats.kstwobign.sf(ratio), dtype=np.float64)
-
-
-def _median_where(chosen: NDArray[np.bool_], pace: Array) -> Array:
-    return np.asarray(np.nanmedian(np.where(chosen, pace, np.nan), axis=-1), dtype=np.float64)
+    return np.expm1(medians[1] - medians[0]), change, stats.kstwobign.sf(ratio)
 
 
 def _size(table: pd.DataFrame, change: str) -> "pd.Series[float]":
@@ -237,22 +110,109 @@ def _size(table: pd.DataFrame, change: str) -> "pd.Series[float]":
     return size.where(shown & (size >= LEAST_CHANGE), 0.0)
 
 
+def steadiness_notes(study: Study) -> Iterator[str]:
+    """Yield which runs are not steady after the warm-up, by how much, and what to do."""
+    table = run_steadiness(study)
+    unsteady = table[table["steady"] == "no"]
+    if len(unsteady):
+        sized = unsteady.assign(drifted=_size(unsteady, "drift"), shifted=_size(unsteady, "shift"))
+        sized["size"] = sized[["drifted", "shifted"]].max(axis=1)
+        worst = sized.sort_values("size", ascending=False, kind="stable").head(WORST_NAMED)
+        yield (
+            f"{_of(len(unsteady), len(table), 'run')} not steady after the warm-up{_worst(unsteady)}: "
+            f"for the same work {'; '.join(map(_change, worst.to_dict('records')))}; "
+            "train more epochs, or leave out more of them as warm-up, until the rest is steady"
+        )
+    short = int((table["steady"] == "not checked").sum())
+    if short:
+        least = f"fewer than {_FEWEST_BLOCKS} epochs after the warm-up"
+        yield f"{_of(short, len(table), 'run')} too short to be checked for drift: {least}"
+
+
 def _change(row: Row) -> str:
-    if row["shifted"] >= row["drifted"]:
-        epoch = f"epoch {row['shift_epoch']:.0f} after the warm-up"
-        return f"{row['run']} takes {_percent(row['shift'])} time from {epoch} on"
-    return f"{row['run']} takes {_percent(row['drift'])} time at its end than at its start"
+    is_shift = row["shifted"] >= row["drifted"]
+    change = row["shift"] if is_shift else row["drift"]
+    more = f"takes {100 * abs(change):.0f} % {'more' if change > 0 else 'less'} time"
+    if is_shift:
+        return f"{row['run']} {more} from epoch {row['shift_epoch']:.0f} after the warm-up on"
+    return f"{row['run']} {more} at its end than at its start"
 
 
-def _percent(change: float) -> str:
-    return f"{100 * abs(change):.0f} % {'more' if change > 0 else 'less'}"
+def outlier_notes(study: Study) -> Iterator[str]:
+    """Yield the launches far from the others of their point: named and kept, the worst ones first."""
+    outliers = outlying_launches(study)
+    if outliers.empty:
+        return
+    named = []
+    for row in outliers.head(WORST_NAMED).to_dict("records"):
+        labels = [NAMES[row["framework"]], *(row[name] for name in ("options", "knobs") if row[name])]
+        point = ", ".join([*labels, count(row["workers"], "worker")])
+        percent = f"{100 * abs(row['distance']):.0f} % {'slower' if row['distance'] < 0 else 'faster'}"
+        named.append(f"{row['run']} is {percent} than the median of its point ({point})")
+    yield (
+        f"{_of(len(outliers), len(study.runs), 'launch')} far from the others of the same point"
+        f"{_worst(outliers)}: {'; '.join(named)}; kept, since only a known cause is a reason to leave a "
+        "launch out"
+    )
 
 
-def _distance(row: Row) -> str:
-    labels = [NAMES[row["framework"]], *(row[name] for name in ("options", "knobs") if row[name])]
-    point = ", ".join([*labels, count(row["workers"], "worker")])
-    percent = f"{100 * abs(row['distance']):.0f} % {'slower' if row['distance'] < 0 else 'faster'}"
-    return f"{row['run']} is {percent} than the median of its point ({point})"
+def outlying_launches(study: Study) -> pd.DataFrame:
+    """Return the runs at least 10 % from the median of their point and more than 3.5 deviations from it.
+
+    Of the launches that count for speed. Columns of study.runs, and `distance` (throughput over that median,
+    minus 1), farthest first. The deviation is the usual one of the study, or the point's own if it is larger.
+    Points of fewer than 3 launches have none.
+    """
+    runs = timed(study).runs.reset_index(drop=True)
+    logs = np.log(runs[study.throughput].to_numpy(dtype=np.float64))
+    groups = [members for _, members in launches_of(runs, POINT).of_equal_size()]
+    distances = [_distances(logs[members]) for members in groups]
+    usual = _usual_deviation(distances)
+    distance, score = np.full((2, len(runs)), NAN)
+    for members, apart in zip(groups, distances, strict=True):
+        distance[members] = np.expm1(apart)
+        own = np.zeros((len(apart), 1))
+        if apart.shape[-1] >= LAUNCHES_OF_OWN_DEVIATION:
+            own = _absolute_deviation(apart) / _of_normal_noise(apart.shape[-1], _absolute_deviation)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score[members] = np.abs(apart) / np.maximum(usual, own)
+    outlying = (np.abs(distance) >= LEAST_DISTANCE) & (score > LEAST_SCORE)
+    far: pd.DataFrame = runs.assign(distance=distance).loc[outlying]
+    order = far["distance"].abs().sort_values(ascending=False, kind="stable")
+    return far.loc[order.index]
+
+
+def _usual_deviation(distances: Sequence[Array]) -> float:
+    """Return the standard deviation of launches about their point's median, which outliers hardly move.
+
+    `distances`: logarithms, one array (points, launches) for each number of launches. The median absolute
+    deviation of 3 or 4 launches says almost nothing of their own point, so it is taken over all points; the
+    launch that is the median of its point has no distance and does not count.
+    """
+    scaled = [
+        (_off_centre(apart) / _of_normal_noise(apart.shape[-1], _off_centre)).ravel() for apart in distances
+    ]
+    return float(np.median(np.concatenate(scaled))) if scaled else NAN
+
+
+def _distances(values: Array) -> Array:
+    return np.asarray(values - np.median(values, axis=-1, keepdims=True), dtype=np.float64)
+
+
+def _off_centre(distances: Array) -> Array:
+    absolute = np.sort(np.abs(distances), axis=-1)
+    return np.asarray(absolute[..., distances.shape[-1] % 2 :], dtype=np.float64)
+
+
+def _absolute_deviation(distances: Array) -> Array:
+    return np.asarray(np.median(np.abs(distances), axis=-1, keepdims=True), dtype=np.float64)
+
+
+@cache
+def _of_normal_noise(launches: int, statistic: Callable[[Array], Array]) -> float:
+    """Return the median of a statistic of the distances of so many launches of standard normal noise."""
+    normal = np.random.default_rng(RESAMPLING_SEED).standard_normal((NORMAL_POINTS, launches))
+    return float(np.median(statistic(_distances(normal))))
 
 
 def _of(number: int, total: int, noun: str) -> str:

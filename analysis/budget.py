@@ -1,0 +1,336 @@
+"""The overhead budget: where the efficiency went, and why one framework is slower, in parts that sum to it.
+
+The parts are the same for all frameworks. A run's time is workers x the seconds of the slowest worker, summed
+over the epochs after the warm-up. Each worker's phases sum to its own seconds; what it then waits for the
+slowest worker is imbalance, so that the parts sum to the whole.
+
+Let W be the worker-seconds per image of a point (workers / throughput) and s the shares of its parts.
+What a part lost at N workers is its worker-seconds per image above those on 1 worker, over W:
+
+    (s_N W_N - s_1 W_1) / W_N = s_N - efficiency x s_1
+
+The shares sum to 1, so these sum to 1 - efficiency: the deviation that summary.csv has. Between the
+frameworks, per second that native DDP needs for an image:
+
+    (s_H W_H - s_D W_D) / W_D = ratio x s_H - s_D
+
+They sum to ratio - 1, with the ratio that comparison.csv has: what is positive Horovod needs more.
+
+The floor of the wire is one message that holds all gradients, on the network that a run probed: between two
+sizes that were timed, on the line between them; beyond the largest, at its bandwidth; far beyond, it is not
+known. No line is fitted to all sizes: a network that lets short messages pass faster than it can keep up
+would bend it. What overlaps with backward is not in the wire, so that wire may also lie below the floor.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.arrays import Array
+from analysis.beside import hosts_floor_seconds
+from analysis.contrast import paired_logarithms
+from analysis.pairs import PAIR, paired_runs
+from analysis.points import NO_BASELINE, NONE, baseline_rows
+from analysis.stats import NOT_NEGATIVE, Launches, add_bounded, bounds, launches_of, median_intervals, timed
+from analysis.study import COMPARED, NAMES, NAN, POINT, Study
+from analysis.text import count, percent
+from unet_scaling.study.config import Framework, RunConfig
+from unet_scaling.study.record_lines import Header
+
+PARTS = ("data_wait", "compute", "wire", "imbalance", "optimizer", "unequal_work", "rest")
+OLDER = "these logs have no budget"
+# Of a step. Marks and hooks take up to 0.6 % of a short one (docs/budget.md); more means a phase is missing.
+MOST_REST = 0.02
+# What takes longer where threads compete for cores. Its interval is not the sum of those of its parts.
+CONTENDED = "contended"
+CONTENDED_PARTS = ("data_wait", "compute")
+FLOAT32_BYTES = 4
+# So short that the bandwidth takes no part: their median time is the latency.
+SHORT_BYTES = 1024
+# Two sizes of the probe: each is 4 times as large as the one before it. A probe ends after a slow message.
+MOST_EXTRAPOLATED = 16
+_MEASURED = ("wire_seconds", "floor_seconds", "latency_seconds", "bytes_per_second")
+_OF_HOSTS = "hosts_floor_seconds"
+
+
+def _bounded(*names: str) -> list[str]:
+    return [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+
+
+_BUDGET_COLUMNS = [*POINT, "repeats", *_bounded("deviation", *PARTS, CONTENDED), "rest_of_step"]
+_DIFFERENCE_COLUMNS = [*PAIR, "pairs", *_bounded("difference", *PARTS)]
+_NETWORK_COLUMNS = [*POINT, "repeats", "gradient_bytes", *_bounded(*_MEASURED), _OF_HOSTS]
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """`budget_table`, `difference_table` and `network_table` of a study; empty where nothing was recorded."""
+
+    budget: pd.DataFrame = field(default_factory=pd.DataFrame)
+    differences: pd.DataFrame = field(default_factory=pd.DataFrame)
+    network: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+NO_OVERHEAD = Overhead()
+
+
+def run_shares(study: Study) -> pd.DataFrame:
+    """Return one row per run, in the order of the study's runs: run, the share of each of PARTS, no_budget.
+
+    data wait includes host to device: both are what it takes until a batch is where it is used. compute
+    is forward and backward. wire is the smallest sync of each step, for every worker. imbalance is what
+    a worker syncs beyond it, and what it waits at the end of an epoch for the slowest. unequal_work is 0
+    where the images prove that all workers had equally many, as the loader gives them; where they do not,
+    nothing of the run is known, since the record does not say which worker had how many. PARTS sum to
+    1 and are NaN where the run has no budget; `no_budget` says why.
+    """
+    names = pd.Index(study.runs["run"], name="run")
+    if study.budgets.empty:
+        return pd.DataFrame(np.nan, names, list(PARTS)).assign(no_budget=OLDER).reset_index()
+    workers = study.budgets.groupby("run", sort=False, observed=True)
+    first, total = workers.first(), workers.sum(numeric_only=True)
+    everything = (workers.size() * first["seconds"]).astype(float)
+    wire = workers.size() * first["wire_seconds"]
+    seconds: dict[str, pd.Series[float]] = {
+        "data_wait": total["data_wait_seconds"] + total["host_to_device_seconds"],
+        "compute": total["forward_seconds"] + total["backward_seconds"],
+        "wire": wire,
+        "imbalance": total["sync_seconds"] - wire + everything - total["worker_seconds"],
+        "optimizer": total["optimizer_seconds"],
+        "unequal_work": _unequal_seconds(study, first),
+        "rest": total["rest_seconds"],
+    }
+    shares = pd.DataFrame({part: seconds[part] / everything for part in PARTS}, dtype=float)
+    shares = shares.where(shares.notna().all(axis=1), np.nan)
+    not_proven = "are not steps x workers x batch: the work of its workers was not equal"
+    recorded = first["no_budget"].astype(object)
+    is_told = recorded.ne("") | shares["wire"].notna()
+    shares["no_budget"] = recorded.where(is_told, f"the {study.score.samples} {not_proven}")
+    shares = shares.reindex(names)
+    shares["no_budget"] = shares["no_budget"].astype(object).fillna(OLDER)
+    return shares.reset_index()
+
+
+def _unequal_seconds(study: Study, runs: pd.DataFrame) -> "pd.Series[float]":
+    """Return 0 seconds, or NaN where the images do not prove it."""
+    zero = pd.Series(0.0, index=runs.index)
+    if study.is_of_scripts:  # without equal work, the recorder writes no budget
+        return zero
+    expected = []
+    for run, steps in runs["steps"].items():
+        point = study.headers[str(run)].config
+        expected.append(steps * point.workers * point.passes_per_step * point.training.batch_per_worker)
+    return zero.where(runs["images"] == expected)
+
+
+def share_array(shares: pd.DataFrame) -> Array:
+    """Return the shares as an array (parts, runs)."""
+    return shares[list(PARTS)].to_numpy(dtype=np.float64).T
+
+
+def shares_of(launches: Launches, shares: Array) -> tuple[Array, Array]:
+    """Return medians (parts, points) of shares (parts, launches), and replicates; of a point they sum to 1.
+
+    The replicates draw the same launches for points of equal size, so that those of two points are pairs.
+    """
+    medians = np.stack([launches.medians(part) for part in shares])
+    replicated = np.stack([launches.replicates(part) for part in shares])
+    return medians / medians.sum(axis=0), replicated / replicated.sum(axis=0)
+
+
+def known_points(launches: Launches, shares: Array) -> NDArray[np.bool_]:
+    """Return which points have a budget of every launch."""
+    unknown = np.isnan(shares).any(axis=0)
+    return np.asarray(np.bincount(launches.point, unknown, minlength=launches.points) == 0)
+
+
+def budget_table(study: Study) -> pd.DataFrame:
+    """Return one row per point on 2 workers or more, where it and its baseline on 1 worker have a budget.
+
+    The parts are shares of the point's worker time and sum to `deviation`; a negative part takes less time
+    per image than on 1 worker; `contended` is the sum of CONTENDED_PARTS, beside them. Intervals (95 %, see
+    stats.py) are over launches, paired by repeat where both points have the same ones, and need 3.
+    `rest_of_step` is the share of a step that no phase explains. What is missing is in `budget_notes`.
+    """
+    study = timed(study)
+    runs = study.runs.reset_index(drop=True)
+    shares = share_array(run_shares(study))
+    launches = launches_of(runs, POINT)
+    kept = known_points(launches, shares)[launches.point]
+    runs, shares = runs[kept].reset_index(drop=True), shares[:, kept]
+    if runs.empty:
+        return pd.DataFrame(columns=_BUDGET_COLUMNS)
+    launches = launches_of(runs, POINT)
+    points = runs.groupby(launches.point)[POINT].first().assign(repeats=launches.sizes)
+    baseline = baseline_rows(points, points["workers"] == 1)
+    chosen = np.flatnonzero((baseline != NONE) & (points["workers"].to_numpy() > 1))
+    baseline = baseline[chosen]
+    table = points.iloc[chosen].reset_index(drop=True)
+
+    def at_both(values: Array) -> tuple[Array, Array]:
+        """Return replicates of the chosen points, and of their baselines as pairs with them."""
+        drawn = launches.replicates(values)
+        return drawn[chosen], launches.baseline_replicates(values, drawn, chosen, baseline)
+
+    per_worker = (runs[study.throughput] / runs["workers"]).to_numpy(dtype=np.float64)
+    medians = launches.medians(per_worker)
+    efficiency = medians[chosen] / medians[baseline]
+    here, alone = at_both(np.log(per_worker))
+    efficiencies = np.exp(here - alone)
+    _add(table, "deviation", 1 - efficiency, 1 - efficiencies)
+    here, alone = (np.stack(drawn) for drawn in zip(*map(at_both, shares), strict=True))
+    of_points = np.stack([launches.medians(part) for part in shares])
+    of_points /= of_points.sum(axis=0)
+    parts = of_points[:, chosen] - efficiency * of_points[:, baseline]
+    replicated = here / here.sum(axis=0) - efficiencies * (alone / alone.sum(axis=0))
+    for name, values, drawn in zip(PARTS, parts, replicated, strict=True):
+        _add(table, name, values, drawn)
+    contended = [PARTS.index(part) for part in CONTENDED_PARTS]
+    _add(table, CONTENDED, parts[contended].sum(axis=0), replicated[contended].sum(axis=0))
+    table["rest_of_step"] = of_points[PARTS.index("rest"), chosen]
+    return table[_BUDGET_COLUMNS]
+
+
+def _add(table: pd.DataFrame, name: str, values: Array, replicated: Array) -> None:
+    """Add a difference of shares and its interval, which is not known where it reaches below -1."""
+    ends = np.stack(bounds(replicated))
+    add_bounded(table, name, [values, *np.where(ends[0] < -1, NAN, ends)])
+
+
+def difference_table(study: Study, comparisons: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each pair of points in `comparisons` where all runs of its pairs have a budget.
+
+    The parts are shares of native DDP's worker time and sum to `difference`, which is the ratio of
+    throughputs, native DDP over Horovod, less 1, with the interval that the report's `comparisons` have.
+    """
+    pairs = paired_runs(study)
+    pairs = pairs[pairs["framework"] == COMPARED[1]].reset_index(drop=True)
+    shares = run_shares(study).set_index("run")
+    native, horovod = (share_array(shares.reindex(pairs[f"run_{arm}"])) for arm in ("native", "other"))
+    launches = launches_of(pairs, PAIR)
+    kept = known_points(launches, native + horovod)[launches.point]
+    pairs = pairs[kept].reset_index(drop=True)
+    if pairs.empty:
+        return pd.DataFrame(columns=_DIFFERENCE_COLUMNS)
+    launches = launches_of(pairs, PAIR)
+    table = pairs.groupby(launches.point)[PAIR].first().assign(pairs=launches.sizes)
+    compared = table[PAIR].merge(comparisons, on=PAIR, how="left")
+    for end in ("", "_low", "_high"):
+        table[f"difference{end}"] = compared[f"ratio{end}"].to_numpy(dtype=np.float64) - 1
+    of_native, drawn_native = shares_of(launches, native[:, kept])
+    of_horovod, drawn_horovod = shares_of(launches, horovod[:, kept])
+    ratios = np.exp(launches.replicates(paired_logarithms(study, pairs)))
+    parts = compared["ratio"].to_numpy(dtype=np.float64) * of_horovod - of_native
+    for name, values, drawn in zip(PARTS, parts, ratios * drawn_horovod - drawn_native, strict=True):
+        _add(table, name, values, drawn)
+    return table.sort_values(PAIR, kind="stable", ignore_index=True)
+
+
+def budget_notes(study: Study, budget: pd.DataFrame) -> Iterator[str]:
+    """Yield which points have no budget and why, and where too much of a step is left unexplained."""
+    runs = study.runs.assign(no_budget=run_shares(study)["no_budget"].to_numpy())
+    if (runs["no_budget"] != "").all():
+        yield f"no overhead budget: {'; '.join(dict.fromkeys(runs['no_budget']))}"
+        return
+    known = set(budget[POINT].itertuples(index=False, name=None))
+    points: dict[Any, pd.DataFrame] = dict(iter(runs.groupby(POINT, sort=False)))
+    for key, point in points.items():
+        if key[-1] > 1 and key not in known:
+            alone = points.get((*key[:-1], 1))
+            reason = NO_BASELINE.removeprefix("speed-up: ")
+            if alone is not None:
+                reason = _reason(point) or f"on 1 worker: {_reason(alone)}"
+            yield f"{series_at(*key)}: no overhead budget: {reason}"
+    for row in budget[budget["rest_of_step"] > MOST_REST].to_dict("records"):
+        share = percent(row["rest_of_step"])
+        yield f"{series_at(*(row[name] for name in POINT))}: no phase explains {share} of a step"
+
+
+def _reason(runs: pd.DataFrame) -> str:
+    """Return why a point has no budget; empty where all its runs have one."""
+    missing = runs.loc[runs["no_budget"] != "", "no_budget"]
+    return f"{missing.iloc[0]} ({len(missing)} of {len(runs)} runs)" if len(missing) else ""
+
+
+def series_at(options: str, framework: Framework, knobs: str, workers: int) -> str:
+    """Return "native DDP, bucket_cap_mb=5 on 2 workers"."""
+    series = ", ".join(part for part in (NAMES[framework], knobs) if part)
+    return f"{options + ': ' if options else ''}{series} on {count(workers, 'worker')}"
+
+
+def name_of_floor(wire_seconds: float, floor_seconds: float) -> str:
+    """Return "floor", or what it is where the wire lies below it, since parts of the wire were hidden."""
+    return "floor" if floor_seconds <= wire_seconds else "one message"
+
+
+def gradient_bytes(header: Header) -> int:
+    """Return the bytes of one step's gradients as one worker sends them; derived where a record is older."""
+    return header.gradient_bytes or FLOAT32_BYTES * _parameter_count(header.config)
+
+
+def _parameter_count(point: RunConfig) -> int:
+    """Return the parameters of this point's U-Net: 487,145 at width 8, depth 5, 1 channel."""
+    norm = point.model.batch_norm != "off"
+
+    def two_convolutions(inputs: int, outputs: int) -> int:
+        """Count two 3x3 convolutions with biases, each with weight and bias of its norm."""
+        convolutions = 9 * inputs * outputs + 9 * outputs * outputs + 2 * outputs
+        return convolutions + (4 * outputs if norm else 0)
+
+    widths: list[int] = [point.model.width * 2**level for level in range(point.model.depth)]
+    encoder = [two_convolutions(*level) for level in pairwise([point.data.channels, *widths])]
+    decoder = [4 * deep * flat + flat + two_convolutions(deep, flat) for flat, deep in pairwise(widths)]
+    return sum(encoder) + sum(decoder) + widths[0] + 1
+
+
+def network_table(study: Study) -> pd.DataFrame:
+    """Return one row per point of several workers whose runs all have a probe and a budget.
+
+    Medians over launches with their 95 % intervals; of the floor, over those whose probe reaches so far.
+    `wire_seconds` are of one step, measured. `hosts_floor_seconds` is what MPI alone needs between the hosts
+    (beside.py), NaN where not timed.
+    """
+    first = study.budgets.drop_duplicates("run").set_index("run")
+    wire = (first["wire_seconds"] / first["steps"]).to_dict()
+    measured = [
+        {"run": str(run), "wire_seconds": wire[run], **_floors(study, str(run), probe)}
+        for run, probe in study.probes.groupby("run", observed=True)
+    ]
+    columns = ["run", *_MEASURED, _OF_HOSTS]
+    runs = timed(study).runs.merge(pd.DataFrame(measured, columns=columns), on="run")
+    rows = []
+    for key, point in runs.groupby(POINT, sort=False):
+        if point[["wire_seconds", "latency_seconds"]].isna().any(axis=None):
+            continue
+        samples = [point[name].dropna().to_numpy(dtype=np.float64) for name in _MEASURED]
+        row: dict[str, Any] = dict(zip(POINT, key, strict=True))
+        row["repeats"] = len(point)
+        row["gradient_bytes"] = gradient_bytes(study.headers[point["run"].iloc[0]])
+        row[_OF_HOSTS] = float(point[_OF_HOSTS].median())
+        intervals = median_intervals(samples, NOT_NEGATIVE)
+        for name, sample, (low, high) in zip(_MEASURED, samples, intervals, strict=True):
+            median = float(np.median(sample)) if len(sample) else NAN
+            row |= {name: median, f"{name}_low": low, f"{name}_high": high}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=_NETWORK_COLUMNS)
+
+
+def _floors(study: Study, run: str, probe: pd.DataFrame) -> dict[str, float]:
+    """Return what the network needs for the gradients of a run, by its own probe and between its hosts."""
+    sizes, seconds = (probe[name].to_numpy(dtype=np.float64) for name in ("bytes", "median_seconds"))
+    header = study.headers[run]
+    size = gradient_bytes(header)
+    pace = float(seconds[-1] / sizes[-1])
+    floor = float(np.interp(size, sizes, seconds)) if size <= sizes[-1] else pace * size
+    is_reached = size <= MOST_EXTRAPOLATED * sizes[-1]
+    return {
+        "floor_seconds": floor if is_reached else NAN,
+        "latency_seconds": float(np.median(seconds[sizes <= SHORT_BYTES])),
+        "bytes_per_second": 1 / pace if is_reached else NAN,
+        _OF_HOSTS: hosts_floor_seconds(study.ping_pongs, {worker.host for worker in header.workers}, size),
+    }

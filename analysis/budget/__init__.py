@@ -1,1 +1,0 @@
-"""The overhead budget: the parts of 1 - efficiency, the same for both frameworks, and their diagnosis."""

@@ -1,0 +1,347 @@
+"""Numbers of a point, each with its interval: throughput, speed-up, efficiency, IoU, costs, and its GPUs.
+
+Time is the training clock of the record: the seconds of the epochs, the warm-up included, without start,
+evaluation and checkpoints. Worker-hours are workers times these hours, node-hours distinct hosts times them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.arrays import Array, Integers
+from analysis.stats import (
+    CONFIDENCE,
+    FEWEST_REPEATS,
+    NOT_NEGATIVE,
+    SHARE,
+    Launches,
+    add_bounded,
+    block_deviations,
+    bounds,
+    coverage,
+    launches_of,
+    timed,
+)
+from analysis.study import GPU_COLUMNS, NAN, POINT, SECONDS_PER_HOUR, SERIES, Study
+
+SPEEDUP_COLUMNS = (
+    "framework", "workers", "repeats", "images_per_second", "speedup", "speedup_low", "speedup_high",
+    "efficiency", "deviation", "iou", "iou_low", "iou_high",
+)  # fmt: skip
+_FURTHER_COLUMNS = (
+    "images_per_second_low", "images_per_second_high", "epochs_per_second", "efficiency_low",
+    "efficiency_high", "deviation_low", "deviation_high", "speedup_common", "speedup_common_low",
+    "speedup_common_high", "efficiency_common", "efficiency_common_low", "efficiency_common_high",
+    "images_per_epoch", "seconds_per_epoch", "nodes", "node_speedup", "node_speedup_low",
+    "node_speedup_high", "node_efficiency", "node_efficiency_low", "node_efficiency_high", "unknown",
+    "throughput", "throughput_low", "throughput_high", "options", "knobs",
+)  # fmt: skip
+NO_BASELINE = "speed-up: no run on 1 worker"
+# Of a point without a baseline: no row has this number.
+NONE = -1
+CLOCK = "training seconds only: without start, evaluation and checkpoints"
+# Targets are multiples of 0.01: finer ones would differ between studies for no reason.
+STEPS_OF_IOU = 100
+# Of such a step: 0.58 - 0.01 is a little less than 0.57.
+ROUNDING = 1e-6
+# Sums of the same seconds in another order differ from the 15th digit on.
+DIGITS_COMPARED = 9
+
+
+def summarise(study: Study) -> pd.DataFrame:
+    """Return the points of a study, in the order of its runs.
+
+    Columns: SPEEDUP_COLUMNS and more, `throughput` with `_low` and `_high` (the study's own unit), `options`,
+    `knobs` and the study's axes. Every number is a median over repeats. Speed-up is the median throughput
+    over that of the same framework with the same options on 1 worker; `_common` takes the faster one of all
+    1-worker points with the same options instead, and is known only where every framework has such a point.
+    Efficiency is speed-up / workers, deviation 1 - efficiency. Intervals (95 %, see stats.py) need 3 repeats;
+    that of a speed-up is paired where both points have the same repeats, and carries the baseline's
+    uncertainty either way. Disturbed launches count for speed only where too few others of their point
+    remain (stats.timed), for IoU always. `nodes` is unknown where runs of a point differ in it; `node_`
+    columns have the node as the unit, on full nodes. What is not known is NaN, and `unknown` says why there
+    is no speed-up.
+    """
+    runs = timed(study).runs.reset_index(drop=True)
+    launches = launches_of(runs, POINT)
+    groups = runs.groupby(launches.point)
+    first = groups.first(skipna=False)
+    points = first[[*POINT, *study.axes]].copy()
+    points["repeats"] = launches.sizes
+    for name in ("images_per_second", "epochs_per_second", "images_per_epoch", "seconds_per_epoch"):
+        points[name] = launches.medians(_values(runs[name]))
+    points["nodes"] = first["nodes"].where(groups["nodes"].nunique(dropna=False) == 1)
+    add_bounded(points, "iou", launches_of(study.runs, POINT).bounded(_values(study.runs["iou"]), SHARE))
+    speeds = _values(runs[study.throughput])
+    logs = np.log(speeds)
+    ends = np.exp(bounds(launches.replicates(logs, block_deviations(study, runs["run"].to_list()))))
+    add_bounded(points, "throughput", [launches.medians(speeds), *ends])
+    in_images = ends if study.throughput == "images_per_second" else np.full_like(ends, np.nan)
+    add_bounded(points, "images_per_second", [points["images_per_second"], *in_images])
+    replicated = launches.replicates(logs)
+
+    def speedups(baseline: Integers) -> Array:
+        """Return speed-up and its bounds, (3, points), against the rows that `baseline` names."""
+        known = np.flatnonzero(baseline != NONE)
+        of_known = launches.baseline_replicates(logs, replicated, known, baseline[known])
+        throughput = _values(points["throughput"])
+        speedup = np.full((3, len(points)), np.nan)
+        speedup[0, known] = throughput[known] / throughput[baseline[known]]
+        speedup[1:, known] = np.exp(bounds(replicated[known] - of_known))
+        return speedup
+
+    own = baseline_rows(points, points["workers"] == 1)
+    for suffix, baseline in (("", own), ("_common", _common_baseline(points))):
+        speedup = speedups(baseline)
+        add_bounded(points, f"speedup{suffix}", speedup)
+        add_bounded(points, f"efficiency{suffix}", speedup / _values(points["workers"]))
+    add_bounded(points, "deviation", (1 - points[f"efficiency{end}"] for end in ("", "_high", "_low")))
+    points["unknown"] = np.where(own == NONE, NO_BASELINE, "")
+    nodes = _full_nodes(study, runs, launches)
+    most_nodes = nodes.groupby([points[name] for name in SERIES], sort=False).transform("max")
+    speedup = speedups(baseline_rows(points, (nodes == 1) & (most_nodes > 1)))
+    add_bounded(points, "node_speedup", np.where(nodes.notna(), speedup, np.nan))
+    add_bounded(points, "node_efficiency", speedup / _values(nodes))
+    return points[[*SPEEDUP_COLUMNS, *_FURTHER_COLUMNS, *study.axes]]
+
+
+def _values(values: "pd.Series[float]") -> Array:
+    return np.asarray(values, dtype=np.float64)
+
+
+def baseline_rows(points: pd.DataFrame, is_baseline: "pd.Series[bool]") -> Integers:
+    """Return for each point the row of its series that is a baseline, the last one of several, or NONE."""
+    rows = pd.Series(np.arange(len(points)), index=points.index).where(is_baseline)
+    series = [points[name] for name in SERIES]
+    return rows.groupby(series, sort=False).transform("max").fillna(NONE).to_numpy(dtype=np.int64)
+
+
+def _common_baseline(points: pd.DataFrame) -> Integers:
+    """Return for each point the row of the fastest 1-worker point with its options, or NONE."""
+    baseline = np.full(len(points), NONE)
+    for _, rows in points.reset_index(drop=True).groupby("options", sort=False):
+        alone = rows[(rows["workers"] == 1) & rows["throughput"].notna()]
+        if set(alone["framework"]) == set(rows["framework"]):
+            baseline[rows.index] = alone["throughput"].idxmax()
+    return baseline
+
+
+def _full_nodes(study: Study, runs: pd.DataFrame, launches: Launches) -> "pd.Series[float]":
+    """Return on how many full nodes the runs of each point ran; NaN where a node was not full.
+
+    A node is full where it holds as many workers as any node of the study; none is where all hold one.
+    Where a node holds several workers, those on one node share memory and no network, so that efficiency
+    against 1 worker mixes what is lost inside a node with what is lost between nodes.
+    """
+    workers = {
+        run: Counter(worker.host for worker in header.workers).values()
+        for run, header in study.headers.items()
+    }
+    most = max((max(each) for each in workers.values()), default=1)
+    full = {run: float(len(each)) for run, each in workers.items() if most > 1 and {*each} == {most}}
+    groups = runs["run"].map(full).astype(float).groupby(launches.point)
+    return groups.first().where(groups.nunique(dropna=False) == 1)
+
+
+def unequal_work(study: Study) -> Iterator[str]:
+    """Yield by how much the epochs of runs of equal options differ in images."""
+    for options, runs in study.runs.groupby("options", sort=False):
+        images = runs["images_per_epoch"]
+        if images.notna().all() and images.min() < images.max():
+            share = 100 * (1 - images.min() / images.max())
+            prefix = f"{options!s}: " if options else ""
+            numbers = f"{images.max():g} to {images.min():g}, {share:.1f} %"
+            yield f"{prefix}{study.score.samples} per epoch: {numbers}"
+
+
+def interval_notes(points: pd.DataFrame) -> Iterator[str]:
+    """Yield the confidence of intervals of so few repeats, where it is below the nominal one."""
+    repeats = points["repeats"]
+    if (repeats < FEWEST_REPEATS).any():
+        fewest = int(repeats.min())
+        yield f"an interval needs at least {FEWEST_REPEATS} repeats of a point; the fewest here: {fewest}"
+    enough = repeats[repeats >= FEWEST_REPEATS]
+    if len(enough) and coverage(int(enough.min())) < CONFIDENCE:
+        percent = 100 * coverage(int(enough.min()))
+        yield (
+            f"an interval over {enough.min()} launches holds the median in about {percent:.0f} % of studies, "
+            f"not {100 * CONFIDENCE:.0f} %: so few launches cannot promise more"
+        )
+
+
+@dataclass(frozen=True)
+class Target:
+    """The IoU to reach (NaN: none can be stated), where it comes from or why there is none; what it means."""
+
+    iou: float
+    source: str
+    meaning: str
+
+
+def target_of(study: Study, options: str = "") -> Target:
+    """Return the IoU that times and costs of a set of options are measured to.
+
+    It is `target_iou` of the study's criteria, or what every run on 1 worker, real or played, reaches at
+    its best evaluation, less the margin, to 0.01 below: what more workers must reach as well. There is none
+    where one of these runs has no known IoU, or the test images are unknown.
+    """
+    if not study.provenance_known:
+        return Target(NAN, "the test images of these logs are unknown", "")
+    meaning = "until the first evaluation that reaches it, so up to one evaluation interval late"
+    if (study.evaluations.groupby("run").size() <= 1).any():
+        meaning = (
+            "an upper bound: some runs were evaluated only after training; "
+            "evaluate_every in the study's table training evaluates during it"
+        )
+    if study.criteria.target_iou is not None:
+        return Target(study.criteria.target_iou, "stated by the study", meaning)
+    best = pd.concat(
+        part.runs[(part.runs["options"] == options) & (part.runs["workers"] == 1)]["run"].map(
+            part.evaluations.groupby("run")["iou"].max()
+        )
+        for part in (study, study.played)
+        if part is not None
+    )
+    least = float(best.min(skipna=False)) - study.criteria.iou_margin
+    target = math.floor(STEPS_OF_IOU * least + ROUNDING) / STEPS_OF_IOU if least > 0 else 0.0
+    if target == 0:
+        return Target(NAN, f"not every run on 1 worker has {study.score.with_article} to spare", "")
+    return Target(target, "what every run on 1 worker reaches, less the margin", meaning)
+
+
+def iou_curves(study: Study) -> pd.DataFrame:
+    """Return the IoU of every evaluation of every run, over training seconds and worker-hours.
+
+    Columns: POINT, repeat, run, training_seconds, worker_hours, iou. Empty where the test images are unknown.
+    """
+    evaluations = study.evaluations if study.provenance_known else study.evaluations.iloc[:0]
+    evaluations = evaluations[["run", "training_seconds", "iou"]]
+    curves = study.runs[[*POINT, "repeat", "run"]].merge(evaluations, on="run")
+    curves["worker_hours"] = curves["workers"] * curves["training_seconds"] / SECONDS_PER_HOUR
+    return curves[[*POINT, "repeat", "run", "training_seconds", "worker_hours", "iou"]]
+
+
+def cost_table(study: Study) -> pd.DataFrame:
+    """Return one row per point, in the order of the study's runs.
+
+    Columns: options, framework, knobs, workers, `nodes` (NaN where unknown or where repeats differ); with
+    `_low` and `_high`, 95 % over launches: seconds, worker_hours and node_hours of a run, and to the target;
+    `_per_epoch` from the epochs after the warm-up; `target_iou`, `runs_to_target` (how many runs reached it),
+    `pareto` and `pareto_of` (the pair of numbers that the set is of). Medians over launches; seconds and
+    hours.
+
+    A run that never reaches the target is censored: it takes longer than it trained. The median is still
+    known where more than half of the runs reach the target and no censored run stopped before that median;
+    otherwise it is NaN. Its interval is unknown as soon as one run is censored. Runs are those that count
+    for speed.
+    """
+    targets = {options: target_of(study, options).iou for options in study.runs["options"].unique()}
+    study = timed(study)
+    runs = study.runs.reset_index(drop=True)
+    launches = launches_of(runs, POINT)
+    groups = runs.groupby(launches.point)
+    table = groups[[*POINT, "nodes"]].first(skipna=False)
+    table["nodes"] = table["nodes"].where(groups["nodes"].nunique(dropna=False) == 1)
+    units = {"worker": runs["workers"] / SECONDS_PER_HOUR, "node": runs["nodes"] / SECONDS_PER_HOUR}
+    trained = runs["training_seconds"]
+    _add_cost(table, "training_seconds", launches, trained, trained)
+    for unit, hours in units.items():
+        _add_cost(table, f"{unit}_hours", launches, hours * trained, hours * trained)
+    for unit, hours in units.items():
+        per_epoch = hours / runs["epochs_per_second"]
+        table[f"{unit}_hours_per_epoch"] = launches.medians(_values(per_epoch))
+    table["target_iou"] = table["options"].map(targets).astype(float)
+    to_target = _seconds_to(study, runs, runs["options"].map(targets).astype(float))
+    _add_cost(table, "seconds_to_target", launches, to_target, trained)
+    for unit, hours in units.items():
+        _add_cost(table, f"{unit}_hours_to_target", launches, hours * to_target, hours * trained)
+    table["runs_to_target"] = to_target.lt(math.inf).groupby(launches.point).sum()
+    return _with_pareto(table, study)
+
+
+def _seconds_to(study: Study, runs: pd.DataFrame, targets: "pd.Series[float]") -> "pd.Series[float]":
+    """Return training seconds of each run until its first evaluation of its target; infinite for never."""
+    of_evaluations = study.evaluations["run"].map(targets.set_axis(runs["run"])).astype(float)
+    reached = study.evaluations[study.evaluations["iou"] >= of_evaluations]
+    first = reached.groupby("run")["training_seconds"].min()
+    return runs["run"].map(first).astype(float).fillna(math.inf).where(targets.notna())
+
+
+def _add_cost(
+    table: pd.DataFrame,
+    name: str,
+    launches: Launches,
+    values: "pd.Series[float]",
+    at_least: "pd.Series[float]",
+) -> None:
+    """Add median and interval; the median holds whatever runs of infinite value need, at least these."""
+    median, low, high = launches.bounded(_values(values), NOT_NEGATIVE)
+    censored = at_least.where(np.isinf(values), math.inf).groupby(launches.point).min()
+    known = np.isfinite(median) & (_values(censored) >= median)
+    add_bounded(table, name, [np.where(known, median, NAN), low, high])
+
+
+def _with_pareto(points: pd.DataFrame, study: Study) -> pd.DataFrame:
+    """Mark the points that no other of the same options beats in time and in worker-hours, by medians.
+
+    Time is that to the target where it is known for all of them; else that of a run, where all trained
+    equally many epochs; else that of an epoch. One kind of time for all, never a mixture.
+    """
+    points = points.assign(pareto=False, pareto_of="")
+    epochs = study.runs["run"].map(study.epochs.groupby("run").size())
+    for options, group in points.groupby("options", sort=False):
+        trained = epochs[study.runs["options"] == options].unique()
+        seconds = group["seconds_to_target"]
+        of = f"to {study.score.with_article} of {group['target_iou'].iloc[0]:g}"
+        if not np.isfinite(seconds).all():
+            if len(trained) == 1:
+                seconds, of = group["training_seconds"], f"of {trained[0]:g} epochs"
+            else:
+                seconds = group["worker_hours_per_epoch"] * SECONDS_PER_HOUR / group["workers"]
+                of = "of one epoch"
+        points.loc[group.index, "pareto"] = _pareto(_values(seconds), _values(seconds * group["workers"]))
+        points.loc[group.index, "pareto_of"] = f"seconds and worker-hours {of}"
+    return points
+
+
+def _pareto(times: Array, costs: Array) -> NDArray[np.bool_]:
+    """Return which of these points no other beats: none is as fast and as cheap, and better in one of both.
+
+    Values are compared to nine digits, so that rounding does not decide between equals. A point with an
+    unknown value is neither in the set nor compared.
+    """
+    time, cost = (
+        np.array([float(f"{value:.{DIGITS_COMPARED}g}") for value in values]) for values in (times, costs)
+    )
+    no_worse = (time[:, None] <= time) & (cost[:, None] <= cost)
+    better = (time[:, None] < time) | (cost[:, None] < cost)
+    known: NDArray[np.bool_] = ~np.isnan(time) & ~np.isnan(cost)
+    return known & ~(no_worse & better).any(axis=0)
+
+
+def gpu_table(study: Study) -> pd.DataFrame:
+    """Return one row per point whose runs recorded their GPUs: medians over launches.
+
+    Of a launch, utilization and power are means over its GPUs, memory is that of the fullest GPU, and the
+    energy is that of all GPUs over the images of the epochs in use. NaN where a GPU did not say.
+    """
+    columns = [*POINT, "repeats", "utilization", "memory_bytes", "power_watts", "joules_per_image"]
+    recorded = study.budgets[study.budgets[list(GPU_COLUMNS)].notna().any(axis="columns")]
+    if recorded.empty:
+        return pd.DataFrame(columns=columns)
+    of_run = recorded.assign(run=recorded["run"].astype(str)).groupby("run", sort=False)
+    energy = of_run["gpu_energy_joules"].sum(skipna=False)
+    gpus = pd.DataFrame({
+        "utilization": of_run["gpu_utilization"].mean(skipna=False),
+        "memory_bytes": of_run["gpu_memory_bytes"].max(skipna=False),
+        "power_watts": of_run["gpu_power_watts"].mean(skipna=False),
+        "joules_per_image": energy / of_run["images"].first(),
+    })  # fmt: skip
+    runs = timed(study).runs[["run", *POINT]].merge(gpus.reset_index(), on="run")
+    points = runs.drop(columns="run").groupby(POINT, sort=False)
+    return points.median().assign(repeats=points.size()).reset_index()[columns]
