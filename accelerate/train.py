@@ -12,9 +12,7 @@ from torch.optim import Optimizer
 from unet_scaling.explain.explain import explain
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
-from unet_scaling.group.last_reference import hold_until_exit
-from unet_scaling.group.rendezvous import rendezvous
-from unet_scaling.group.torchrun import announce_group, require_all_workers
+from unet_scaling.group.rendezvous import announce_group, hold_until_exit, rendezvous, require_all_workers
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run

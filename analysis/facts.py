@@ -16,8 +16,8 @@ from analysis.options import TASK_SWITCHES, flat_options, shared_options
 from analysis.study import NAMES
 from unet_scaling.study.config import WRAPPERS, Framework
 from unet_scaling.study.options import HorovodKnobs
+from unet_scaling.study.record_checks import shared_devices
 from unet_scaling.study.record_lines import AttemptFacts, Header, Provenance, WorkerFacts
-from unet_scaling.study.shared_devices import shared_devices
 
 FactGroup = Literal["data", "software", "machine", "environment"]
 # Rows of the fairness table that answer for facts.

@@ -32,7 +32,7 @@ from analysis.pairs import (
 )
 from analysis.study import NAMES, SERIES, Study
 from analysis.text import clean, count, first_of, listed, number
-from unet_scaling.study.shared_devices import owned_devices
+from unet_scaling.study.record_checks import owned_devices
 
 ONE_WORKER = "equal on 1 worker"
 WITHOUT_RECORD = "logs in the older layout do not say"

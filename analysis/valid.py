@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.options import flat_options
-from unet_scaling.run.older_log import older_log
+from unet_scaling.run.recorder import older_log
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.disturbance import TICK_SECONDS
 from unet_scaling.study.files import read_regular, read_verified

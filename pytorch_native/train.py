@@ -12,8 +12,7 @@ from torch.optim import Optimizer
 from unet_scaling.explain.explain import explain
 from unet_scaling.group.device import start_worker
 from unet_scaling.group.group import Group
-from unet_scaling.group.last_reference import hold_until_exit
-from unet_scaling.group.rendezvous import rendezvous
+from unet_scaling.group.rendezvous import hold_until_exit, rendezvous
 from unet_scaling.group.watchdog import blocking
 from unet_scaling.run.recorder import recording
 from unet_scaling.run.run_folder import open_run

@@ -13,8 +13,8 @@ from slurm.scheduler import LimitError, RejectedError, Slurm
 from slurm.states import RunStatus, Submission, SubmissionStatus, write_submission
 from unet_scaling.study.files import open_to_append, write_atomically
 from unet_scaling.study.record import RECORD_NAME, earlier_attempts, set_launch_aside, take_launch_back
-from unet_scaling.study.retry import retry
 from unet_scaling.study.study_file import OUTPUT_NAME
+from unet_scaling.study.texts import retry
 
 SCRIPT_NAME = "job.sbatch"
 

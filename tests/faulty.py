@@ -25,7 +25,7 @@ import torch
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling.data import cache
 from unet_scaling.group.identity import identify
-from unet_scaling.run import interruption, recorder, safe_points
+from unet_scaling.run import recorder, safe_points
 from unet_scaling.study import errors
 from unet_scaling.training import Step
 
@@ -149,7 +149,7 @@ def slow_then_stuck_decoding(_: list[Any]) -> None:
 
 def terminate_soon(*_: Any) -> None:
     """SIGTERM, with less time than usual to reach a safe point."""
-    interruption.GRACE_SECONDS = SHORT_GRACE_SECONDS
+    safe_points.GRACE_SECONDS = SHORT_GRACE_SECONDS
     os.kill(os.getpid(), signal.SIGTERM)
 
 

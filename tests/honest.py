@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from slurm.study_folder import StudyFolder
 from tests.records import digest, make_transport, make_workers
 from unet_scaling.measure.step_sample import StepSample
-from unet_scaling.run.older_log import older_log
+from unet_scaling.run.recorder import older_log
 from unet_scaling.study.config import FRAMEWORKS, Framework, RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import (

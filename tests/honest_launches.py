@@ -10,7 +10,7 @@ import numpy as np
 from slurm.study_folder import StudyFolder
 from tests.records import make_header, make_result
 from unet_scaling.measure.step_sample import StepSample
-from unet_scaling.run.older_log import older_log
+from unet_scaling.run.recorder import older_log
 from unet_scaling.study.config import RunConfig, StudyConfig
 from unet_scaling.study.files import write_verified
 from unet_scaling.study.measurements import PHASE_COLUMNS, STEPS_NAME, Budget, CpuFacts, LongestStep

@@ -14,13 +14,13 @@ import slurm.commands.submit
 import slurm.scheduler
 import slurm.states
 import slurm.status
-import unet_scaling.study.retry
+import unet_scaling.study.texts
 from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.states import base_of
 
 # Whose time is the clock's.
 TIMED = (
-    slurm.scheduler, slurm.states, slurm.batch, slurm.status, slurm.commands.submit, unet_scaling.study.retry,
+    slurm.scheduler, slurm.states, slurm.batch, slurm.status, slurm.commands.submit, unet_scaling.study.texts,
 )  # fmt: skip
 
 LIVE = ("PENDING", "RUNNING")

@@ -208,7 +208,7 @@ def test_a_lack_of_space_is_waited_for_and_then_said(
     roomy = shutil.disk_usage(tmp_path)
     told = [roomy._replace(free=1000)] * tries_in_vain + [roomy]
     monkeypatch.setattr("unet_scaling.run.checkpoint.shutil.disk_usage", lambda _: told.pop(0))
-    monkeypatch.setattr("unet_scaling.study.retry.time.sleep", lambda _: None)
+    monkeypatch.setattr("unet_scaling.study.texts.time.sleep", lambda _: None)
     if tries_in_vain > len(PAUSES_SECONDS):
         with pytest.raises(UserError, match="has 0 MiB free"):
             save(tmp_path, trained(2), 2)

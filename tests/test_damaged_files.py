@@ -25,7 +25,6 @@ from unet_scaling.run.run_claim import OWNER_NAME, Owner, this_process
 from unet_scaling.run.weights import load_weights, save_weights
 from unet_scaling.study.config import StudyConfig
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.failure_reports import failure_reason
 from unet_scaling.study.files import (
     checksum_path,
     read_json_with_checksum,
@@ -35,6 +34,7 @@ from unet_scaling.study.files import (
 )
 from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import read_record
+from unet_scaling.study.run_state import failure_reason
 from unet_scaling.study.study_file import PING_PONG_NAME, read_config, recorded_study
 
 # Each place of a checkpoint costs two reads of it by torch.

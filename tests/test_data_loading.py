@@ -31,7 +31,7 @@ from pathlib import Path
 from tests.studies import make_point
 from unet_scaling.data.loader import load_data
 from unet_scaling.group.group import single_worker
-from unet_scaling.group.signals import STOP_SIGNALS
+from unet_scaling.group.identity import STOP_SIGNALS
 from unet_scaling.measure.phases import NO_CLOCK
 
 if __name__ == "__main__":

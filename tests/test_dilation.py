@@ -24,7 +24,7 @@ from tests.sweeps import Sweep
 from unet_scaling.group.identity import CORES_VARIABLE, Identity
 from unet_scaling.group.processor_quota import ProcessorQuota, emulated_cores, enter_quota, own_processors
 from unet_scaling.measure import clock, cpu_counters
-from unet_scaling.measure.quota_meter import QuotaMeter
+from unet_scaling.measure.counters import QuotaMeter
 from unet_scaling.run.continuation import require_same_facts
 from unet_scaling.study.config import FRAMEWORKS, PROJECT, horovod_environment
 from unet_scaling.study.control_groups import (

@@ -21,7 +21,6 @@ from tests.studies import launched
 from tests.tasks import POINTS, points_config, task_config
 from tests.trained import TrainedRun, TrainedRuns, plain_config
 from tests.wrappers import framework_parameter
-from unet_scaling.divergence import NonFiniteGradientGuard
 from unet_scaling.group.group import single_worker
 from unet_scaling.run.training_state import (
     Trained,
@@ -36,7 +35,7 @@ from unet_scaling.study.options import HorovodKnobs, NativeKnobs
 from unet_scaling.study.record import Record, read_record
 from unet_scaling.study.validation import StrictModel
 from unet_scaling.task.file_task import FileTask
-from unet_scaling.training import build_model, build_optimizer, set_learning_rate
+from unet_scaling.training import NonFiniteGradientGuard, build_model, build_optimizer, set_learning_rate
 
 NATIVE = "pytorch_native"
 EVERY_STEP = 1e-6  # minutes between checkpoints

@@ -22,7 +22,7 @@ from tests.wrappers import framework_parameter
 from unet_scaling.group.provenance import speed_variables
 from unet_scaling.group.watchdog import blocking, start_watchdog
 from unet_scaling.run.failure import reporting_errors
-from unet_scaling.run.interruption import STOP_AT_VARIABLE
+from unet_scaling.run.safe_points import STOP_AT_VARIABLE
 from unet_scaling.study.config import FRAMEWORKS
 from unet_scaling.study.disturbance import disturbance
 from unet_scaling.study.errors import UserError, report_name

@@ -23,7 +23,7 @@ from unet_scaling.study.files import (
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between tries, which do not take their time here."""
     slept: list[float] = []
-    monkeypatch.setattr("unet_scaling.study.retry.time.sleep", slept.append)
+    monkeypatch.setattr("unet_scaling.study.texts.time.sleep", slept.append)
     return slept
 
 

@@ -14,7 +14,7 @@ import sys
 from torch import distributed, nn, ones
 from torch.distributed import PrefixStore, TCPStore
 from torch.nn.parallel import DistributedDataParallel
-from unet_scaling.group.last_reference import hold_until_exit
+from unet_scaling.group.rendezvous import hold_until_exit
 
 rank, port = map(int, sys.argv[1:])
 store = TCPStore("127.0.0.1", port, 2, rank == 0)

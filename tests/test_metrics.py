@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import BinaryF1Score, BinaryJaccardIndex
 
-from unet_scaling.metrics import PixelCounts, count_pixels, mean_image_iou, total_counts
+from unet_scaling.task.unet import PixelCounts, count_pixels, mean_image_iou, total_counts
 
 
 def random_case(seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -147,7 +147,7 @@ def test_a_foreign_line_is_named_with_its_place(tmp_path: Path) -> None:
 
 
 def test_a_write_error_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unet_scaling.study.retry.time.sleep", lambda _: None)
+    monkeypatch.setattr("unet_scaling.study.texts.time.sleep", lambda _: None)
     writer = RecordWriter(tmp_path / "run.jsonl")
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, writer._descriptor)

@@ -17,8 +17,8 @@ from unet_scaling.group.verification import verify_group
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import UserError
 from unet_scaling.study.options import HorovodKnobs
+from unet_scaling.study.record_checks import shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
-from unet_scaling.study.shared_devices import shared_devices
 from unet_scaling.study.study_file import read_config
 
 

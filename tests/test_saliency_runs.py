@@ -21,7 +21,7 @@ from tests.xaitk_maps import clean_images, explained_point, xaitk_map, xaitk_sta
 from unet_scaling.data.checking import check_folder
 from unet_scaling.data.folder import write_manifest
 from unet_scaling.data.synthetic import make
-from unet_scaling.run.interruption import STOP_AT_VARIABLE
+from unet_scaling.run.safe_points import STOP_AT_VARIABLE
 from unet_scaling.study.config import PROJECT, RunConfig
 from unet_scaling.study.errors import EXIT_RESUME
 from unet_scaling.study.files import checksum_path

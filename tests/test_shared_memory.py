@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unet_scaling.group.shared_memory import LEAST_AGE_SECONDS, remove_left_segments
+from unet_scaling.group.rendezvous import LEAST_AGE_SECONDS, remove_left_segments
 
 NAME = "mpich_shm_ae82f522_0"
 

@@ -16,7 +16,7 @@ from slurm.local import launch
 from slurm.preflight import check_inputs
 from tests.records import write_run
 from tests.studies import make_point, make_run, train
-from unet_scaling.group.torchrun import require_all_workers
+from unet_scaling.group.rendezvous import require_all_workers
 from unet_scaling.run.run_folder import open_run
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,6 @@ from torch.optim import Optimizer
 
 from unet_scaling.data.batches import RunData
 from unet_scaling.data.prefetch import Batch
-from unet_scaling.divergence import NonFiniteGradientGuard
 from unet_scaling.emulation import EmulatedAdam
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.watchdog import blocking
@@ -38,6 +38,29 @@ from unet_scaling.task.weights import with_zero_gradients
 
 # The reference divides its rate by 2, 4 and 8 from epochs 80, 120 and 150 of 200.
 REFERENCE_STAGES = ((0.40, 2), (0.60, 4), (0.75, 8))
+
+
+class NonFiniteGradientGuard:
+    """Keeps a fused optimizer from updating weights by gradients that are not finite."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._flag = torch.zeros((), device=self._weights[0].device)
+        # A wrapper of an optimizer keeps what is set on it to itself: the flag would be ignored.
+        raw: Any = getattr(optimizer, "optimizer", optimizer)
+        # Fused optimizers skip a step on the device where this is 1, as they do for a GradScaler.
+        raw.found_inf = self._flag
+
+    def check(self) -> None:
+        """Check the averaged gradients, before the update; does not wait for the device."""
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
+        # A norm is finite exactly when all of its elements are, but for overflow, which is divergence too.
+        total = torch.stack(list(torch._foreach_norm(gradients))).sum()
+        self._flag.copy_(torch.maximum(self._flag, torch.isfinite(total).logical_not().to(self._flag)))
+
+    def triggered(self) -> bool:
+        """Return whether any step had such gradients; waits for the device."""
+        return bool(self._flag.item())
 
 
 def learning_rate(config: RunConfig, epoch: int) -> float:

@@ -13,7 +13,7 @@ from slurm.study_folder import StudyFolder, logs_folder, open_study_folder
 from unet_scaling.study.command_line import CommandLine
 from unet_scaling.study.console import CleanConsole
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.faults import did_you_mean
+from unet_scaling.study.keys import did_you_mean
 from unet_scaling.study.study_file import STUDY_NAME, read_study
 from unet_scaling.study.validation import positive, setting
 

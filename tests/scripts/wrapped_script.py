@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from unet_scaling import record
-from unet_scaling.group.last_reference import hold_until_exit
+from unet_scaling.group.rendezvous import hold_until_exit
 
 IMAGES = 64
 BATCH = 16

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from unet_scaling.data.order import Indices
-from unet_scaling.group.signals import STOP_SIGNALS
+from unet_scaling.group.identity import STOP_SIGNALS
 from unet_scaling.study.errors import UserError, kill_loader_processes
 
 # Of each process, waiting to be taken while it works on the next one: torch's default.

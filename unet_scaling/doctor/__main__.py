@@ -25,11 +25,11 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.horovod_controller import built_with
 from unet_scaling.group.identity import LAUNCHERS, Identity, identify
 from unet_scaling.group.provenance import speed_variables, versions
-from unet_scaling.group.shared_memory import prepare_shared_memory_for_mpi
+from unet_scaling.group.rendezvous import prepare_shared_memory_for_mpi
 from unet_scaling.group.verification import own_facts
 from unet_scaling.group.watchdog import blocking, start_watchdog
+from unet_scaling.measure.phases import synchronized_seconds
 from unet_scaling.measure.ping_pong import measure_pairs
-from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.study.errors import EXIT_BUG, UserError, leave, run_worker
 from unet_scaling.study.files import write_json_with_checksum
 

@@ -24,10 +24,9 @@ from rich.table import Table
 from unet_scaling.group.horovod_controller import WITHOUT_NCCL
 from unet_scaling.group.identity import LAUNCHERS, LOOPBACK
 from unet_scaling.measure.ping_pong import HostPair
-from unet_scaling.study.different_versions import different_versions
 from unet_scaling.study.files import read_json_with_checksum
+from unet_scaling.study.record_checks import different_versions, shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
-from unet_scaling.study.shared_devices import shared_devices
 from unet_scaling.study.texts import count
 from unet_scaling.study.validation import StrictModel
 

@@ -26,7 +26,7 @@ from unet_scaling.data.folder import read_manifest
 from unet_scaling.explain.network import CleanImage, Doubles, ExplainedNetwork, NotFiniteError, clean_image
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.measure.phases import synchronized_seconds
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.errors import EXIT_BUG, UserError
 from unet_scaling.study.files import read_verified, remove_unfinished, write_atomically, write_verified

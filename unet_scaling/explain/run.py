@@ -16,7 +16,7 @@ from unet_scaling.explain.network import ARITHMETIC, explained_network
 from unet_scaling.group.allocator import keep_memory
 from unet_scaling.group.group import Group
 from unet_scaling.measure.cpu_counters import peak_memory_bytes
-from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.measure.phases import synchronized_seconds
 from unet_scaling.run.recorder import Recorder
 from unet_scaling.run.weights import weights_sha256
 from unet_scaling.study.config import RunConfig

@@ -4,11 +4,15 @@ Needs neither torch nor a network: pure functions of the environment.
 """
 
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unet_scaling.study.errors import UserError
 
+# Slurm sends SIGUSR2 where the job script asks for a warning before the time limit, and SIGTERM on
+# preemption, on scancel and where another task of the step has failed.
+STOP_SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
 # Below the range from which Linux takes ephemeral ports (32768 on).
 FIRST_PORT = 15000
 PORTS = 10000

@@ -4,20 +4,39 @@ It serves with what the framework itself brings: torch's TCPStore, or Horovod's 
 MPI controls Horovod, the launcher has connected the workers, and nothing is served.
 """
 
+import atexit
 import os
+import shutil
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
 
 from unet_scaling.group.horovod_controller import is_mpi, serve_gloo
 from unet_scaling.group.identity import Identity, rendezvous_address
-from unet_scaling.group.shared_memory import prepare_shared_memory_for_mpi
-from unet_scaling.group.torch_store import open_store
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.study.config import RunConfig, horovod_environment
-from unet_scaling.study.dilation import dilated
+from unet_scaling.study.config import FALLBACK_SECONDS, RunConfig, horovod_environment
+from unet_scaling.study.dilation import dilated, dilation
 from unet_scaling.study.errors import UserError
+
+ANSWER = "answer"
+# Worker 0 serves the store; it leaves after the others had the time to read the answer.
+STORE_LINGER_SECONDS = 2
+
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+# Measured: MPICH with two workers crashes with 1 MiB, and runs with 4.
+LEAST_BYTES = 2 * 2**20
+# MPICH names its segment after job and step. A job that is requeued has the same ones: MPI would read what
+# the attempt before left, and fail ("Message truncated").
+LEFT_BY_MPI = "mpich_shm_*"
+# Younger ones another worker of this host may be making at this moment.
+LEAST_AGE_SECONDS = 5.0
 
 
 @contextmanager
@@ -63,3 +82,131 @@ def _address(identity: Identity) -> Iterator[tuple[str, int]]:
             f"at {host}:{port}: {str(error).splitlines()[0]}. "
             f"Is the port taken, a host missing, a worker not started?"
         ) from error
+
+
+class Store(Protocol):
+    """The part of TCPStore that is used here; only a twin may import it."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def wait(self, keys: list[str], timeout: timedelta) -> None: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def set_timeout(self, timeout: timedelta) -> None: ...
+
+
+def open_store(
+    store_class: Callable[..., Store], identity: Identity, host: str, port: int, timeout_seconds: int
+) -> Store:
+    """Return the store once all workers have reached it; worker 0 serves it.
+
+    Its `timeout` is then the one for the group: it comes after the watchdog's, which names the option.
+    Raises RuntimeError, on every worker that arrived, naming those that did not.
+    """
+    timeout = timedelta(seconds=timeout_seconds)
+    store = store_class(host, port, None, identity.rank == 0, timeout, wait_for_workers=False)
+    _wait_for_peers(store, identity, timeout)
+    store.set_timeout(timeout + timedelta(seconds=dilated(FALLBACK_SECONDS)))
+    return store
+
+
+def _wait_for_peers(store: Store, identity: Identity, timeout: timedelta) -> None:
+    store.set(_key(identity.rank), socket.gethostname())
+    if identity.rank == 0:
+        store.set(ANSWER, _missing_peers(store, identity.size, timeout))
+    store.wait([ANSWER], 2 * timeout)
+    answer = store.get(ANSWER).decode()
+    if answer:
+        time.sleep(STORE_LINGER_SECONDS if identity.rank == 0 else 0)
+        raise RuntimeError(answer)
+
+
+def _missing_peers(store: Store, size: int, timeout: timedelta) -> str:
+    """Return a sentence that names the workers which have not arrived in time; empty where all have."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    missing = [rank for rank in range(size) if not _has_arrived(store, rank, deadline)]
+    if not missing:
+        return ""
+    hosts = dict.fromkeys(store.get(_key(rank)).decode() for rank in range(size) if rank not in missing)
+    return (
+        f"no worker {', '.join(map(str, missing))} after {timeout.total_seconds() / dilation():.0f} s "
+        f"(training.timeout_seconds); the others are on {', '.join(hosts)}"
+    )
+
+
+def _has_arrived(store: Store, rank: int, deadline: float) -> bool:
+    left = max(deadline - time.monotonic(), 0.001)
+    with suppress(RuntimeError):
+        store.wait([_key(rank)], timedelta(seconds=left))
+    return store.check([_key(rank)])
+
+
+def _key(rank: int) -> str:
+    return f"host of worker {rank}"
+
+
+def announce_group(identity: Identity, device: torch.device) -> None:
+    """Set the variables of torchrun for this worker, with all workers as those of one node.
+
+    The local rank is the number of the GPU among those that the worker sees, which is what wrappers choose
+    by it; on the CPU it is the rank. OMP_NUM_THREADS keeps them from choosing a number of threads.
+    """
+    local_rank = identity.rank if device.index is None else device.index
+    variables = {
+        "RANK": identity.rank, "WORLD_SIZE": identity.size,
+        "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": identity.size, "GROUP_RANK": 0,
+        "OMP_NUM_THREADS": torch.get_num_threads(),
+    }  # fmt: skip
+    os.environ.update({name: str(value) for name, value in variables.items()})
+
+
+def require_all_workers(wrapper: str, found: int, config: RunConfig) -> None:
+    """Raise UserError where a wrapper trains with another number of workers than the run has."""
+    if found != config.workers:
+        raise UserError(
+            f"run {config.run} asks for {config.workers} workers, but {wrapper} counts {found}: unset its "
+            "own variables (ACCELERATE_*, LT_*), and start the workers by srun or mpiexec"
+        )
+
+
+def hold_until_exit(process_group: object) -> None:
+    """Keep a process group of torch until Python ends, to be called before it is destroyed.
+
+    DDP's reducer holds the group, too. If it were the last to do so, its destructor would wait, holding the
+    interpreter's lock, for a thread of Gloo, which may wait for that lock to free the tensors of the last
+    sum: the worker would never end. Python's own reference releases the lock meanwhile.
+    """
+    atexit.register(id, process_group)
+
+
+def prepare_shared_memory_for_mpi() -> None:
+    """Remove what MPI must not find, before it starts; UserError where there is no room for it."""
+    if not SHARED_MEMORY.is_dir():
+        return
+    remove_left_segments(SHARED_MEMORY)
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if free < LEAST_BYTES:
+        raise UserError(
+            f"{SHARED_MEMORY} of {socket.gethostname()} has {free / 2**20:.1f} MiB free, MPI needs more: "
+            f"remove what fills it; in a container, bind the host's or ask for more (--shm-size)"
+        )
+
+
+def remove_left_segments(folder: Path) -> None:
+    """Remove this user's segments of MPI that no process has mapped any more: their workers were killed."""
+    mapped = _mapped_files()
+    for path in folder.glob(LEFT_BY_MPI):
+        # Another worker of this host may remove it first.
+        with suppress(OSError):
+            facts = path.stat()
+            young = time.time() - facts.st_mtime < LEAST_AGE_SECONDS
+            if facts.st_uid == os.getuid() and not young and str(path) not in mapped:
+                path.unlink()
+
+
+def _mapped_files() -> set[str]:
+    """Return what the processes of this user have mapped; those of others cannot be read."""
+    mapped: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            mapped |= {line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines()}
+    return mapped

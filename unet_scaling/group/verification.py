@@ -12,10 +12,9 @@ from unet_scaling.group.group import Group
 from unet_scaling.group.identity import Identity, job_id
 from unet_scaling.group.provenance import versions
 from unet_scaling.study.config import RunConfig
-from unet_scaling.study.different_versions import different_versions
 from unet_scaling.study.errors import UserError
+from unet_scaling.study.record_checks import different_versions, shared_devices
 from unet_scaling.study.record_lines import WorkerFacts
-from unet_scaling.study.shared_devices import shared_devices
 
 
 class Introduction(BaseModel):

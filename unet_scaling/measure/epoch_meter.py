@@ -7,10 +7,9 @@ from torch import nn
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import ProcessorQuota
-from unet_scaling.measure.epoch_counters import CounterMeter
-from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock
+from unet_scaling.measure.counters import CounterMeter
+from unet_scaling.measure.phases import NO_CLOCK, Clock, Seconds, phase_clock, synchronized_seconds
 from unet_scaling.measure.step_sample import StepSample
-from unet_scaling.measure.timing import synchronized_seconds
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.measurements import (
     PHASE_COLUMNS,

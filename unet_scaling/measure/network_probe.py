@@ -7,7 +7,7 @@ import torch
 
 from unet_scaling.group.group import Group
 from unet_scaling.group.watchdog import blocking
-from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.measure.phases import synchronized_seconds
 from unet_scaling.study.dilation import dilated
 from unet_scaling.study.measurements import Probe
 

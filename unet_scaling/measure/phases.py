@@ -182,3 +182,10 @@ def phase_clock(model: nn.Module, steps: int, passes: int, device: torch.device)
     if device.type == "cuda":
         return DeviceClock(model, steps, passes, device)
     return HostClock(model, steps, passes)
+
+
+def synchronized_seconds(device: torch.device) -> float:
+    """Return monotonic seconds, after all work queued on the device; only differences mean anything."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock_seconds()

@@ -41,9 +41,8 @@ from unet_scaling.data.prefetch import PREFETCHED_BATCHES, Prefetcher
 from unet_scaling.data.verification import Verification
 from unet_scaling.group.group import Group
 from unet_scaling.group.identity import identify
-from unet_scaling.group.shared_memory import SHARED_MEMORY
-from unet_scaling.measure.phases import Seconds, phase_clock
-from unet_scaling.measure.timing import synchronized_seconds
+from unet_scaling.group.rendezvous import SHARED_MEMORY
+from unet_scaling.measure.phases import Seconds, phase_clock, synchronized_seconds
 from unet_scaling.profile.findings import (
     LOADING_NAMES,
     STAGES,

@@ -19,8 +19,8 @@ from unet_scaling.study import errors
 from unet_scaling.study.config import RunConfig
 from unet_scaling.study.dilation import dilated
 from unet_scaling.study.errors import EXIT_BUG, StoppedError, UserError, WaitedTooLongError
-from unet_scaling.study.failure_reports import FailureReport
 from unet_scaling.study.files import write_json_with_checksum
+from unet_scaling.study.run_state import FailureReport
 
 # In which the other workers report the same failure, before the launcher ends them.
 ERROR_DRAIN_SECONDS = 3.0

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from unet_scaling.data.batches import RunData
+from unet_scaling.group import provenance
 from unet_scaling.group.group import Group
 from unet_scaling.group.processor_quota import enter_quota
 from unet_scaling.group.threads import thread_ids
@@ -20,7 +21,6 @@ from unet_scaling.measure.compute_recorder import ComputeRecorder
 from unet_scaling.measure.epoch_meter import BudgetMeter, Meter
 from unet_scaling.measure.network_probe import probe_network
 from unet_scaling.measure.startup import StartupClock
-from unet_scaling.run.attempt import new_record, take_run_folder
 from unet_scaling.run.checkpoint import (
     EpochSoFar,
     Progress,
@@ -30,14 +30,15 @@ from unet_scaling.run.checkpoint import (
 )
 from unet_scaling.run.continuation import require_same_facts
 from unet_scaling.run.failure import abort_worker
-from unet_scaling.run.header import first_header, resumed_header
-from unet_scaling.run.older_log import older_log
 from unet_scaling.run.run_claim import RunClaim
-from unet_scaling.run.run_folder import RunFolder
+from unet_scaling.run.run_folder import RunFolder, new_record, take_run_folder
 from unet_scaling.run.safe_points import Position, SafePoints, Start
 from unet_scaling.run.training_state import Trained, state_digests
-from unet_scaling.run.weights import WEIGHTS_NAME, save_weights
+from unet_scaling.run.weights import WEIGHTS_NAME, save_weights, weights_sha256
+from unet_scaling.study import code_version
 from unet_scaling.study.compute_profile import COMPUTE_NAME
+from unet_scaling.study.config import RunConfig
+from unet_scaling.study.dilation import dilation, is_dilated, link_rate
 from unet_scaling.study.errors import (
     EXIT_BAD_DATA,
     EXIT_BUG,
@@ -49,10 +50,13 @@ from unet_scaling.study.errors import (
 from unet_scaling.study.files import write_atomically, write_verified
 from unet_scaling.study.measurements import STEPS_NAME
 from unet_scaling.study.record import RECORD_NAME, RecordWriter
-from unet_scaling.study.record_lines import End, Epoch, Evaluation, RecordLine, WorkerFacts
+from unet_scaling.study.record_lines import End, Epoch, Evaluation, Header, RecordLine, Resumed, WorkerFacts
 from unet_scaling.study.saliency import SALIENCY_FOLDER, SALIENCY_ORIGIN_NAME, Saliency
-from unet_scaling.study.study_file import LOG_NAME
+from unet_scaling.study.study_file import LOG_NAME, OLDER_LOG_HEADER
 from unet_scaling.study.texts import score_title
+
+# With which gradients travel under training.gradient_compression = "fp16".
+FP16_BYTES = 2
 
 
 @contextmanager
@@ -360,3 +364,66 @@ def _end(error: Exception) -> End | None:
     if isinstance(error, UserError) and error.exit_code == EXIT_DIVERGED:
         return End(status="diverged", reason=str(error))
     return None
+
+
+def first_header(
+    run: RunFolder, group: Group, workers: list[WorkerFacts], data: RunData, model: nn.Module
+) -> Header:
+    """Return the header of an attempt that begins at the start, the same on every worker but for its time.
+
+    Raises UserError on every worker alike where they start from different weights.
+    """
+    initial_weights = _common_weights_sha256(model, group)
+    commit, dirty = code_version.commit()
+    return Header(
+        config=run.config,
+        config_sha256=run.config.digest(),
+        attempt=run.attempt,
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=commit,
+        dirty=dirty,
+        versions=provenance.versions(),
+        transport=group.transport,
+        job=provenance.job(),
+        dilation=dilation() if is_dilated() else None,
+        link_rate=link_rate(),
+        manifest_sha256=data.manifest_sha256,
+        train_images=data.train_images,
+        test_images=data.test_images,
+        initial_weights_sha256=initial_weights,
+        gradient_bytes=sent_bytes(model, run.config),
+        compute=data.compute,
+        workers=workers,
+    )
+
+
+def resumed_header(header: Header, progress: Progress) -> Header:
+    """Return this header for an attempt that goes on from a checkpoint, with the attempts before it."""
+    resumed = Resumed(epoch=progress.epoch, step=progress.step)
+    return header.model_copy(update={"resumed": resumed, "earlier": progress.attempts})
+
+
+def sent_bytes(model: nn.Module, config: RunConfig) -> int:
+    """Return the bytes of all gradients of one step as one worker sends them."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    half = config.training.gradient_compression == "fp16"
+    return sum(weight.numel() * (FP16_BYTES if half else weight.element_size()) for weight in weights)
+
+
+def _common_weights_sha256(model: nn.Module, group: Group) -> str:
+    digests = group.gather_strings(weights_sha256(model))
+    if len(set(digests)) > 1:
+        raise UserError(f"the workers start from different weights: {', '.join(sorted(set(digests)))}")
+    return digests[0]
+
+
+def older_log(epochs: list[Epoch], result: Evaluation) -> str:
+    """Return one row per epoch, in seconds; what holds for the whole run is repeated in each row."""
+    header = OLDER_LOG_HEADER.removesuffix("iou") + result.score_name
+    score = "" if result.score is None else f"{result.score:.6f}"
+    rows = [
+        f"{epoch.epoch},{epoch.seconds:.6f},{epoch.loss:.6f},{epoch.learning_rate:.6f},"
+        f"{result.training_seconds:.6f},{result.seconds:.6f},{score}"
+        for epoch in epochs
+    ]
+    return "\n".join([header, *rows]) + "\n"

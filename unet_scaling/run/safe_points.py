@@ -4,22 +4,74 @@ No worker acts on what it alone knows, a signal or its clock: all exchange what 
 The points are some seconds apart, by a number of steps on which all have agreed, and outside the clock.
 """
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 import numpy as np
 import torch
 
 from unet_scaling.group.group import Group
+from unet_scaling.group.identity import STOP_SIGNALS
 from unet_scaling.measure.clock import clock_seconds
 from unet_scaling.run.checkpoint import EpochSoFar
-from unet_scaling.run.interruption import Interruption
-from unet_scaling.study.errors import EXIT_DIVERGED, StoppedError, UserError
+from unet_scaling.study.dilation import dilated
+from unet_scaling.study.errors import EXIT_DIVERGED, NoSafePointError, StoppedError, UserError
 
 # Short beside the 15 s that SIGTERM leaves, long beside the sum that a visit costs.
 SECONDS_APART = 5.0
 # No step is so short; it keeps a first visit without steps from dividing by zero.
 POSITIVE_STEP_SECONDS = 1e-9
+STOP_AT_VARIABLE = "UNET_SCALING_STOP_AT"
+
+
+class Interruption:
+    """A request to this worker to stop, and its source."""
+
+    def __init__(self) -> None:
+        self._received: signal.Signals | None = None
+        self._stop_at = _monotonic_deadline(os.environ.get(STOP_AT_VARIABLE, ""))
+        self._acknowledged = threading.Event()
+
+    def listen(self, abort: Callable[[Exception], None]) -> None:
+        """Let the signals only set the flag from now on; SIGTERM also starts the grace period.
+
+        Where that passes without a safe point, `abort` is called in a thread of its own.
+        """
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._note)
+        # Python writes to the pipe at once, also while the main thread is blocked inside a library.
+        readable, writable = os.pipe()
+        os.set_blocking(writable, False)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        threading.Thread(target=self._enforce_grace_period, args=[readable, abort], daemon=True).start()
+
+    def acknowledge(self) -> None:
+        """Note that all workers have agreed to stop: what is left to do may take its time."""
+        self._acknowledged.set()
+
+    def _enforce_grace_period(self, readable: int, abort: Callable[[Exception], None]) -> None:
+        while os.read(readable, 1) != bytes([signal.SIGTERM]):
+            pass
+        seconds = dilated(GRACE_SECONDS)
+        if not self._acknowledged.wait(seconds):
+            limit = f"SIGTERM, and no safe point within {seconds:.0f} s"
+            abort(NoSafePointError(f"{limit}: has another worker died?"))
+
+    def reason(self) -> str:
+        """Return why to stop now; empty where there is no reason."""
+        if self._received is not None:
+            return f"asked to stop by {self._received.name}"
+        if time.monotonic() >= self._stop_at:
+            return "the job's time is nearly over"
+        return ""
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._received = signal.Signals(number)
 
 
 @dataclass(frozen=True)
@@ -128,3 +180,15 @@ class SafePoints:
         self._steps_apart = max(1, int(SECONDS_APART / max(step_seconds, POSITIVE_STEP_SECONDS)))
         self._steps = 0
         self._visited_at = clock_seconds()
+
+
+"""Seconds since 1970 at which to stop, some minutes before the job ends; set by the job script."""
+# Safe points are some 5 s apart; Slurm kills 30 s after SIGTERM.
+GRACE_SECONDS = 15.0
+
+
+def _monotonic_deadline(seconds_since_1970: str) -> float:
+    # A wall clock that is set while the run goes on must not move the deadline.
+    if not seconds_since_1970:
+        return float("inf")
+    return time.monotonic() + float(seconds_since_1970) - time.time()

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from unet_scaling.study.retry import retry
+from unet_scaling.study.texts import retry
 
 CHECKSUM_KEY = "sha256"
 # Modes of new files: only the owner reads them, or everybody does; only the owner writes either.

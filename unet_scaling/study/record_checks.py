@@ -12,6 +12,7 @@ from unet_scaling.study.record_lines import (
     RecordLine,
     Scores,
     ScriptHeader,
+    WorkerFacts,
 )
 from unet_scaling.study.saliency import Saliency
 
@@ -124,3 +125,35 @@ def _faults_of_completion(header: Header, trained: int, results: Sequence[Evalua
         yield f"complete with {trained} epochs, {asked} were asked for"
     if not header.is_emulated and (not results or results[-1].epochs != asked):
         yield "complete without an evaluation after the last epoch"
+
+
+def owned_devices(worker: WorkerFacts) -> list[tuple[str, str]]:
+    """Return what a worker has for itself: its GPU, or on a CPU its cores."""
+    if worker.device_uuid:
+        return [("device", worker.device_uuid)]
+    return [(f"core {core} of", f"host {worker.host}") for core in worker.cores]
+
+
+def shared_devices(workers: Sequence[WorkerFacts]) -> list[str]:
+    """Return a sentence for each GPU or core that two workers both have."""
+    first_owner: dict[tuple[str, str], int] = {}
+    sentences = []
+    for rank, worker in enumerate(workers):
+        for device in owned_devices(worker):
+            first = first_owner.setdefault(device, rank)
+            if first != rank:
+                sentences.append(f"workers {first} and {rank} share {' '.join(device)}")
+    return sentences
+
+
+def different_versions(workers: list[WorkerFacts], versions_by_rank: list[dict[str, str]]) -> list[str]:
+    """Return a sentence for each version that differs from worker 0's, naming the first worker that does."""
+    sentences = []
+    for name in sorted(set().union(*versions_by_rank)):
+        by_rank = [versions_of_worker.get(name, "none") for versions_of_worker in versions_by_rank]
+        differing = [rank for rank, version in enumerate(by_rank) if version != by_rank[0]]
+        if differing:
+            compared = (0, differing[0])
+            named = [f"{by_rank[rank]} on worker {rank} ({workers[rank].host})" for rank in compared]
+            sentences.append(f"{name} is {' and '.join(named)}")
+    return sentences

@@ -19,8 +19,8 @@ from unet_scaling.study.axes import study_file_model
 from unet_scaling.study.command_line import LAUNCH_HINT
 from unet_scaling.study.config import PROJECT, RunConfig, StudyConfig, task_file
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.faults import fault_lines
 from unet_scaling.study.files import read_json_with_checksum
+from unet_scaling.study.keys import fault_lines
 from unet_scaling.study.options import BUILT_IN_TABLES, TASK_DATA_KEYS
 from unet_scaling.study.repeats import HISTORY_KEY, PRECISION_WORDS
 from unet_scaling.study.validation import read_toml, user_message, validated

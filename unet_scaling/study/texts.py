@@ -2,13 +2,18 @@
 
 import hashlib
 import re
+import time
 import unicodedata
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 # Words in the names of scores of which less is better.
 WORDS_OF_LOSSES = re.compile(
     r"(?<![a-z])(bp[cd]|brier|[ctw]er|cost|dist(ances?)?|divergence|entropy|err(ors?)?|fid|hausdorff|kl|nll|"
     r"loss(es)?|s?mape|mae|miss(es)?|r?msl?e|perplexity|ppl|regret|residuals?|risk)(?![a-z])"
 )
+_Result = TypeVar("_Result")
+AnError = TypeVar("AnError", bound=Exception)
 
 
 def clean(text: object) -> str:
@@ -40,3 +45,27 @@ def short_digest(text: str, characters: int = 8) -> str:
 def score_title(name: str) -> str:
     """Return what sentences call the score of this name in the record: "IoU", "token accuracy"."""
     return "IoU" if name == "iou" else name.replace("one_minus_", "1 - ").replace("_", " ")
+
+
+def retry(
+    call: Callable[[], _Result],
+    pauses_seconds: Iterable[float],
+    error_type: type[AnError],
+    may_pass: Callable[[AnError], bool] | None = None,
+    announce: Callable[[AnError, float], None] | None = None,
+) -> _Result:
+    """Return what `call` returns; after an error that may pass, wait for the next pause and call again.
+
+    Raises the error of the last call, and at once every error that cannot pass. `announce` is called with
+    the error and the pause in seconds before each pause.
+    """
+    for pause in pauses_seconds:
+        try:
+            return call()
+        except error_type as error:
+            if may_pass and not may_pass(error):
+                raise
+            if announce:
+                announce(error, pause)
+        time.sleep(pause)
+    return call()

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unet_scaling.study.errors import UserError
-from unet_scaling.study.faults import did_you_mean, fault_lines
+from unet_scaling.study.keys import did_you_mean, fault_lines
 
 # A SHA-256, as hashlib writes it.
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
