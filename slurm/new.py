@@ -4,7 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -37,6 +37,8 @@ NODE_COLUMNS = "%P|%D|%T|%c|%X|%G|%l|%s"
 # The beginnings of the states of nodes that take no jobs, as sinfo writes them; * does not answer.
 OUT_OF_SERVICE = ("down", "drain", "fail", "error", "unknown", "inval", "future", "blocked")
 NOT_RESPONDING = "*"
+# Task plugins that bind the processes of a step to its cores.
+BINDING_PLUGINS = ("task/affinity", "task/cgroup")
 
 
 class Choice(NamedTuple):
@@ -175,6 +177,7 @@ class Partition:
     """Nodes of one partition that take jobs, all with as many GPUs of one type: a job's largest shape.
 
     Without GPUs, a worker has a processor of its own. `limit`: of a job, in seconds; None for none.
+    `binds_cores`: Slurm gives each process of a step cores of its own.
     """
 
     name: str
@@ -183,28 +186,32 @@ class Partition:
     cores_per_node: int
     nodes: int
     limit: int | None
+    binds_cores: bool = True
 
     @property
     def largest(self) -> int:
         return self.nodes * self.workers_per_node
 
 
-def ask_sinfo(named: str | None) -> Partition | None:
+def ask_slurm(named: str | None) -> Partition | None:
     """Return the named partition, or else that with most GPUs in service; None where there is no Slurm.
 
     Raises UserError for a name that Slurm does not have, or where no node takes jobs.
     """
     try:
         answer = Slurm().call(["sinfo", "--noheader", f"--format={NODE_COLUMNS}"])
+        configuration = Slurm().call(["scontrol", "show", "config"])
     except UnreachableError as error:
         raise UserError(f"Slurm does not answer ({error}); try again") from None
     except UserError:  # there is none
         return None
-    return choose_partition(answer, named)
+    plugins = re.search(r"^TaskPlugin\s*=\s*(.*)$", configuration, re.MULTILINE)
+    binds_cores = plugins is not None and any(name in plugins.group(1) for name in BINDING_PLUGINS)
+    return replace(choose_partition(answer, named), binds_cores=binds_cores)
 
 
 def choose_partition(answer: str, named: str | None) -> Partition:
-    """Return a partition by sinfo's lines of NODE_COLUMNS. Raises UserError as `ask_sinfo`."""
+    """Return a partition by sinfo's lines of NODE_COLUMNS. Raises UserError as `ask_slurm`."""
     rows = [line.split("|") for line in answer.splitlines() if line.count("|") == NODE_COLUMNS.count("|")]
     if not rows:
         raise UserError(f"sinfo answered {answer.strip()[:80]!r}, which has not the columns {NODE_COLUMNS}")
@@ -306,6 +313,8 @@ def cluster_choices(
         Choice("partition", partition.name, "as asked for, or the one with most GPUs in service"),
         Choice("time", time_limit(seconds), "of one job; a run that needs longer is continued"),
     ]
+    if not partition.binds_cores:
+        choices.append(Choice("pin_cores", True, "TaskPlugin of this Slurm binds no process to its cores"))
     if seconds <= 2 * USUAL_STOP_SECONDS:
         choices.append(Choice("stop_seconds", max(1, seconds // 4), "a quarter of this short limit"))
     if account:

@@ -71,7 +71,7 @@ def test_files_made_by_asking_slurm_are_examined_and_run(hosts: VirtualCluster, 
     data = make_images(tmp_path / "data", 24)
     study, site = tmp_path / "asked.toml", tmp_path / "asked.cluster.toml"
     asked = ("--data", str(data), "--into", str(tmp_path), "--repeats", "1", "--epochs", "2")
-    made = command(hosts, "new", "asked", "--cluster", *asked)
+    made = command(hosts, "new", "asked", *asked)
     assert made.returncode == 0, made.stdout + made.stderr
     facts = read_cluster(site)
     assert (facts.partition, facts.gpus_per_node, facts.max_nodes) == ("virtual", 1, 3)

@@ -40,8 +40,10 @@ def on_site(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let sinfo answer as that of a site does; return a folder of images."""
     answer = folder / "answer"
     answer.write_text(SITE)
-    (folder / "sinfo").write_text(f"#!/bin/sh\n/bin/cat {answer}\n")
-    (folder / "sinfo").chmod(0o755)
+    (folder / "config").write_text("TaskPlugin              = task/affinity,task/cgroup\n")
+    for program, file in (("sinfo", answer), ("scontrol", folder / "config")):
+        (folder / program).write_text(f"#!/bin/sh\n/bin/cat {file}\n")
+        (folder / program).chmod(0o755)
     return make_images(folder / "data", 40)
 
 
@@ -122,16 +124,19 @@ def test_both_files_fit_together(on_site: Path, folder: Path, monkeypatch: pytes
     assert (cluster.account, cluster.limit_seconds, cluster.options) == ("mine", 1800, [])
     assert (cluster.gres, cluster.gpus_per_node, cluster.cores_per_worker) == ("gpu:a100", 4, 16)
     assert cluster.max_nodes == 2  # of 3 nodes; the partition allows 2
+    assert not cluster.pin_cores
 
 
 def test_without_gpus_each_processor_of_a_node_is_a_worker(
     on_site: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (folder / "config").write_text("TaskPlugin              = task/none\n")
     call(monkeypatch, "cpus", "--data", str(on_site), "--partition", "cpu", "--time", "5")
     cluster = read_cluster(folder / "cpus.cluster.toml")
     assert (cluster.gres, cluster.gpus_per_node, cluster.cores_per_worker) == ("", 2, 48)
     assert (cluster.max_nodes, cluster.ping_pong, cluster.options) == (1, False, ["--exclusive"])
     assert cluster.stop_seconds == 75, "a short limit leaves time to stop"
+    assert cluster.pin_cores
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_a_study_names_the_file_beside_it_by_its_checksum_and_goes_on_with_no_ot
 
 def test_new_writes_a_study_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_task.py").write_text(POINTS)
-    asked = ["--task", str(tmp_path / "my_task.py"), "--option", "width=4", "--workers", "1,2", "--yes"]
+    asked = ["--task", str(tmp_path / "my_task.py"), "--option", "width=4", "--workers", "1,2"]
     monkeypatch.setattr("sys.argv", ["new", "mine", "--into", str(tmp_path), *asked])
     new.main()
     study = read_study(tmp_path / "mine.toml")

@@ -151,7 +151,7 @@ def test_an_example_is_a_whole_study_outside_the_project(name: str, tmp_path: Pa
     frameworks = INSTALLED if name == WITH_WRAPPERS else FRAMEWORKS
     shutil.copy(example(name), tmp_path / "my_task.py")
     options = [word for key, value in EXAMPLES[name].items() for word in ("--option", f"{key}={value}")]
-    asked = ["--workers", "2", "--epochs", "4", "--repeats", "1", "--batch", "2", "--yes"]
+    asked = ["--workers", "2", "--epochs", "4", "--repeats", "1", "--batch", "2"]
     command(tmp_path, "new", "mine", "--task", "my_task.py", *options, *asked)
     command(tmp_path, "check", "mine.toml", "--only-files")
     command(tmp_path, "run", "mine.toml", "--logs", "logs", "--set", f"frameworks={list(frameworks)}")

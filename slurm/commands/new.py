@@ -13,7 +13,7 @@ from slurm.cluster import TIME_LIMIT_PATTERN, limit_seconds, read_cluster
 from slurm.new import (
     LARGEST_BATCH,
     Choice,
-    ask_sinfo,
+    ask_slurm,
     cluster_choices,
     criteria_choices,
     file_text,
@@ -51,7 +51,7 @@ def main() -> None:
     for path in (study_path, cluster_path):
         if os.path.lexists(path):
             raise UserError(f"{path} exists, and is not overwritten; choose another name")
-    partition = ask_sinfo(arguments.partition)
+    partition = ask_slurm(arguments.partition)
     if partition:
         largest = partition.largest
         why = f"up to the {largest} that {count(partition.nodes, 'node')} of {partition.name} have room for"
