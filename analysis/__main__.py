@@ -6,6 +6,9 @@
                                             workers, log_hvd_N.csv Horovod
       [--images M --batch B]                what an epoch had: gives the speed-up by steps
       [--names "MirroredStrategy,Horovod"]  what the two arms are, where it is not native DDP
+  unet-scaling report --csv FILE            a table of workers and seconds or throughput of your own; - reads
+                                            standard input
+      [--column seconds=NAME] [--weak]      how its columns are called; whether work grows with the workers
   unet-scaling compare A B                  two studies, before and after a change: --help says more
   unet-scaling predict logs/STUDY --for 8   worker counts that are not measured yet: --help says more
 
@@ -37,6 +40,8 @@ from unet_scaling.study.validation import positive
 OTHER_COMMANDS = {"compare": compare_command.main, "predict": predict_command.main}
 # Options that state what the records of a study hold, and older logs do not.
 REFERENCE_OPTIONS = ("images", "batch", "names")
+# What --column may name.
+TABLE_COLUMNS = ("workers", "seconds", "throughput", "framework", "repeat", "score")
 # Short beside a run, long beside a look at the folder.
 WATCH_SECONDS = 10
 
@@ -50,17 +55,20 @@ def main(arguments: list[str] | None = None) -> int:
     options = command_line().parse_args(given)
     _require_fitting(options)
     # Only now: --help and a wrong option need not wait for pandas and matplotlib.
-    from analysis.report.program import report_records, report_reference
+    from analysis.report.program import report_csv, report_records, report_reference
 
-    start = report_reference if options.reference else report_records
-    return start(options)
+    if options.csv:
+        return report_csv(options)
+    return report_reference(options) if options.reference else report_records(options)
 
 
 def _require_fitting(options: argparse.Namespace) -> None:
     """Raise UserError for options that only the other kind of logs has."""
+    if options.watch and not options.study:
+        raise UserError("--watch: only for the records of a study, not with --reference or --csv")
+    if not options.csv and (options.column or options.weak):
+        raise UserError("--column and --weak: only with --csv")
     if options.reference:
-        if options.watch:
-            raise UserError("--watch: only for the records of a study, not with --reference")
         return
     given = [name for name in REFERENCE_OPTIONS if getattr(options, name) is not None]
     if given:
@@ -68,11 +76,31 @@ def _require_fitting(options: argparse.Namespace) -> None:
         raise UserError(f"{options_given}: only with --reference; the records of a study state it themselves")
 
 
+def column_name(text: str) -> tuple[str, str]:
+    """Return ("seconds", "Time") for `seconds=Time`."""
+    column, equals, name = text.partition("=")
+    if not equals or column not in TABLE_COLUMNS:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; allowed: COLUMN=NAME, of {', '.join(TABLE_COLUMNS)}"
+        )
+    return column, name
+
+
 def command_line() -> CommandLine:
     parser = CommandLine("python -m analysis", __doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("study", nargs="?", type=Path, metavar="logs/STUDY", help="folder of a study's runs")
     source.add_argument("--reference", type=Path, metavar="FOLDER", help="folder of logs in the older layout")
+    source.add_argument(
+        "--csv", metavar="FILE", help="table of workers and seconds or throughput; - for stdin"
+    )
+    parser.add_argument(
+        "--column", action="append", default=[], type=column_name, metavar="COLUMN=NAME",
+        help="with --csv: what workers, seconds, throughput, framework or score is called (may be repeated)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--weak", action="store_true", help="with --csv: seconds are of a fixed share of work of each worker"
+    )
     parser.add_argument(
         "--watch",
         nargs="?",

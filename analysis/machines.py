@@ -35,7 +35,7 @@ from analysis.text import clean, count, first_of, listed, number
 from unet_scaling.study.record_checks import owned_devices
 
 ONE_WORKER = "equal on 1 worker"
-WITHOUT_RECORD = "logs in the older layout do not say"
+WITHOUT_RECORD = "these logs do not say"
 # Processors change their clock in steps of 100 MHz, which are 5 % of 2 GHz: one step may be chance.
 LARGEST_CLOCK_DIFFERENCE = 0.05
 _ROUNDING = 1e-9

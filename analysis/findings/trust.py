@@ -22,6 +22,8 @@ LIGHTS: Sequence[Light] = ("good", "caution", "bad")
 MOST_QUALIFIERS = 2
 # One epoch says nothing of how others would have been.
 FEWEST_TIMED_EPOCHS = 2
+# Said with every claim of logs that do not say where they come from.
+NO_PROVENANCE = "no provenance"
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Trust:
         value = f"{marks.count(YES)} of {count(len(marks), 'check')} met{unknown}"
         reasons = list(self._reasons(own, options))
         if not self.study.provenance_known:
-            detail = "logs in the older layout do not say which code, machine and data they are of"
+            detail = "these logs do not say which code, machine and data they are of"
             return Tile("Trust", value, detail, "unknown", (reasons[-1].text,))
         worst = max(reasons, key=lambda reason: reason.weight).light
         weakest = [reason for reason in reasons if reason.light == worst]
@@ -81,7 +83,7 @@ class Trust:
         `pair`: the sentence is about these points alone.
         """
         if not self.study.provenance_known:
-            return claim
+            return claim if NO_PROVENANCE in claim else f"{claim}; caution: {NO_PROVENANCE}"
         reasons = self._reasons(self._checks_of(options, pair), options)
         worst_first = sorted(reasons, key=lambda reason: (-reason.weight, reason.minor))
         shorts = dict.fromkeys(reason.short for reason in worst_first if reason.short)

@@ -51,7 +51,7 @@ def verdicts(study: Study, comparisons: pd.DataFrame) -> Iterator[Verdict]:
         native, horovod = (runs.loc[runs["framework"] == name, "knobs"].unique() for name in COMPARED)
         if not len(horovod) and study.wrappers:
             continue
-        if not (len(native) and len(horovod)):
+        if not (len(native) and len(horovod)) and set(COMPARED) <= study.names.keys():
             yield Verdict(options, "", _unmatched(study, runs, COMPARED[bool(len(native))]))
         for knobs in product(native, horovod):
             compared = " against ".join(knob for knob in knobs if knob)

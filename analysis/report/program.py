@@ -4,6 +4,7 @@ import argparse
 import gc
 from pathlib import Path
 
+from analysis.csv_table import load_csv
 from analysis.load import load_study
 from analysis.older import arm_names, epoch_work, load_reference
 from analysis.report.assemble import make_report
@@ -28,6 +29,12 @@ def report_reference(options: argparse.Namespace) -> int:
     work = epoch_work(options.images, options.batch)
     study = load_reference(options.reference, work, names)
     return _report(study, options.reference, options.output)
+
+
+def report_csv(options: argparse.Namespace) -> int:
+    """Report on a table of the user's."""
+    study = load_csv(options.csv, dict(options.column), options.weak)
+    return _report(study, Path(), options.output)
 
 
 def _report(study: Study, source: Path, output: Path | None) -> int:
