@@ -281,7 +281,8 @@ def _add_cost(
 ) -> None:
     """Add median and interval; the median holds whatever runs of infinite value need, at least these."""
     median, low, high = launches.bounded(_values(values), NOT_NEGATIVE)
-    censored = at_least.where(np.isinf(values), math.inf).groupby(launches.point).min()
+    # Of played runs no time is known, and the column may hold no number at all.
+    censored = at_least.astype(float).where(np.isinf(_values(values)), math.inf).groupby(launches.point).min()
     known = np.isfinite(median) & (_values(censored) >= median)
     add_bounded(table, name, [np.where(known, median, NAN), low, high])
 
