@@ -265,7 +265,7 @@ def _difference(inputs: Inputs) -> list[Chart]:
         pairs = zip(rows["native_knobs"], rows["horovod_knobs"], strict=True)
         rows = rows.assign(framework="horovod", knobs=[", ".join(filter(None, pair)) for pair in pairs])
     chart = Stack(
-        title="difference of time, in parts", rows=rows, y="difference", y_name="difference", form=".1%",
+        title="difference", rows=rows, y="difference", y_name="difference", form=".1%",
         series=drawn_series(rows, {"horovod": "Horovod against native DDP"}), parts=BUDGET_PARTS,
         least_top=LEAST_BUDGET_SHARE,
         says="Above zero Horovod needs more time, below zero native DDP; in shares of native DDP's time per "
