@@ -12,12 +12,13 @@ from slurm.scheduler import (
     UNCLEAR,
     JobState,
     Slurm,
+    UnreachableError,
     parse_job_id,
     read_ended,
     read_queue,
     read_shown,
 )
-from slurm.states import Submission, combine
+from slurm.states import KnownJobs, Submission, combine
 from unet_scaling.study.run_state import SUBMITTABLE, RunState
 
 HEADER = "JOBID|STATE|REASON|NAME|."
@@ -196,3 +197,14 @@ def test_calls_see_none_of_the_users_filters_and_jobs_nothing_of_another_launch(
     assert in_job >= OF_THE_USER
     assert set(slurm.dropped_variables()).isdisjoint(in_job)
     assert set(slurm.dropped_variables()) >= (SET_BY_USERS | LEFT_BY_LAUNCHERS) - in_job
+
+
+def test_a_silent_slurm_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_: Slurm) -> None:
+        raise UnreachableError("Connection refused")
+
+    monkeypatch.setattr(Slurm, "queue", silent)
+    submission = Submission(token="study.run.1", attempts=1, status="queued", job="7")
+    job = KnownJobs([submission]).of(submission)
+    assert job == JobState(UNCLEAR, "Slurm does not answer: Connection refused")
+    assert combine(RunState("failed", "killed"), submission, job).state == "unknown"
