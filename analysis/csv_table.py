@@ -63,7 +63,7 @@ KNOWN_NAMES = {
         "examplespersecond",
     ),
     "framework": ("framework", "backend", "library", "method", "system"),
-    "repeat": ("repeat", "rep", "trial", "seed", "launch"),
+    "repeat": ("repeat", "rep", "trial", "launch"),
     "score": ("score", "iou", "accuracy", "acc", "dice", "f1", "top1", "miou"),
 }
 FRAMEWORK_NAMES: Mapping[Framework, tuple[str, ...]] = {
@@ -94,9 +94,9 @@ _CANNOT_SAY = (
 class TableLine(NamedTuple):
     """One launch of the table: `speed` is its throughput, or one over its seconds."""
 
-    number: int
     framework: Framework
     workers: int
+    repeat: str
     speed: float
     score: float
 
@@ -108,21 +108,30 @@ def load_csv(source: str, columns: Mapping[str, str], weak: bool = False) -> Stu
     work that grows with the workers, as with a fixed batch of each. Raises UserError with line and column.
     """
     name = "standard input" if source == STANDARD_INPUT else source
-    header, rows = _rows(_text(source), name)
+    header, rows, delimiter = _rows(_text(source), name)
     places = _places(header, columns, name)
-    lines = [_line(cells, places, name, number, weak) for number, cells in rows]
+    lines = [_line(cells, places, f"{name}:{number}", delimiter, weak) for number, cells in rows]
     arms: Names = names_of({line.framework for line in lines})
     if "framework" not in places:  # of one arm, whatever it is
         arms = {ALL_FRAMEWORKS[0]: "the table"}
-    repeats: Counter[tuple[Framework, int]] = Counter()
+    # Launches of a repeat are compared as a pair: those of one name, or else in the order of their rows.
+    labels = list(dict.fromkeys(line.repeat for line in lines))
+    launches: Counter[tuple[Framework, int, str]] = Counter()
     runs = []
-    for line in lines:
-        repeats[line.framework, line.workers] += 1
-        runs.append(_run(line, repeats[line.framework, line.workers]))
+    for line, (number, _) in zip(lines, rows, strict=True):
+        point = (line.framework, line.workers, line.repeat)
+        launches[point] += 1
+        if line.repeat and launches[point] > 1:
+            cure = f"give each of a point another {header[places['repeat']]}, or leave the column out"
+            raise UserError(f"{name}:{number}: repeat {line.repeat!r} stands twice; {cure}", EXIT_BAD_DATA)
+        repeat = labels.index(line.repeat) + 1 if line.repeat else launches[point]
+        runs.append(_run(line, number, repeat))
     runs.sort(key=lambda run: (ALL_FRAMEWORKS.index(run.framework), run.workers, run.repeat))
     is_throughput = "throughput" in places
     table = run_table(runs)
-    score_name = header[places["score"]].casefold() if "score" in places else "iou"
+    score_name = "iou"
+    if "score" in places:
+        score_name = re.sub(r"\W+", "_", header[places["score"]].casefold()).strip("_")
     return Study(
         name=Path(source).stem if source != STANDARD_INPUT else "table",
         runs=table.assign(**{EPOCHS_PER_HOUR: SECONDS_PER_HOUR * table["epochs_per_second"]}),
@@ -153,8 +162,8 @@ def _text(source: str) -> str:
         raise UserError(f"--csv {source}: byte {error.start} is not UTF-8; save the table as UTF-8") from None
 
 
-def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header, and each row with its line number; empty lines and comments (#) are left out."""
+def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]], str]:
+    """Return the header, each row with its line number, and what separates cells; comments (#) are no rows."""
     lines = [
         (number, line)
         for number, line in enumerate(text.splitlines(), start=1)
@@ -177,11 +186,14 @@ def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]]]
         if len(cells) != len(header):
             found = f"{len(cells)} cells, the header has {len(header)}"
             raise UserError(f"{name}:{number}: {found}; each line is one row", EXIT_BAD_DATA)
-    return header, parsed[1:]
+    return header, parsed[1:], delimiter
 
 
 def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[str, int]:
     """Return the place of each column that is there. Raises UserError where one is missing or twice."""
+    unknown = asked.keys() - KNOWN_NAMES.keys()
+    if unknown:
+        raise UserError(f"--column {min(unknown)}=...: no such column; allowed: {', '.join(KNOWN_NAMES)}")
     plain = [re.sub(r"[^a-z0-9]", "", UNIT.sub("", cell.casefold())) for cell in header]
     places = {}
     for column, known in KNOWN_NAMES.items():
@@ -211,32 +223,37 @@ def _places(header: Sequence[str], asked: Mapping[str, str], name: str) -> dict[
     return places
 
 
-def _line(cells: Sequence[str], places: Mapping[str, int], name: str, number: int, weak: bool) -> TableLine:
-    """Return a row as numbers. Raises UserError that names line and column."""
+def _line(
+    cells: Sequence[str], places: Mapping[str, int], place: str, delimiter: str, weak: bool
+) -> TableLine:
+    """Return a row as numbers. Raises UserError that names its place and column.
+
+    A comma within a number is a decimal one, but where commas separate the cells.
+    """
 
     def value(column: str) -> float:
         cell = cells[places[column]]
         text = cell.replace(" ", "").replace("\u00a0", "")
-        if "," in text and "." not in text:
-            text = text.replace(",", ".") if text.count(",") == 1 else text.replace(",", "")
+        if delimiter == ",":
+            text = text.replace(",", "")
+        elif "." not in text:
+            text = text.replace(",", ".")
         try:
             found = float(text)
         except ValueError:
             found = math.nan
         if not math.isfinite(found) or abs(found) > _LARGEST:
-            raise UserError(f"{name}:{number}: {column} is {cell!r}; a number is needed", EXIT_BAD_DATA)
+            raise UserError(f"{place}: {column} is {cell!r}; a number is needed", EXIT_BAD_DATA)
         return found
 
     workers = value("workers")
     if workers != int(workers) or not 1 <= workers <= _MOST_WORKERS:
         found = cells[places["workers"]]
-        raise UserError(
-            f"{name}:{number}: workers is {found!r}; a whole number above 0 is needed", EXIT_BAD_DATA
-        )
+        raise UserError(f"{place}: workers is {found!r}; a whole number above 0 is needed", EXIT_BAD_DATA)
     measured = "throughput" if "throughput" in places else "seconds"
     amount = value(measured)
     if not amount > 0:
-        raise UserError(f"{name}:{number}: {measured} is {amount:g}; it must be above 0", EXIT_BAD_DATA)
+        raise UserError(f"{place}: {measured} is {amount:g}; it must be above 0", EXIT_BAD_DATA)
     speed = amount if measured == "throughput" else (workers if weak else 1.0) / amount
     score = value("score") if "score" in places and cells[places["score"]] else NAN
     framework = ALL_FRAMEWORKS[0]
@@ -246,14 +263,15 @@ def _line(cells: Sequence[str], places: Mapping[str, int], name: str, number: in
         known = [arm for arm, names in FRAMEWORK_NAMES.items() if plain in names]
         if not known:
             cure = "known are DDP, Horovod, Fabric, Accelerate; give others tables of their own"
-            raise UserError(f"{name}:{number}: framework is {cell!r}; {cure}", EXIT_BAD_DATA)
+            raise UserError(f"{place}: framework is {cell!r}; {cure}", EXIT_BAD_DATA)
         framework = known[0]
-    return TableLine(number, framework, int(workers), speed, score)
+    repeat = cells[places["repeat"]] if "repeat" in places else ""
+    return TableLine(framework, int(workers), repeat, speed, score)
 
 
-def _run(line: TableLine, repeat: int) -> Run:
+def _run(line: TableLine, number: int, repeat: int) -> Run:
     return Run(
-        run=f"line {line.number}",
+        run=f"line {number}",
         framework=line.framework,
         workers=line.workers,
         repeat=repeat,

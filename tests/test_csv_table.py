@@ -76,6 +76,10 @@ def test_without_one_worker_no_speedup_is_known(tmp_path: Path) -> None:
         ("workers,seconds\n1,two\n", ":2: seconds is 'two'; a number is needed"),
         ("workers,seconds\n1,nan\n", ":2: seconds is 'nan'; a number"),
         ("workers,seconds\n1,0\n", ":2: seconds is 0; it must be above 0"),
+        (
+            "workers,seconds,trial\n1,2,a\n1,3,a\n",
+            ":3: repeat 'a' stands twice; give each of a point another",
+        ),
         ("workers,gpus,seconds\n1,1,2\n", "workers and gpus may both be workers; say which"),
         ("workers,seconds,framework\n1,2,DeepSpeed\n", ":2: framework is 'DeepSpeed'; known are DDP"),
     ],
@@ -85,8 +89,21 @@ def test_what_is_no_table_is_refused_with_line_and_cure(text: str, message: str,
         load_csv(table(tmp_path, text), {})
 
 
+def test_launches_of_a_repeat_are_those_of_its_name(tmp_path: Path) -> None:
+    text = "n,seconds,framework,trial\n1,1,DDP,a\n1,2,DDP,b\n1,20,hvd,b\n1,10,hvd,a\n"
+    runs = load_csv(table(tmp_path, text), {}).runs
+    assert dict(zip(runs["seconds_per_epoch"], runs["repeat"], strict=True)) == {1: 1, 2: 2, 20: 2, 10: 1}
+
+
+def test_a_comma_between_digits_is_decimal_unless_commas_separate_cells(tmp_path: Path) -> None:
+    for text, seconds in (('n,seconds\n1,"1,024"\n', 1024.0), ("n;seconds\n1;1,024\n", 1.024)):
+        assert load_csv(table(tmp_path, text), {}).runs["seconds_per_epoch"].tolist() == [seconds]
+
+
 def test_options_of_a_table_are_refused_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--column and --weak: only with --csv"):
         main([str(tmp_path), "--weak"])
+    with pytest.raises(UserError, match="--column time=...: no such column; allowed: workers, seconds"):
+        load_csv(table(tmp_path, "n,seconds\n1,2\n"), {"time": "seconds"})
     with pytest.raises(UserError, match="--csv nosuch: No such file"):
         load_csv("nosuch", {})
