@@ -163,7 +163,7 @@ def _text(source: str) -> str:
 
 
 def _rows(text: str, name: str) -> tuple[list[str], list[tuple[int, list[str]]], str]:
-    """Return the header, each row with its line number, and what separates cells; comments (#) are no rows."""
+    """Return the header, each row with its line number, and the delimiter; comments (#) are no rows."""
     lines = [
         (number, line)
         for number, line in enumerate(text.splitlines(), start=1)

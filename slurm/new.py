@@ -292,7 +292,7 @@ def cluster_choices(
     workers = partition.workers_per_node
     mpi = next((kind for package, kind in MPI_KINDS.items() if _is_installed(package)), "pmix")
     gres = f"gpu:{partition.gpu_type}" if partition.gpu_type else "gpu"
-    cores = f"{partition.cores_per_node} cores of a node, shared by {count(workers, 'worker')}"
+    cores = f"{count(partition.cores_per_node, 'core')} of a node, shared by {count(workers, 'worker')}"
     nodes = f"{count(partition.nodes, 'node')} of this kind in service, or a job gets no more"
     choices = [
         Choice("launcher", "srun", "where unet-scaling doctor finds groups of 1: mpiexec, or another --mpi"),

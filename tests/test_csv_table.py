@@ -103,7 +103,7 @@ def test_a_comma_between_digits_is_decimal_unless_commas_separate_cells(tmp_path
 def test_options_of_a_table_are_refused_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--column and --weak: only with --csv"):
         main([str(tmp_path), "--weak"])
-    with pytest.raises(UserError, match="--column time=...: no such column; allowed: workers, seconds"):
+    with pytest.raises(UserError, match=r"--column time=\.\.\.: no such column; allowed: workers, seconds"):
         load_csv(table(tmp_path, "n,seconds\n1,2\n"), {"time": "seconds"})
     with pytest.raises(UserError, match="--csv nosuch: No such file"):
         load_csv("nosuch", {})
