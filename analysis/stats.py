@@ -107,18 +107,13 @@ def replicates(values: Array, deviations: Array | None = None, *, stream: int = 
     given = np.zeros((1, *values.shape)) if deviations is None else deviations
     random = np.random.default_rng((RESAMPLING_SEED, stream))
     within, between = _second_level(values[known], given[:, known])
+    # Each draw takes a launch, the deviation of any launch's blocks and the residual of any launch.
+    draws = (len(within), RESAMPLES // len(within) // BATCH, 3, BATCH, launches)
+    launch, deviation, residual = random.integers(0, launches, draws).transpose(2, 0, 1, 3, 4)
     parts = [
-        stats.bootstrap(
-            (values[known], realisation, between),
-            _median_of_sum,
-            vectorized=True,
-            axis=-1,
-            n_resamples=RESAMPLES // len(within),
-            batch=BATCH,
-            method="percentile",
-            rng=random,
-        ).bootstrap_distribution
-        for realisation in within
+        np.median(values[known][:, drawn] + own[:, of_blocks] + between[:, of_others], axis=-1)
+        for own, *chosen in zip(within, launch, deviation, residual, strict=True)
+        for drawn, of_blocks, of_others in zip(*chosen, strict=True)
     ]
     replicated[known] = np.concatenate(parts, axis=-1)
     return replicated
@@ -139,10 +134,6 @@ def _second_level(values: Array, deviations: Array) -> tuple[Array, Array]:
 def _quotient(above: Array, below: Array) -> Array:
     """Return above / below, 0 where nothing is below."""
     return np.divide(above, below, out=np.zeros_like(below), where=below > 0)
-
-
-def _median_of_sum(values: Array, within: Array, between: Array, axis: int = -1) -> Array:
-    return np.asarray(np.median(values + within + between, axis=axis), dtype=np.float64)
 
 
 def bounds(replicated: Array, confidence: float = CONFIDENCE) -> tuple[Array, Array]:
@@ -310,23 +301,14 @@ def block_deviations(study: Study, runs: Sequence[str]) -> Array:
     for count in np.unique(blocks.counts[blocks.counts >= _FEWEST_BLOCKS]):
         chosen = np.flatnonzero(blocks.counts == count)
         work, seconds = blocks.work[chosen, :count], blocks.seconds[chosen, :count]
-        resampled = stats.bootstrap(
-            (work, seconds),
-            _log_throughput,
-            paired=True,
-            vectorized=True,
-            axis=-1,
-            n_resamples=REALISATIONS,
-            batch=1,
-            method="percentile",
-            rng=np.random.default_rng(RESAMPLING_SEED),
-        ).bootstrap_distribution
-        deviations[:, chosen] = resampled.T - _log_throughput(work, seconds)
+        draws = np.random.default_rng(RESAMPLING_SEED).integers(0, count, (REALISATIONS, count))
+        resampled = _log_throughput(work[:, draws], seconds[:, draws])
+        deviations[:, chosen] = (resampled - _log_throughput(work, seconds)[:, None]).T
     return deviations[:, launch]
 
 
-def _log_throughput(work: Array, seconds: Array, axis: int = -1) -> Array:
-    return np.asarray(np.log(work.sum(axis=axis) / seconds.sum(axis=axis)), dtype=np.float64)
+def _log_throughput(work: Array, seconds: Array) -> Array:
+    return np.asarray(np.log(work.sum(axis=-1) / seconds.sum(axis=-1)), dtype=np.float64)
 
 
 def repeats_needed(logarithms: Array) -> float:
