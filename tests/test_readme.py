@@ -50,7 +50,6 @@ NOT_RUN: Mapping[str, str] = {
     ".venv/bin/unet-scaling run slurm/studies/published_gap.toml": "test_local.py runs such: it trains",
     ".venv/bin/unet-scaling run slurm/studies/leaving_horovod.toml": "test_local.py runs such: it trains",
     ".venv/bin/unet-scaling report logs/published_gap_openmpi": "test_golden_studies.py reads these records",
-    "python -m unet_scaling.data make data/large": "test_data_folder.py runs it: 160 large images",
     "python -m unet_scaling.profile": "test_profile.py runs it: it takes minutes",
     "sudo slurm/virtual_cluster": "test_virtual_cluster.py runs it: needs root",
     "eval": "needs the virtual cluster",
