@@ -15,7 +15,7 @@ from typing import Any
 from slurm.cluster import Cluster
 from unet_scaling.study.axes import study_file_model
 from unet_scaling.study.config import PROJECT
-from unet_scaling.study.keys import Key, keys, table_at
+from unet_scaling.study.keys import Key, described, keys
 from unet_scaling.study.options import OPTION_TABLES
 from unet_scaling.study.validation import StrictModel
 
@@ -48,8 +48,9 @@ class FileKind:
 
     def about(self, table: str) -> str:
         """Return what a table holds, in a sentence."""
-        model = table_at(self.model, [table]) if table else self.model
-        return (model.__doc__ or "").strip().partition("\n")[0] if model else ""
+        schema = described(self.model)
+        about = schema["properties"][table] if table else schema
+        return str(about.get("description", "")).strip().partition("\n")[0]
 
 
 def file_kinds() -> tuple[FileKind, ...]:
@@ -103,15 +104,15 @@ def schema(kind: FileKind) -> str:
 
 
 def _without_noise(content: object) -> Any:  # noqa: ANN401  (the same kind of JSON as its argument)
-    """Return a schema without titles that repeat its keys, and without defaults that TOML cannot write."""
+    """Return a schema without titles that repeat its keys, words for people and null, which TOML lacks."""
     if isinstance(content, list):
-        return [_without_noise(each) for each in content]
+        return [_without_noise(each) for each in content if each != {"type": "null"}]
     if not isinstance(content, dict):
         return content
     return {
         key: _without_noise(value)
         for key, value in content.items()
-        if not (key == "title" and isinstance(value, str)) and (key, value) != ("default", None)
+        if not (key in ("title", "words") and isinstance(value, str)) and (key, value) != ("default", None)
     }
 
 

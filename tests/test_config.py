@@ -53,13 +53,14 @@ def test_is_the_product_of_its_axes_with_a_seed_for_each_repeat(study: Path) -> 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ({"training.epoch": 3}, r"training\.epoch: unknown key; did you mean epochs\? known here: .*epochs"),
-        ({"trainings.epochs": 3}, r"trainings: unknown key; did you mean training\? known here: .*training"),
+        ({"training.epoch": 3}, r"training\.epoch: unknown key; did you mean epochs\?"),
+        ({"trainings.epochs": 3}, r"trainings: unknown key; did you mean training\?"),
         ({"training.epochs": "3"}, r"training\.epochs: found '3'"),
         ({"training.epochs": True}, r"training\.epochs: found True"),
         ({"training.precision": "fp64"}, r"found 'fp64'.*'fp32', 'tf32' or 'bf16'"),
         ({"training.precision": ["fp32", "fp64"]}, "found 'fp64'"),
-        ({"epochs": 3}, r"epochs: unknown key; did you mean training\.epochs\? known here"),
+        ({"epochs": 3}, r"epochs: unknown key; did you mean training\.epochs\?"),
+        ({"training.colour": 3}, r"colour: unknown key; unet-scaling explain training lists those known"),
         ({"training.precision": "fb16"}, r"found 'fb16'; did you mean bf16\? allowed: 'fp32'"),
         ({"frameworks": ["horovd"]}, r"frameworks\[0\]: found 'horovd'; did you mean horovod\?"),
         ({"workers": [0]}, r"workers\[0\]: found 0"),

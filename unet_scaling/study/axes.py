@@ -4,15 +4,13 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 """
 
 from functools import cache
-from typing import Annotated, Any, Union
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, create_model
 from pydantic.fields import FieldInfo
 
 from unet_scaling.study.config import LONGEST_NAME, PlainName, StudyConfig, no_value_twice
-from unet_scaling.study.keys import Allowed, field_shape
 from unet_scaling.study.options import OPTION_TABLES
-from unet_scaling.study.repeats import PRECISION_WORDS, UNTIL
 from unet_scaling.study.validation import StrictModel
 
 
@@ -22,62 +20,32 @@ def study_file_model(built_in: bool = True) -> type[StudyConfig]:
 
     `built_in`: of a study of the built-in task, whose `[data]` is required.
     """
-    tables: dict[str, Any] = {name: _table(name, built_in or name != "data") for name in OPTION_TABLES}
-    return create_model(
-        "StudyFile", __base__=StudyConfig, name=_optional_name(), repeats=_repeats(), **tables
-    )
-
-
-def _table(name: str, needed: bool) -> tuple[type[StrictModel], object]:
-    table = OPTION_TABLES[name]
-    required = needed and any(field.is_required() for field in table.model_fields.values())
-    return _with_axes(table), Field(... if required else {}, description=table.__doc__)
-
-
-def _optional_name() -> tuple[Any, Any]:
-    field = StudyConfig.model_fields["name"]
-    optional = Field(None, max_length=LONGEST_NAME, description=field.description, examples=field.examples)
-    return PlainName | None, optional
-
-
-def _repeats() -> tuple[Any, Any]:
-    """Return the field that is a number, or the words that StudyConfig reads as `until`."""
-    field = StudyConfig.model_fields["repeats"]
-    number: Any = Annotated[(int, *field.metadata, Tag("number"))]
-    words = Annotated[str, Field(pattern=UNTIL.pattern), Allowed(PRECISION_WORDS), Tag("words")]
-    either = Annotated[number | words, Discriminator(_kind)]
-    return either, Field(field.default, description=field.description, examples=["until 3 %"])
-
-
-def _with_axes(table: type[StrictModel]) -> type[StrictModel]:
-    """Return a table of options, each of which may be an axis."""
-    fields: dict[str, Any] = {
-        name: (_or_axis(field), _without_constraints(field)) for name, field in table.model_fields.items()
-    }
-    return create_model(table.__name__, __base__=StrictModel, __doc__=table.__doc__, **fields)
+    fields: dict[str, Any] = {}
+    for name, table in OPTION_TABLES.items():
+        options: Any = {key: (_or_axis(field), _field(field)) for key, field in table.model_fields.items()}
+        with_axes: Any = create_model(table.__name__, __base__=StrictModel, __doc__=table.__doc__, **options)
+        required = any(field.is_required() for field in table.model_fields.values())
+        default: Any = ... if required and (built_in or name != "data") else {}
+        fields[name] = (with_axes, Field(default, description=table.__doc__))
+    # It may be left out of a file, whose own name it then is.
+    name_field = _field(StudyConfig.model_fields["name"], default=None, max_length=LONGEST_NAME)
+    return create_model("StudyFile", __base__=StudyConfig, name=(PlainName | None, name_field), **fields)
 
 
 def _or_axis(field: FieldInfo) -> object:
-    found = field_shape(field)
-    one: Any = Union.__getitem__(found.types)  # as `Union[...]` of types that are known at run time only
-    value: Any = Annotated[(one, *found.constraints, Tag("value"))]
+    one: Any = Annotated[(field.annotation, *field.metadata, Tag("value"))]
     axis = Annotated[
-        list[value],
+        list[one],
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
         AfterValidator(no_value_twice),
         Tag("axis"),
     ]
-    return Annotated[value | axis, Discriminator(_branch)]
+    kind = Discriminator(lambda value: "axis" if isinstance(value, list) else "value")
+    return Annotated[one | axis, kind]
 
 
-def _without_constraints(field: FieldInfo) -> object:
+def _field(field: FieldInfo, **changes: Any) -> Any:  # noqa: ANN401  (a field, as create_model takes them)
+    """Return the description of a field without its constraints."""
     default = ... if field.is_required() else field.default
-    return Field(default, description=field.description, examples=field.examples)
-
-
-def _kind(value: object) -> str:
-    return "words" if isinstance(value, str) else "number"
-
-
-def _branch(value: object) -> str:
-    return "axis" if isinstance(value, list) else "value"
+    described: Any = {"default": default, "description": field.description, "examples": field.examples}
+    return Field(**described | changes)

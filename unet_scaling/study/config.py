@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from unet_scaling.interpreter import CODE_FOLDER, IS_CLONE
@@ -34,7 +34,13 @@ from unet_scaling.study.options import (
     TaskOptions,
     Training,
 )
-from unet_scaling.study.repeats import FEWEST_ADAPTIVE_REPEATS, Precision, parse_precision
+from unet_scaling.study.repeats import (
+    FEWEST_ADAPTIVE_REPEATS,
+    PRECISION_WORDS,
+    UNTIL,
+    Precision,
+    parse_precision,
+)
 from unet_scaling.study.validation import StrictModel, validated
 
 Framework = Literal["pytorch_native", "horovod", "lightning", "accelerate"]
@@ -71,6 +77,13 @@ LARGEST_FIRST_SEED = 2**53
 
 PlainName = Annotated[str, Field(pattern=PLAIN_NAME), Allowed(PLAIN_NAME_WORDS)]
 Workers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+# A number, or the words that are read as `until`.
+REPEATS_SCHEMA = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": MOST_REPEATS, "words": PRECISION_WORDS},
+        {"type": "string", "pattern": UNTIL.pattern, "words": PRECISION_WORDS},
+    ]
+}
 OptionKey = tuple[str, str]  # table and key
 Options = dict[OptionKey, Any]
 # The first epoch of an attempt is its warm-up.
@@ -314,11 +327,10 @@ class StudyConfig(StrictModel):
         examples=[[1, 2, 4]],
         json_schema_extra={"uniqueItems": True},
     )
-    repeats: int = Field(
+    repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS), WithJsonSchema(REPEATS_SCHEMA)] = Field(
         5,
-        ge=1,
-        le=MOST_REPEATS,
         description="launches of each configuration, each with its own seed; or 'until 3 %, at most 20'",
+        examples=["until 3 %"],
     )
     until: SkipJsonSchema[Precision | None] = Field(
         None,

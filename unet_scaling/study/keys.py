@@ -1,4 +1,4 @@
-"""Describe the keys of a file by its model: types, ranges, defaults, meaning and an example.
+"""Describe the keys of a file by the JSON Schema of its model: types, ranges, defaults, meaning, an example.
 
 Errors, docs/study.md and `unet-scaling explain` say the same of a key, by these functions.
 Imported on login nodes: needs pydantic, but neither torch nor pandas.
@@ -6,28 +6,36 @@ Imported on login nodes: needs pydantic, but neither torch nor pandas.
 
 import difflib
 import json
-import types
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from functools import cache
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import SkipJsonSchema
+from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 
-# What a value of each type is called in sentences.
-TYPE_WORDS = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
-LIST_WORDS = {int: "integers", float: "numbers", str: "texts", bool: "values of true or false"}
-RANGE_WORDS = {"gt": "more than {}", "ge": "at least {}", "lt": "less than {}", "le": "at most {}"}
-LENGTH_WORDS = {"max_length": "at most {} characters"}
+Schema = dict[str, Any]
+# What a value, and values, of each type are called in sentences.
+TYPE_WORDS = {
+    "integer": ("an integer", "integers"),
+    "number": ("a number", "numbers"),
+    "string": ("a text", "texts"),
+    "boolean": ("true or false", "values of true or false"),
+    "object": ("a table", "tables"),
+}
+LIMIT_WORDS = {
+    "exclusiveMinimum": "more than {}",
+    "minimum": "at least {}",
+    "exclusiveMaximum": "less than {}",
+    "maximum": "at most {}",
+    "maxLength": "at most {} characters",
+}
 # The last part of the path of a fault that lies in the name of a key, not in its value.
 NAME_ITSELF = "[key]"
 # As characters of a value that is shown.
 LONGEST_SHOWN = 80
 # How alike two names have to be, from 0 to 1, for one to be taken for a slip of the other.
 NEAR = 0.6
-# Where pydantic names which branch it took of "a value or a list of them", or of "a number or words".
-BRANCHES = ("value", "axis", "number", "words")
 
 
 @dataclass(frozen=True)
@@ -36,16 +44,8 @@ class Allowed:
 
     words: str
 
-
-@dataclass(frozen=True)
-class Shape:
-    """The types that a value may have, and the constraints on it."""
-
-    types: tuple[Any, ...]
-    constraints: tuple[object, ...] = ()
-
-    def __add__(self, other: "Shape") -> "Shape":
-        return Shape(self.types + other.types, self.constraints + other.constraints)
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> Schema:
+        return handler(core) | {"words": self.words}
 
 
 @dataclass(frozen=True)
@@ -65,162 +65,101 @@ class Key:
         return f"{self.table}.{self.name}".removeprefix(".")
 
 
-def shape(annotation: object) -> Shape:
-    """Return the types and constraints inside an annotation; None, which TOML cannot write, is left out."""
-    kind = get_origin(annotation)
-    if kind is Annotated:
-        inner, *constraints = get_args(annotation)
-        return shape(inner) + Shape((), tuple(_flat(constraints)))
-    if kind in (Union, types.UnionType):
-        members = (shape(member) for member in get_args(annotation) if member is not types.NoneType)
-        return sum(members, Shape(()))
-    return Shape((annotation,))
+@cache
+def described(model: type[BaseModel]) -> Schema:
+    """Return the JSON Schema of a file, with what it refers to in place of each reference."""
+    schema = model.model_json_schema()
+    return dict(_resolved(schema, schema.get("$defs", {})))
 
 
-def field_shape(field: FieldInfo) -> Shape:
-    return shape(field.annotation) + Shape((), tuple(_flat(field.metadata)))
-
-
-def _flat(constraints: Sequence[object]) -> Iterator[object]:
-    for constraint in constraints:
-        yield from constraint.metadata if isinstance(constraint, FieldInfo) else [constraint]
-
-
-def shape_at(model: type[BaseModel], path: Sequence[str | int]) -> Shape | None:
-    """Return the shape of the value at a path as pydantic names it, or None where the path leads nowhere."""
-    found: Shape | None = Shape((model,))
-    if path[-1:] == [NAME_ITSELF]:
-        *path, _, _ = path
-        return _name_shape(shape_at(model, path))
-    for part in path:
-        found = _below(found, part) if found else None
-    return found
-
-
-def _name_shape(parent: Shape | None) -> Shape | None:
-    """Return the shape of the names in a table that may hold any."""
-    names = (get_args(kind)[0] for kind in (parent.types if parent else ()) if get_origin(kind) is dict)
-    return next(map(shape, names), None)
-
-
-def _below(parent: Shape, part: str | int) -> Shape | None:
-    for kind in parent.types:
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
-            return field_shape(kind.model_fields[str(part)])
-        if get_origin(kind) is list and isinstance(part, int):
-            return shape(get_args(kind)[0])
-        if get_origin(kind) is dict:
-            return shape(get_args(kind)[1])
-    return parent if isinstance(part, int) else None
-
-
-def table_at(model: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
-    """Return the model of the table at this path, or None where no table of known keys is there."""
-    found = shape_at(model, path)
-    kinds = found.types if found else ()
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
-def choices(found: Shape) -> tuple[Any, ...]:
-    """Return the values that a shape allows, where it lists them."""
-    return next((get_args(kind) for kind in found.types if get_origin(kind) is Literal), ())
-
-
-def allowed(found: Shape) -> str:
-    """Return the values that a shape allows, in words; empty where they cannot be said."""
-    named = [constraint.words for constraint in found.constraints if isinstance(constraint, Allowed)]
-    limits = [*_limits(found.constraints, RANGE_WORDS), *_limits(found.constraints, LENGTH_WORDS)]
-    # Of a value that may also be a list of such values, an axis, the list is not said each time.
-    single = [kind for kind in found.types if get_origin(kind) is not list]
-    kinds = list(dict.fromkeys(filter(None, map(_type_words, single or found.types))))
-    return ", ".join([" or ".join(named or kinds), *limits]) if named or kinds else ""
-
-
-def _type_words(kind: object) -> str:
-    if get_origin(kind) is Literal:
-        return _listed([repr(value) for value in get_args(kind)])
-    if get_origin(kind) is list:
-        return _list_words(shape(get_args(kind)[0]))
-    if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel)):
-        return "a table"
-    return TYPE_WORDS.get(kind, "") if isinstance(kind, type) else ""
-
-
-def _list_words(element: Shape) -> str:
-    names = [constraint.words for constraint in element.constraints if isinstance(constraint, Allowed)]
-    if names:
-        return f"a list of texts, each {names[0]}"
-    if choices(element):
-        return f"a list of {allowed(element)}"
-    kind = LIST_WORDS.get(element.types[0], "values")
-    return ", ".join([f"a list of {kind}", *_limits(element.constraints, RANGE_WORDS)])
-
-
-def _listed(values: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))
-
-
-def _limits(constraints: Sequence[object], words: dict[str, str]) -> list[str]:
-    limits = {
-        name: getattr(constraint, name)
-        for constraint in constraints
-        for name in words
-        if getattr(constraint, name, None) is not None
+def _resolved(content: Any, definitions: Schema) -> Any:  # noqa: ANN401  (the same kind of JSON)
+    if isinstance(content, list):
+        return [_resolved(each, definitions) for each in content]
+    if not isinstance(content, dict):
+        return content
+    if "$ref" in content:
+        content = definitions[content["$ref"].rpartition("/")[2]] | content
+    return {
+        key: _resolved(each, definitions) for key, each in content.items() if key not in ("$ref", "$defs")
     }
-    return [text.format(limits[name]) for name, text in words.items() if name in limits]
 
 
 def keys(model: type[BaseModel]) -> list[Key]:
     """Return the keys of a file in the order of its model, those outside of tables first."""
-    tables = {
-        name: table
-        for name, field in model.model_fields.items()
-        if (table := table_at(model, [name])) and written_by_users(field)
-    }
-    own = [
-        _key("", name, field)
-        for name, field in model.model_fields.items()
-        if name not in tables and written_by_users(field)
+    tables = {"": described(model)}
+    tables |= {name: each for name, each in tables[""]["properties"].items() if "properties" in each}
+    return [
+        _key(table, name, each, name in schema.get("required", ()))
+        for table, schema in tables.items()
+        for name, each in schema["properties"].items()
+        if table or name not in tables
     ]
-    below = [
-        _key(table, name, field)
-        for table, table_model in tables.items()
-        for name, field in table_model.model_fields.items()
-        if written_by_users(field)
-    ]
-    return own + below
 
 
-def written_by_users(field: FieldInfo) -> bool:
-    """Return whether a file may hold this key; the value of another key sets those that it may not."""
-    return not any(type(constraint) is SkipJsonSchema for constraint in field.metadata)
-
-
-def _key(table: str, name: str, field: FieldInfo) -> Key:
-    found = field_shape(field)
+def _key(table: str, name: str, schema: Schema, required: bool) -> Key:
+    default = schema.get("default")
+    # Without an example of its own, another choice than the default shows more than the default.
+    values = choices(schema) or ([True, False] if allowed(schema) == TYPE_WORDS["boolean"][0] else [])
+    other = next((value for value in values if value != default), default)
+    example = schema.get("examples", [other])[0]
     return Key(
         table=table,
         name=name,
-        allowed=allowed(found),
-        default=None if field.is_required() else as_toml(field.default),
-        required=field.is_required(),
-        meaning=field.description or "",
-        example=_example(name, field, found),
+        allowed=allowed(schema),
+        default=as_toml(default),
+        required=required,
+        meaning=schema.get("description", ""),
+        example="" if example is None else f"{name} = {as_toml(example)}",
     )
 
 
-def _example(name: str, field: FieldInfo, found: Shape) -> str:
-    """Return a line that sets the key: to its own example, or else to another choice than the default.
+def branches(schema: Schema) -> list[Schema]:
+    """Return the alternatives of a schema, each without any; null, which TOML cannot write, is left out."""
+    inner = schema.get("anyOf") or schema.get("oneOf")
+    if inner:
+        return [branch for each in inner for branch in branches(each)]
+    return [] if schema.get("type") == "null" else [schema]
 
-    Empty where neither is there: a required key has to bring its example.
-    """
-    if field.examples:
-        return f"{name} = {as_toml(field.examples[0])}"
-    if field.is_required():
-        return ""
-    values = choices(found) or ((True, False) if bool in found.types else ())
-    other = next((value for value in values if value != field.default), field.default)
-    return f"{name} = {as_toml(other)}"
+
+def choices(schema: Schema) -> list[Any]:
+    """Return the values that a schema allows, where it lists them."""
+    return [
+        value
+        for each in branches(schema)
+        for value in each.get("enum", [each["const"]] if "const" in each else ())
+    ]
+
+
+def allowed(schema: Schema) -> str:
+    """Return the values that a schema allows, in words; empty where they cannot be said."""
+    # Of a value that may also be a list of such values, an axis, the list is not said each time.
+    found = branches(schema)
+    found = [each for each in found if each.get("type") != "array"] or found
+    kinds = dict.fromkeys(filter(None, map(_words, found)))
+    return ", ".join([" or ".join(kinds), *_limits(found)]) if kinds else ""
+
+
+def _words(schema: Schema) -> str:
+    if "words" in schema:
+        return str(schema["words"])
+    values = [repr(value) for value in choices(schema)]
+    if values:
+        return " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))
+    if schema.get("type") == "array":
+        return f"a list of {_item_words(schema['items'])}"
+    return TYPE_WORDS.get(schema.get("type", ""), ("", ""))[0]
+
+
+def _item_words(items: Schema) -> str:
+    if "words" in items:
+        return f"texts, each {items['words']}"
+    kind = allowed(items) if choices(items) else TYPE_WORDS.get(items.get("type", ""), ("", "values"))[1]
+    return ", ".join([kind, *_limits([items])])
+
+
+def _limits(found: Sequence[Schema]) -> list[str]:
+    limits = {name: each[name] for each in found for name in LIMIT_WORDS if name in each}
+    return [text.format(limits[name]) for name, text in LIMIT_WORDS.items() if name in limits]
 
 
 def as_toml(value: object) -> str | None:
@@ -231,69 +170,64 @@ def as_toml(value: object) -> str | None:
     return None if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def fault_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
-    """Return a line for each fault of a content that should have been of this model."""
-    return [_line(model, dict(fault)) for fault in error.errors()]
-
-
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return "did you mean ...? " with the known name nearest to this one; empty where none is near."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
     return f"did you mean {near[0]}? " if near else ""
 
 
-def _line(model: type[BaseModel], fault: dict[str, Any]) -> str:
-    path = [part for part in fault["loc"] if part not in BRANCHES]
-    key = _dotted([part for part in path if part != NAME_ITSELF])
-    wrong = _what_is_wrong(model, path, fault)
+def fault_lines(model: type[BaseModel], error: ValidationError) -> list[str]:
+    """Return a line for each fault of a content that should have been of this model."""
+    return [_line(described(model), dict(fault)) for fault in error.errors()]
+
+
+def _line(schema: Schema, fault: dict[str, Any]) -> str:
+    path = list(fault["loc"])
+    unknown = [path.pop()] if fault["type"] == "extra_forbidden" else []
+    parts: list[str] = []
+    found = parent = schema
+    for part in path:
+        below = next(filter(None, (_below(branch, part) for branch in branches(found))), None)
+        if part == NAME_ITSELF:
+            found = parent.get("propertyNames", {})
+        elif below is not None:
+            parent, found = found, below
+            parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
+        elif "properties" in found:  # a key that no file holds, such as one that another key sets
+            found = {}
+            parts.append(f".{part}")
+        # Else no part of the file, but which branch of a union pydantic took.
+    place = "".join(parts).removeprefix(".")
+    key = ".".join(filter(None, [place, *unknown]))
+    wrong = _unknown_key(schema, found, place, *unknown) if unknown else _what_is_wrong(found, fault)
     return f"{key}: {wrong}" if key else wrong
 
 
-def _dotted(path: Sequence[str | int]) -> str:
-    """Return a path as `training.epochs` or `workers[0]`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+def _below(schema: Schema, part: str | int) -> Schema | None:
+    """Return the schema of a value in a list or table; None where there is none of this place or name."""
+    if isinstance(part, int):
+        return schema.get("items")
+    named = [schema.get("properties", {}).get(part), *schema.get("patternProperties", {}).values()]
+    return next(
+        (each for each in (*named, schema.get("additionalProperties")) if isinstance(each, dict)), None
+    )
 
 
-def _what_is_wrong(model: type[BaseModel], path: Sequence[str | int], fault: dict[str, Any]) -> str:
-    kind = fault["type"]
-    if kind == "extra_forbidden":
-        return _unknown_key(model, path)
-    if kind == "value_error":  # raised by a validator of our own, which names the value
+def _unknown_key(schema: Schema, table: Schema, place: str, name: str) -> str:
+    tables = {other: each.get("properties", {}) for other, each in schema["properties"].items()}
+    elsewhere = [f"{other}.{name}" for other, names in tables.items() if name in names]
+    near = f"did you mean {' or '.join(elsewhere)}?" if elsewhere else did_you_mean(name, table["properties"])
+    return f"unknown key; {near or f'unet-scaling explain {place} lists those known'}".rstrip()
+
+
+def _what_is_wrong(schema: Schema, fault: dict[str, Any]) -> str:
+    text = repr(fault["input"])
+    shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    if fault["type"] == "value_error":  # raised by a validator of our own, which names the value
         return str(fault["msg"].removeprefix("Value error, "))
-    if kind == "too_short":
-        return f"found {_shown(fault['input'])}; at least one value is needed"
-    found = shape_at(model, path) or Shape(())
-    wanted = f"allowed: {allowed(found)}" if allowed(found) else str(fault["msg"])
-    return f"missing; {wanted}" if kind == "missing" else _wrong_value(fault["input"], found, wanted)
-
-
-def _wrong_value(value: object, found: Shape, wanted: str) -> str:
-    hint = did_you_mean(str(value), [str(choice) for choice in choices(found)])
-    return f"found {_shown(value)}; {hint}{wanted}"
-
-
-def _unknown_key(model: type[BaseModel], path: Sequence[str | int]) -> str:
-    name = str(path[-1])
-    table = table_at(model, path[:-1])
-    known = sorted(_keys_of_users(table)) if table else []
-    elsewhere = [key for key in _tables_with(model, name) if key != _dotted(path)]
-    hint = f"did you mean {' or '.join(elsewhere)}? " if elsewhere else did_you_mean(name, known)
-    return f"unknown key; {hint}known here: {', '.join(known)}"
-
-
-def _keys_of_users(table: type[BaseModel]) -> list[str]:
-    return [name for name, field in table.model_fields.items() if written_by_users(field)]
-
-
-def _tables_with(model: type[BaseModel], name: str) -> Iterator[str]:
-    """Yield the dotted keys of this name in the tables of a model."""
-    for table in _keys_of_users(model):
-        below = table_at(model, [table])
-        if below is not None and name in below.model_fields:
-            yield f"{table}.{name}"
-
-
-def _shown(value: object) -> str:
-    """Return a value as it stands in the file, a very long one cut."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    if fault["type"] == "too_short":
+        return f"found {shown}; at least one value is needed"
+    wanted = f"allowed: {allowed(schema)}" if allowed(schema) else str(fault["msg"])
+    if fault["type"] == "missing":
+        return f"missing; {wanted}"
+    return f"found {shown}; {did_you_mean(str(fault['input']), list(map(str, choices(schema))))}{wanted}"
