@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     PositiveInt,
@@ -15,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from slurm.sbatch_options import require_free
+from slurm.sbatch_options import free_option
 from slurm.scheduler import Slurm
 from unet_scaling.study.config import PROJECT
 from unet_scaling.study.errors import UserError
@@ -33,6 +34,7 @@ SbatchOption = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9._,:+/=@%\[\]&|()*-]+$"),
     Allowed("one option with its value, of letters, digits and . _ , : + / = @ % [ ] & | ( ) * -"),
     BeforeValidator(lambda value: as_one_word(value) if isinstance(value, str) else value),
+    AfterValidator(free_option),
 ]
 Variable = Annotated[
     str,
@@ -124,24 +126,11 @@ class Cluster(StrictModel):
             raise ValueError(f"{gres!r} asks for {number}: use gres = '{name}' and gpus_per_node = {number}")
         return f"{name}{comma}{others}"
 
-    @field_validator("options")
-    @classmethod
-    def _not_those_of_the_geometry(cls, options: list[str]) -> list[str]:
-        faults = []
-        for option in options:
-            try:
-                require_free(option)
-            except ValueError as error:
-                faults.append(str(error))
-        if faults:
-            raise ValueError("; ".join(faults))
-        return options
-
     @model_validator(mode="after")
     def _stops_before_the_limit(self) -> Self:
         if self.stop_seconds >= self.limit_seconds:
             raise ValueError(
-                f"stop_seconds = {self.stop_seconds}: must be less than time, {self.limit_seconds} s"
+                f"stop_seconds: found {self.stop_seconds}; allowed: less than time, {self.limit_seconds} s"
             )
         return self
 
@@ -194,10 +183,10 @@ def read_cluster(path: Path) -> Cluster:
 def geometry(cluster: Cluster, workers: int) -> Geometry:
     """Return the fewest nodes that hold the workers, one per GPU. Raises UserError naming what would fit."""
     if cluster.largest is not None and workers > cluster.largest:
+        needed = -(-workers // cluster.gpus_per_node)
         raise UserError(
-            f"{workers} workers need {-(-workers // cluster.gpus_per_node)} nodes of "
-            f"{cluster.gpus_per_node} GPUs, max_nodes is {cluster.max_nodes}; "
-            f"the nearest possible worker count is {cluster.largest}"
+            f"{workers} workers need {needed} nodes, max_nodes is {cluster.max_nodes}; the nearest possible "
+            f"worker count is {cluster.largest}"
         )
     per_node = min(workers, cluster.gpus_per_node)
     return Geometry(workers, -(-workers // per_node), per_node, cluster.cores_per_worker)
@@ -222,11 +211,7 @@ def limit_seconds(time: str) -> int:
     """Return the seconds of a Slurm time limit: m, m:s, h:m:s, days-h, days-h:m or days-h:m:s."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-        return int(days) * DAY_SECONDS + hours * 3600 + minutes * 60 + seconds
-    if len(parts) == 3:
-        hours, minutes, seconds = parts
-        return hours * 3600 + minutes * 60 + seconds
-    minutes, seconds = (*parts, 0)[:2]
-    return minutes * 60 + seconds
+    if not dash and len(parts) < 3:  # minutes come first
+        parts = [0, *parts]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return int(days or 0) * DAY_SECONDS + hours * 3600 + minutes * 60 + seconds

@@ -129,13 +129,13 @@ def _toml(value: object) -> str:
 # Spellings of what the submission sets itself, each with the name that sbatch takes it for and the cure.
 OWN_SPELLINGS = [
     ("--array=0-1", "array", "repeats"), ("-a0-1", "array", "repeats"), ("--arr=0-1", "array", "repeats"),
-    ("-Jx", "job-name", "names"), ("-HJx", "job-name", "names"), ("--job=x", "job-name", "names"),
+    ("-Jx", "job-name", "names"), ("--job=x", "job-name", "names"),
     ("-Dx", "chdir", "folder of its run"), ("--chd=x", "chdir", "folder of its run"),
     ("--test-only", "test-only", "--dry-run"), ("--te", "test-only", "--dry-run"),
     ("--wrap=x", "wrap", "script"), ("--parsable", "parsable", "answer"), ("--pars", "parsable", "answer"),
     ("-ox", "output", "output.log"), ("--outp=x", "output", "output.log"), ("-ex", "error", "output.log"),
     ("--open-mode=truncate", "open-mode", "output.log"), ("--op=truncate", "open-mode", "output.log"),
-    ("--requeue", "requeue", "`requeue = true`"), ("--no-req", "no-requeue", "`requeue = false`"),
+    ("--requeue", "requeue", "`requeue`"), ("--no-req", "no-requeue", "`requeue`"),
     ("--signal=TERM@9", "signal", "`stop_seconds`"), ("--sig=TERM@9", "signal", "`stop_seconds`"),
     ("--export=NONE", "export", "`environment`"), ("--export-f=x", "export-file", "`environment`"),
     ("--nodes=3", "nodes", "`workers`"), ("-N3", "nodes", "`workers`"), ("-n3", "ntasks", "`workers`"),
@@ -145,7 +145,7 @@ OWN_SPELLINGS = [
     ("-G1", "gpus", "`gres`"), ("--gpus=1", "gpus", "`gres`"), ("--gpus-per-n=1", "gpus-per-node", "`gres`"),
     ("--gres=gpu:1", "gres", "`gres`"), ("-t5", "time", "`time`"), ("-px", "partition", "`partition`"),
     ("--part=x", "partition", "`partition`"), ("-Ax", "account", "`account`"), ("-W", "wait", "--wait"),
-    ("-HW", "wait", "--wait"), ("--clusters=x", "clusters", "`cluster_name`"),
+    ("--clusters=x", "clusters", "`cluster_name`"),
     ("--overcommit", "overcommit", "`cores_per_worker`"), ("-O", "overcommit", "`cores_per_worker`"),
     ("--time-min=5", "time-min", "`time`"),
 ]  # fmt: skip
@@ -168,11 +168,12 @@ def read_with_options(folder: Path, *options: str) -> Cluster:
 def test_refuses_what_the_submission_sets_in_every_spelling(
     option: str, name: str, cure: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=rf"site\.toml: options: .*'{option}' sets --{name}, .*{cure}"):
+    with pytest.raises(UserError, match=rf"site\.toml: options\[0\]: '{option}' sets --{name}, .*{cure}"):
         read_with_options(tmp_path, option)
 
 
 NO_OPTIONS = [
+    "-HJx", "-HW", "-vn3",
     "exclusive", "3", "-", "--", "--=3", "-3", "-N 1 -n 4", "--constraint=a #b", "--comment=a;b",
     '--constraint="a', "--x=$(y)",
 ]  # fmt: skip
