@@ -172,7 +172,7 @@ RECORDED = {"compute_profile": "on", "epochs": 2}
         (EMULATED | {"loading": "decode", "loader_workers": 2}, "data.loader_workers = 2"),
         (RECORDED | {"workers": 2}, "workers = 1, found workers = 2"),
         (RECORDED | {"epochs": 1}, "training.epochs of at least 2, found 1"),
-        (RECORDED | {"accumulate": 2}, "training.accumulate = 2"),
+        (RECORDED | {"accumulate": 2}, "one pass per step, found 2"),
     ],
 )
 def test_refuses_options_that_make_no_sense_for_workers_that_wait_or_are_recorded(

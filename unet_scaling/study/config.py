@@ -125,82 +125,10 @@ class RunConfig(StrictModel):
         return content | {"data": TaskData.model_validate(data) if isinstance(data, dict) else data}
 
     @model_validator(mode="after")
-    def _only_its_own_knobs(self) -> Self:
-        for framework in ALL_FRAMEWORKS:
-            if framework != self.framework and getattr(self, framework) is not None:
-                raise ValueError(f"a {self.framework} run has no table {framework}")
-        return self
-
-    @model_validator(mode="after")
-    def _every_worker_plays_as_many(self) -> Self:
-        plays = self.training.plays
-        if plays is not None and plays % self.workers:
-            raise ValueError(
-                f"training.plays = {plays} is no multiple of workers = {self.workers}: every worker plays "
-                "equally many; use workers = 1, which plays any number"
-            )
-        if plays is not None and self.model.batch_norm == "sync":
-            raise ValueError(
-                "training.plays is for model.batch_norm = 'local' or 'off': with 'sync', a layer needs the "
-                "images of all workers at once"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_static_graph_has_one_pass_per_step(self) -> Self:
-        knobs = getattr(self, self.framework)
-        if isinstance(knobs, NativeKnobs) and knobs.static_graph and self.passes_per_step > 1:
-            raise ValueError(
-                f"{self.framework}.static_graph needs one pass per step (training.accumulate, "
-                f"training.plays), found {self.passes_per_step}: where passes are held back, "
-                "not all are alike"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_static_graph_uses_the_same_parameters(self) -> Self:
-        knobs = getattr(self, self.framework)
-        if isinstance(knobs, NativeKnobs) and knobs.static_graph and self.task.find_unused_parameters:
-            raise ValueError(
-                f"{self.framework}.static_graph = true tells DDP that every pass uses the same parameters, "
-                "task.find_unused_parameters = true that some do not; remove one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _emulated_workers_learn_nothing(self) -> Self:
-        fault = compute_profile_fault(self.training, self.workers)
-        if self.is_emulated:
-            fault = fault or emulation_fault(self.data, self.model, self.training, self.emulation)
-        if fault:
-            raise ValueError(fault)
-        return self
-
-    @model_validator(mode="after")
-    def _a_task_of_its_own_has_no_built_in_options(self) -> Self:
-        if not self.has_own_task:
-            default = dict(TaskOptions())
-            given = " and ".join(f"task.{name}" for name, value in self.task if value != default[name])
-            if given:
-                raise ValueError(f"{given} are for the task that task.file names; set it, or remove them")
-            return self
-        if self.task.sha256 is None:
-            raise ValueError("task.sha256 is missing: the SHA-256 of task.file belongs to the configuration")
-        built_in = (self.model, self.emulation, self.saliency)
-        if built_in != (Model(), Emulation(), SaliencyOptions()) or self.training.compute_profile == "on":
-            raise ValueError(
-                "[model], [emulation], [saliency] and training.compute_profile are for the built-in U-Net; "
-                "remove them, or task.file"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _emulated_workers_have_nothing_to_explain(self) -> Self:
-        if self.is_emulated and self.is_explained:
-            raise ValueError(
-                f"saliency.method = {self.saliency.method!r}: emulated workers wait and predict nothing that "
-                "a map could explain; use 'off', or remove emulation.compute"
-            )
+    def _options_agree(self) -> Self:
+        faults = [*_conflicts(self), *_conflicts_of_emulation(self)]
+        if faults:
+            raise ValueError(faults[0])
         return self
 
     @property
@@ -281,21 +209,17 @@ def horovod_environment(config: RunConfig) -> dict[str, str]:
 
 
 def _dilated_cycle_time(knobs: HorovodKnobs) -> HorovodKnobs:
+    """Return the options with the cycle time, which Horovod would else take from its variable, dilated."""
     if not is_dilated():
         return knobs
-    undilated = _found_cycle_time() if knobs.cycle_time_ms is None else knobs.cycle_time_ms
-    return knobs.model_copy(update={"cycle_time_ms": dilated(undilated)})
-
-
-def _found_cycle_time() -> float:
-    """Return the milliseconds that Horovod would take from its variable, or by default."""
-    text = os.environ.get(HOROVOD_CYCLE_TIME_VARIABLE) or str(HOROVOD_CYCLE_TIME_MILLISECONDS)
+    found = os.environ.get(HOROVOD_CYCLE_TIME_VARIABLE) or HOROVOD_CYCLE_TIME_MILLISECONDS
     try:
-        return float(text)
+        undilated = float(found) if knobs.cycle_time_ms is None else knobs.cycle_time_ms
     except ValueError:
         raise UserError(
-            f"{HOROVOD_CYCLE_TIME_VARIABLE} = {text!r}: a number of milliseconds is needed"
+            f"{HOROVOD_CYCLE_TIME_VARIABLE} = {found!r}: allowed: a number of milliseconds"
         ) from None
+    return knobs.model_copy(update={"cycle_time_ms": dilated(undilated)})
 
 
 def no_value_twice(values: list[Any]) -> list[Any]:
@@ -367,8 +291,7 @@ class StudyConfig(StrictModel):
     def _until_has_something_to_compare(self) -> Self:
         if self.until and not set(FRAMEWORKS) <= set(self.frameworks):
             raise ValueError(
-                f'repeats = "{self.until}" compares {" and ".join(FRAMEWORKS)}, but frameworks = '
-                f"{self.frameworks}; give a number of repeats, or both frameworks"
+                f'repeats = "{self.until}" compares {" and ".join(FRAMEWORKS)}; name both frameworks'
             )
         return self
 
@@ -377,22 +300,20 @@ class StudyConfig(StrictModel):
         self._require_few(source)
         configs = []
         faults = []
-        for framework, workers, repeat, options in self._points():
-            try:
-                configs.append(self._config(framework, workers, repeat, options, source))
-            except UserError as error:
-                faults.append(str(error))
+        for repeat in range(1, self.repeats + 1):
+            for framework, workers in itertools.product(self.frameworks, self.workers):
+                axes = self._axes(framework)
+                for values in itertools.product(*axes.values()):
+                    options = dict(zip(axes, values, strict=True))
+                    try:
+                        configs.append(self._config(framework, workers, repeat, options, source))
+                    except UserError as error:
+                        faults.append(str(error))
         if faults:
             raise UserError("\n".join(dict.fromkeys(faults)))
         if len({config.run for config in configs}) != len(configs):
             raise UserError(f"{source}: two runs have the same name; an axis names a value twice")
         return configs
-
-    def _points(self) -> Iterator[tuple[Framework, int, int, Options]]:
-        for repeat in range(1, self.repeats + 1):
-            for framework, workers in itertools.product(self.frameworks, self.workers):
-                for options in self._options(framework):
-                    yield framework, workers, repeat, options
 
     def _require_few(self, source: str) -> None:
         """Raise UserError where the product of the axes is more runs than anyone wants."""
@@ -401,7 +322,7 @@ class StudyConfig(StrictModel):
         if runs > MOST_RUNS:
             raise UserError(
                 f"{source}: its axes and repeats = {self.repeats} give {runs} runs, at most {MOST_RUNS} are "
-                "allowed; shorten an axis, or make several studies of it"
+                "allowed; shorten an axis"
             )
 
     def _axes(self, framework: Framework) -> dict[OptionKey, list[Any]]:
@@ -415,16 +336,8 @@ class StudyConfig(StrictModel):
 
     def _tables(self, framework: Framework) -> dict[str, dict[str, Any]]:
         """Return the options of this framework's runs, by table."""
-        tables: dict[str, dict[str, Any]] = {
-            table: getattr(self, table) for table in (*SHARED_TABLES, framework)
-        }
+        tables = {table: getattr(self, table) for table in (*SHARED_TABLES, framework)}
         return tables | {TASK_OPTIONS: self.task.options}
-
-    def _options(self, framework: Framework) -> Iterator[Options]:
-        """Yield every combination of this framework's axes: {(table, key): value}."""
-        axes = self._axes(framework)
-        for values in itertools.product(*axes.values()):
-            yield dict(zip(axes, values, strict=True))
 
     def _config(
         self, framework: Framework, workers: int, repeat: int, options: Options, source: str
@@ -458,19 +371,13 @@ def _run_name(framework: Framework, workers: int, repeat: int, options: Options,
     """Return the name of a run and its folder, for people only. Raises UserError where it is too long."""
     values = [f"{key}={_plain(value)}" for (_, key), value in options.items()]
     name = "-".join([framework, f"w{workers:02d}", *values, f"r{repeat}"])
-    if len(name) <= LONGEST_NAME:
-        return name
-    raise _too_long(len(name), options, source)
-
-
-def _too_long(characters: int, options: Options, source: str) -> UserError:
-    """Return the error that names the option with most of these characters."""
-    (table, key), value = max(options.items(), key=lambda option: len(_plain(option[1])))
-    return UserError(
-        f"{source}: {table}.{key}: found {str(value)[:40]!r}, one of an axis, with which the name of a run "
-        f"has {characters} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes; for a "
-        "path, a link of a short name"
-    )
+    if len(name) > LONGEST_NAME:
+        (table, key), value = max(options.items(), key=lambda option: len(_plain(option[1])))
+        raise UserError(
+            f"{source}: {table}.{key}: found {str(value)[:30]!r} of an axis: the name of a run has "
+            f"{len(name)} characters; allowed: {LONGEST_NAME}. Use shorter values or fewer axes"
+        )
+    return name
 
 
 def _plain(value: object) -> str:
@@ -478,50 +385,69 @@ def _plain(value: object) -> str:
     return re.sub(r"[^A-Za-z0-9.+]+", "_", str(value))
 
 
-def compute_profile_fault(training: Training, workers: int) -> str:
-    """Return why a run with these options cannot record its computing; empty where it can, or is not to."""
-    if training.compute_profile == "off":
-        return ""
-    asked = "training.compute_profile = 'on'"
-    if workers != 1:
-        return f"{asked} needs workers = 1, found workers = {workers}: others would be part of each step"
-    if training.epochs < FEWEST_PROFILED_EPOCHS:
-        return f"{asked} needs training.epochs of at least 2, found {training.epochs}: the first warms up"
-    if training.plays is not None or training.accumulate > 1:
-        passes = f"training.plays = {training.plays}, training.accumulate = {training.accumulate}"
-        return f"{asked} needs one pass per step, found {passes}; leave both out"
-    return ""
-
-
-def emulation_fault(data: Data, model: Model, training: Training, emulation: Emulation) -> str:
-    """Return which option makes no sense for workers that wait instead of computing, and what to do."""
-    found = next(_excluded(data, model, training, emulation), None)
-    if found is None:
-        return ""
-    option, reason = found
-    return f"emulation.compute = {emulation.compute!r}: found {option}, but {reason}"
-
-
-def _excluded(
-    data: Data, model: Model, training: Training, emulation: Emulation
-) -> Iterator[tuple[str, str]]:
-    """Yield option and reason."""
-    if training.plays is not None:
-        yield f"training.plays = {training.plays}", "emulated workers learn nothing; leave one of the two out"
-    if training.initial_weights is not None:
-        yield f"training.initial_weights = {training.initial_weights!r}", "no weight is used; leave it out"
-    if training.compute_profile == "on":
-        yield "training.compute_profile = 'on'", "nothing is computed; record it with workers that compute"
-    if training.compile:
-        yield "training.compile = True", "nothing is computed; compile in the run that records the profile"
-    if training.epochs == 0:
-        yield "training.epochs = 0", "emulated runs are not evaluated; use 2 or more"
-    if training.evaluate_every:
-        yield f"training.evaluate_every = {training.evaluate_every}", "nothing is learned; use 0"
-    if model.batch_norm == "sync":
-        yield "model.batch_norm = 'sync'", "communication in the forward pass is not emulated; use 'local'"
-    if data.loader_workers and emulation.data == "replayed":
+def _conflicts(config: RunConfig) -> Iterator[str]:
+    """Yield which options of a run exclude each other, and what to do."""
+    training, task = config.training, config.task
+    for framework in ALL_FRAMEWORKS:
+        if framework != config.framework and getattr(config, framework) is not None:
+            yield f"a {config.framework} run has no table {framework}"
+    if training.plays and training.plays % config.workers:
         yield (
-            f"data.loader_workers = {data.loader_workers}",
-            "loader processes are not replayed; use emulation.data = 'real', or 0",
+            f"training.plays = {training.plays} is no multiple of workers = {config.workers}; "
+            "use workers = 1, which plays any number"
         )
+    if training.plays and config.model.batch_norm == "sync":
+        yield "training.plays is for model.batch_norm = 'local' or 'off', found 'sync'"
+    knobs = getattr(config, config.framework)
+    if isinstance(knobs, NativeKnobs) and knobs.static_graph:
+        if config.passes_per_step > 1:
+            yield (
+                f"{config.framework}.static_graph needs one pass per step (training.accumulate, "
+                f"training.plays), found {config.passes_per_step}"
+            )
+        if task.find_unused_parameters:
+            yield f"{config.framework}.static_graph and task.find_unused_parameters: remove one of them"
+    if training.compute_profile == "on":
+        asked = "training.compute_profile = 'on' needs"
+        if config.workers != 1:
+            yield f"{asked} workers = 1, found workers = {config.workers}"
+        if training.epochs < FEWEST_PROFILED_EPOCHS:
+            yield f"{asked} training.epochs of at least 2, found {training.epochs}"
+        if config.passes_per_step > 1:
+            yield f"{asked} one pass per step, found {config.passes_per_step}; leave plays and accumulate out"
+    if not config.has_own_task:
+        default = dict(TaskOptions())
+        given = " and ".join(f"task.{name}" for name, value in task if value != default[name])
+        if given:
+            yield f"{given} are for the task that task.file names; set it, or remove them"
+        return
+    if task.sha256 is None:
+        yield "task.sha256 is missing: the SHA-256 of task.file belongs to the configuration"
+    built_in = (config.model, config.emulation, config.saliency)
+    if built_in != (Model(), Emulation(), SaliencyOptions()) or training.compute_profile == "on":
+        yield (
+            "[model], [emulation], [saliency] and training.compute_profile are for the built-in U-Net; "
+            "remove them, or task.file"
+        )
+
+
+def _conflicts_of_emulation(config: RunConfig) -> Iterator[str]:
+    """Yield the options that make no sense for workers that wait instead of computing."""
+    if not config.is_emulated:
+        return
+    training = config.training
+    excluded = {
+        "training.plays": training.plays is not None,
+        "training.initial_weights": training.initial_weights is not None,
+        "training.compute_profile": training.compute_profile == "on",
+        "training.compile": training.compile,
+        "training.epochs": training.epochs == 0,
+        "training.evaluate_every": training.evaluate_every > 0,
+        "model.batch_norm": config.model.batch_norm == "sync",
+        "data.loader_workers": config.data.loader_workers > 0 and config.emulation.data == "replayed",
+        "saliency.method": config.is_explained,
+    }
+    for option in (name for name, is_set in excluded.items() if is_set):
+        table, _, key = option.partition(".")
+        value = getattr(getattr(config, table), key)
+        yield f"emulation.compute: found {option} = {value!r}, which emulated workers cannot do; remove one"
