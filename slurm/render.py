@@ -153,8 +153,9 @@ def _render(
     **values: object,
 ) -> str:
     wanted = cluster.ping_pong and shape.nodes > 1
+    kept = [name for name in cluster.keep_variables if name.startswith(IDENTITY_VARIABLES)]
     return _templates().get_template(template).render(
-        cluster=cluster, launcher=_launcher(cluster), geometry=shape, token=token,
+        cluster=cluster, launcher=_launcher(cluster), geometry=shape, token=token, kept=kept,
         prologue=prologue_path(cluster), allocator=KEEP_MEMORY, identity_variables=IDENTITY_VARIABLES,
         ping_pong=ping_pong_words(cluster, shape, folder, places.python) if wanted else None,
         python=str(places.python), project=str(places.project), **values,
