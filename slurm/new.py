@@ -193,17 +193,19 @@ class Partition:
         return self.nodes * self.workers_per_node
 
 
-def ask_slurm(named: str | None) -> Partition | None:
+def ask_slurm(named: str | None, cluster: str | None = None) -> Partition | None:
     """Return the named partition, or else that with most GPUs in service; None where there is no Slurm.
 
-    Raises UserError for a name that Slurm does not have, or where no node takes jobs.
+    Raises UserError for names that Slurm does not have, or where no node takes jobs.
     """
     try:
-        answer = Slurm().call(["sinfo", "--noheader", f"--format={NODE_COLUMNS}"])
-        configuration = Slurm().call(["scontrol", "show", "config"])
+        answer = Slurm(cluster).call(["sinfo", "--noheader", f"--format={NODE_COLUMNS}"])
+        configuration = Slurm(cluster).call(["scontrol", "show", "config"])
     except UnreachableError as error:
         raise UserError(f"Slurm does not answer ({error}); try again") from None
-    except UserError:  # there is none
+    except UserError:
+        if cluster:
+            raise
         return None
     plugins = re.search(r"^TaskPlugin\s*=\s*(.*)$", configuration, re.MULTILINE)
     binds_cores = plugins is not None and any(name in plugins.group(1) for name in BINDING_PLUGINS)
@@ -290,6 +292,7 @@ def cluster_choices(
         )
     seconds = limit or min(USUAL_LIMIT_SECONDS, partition.limit or USUAL_LIMIT_SECONDS)
     workers = partition.workers_per_node
+    has_gpus = partition.gpu_type is not None
     mpi = next((kind for package, kind in MPI_KINDS.items() if _is_installed(package)), "pmix")
     gres = f"gpu:{partition.gpu_type}" if partition.gpu_type else "gpu"
     cores = f"{count(partition.cores_per_node, 'core')} of a node, shared by {count(workers, 'worker')}"
@@ -297,18 +300,10 @@ def cluster_choices(
     choices = [
         Choice("launcher", "srun", "where unet-scaling doctor finds groups of 1: mpiexec, or another --mpi"),
         Choice("launcher_arguments", [f"--mpi={mpi}"], "what the installed MPI speaks; srun --mpi=list"),
-        Choice(
-            "gpus_per_node",
-            workers,
-            "as sinfo says" if partition.gpu_type is not None else "no GPUs: processors",
-        ),
-        Choice("gres", gres if partition.gpu_type is not None else "", "as sinfo names it"),
+        Choice("gpus_per_node", workers, "as sinfo says" if has_gpus else "no GPUs: processors"),
+        Choice("gres", gres if has_gpus else "", "as sinfo names it"),
         Choice("max_nodes", partition.nodes, nodes),
-        Choice(
-            "ping_pong",
-            partition.nodes > 1,
-            "it explains the times of runs on several nodes, in a minute a job",
-        ),
+        Choice("ping_pong", partition.nodes > 1, "explains the times of several nodes, in a minute a job"),
         Choice("cores_per_worker", max(1, partition.cores_per_node // workers), cores),
         Choice("partition", partition.name, "as asked for, or the one with most GPUs in service"),
         Choice("time", time_limit(seconds), "of one job; a run that needs longer is continued"),
@@ -320,9 +315,7 @@ def cluster_choices(
     if account:
         choices.append(Choice("account", account, "as asked for"))
     if exclusive:
-        choices.append(
-            Choice("options", ["--exclusive"], "no other job on the nodes while times are measured")
-        )
+        choices.append(Choice("options", ["--exclusive"], "no other job on the nodes meanwhile"))
     return choices
 
 

@@ -25,6 +25,12 @@ gpu|1|idle~|128+|2|gpu:a100:8(S:0-1)|1:00:00|1-2
 gpu|1|reserved|48|2|gpu:v100:2|1:00:00|1-2
 old|1|down|24|2|gpu:k80:4|infinite|1
 """
+# Where a cluster is named, the real commands put its name first, or refuse one that they do not know.
+ONE_CLUSTER = """case "$1" in
+--clusters=cm4) echo "CLUSTER: cm4" ;;
+--clusters=*) echo "sinfo: error: No cluster 'x' known by database." >&2; exit 1 ;;
+esac
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +48,7 @@ def on_site(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     answer.write_text(SITE)
     (folder / "config").write_text("TaskPlugin              = task/affinity,task/cgroup\n")
     for program, file in (("sinfo", answer), ("scontrol", folder / "config")):
-        (folder / program).write_text(f"#!/bin/sh\n/bin/cat {file}\n")
+        (folder / program).write_text(f"#!/bin/sh\n{ONE_CLUSTER}/bin/cat {file}\n")
         (folder / program).chmod(0o755)
     return make_images(folder / "data", 40)
 
@@ -125,6 +131,15 @@ def test_both_files_fit_together(on_site: Path, folder: Path, monkeypatch: pytes
     assert (cluster.gres, cluster.gpus_per_node, cluster.cores_per_worker) == ("gpu:a100", 4, 16)
     assert cluster.max_nodes == 2  # of 3 nodes; the partition allows 2
     assert not cluster.pin_cores
+
+
+def test_of_several_clusters_the_named_one_is_asked_and_stands_in_the_file(
+    on_site: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(monkeypatch, "one", "--data", str(on_site), "--cluster-name", "cm4")
+    assert read_cluster(folder / "one.cluster.toml").cluster_name == "cm4"
+    with pytest.raises(UserError, match="No cluster 'x' known"):
+        call(monkeypatch, "other", "--data", str(on_site), "--cluster-name", "x")
 
 
 def test_without_gpus_each_processor_of_a_node_is_a_worker(

@@ -51,7 +51,7 @@ def main() -> None:
     for path in (study_path, cluster_path):
         if os.path.lexists(path):
             raise UserError(f"{path} exists, and is not overwritten; choose another name")
-    partition = ask_slurm(arguments.partition)
+    partition = ask_slurm(arguments.partition, arguments.cluster_name)
     if partition:
         largest = partition.largest
         why = f"up to the {largest} that {count(partition.nodes, 'node')} of {partition.name} have room for"
@@ -67,6 +67,8 @@ def main() -> None:
     if partition:
         limit = limit_seconds(arguments.time) if arguments.time else None
         where = cluster_choices(partition, arguments.account, limit, not arguments.share_nodes)
+        if arguments.cluster_name:
+            where.append(Choice("cluster_name", arguments.cluster_name, "as asked for"))
     what = _study(arguments, workers, "as asked for" if arguments.workers else why)
     study_kind, cluster_kind = file_kinds()
     title = f"Study {arguments.name}, by unet-scaling new. More keys: docs/study.md, or unet-scaling explain."
@@ -100,6 +102,7 @@ def command_line() -> CommandLine:
     add("--repeats", type=positive, default=repeats, help=f"default: {repeats}")
     add("--batch", type=positive, metavar="IMAGES", help="per worker; default: by the images")
     add("--partition", help="of Slurm; default: the one with most GPUs in service")
+    add("--cluster-name", metavar="NAME", help="of several that Slurm serves, as for sinfo -M")
     add("--account", help="to charge the jobs to")
     add("--time", metavar="LIMIT", help="of one job; default: 02:00:00, or the partition's")
     add("--share-nodes", action="store_true", help="let other jobs use the nodes meanwhile")
