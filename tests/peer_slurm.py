@@ -15,17 +15,18 @@ import slurm.scheduler
 import slurm.states
 import slurm.status
 import unet_scaling.study.texts
+from slurm.cluster import Cluster
 from slurm.scheduler import CALL_SECONDS, Printed
 from slurm.states import base_of
 
 # Whose time is the clock's.
-TIMED = (
-    slurm.scheduler, slurm.states, slurm.batch, slurm.status, slurm.commands.submit, unet_scaling.study.texts,
-)  # fmt: skip
+OURS = (slurm.scheduler, slurm.states, slurm.batch, slurm.status, slurm.commands.submit)
+TIMED = (*OURS, unet_scaling.study.texts)
 
 LIVE = ("PENDING", "RUNNING")
 LONGEST_DELAY_SECONDS = 100.0
 HEADER = "JOBID|STATE|REASON|NAME|."
+CLUSTER = Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, time="10", cluster_name="cm4")
 OTHERS_JOB = "another.job.of-the-user"
 LOST = (
     "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
@@ -86,7 +87,8 @@ class PeerSlurm:
         self.clock.now += 0.05
         self.arrive()
         fault = self.faults.pop(0) if self.faults else ""
-        program, *words = command
+        program, cluster, *words = command
+        assert cluster == f"--clusters={CLUSTER.cluster_name}", command
         if program == "sbatch":
             assert folder is not None
             return self.sbatch(words, folder, fault, stop_at)
@@ -112,9 +114,8 @@ class PeerSlurm:
         elif fault == "cut row":
             out = out[: out.rstrip("\n").rfind("\n") + 1]
         elif fault == "wordy":
-            out = (
-                f"CLUSTER: cm4\n\x1b[1mWelc\xf6me | of 12\x1b[0m\n{out.lower() if '|.' in out else out}bye\n"
-            )
+            lower = out.lower() if "|." in out else out
+            out = f"CLUSTER: cm4\n\x1b[1mWelc\xf6me | of 12\x1b[0m\n{lower}bye\n"
         elif fault == "double":
             out = out + out
         return (code, out.encode("latin-1"), error.encode())
@@ -129,12 +130,8 @@ class PeerSlurm:
                 return (None, b"", b"")
         live = sum(job.state in LIVE and job.name != OTHERS_JOB for job in self.jobs.values())
         if option == "--test-only":
-            texts = {
-                "limit": "sbatch: error: QOSMaxSubmitJobPerUserLimit",
-                "refuse": "allocation failure: no",
-            }
-            if fault in texts:
-                return (1, b"", texts[fault].encode())
+            if fault in ("limit", "refuse"):
+                return 1, b"", b"QOSMaxSubmitJobPerUserLimit" if fault == "limit" else b"allocation failure"
             return self.answered("lost" if fault in ("lost", "hang") else "", 0, "")
         if fault == "refuse":
             return (1, b"", b"sbatch: error: Batch job submission failed: Invalid qos specification")
@@ -182,11 +179,8 @@ class PeerSlurm:
         job = self.jobs.get(int(words[3]))
         if job is None:
             return 1, "", "slurm_load_jobs error: Invalid job id specified"
-        return (
-            0,
-            f"JobId={words[3]} JobName={job.name} UserId=me(7) JobState={job.state} Reason=None End=x\n",
-            "",
-        )
+        shown = f"JobId={words[3]} JobName={job.name} UserId=me(7) JobState={job.state} Reason=None End=x"
+        return 0, f"{shown}\n", ""
 
     def sacct(self, words: list[str]) -> tuple[int, str, str]:
         if self.accounting is None:

@@ -31,6 +31,7 @@ JOBS = {
     ),
 }  # fmt: skip
 RUNNING_SECONDS = 60
+BY_NAME = Slurm("virtual")  # as users of a site with several clusters have to name it
 FORGOTTEN_SECONDS = 300
 
 
@@ -78,6 +79,7 @@ def test_the_accounting_tells_the_ends_of_forgotten_jobs_and_of_no_job_that_live
         for name, job in ends.items()
     }
     assert found == {name: tuple(expected) for name, (_, _, *expected) in JOBS.items()}
+    assert BY_NAME.ended(ids.values()) == ends
 
     again = cluster.submit(SLEEP, tmp_path, "--job-name=again", "--requeue")
     wait_until((tmp_path / "again").exists, f"job {again} to run", RUNNING_SECONDS)
@@ -86,7 +88,8 @@ def test_the_accounting_tells_the_ends_of_forgotten_jobs_and_of_no_job_that_live
     # Its first attempt has ended in the accounting, and may still be completing.
     assert state_of("again", again) in ("PENDING", "COMPLETING")
     wait_until(lambda: state_of("again", again) == "PENDING", f"job {again} to be pending", RUNNING_SECONDS)
-    Slurm().cancel("again")
+    assert BY_NAME.find("again") == BY_NAME.look_up({"again": again})["again"].job == again
+    BY_NAME.cancel("again")
     wait_until(lambda: state_of("again", again) == "CANCELLED", f"job {again} to end", RUNNING_SECONDS)
 
     queued = cluster.submit(SLEEP, tmp_path, "--hold", "--job-name=held")

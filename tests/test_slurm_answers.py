@@ -157,12 +157,11 @@ def test_after_these_nobody_knows_whether_there_is_a_job(message: str) -> None:
         "Invalid partition name specified", "Invalid account or account/partition combination specified",
         "Requested time limit is invalid (missing or exceeds some limit)", "Invalid qos specification",
         "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
-        "Requested node configuration is not available", "Access/permission denied",
-        "Invalid feature specification",
+        "Requested node configuration is not available", "Node count specification invalid",
+        "Access/permission denied", "Invalid feature specification", "Resource temporarily unavailable",
         "Requested GRES option unsupported by configured SelectType plugin",
-        "Node count specification invalid",
         "User's group not permitted to use this partition", "Memory required by task is not available",
-        "Slurm temporarily unable to accept job, sleeping and retrying", "Resource temporarily unavailable",
+        "Slurm temporarily unable to accept job, sleeping and retrying",
     ],
 )  # fmt: skip
 def test_these_are_refusals(message: str) -> None:

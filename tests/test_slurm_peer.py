@@ -26,7 +26,6 @@ import slurm.scheduler
 import slurm.states
 import slurm.status
 from slurm.cancellation import next_cancellation
-from slurm.cluster import Cluster
 from slurm.commands.submit import submit_and_wait
 from slurm.render import Places
 from slurm.status import cancel_study, study_rows
@@ -34,6 +33,7 @@ from slurm.study_folder import StudyFolder
 from slurm.submit import Submitter
 from tests.peer_slurm import (
     ANSWER_FAULTS,
+    CLUSTER,
     LIVE,
     LONGEST_DELAY_SECONDS,
     OTHERS_JOB,
@@ -78,7 +78,7 @@ class Histories(RuleBasedStateMachine):
         }  # fmt: skip
         self.submitter = Submitter(
             folder=StudyFolder(root / "sweep", StudyConfig.model_validate(study)),
-            cluster=Cluster(launcher="srun", gpus_per_node=2, cores_per_worker=1, time="10"),
+            cluster=CLUSTER,
             places=Places(PROJECT, Path(sys.executable)),
             console=Console(quiet=True),
             cancellation=next_cancellation(root / "sweep"),

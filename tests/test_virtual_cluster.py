@@ -29,8 +29,9 @@ from unet_scaling.study.record import read_record
 
 pytestmark = pytest.mark.slow
 
+CONTROLS_PATH = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+CONGESTION_CONTROLS = CONTROLS_PATH.read_text() if CONTROLS_PATH.exists() else ""
 NODES = [f"node{number}" for number in range(1, 8)]
-MPIEXEC = Path(sys.executable).parent / "mpiexec"
 TASK_FACTS = 'echo "$(hostname) $(hostname -I) $CUDA_VISIBLE_DEVICES"'
 RECEIVE = """
 import socket, time
@@ -50,18 +51,6 @@ end = time.monotonic() + 1.5
 while time.monotonic() < end:
     connection.sendall(bytes(1 << 20))
 """
-RANKS = """
-from mpi4py import MPI
-import socket
-hosts = MPI.COMM_WORLD.allgather(socket.gethostname())
-if MPI.COMM_WORLD.rank == 0:
-    print(hosts)
-"""
-
-
-def known_congestion_controls() -> list[str]:
-    path = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
-    return path.read_text().split() if path.exists() else []
 
 
 def test_every_host_has_a_name_and_an_address_of_its_own(virtual_cluster: VirtualCluster) -> None:
@@ -72,7 +61,7 @@ def test_every_host_has_a_name_and_an_address_of_its_own(virtual_cluster: Virtua
     assert len({address.rsplit(".", 1)[0] for address in addresses.values()}) == 1
 
 
-@pytest.mark.skipif("cubic" not in known_congestion_controls(), reason="this kernel has no TCP cubic")
+@pytest.mark.skipif("cubic" not in CONGESTION_CONTROLS, reason="this kernel has no TCP cubic")
 def test_hosts_send_as_linux_does_by_default(virtual_cluster: VirtualCluster) -> None:
     assert "congctl cubic" in virtual_cluster.inside("node1", "ip", "route").stdout
 
@@ -103,19 +92,6 @@ def test_each_task_gets_its_own_gpus(virtual_cluster: VirtualCluster) -> None:
     assert sorted(line.split()[2] for line in lines) == ["0", "0", "1", "1"]
     both = virtual_cluster.run("srun", "-N1", "--gres=gpu:2", "sh", "-c", TASK_FACTS)
     assert both.split()[2] == "0,1"
-
-
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this python")
-def test_mpiexec_in_a_batch_script_spans_all_hosts(virtual_cluster: VirtualCluster, tmp_path: Path) -> None:
-    program = tmp_path / "ranks.py"
-    program.write_text(RANKS)
-    script = f"{MPIEXEC} -n 14 -ppn 2 {sys.executable} {program}"
-    geometry = ("-N7", "--ntasks-per-node=2", "--cpus-per-task=12", "--gres=gpu:2", "--output=out")
-    job = virtual_cluster.submit(script, tmp_path, *geometry)
-    state = virtual_cluster.wait_for_job(job)
-    printed = (tmp_path / "out").read_text()
-    assert state == "COMPLETED", printed
-    assert [printed.count(f"'{node}'") for node in NODES] == [2] * 7
 
 
 def test_a_study_on_this_machine_starts_inside_a_task_of_slurm(
