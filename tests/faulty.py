@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import torch
 
 from tests.faults import FILE_BYTES, FILLER_NAME, FLIPPED_VARIABLE, SECONDS_FULL_VARIABLE, Fault
 from unet_scaling.data import cache
+from unet_scaling.data.batches import RunData
 from unet_scaling.group.identity import identify
 from unet_scaling.run import recorder, safe_points
 from unet_scaling.study import errors
@@ -153,6 +154,16 @@ def terminate_soon(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def stop_in_the_next_evaluation(*_: Any) -> None:
+    share = RunData.test_share
+
+    def asked(self: RunData) -> Iterator[tuple[int, Any]]:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        return share(self)
+
+    RunData.test_share = asked  # type: ignore[method-assign]
+
+
 def claim_another_python(*_: Any) -> None:
     platform.python_version = lambda: "3.99.0"
 
@@ -180,6 +191,7 @@ FAULTS: dict[str, Callable[..., None]] = {
     "slow removal": slow_the_removal,
     "slow, then stuck decoding": slow_then_stuck_decoding,
     "SIGTERM soon": terminate_soon,
+    "SIGUSR2 in the evaluation": stop_in_the_next_evaluation,
     "another python": claim_another_python,
     "telling": tell_about_the_process,
 }

@@ -67,6 +67,18 @@ def test_a_killed_run_and_a_stopped_one_go_on_and_nothing_changes(
 
 
 @pytest.mark.slow
+def test_a_stop_asked_for_in_an_evaluation_comes_after_it_and_after_the_last_one_there_is_none_to_come(
+    images: Path, tmp_path: Path, undisturbed: list[object]
+) -> None:
+    point = fault_point(images, "pytorch_native")
+    stopped = attempt(tmp_path / "run", point, Fault("SIGUSR2 in the evaluation", STEPS))
+    assert set(stopped.codes.values()) == {75}
+    assert (stopped.position, len(stopped.record.results)) == ((1, 0), 1)
+    ended = attempt(tmp_path / "run", point, Fault("SIGUSR2 in the evaluation", 2 * STEPS))
+    assert (set(ended.codes.values()), trained(ended.record)) == ({0}, undisturbed)
+
+
+@pytest.mark.slow
 def test_the_end_of_the_jobs_time_stops_all_in_order_without_a_signal(images: Path, tmp_path: Path) -> None:
     point = fault_point(images, "pytorch_native")
     stopped = attempt(tmp_path / "run", point, variable=(STOP_AT_VARIABLE, str(time.time())))
